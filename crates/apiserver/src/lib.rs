@@ -73,6 +73,7 @@ mod service_range;
 pub mod status;
 pub mod store;
 pub mod validation;
+mod warnings;
 
 pub use auth::{
     key::{SigningKey, SigningKeyError},

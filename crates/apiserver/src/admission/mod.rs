@@ -29,7 +29,7 @@ pub use chain::{DisabledPlugins, UnknownPlugin, builtins};
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use serde_json::Value;
@@ -39,6 +39,7 @@ use crate::{
     field::Emptied,
     kinds::{Resource, tree::Tree},
     status::Status,
+    warnings::Warnings,
 };
 
 /// What a write is doing.
@@ -124,7 +125,7 @@ pub struct Ctx<'a> {
     /// Nothing will be stored: allocate nothing for good.
     pub dry_run: bool,
     /// Sentences for the client's `Warning` headers, each once.
-    pub(crate) warnings: &'a Mutex<Vec<String>>,
+    pub(crate) warnings: &'a Mutex<Warnings>,
     /// Lists and maps that the client sent with nothing in them; the object does not have them.
     pub(crate) emptied: Emptied,
 }
@@ -132,13 +133,8 @@ pub struct Ctx<'a> {
 impl Ctx<'_> {
     /// Says something in a `Warning` header; the same thing only once.
     pub(crate) fn warn(&self, text: String) {
-        let mut warnings = self
-            .warnings
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !text.is_empty() && !warnings.contains(&text) {
-            warnings.push(text);
-        }
+        let warnings = self.warnings.lock();
+        warnings.unwrap_or_else(PoisonError::into_inner).add(text);
     }
 }
 

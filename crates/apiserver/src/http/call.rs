@@ -25,6 +25,7 @@ use crate::{
     status::Status,
     store::{Key, Object},
     validation::metadata,
+    warnings::Warnings,
 };
 
 /// How long all webhooks together may take for one request (kube-apiserver: --request-timeout).
@@ -63,7 +64,7 @@ pub(crate) struct Call {
     deadline: OnceLock<Instant>,
     /// The connection, if it can go on with another protocol.
     pub upgrade: Option<Upgrade>,
-    warnings: Mutex<Vec<String>>,
+    warnings: Mutex<Warnings>,
     /// What the body last decoded had empty.
     emptied: Mutex<Emptied>,
 }
@@ -191,21 +192,21 @@ impl Call {
 
     /// Says something in a `Warning` header; the same thing only once.
     pub(crate) fn warn(&self, text: impl Into<String>) {
-        self.ctx(false).warn(text.into());
+        self.warnings().add(text.into());
     }
 
-    pub(crate) fn warn_all(&self, texts: Vec<String>) {
-        texts.into_iter().for_each(|text| self.warn(text));
+    /// Adds warnings, and takes no more of them than headers hold.
+    pub(crate) fn warn_all(&self, texts: impl IntoIterator<Item = String>) {
+        self.warnings().extend(texts);
     }
 
-    /// What was warned of so far.
-    pub(crate) fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(
-            &mut *self
-                .warnings
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
-        )
+    /// Takes the warnings that were added so far.
+    pub(crate) fn take_warnings(&self) -> Warnings {
+        std::mem::take(&mut *self.warnings())
+    }
+
+    fn warnings(&self) -> MutexGuard<'_, Warnings> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the options of a write; `kind` names them in errors.

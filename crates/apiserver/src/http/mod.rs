@@ -68,6 +68,7 @@ use crate::{
     server::ApiServer,
     status::Status,
     validation::names,
+    warnings::Warnings,
 };
 
 /// What clients are told whose token is not read (kube-apiserver: bearertoken).
@@ -105,7 +106,9 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         .unwrap_or_else(|panic| Err(panicked(&method, uri.path(), &*panic)))
         .unwrap_or_else(|status| reply::refusal(&status, media));
     if extra_space && response.status() == StatusCode::UNAUTHORIZED {
-        reply::add_warnings(&mut response, vec![EXTRA_SPACE.to_owned()]);
+        let mut warnings = Warnings::default();
+        warnings.add(EXTRA_SPACE.to_owned());
+        reply::add_warnings(&mut response, &warnings);
     }
     told::tell(response.headers_mut(), audit_id, flow);
     if for_eyes {
@@ -455,7 +458,7 @@ async fn objects(
         let mut response = watch::watch(call)
             .await
             .unwrap_or_else(|status| reply::refusal(&status, media));
-        reply::add_warnings(&mut response, warnings);
+        reply::add_warnings(&mut response, &warnings);
         return Ok(response);
     }
     let answer = match (&method, call.name.is_empty()) {
@@ -500,6 +503,6 @@ fn of_refusals(call: &Call) -> Media {
 /// The response with the warnings that were collected on the way.
 fn finish(call: &Call, answer: Result<Response<Body>, Status>) -> Response<Body> {
     let mut response = answer.unwrap_or_else(|status| reply::refusal(&status, of_refusals(call)));
-    reply::add_warnings(&mut response, call.take_warnings());
+    reply::add_warnings(&mut response, &call.take_warnings());
     response
 }

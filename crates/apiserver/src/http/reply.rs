@@ -31,6 +31,7 @@ use crate::{
     schema::{ownership, proto},
     status::Status,
     store::Object,
+    warnings::Warnings,
 };
 
 /// Bodies above this size are compressed for clients that take gzip.
@@ -203,26 +204,9 @@ pub(crate) fn respond(code: u16, content_type: &'static str, body: Body) -> Resp
     response
 }
 
-/// Together warnings may have so many characters; when they have more, each has at most so many, as upstream.
-const WARNINGS: usize = 4 * 1024;
-const LONG_WARNING: usize = 256;
-
-/// Adds `Warning: 299 - "text"` headers. What no header can hold is left out, as upstream.
-pub(crate) fn add_warnings(response: &mut Response<Body>, mut warnings: Vec<String>) {
-    warnings.retain(|warning| !warning.chars().any(char::is_control));
-    let length = |warning: &String| warning.chars().count();
-    if warnings.iter().map(length).sum::<usize>() > WARNINGS {
-        let mut written = 0;
-        for warning in &mut warnings {
-            *warning = warning.chars().take(LONG_WARNING).collect();
-        }
-        warnings.retain(|warning| {
-            let fits = written < WARNINGS;
-            written += length(warning);
-            fits
-        });
-    }
-    for warning in warnings {
+/// Adds `Warning: 299 - "text"` headers.
+pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: &Warnings) {
+    for warning in warnings.shown() {
         let mut quoted = String::with_capacity(warning.len() + 8);
         quoted.push_str("299 - \"");
         for character in warning.chars() {

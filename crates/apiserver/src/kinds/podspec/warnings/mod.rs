@@ -1,14 +1,16 @@
 //! What a client is warned of in a pod spec that is accepted (`pkg/api/pod/warnings.go`).
 //!
-//! The warnings come in upstream's order, whatever file here finds them.
+//! The warnings come in upstream's order, whatever file here finds them. There may be one for each pair of ports or files, so code that
+//! looks at pairs stops when [`Warnings::is_full`].
 
+mod overlaps;
 mod placement;
 mod ports;
 mod volumes;
 
 pub(crate) use placement::deprecated_node_label;
 
-use std::fmt::Write;
+use std::collections::HashSet;
 
 use serde_json::Value;
 
@@ -17,6 +19,7 @@ use crate::{
     field::{Path, quote},
     kinds::tree::Tree,
     validation::names,
+    warnings::Warnings,
 };
 
 const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
@@ -48,43 +51,43 @@ fn has_profile(owner: &Value, field: &str) -> bool {
 
 /// Warnings about a new Pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
-    let mut found = Warnings(Vec::new());
+    let mut found = Found::default();
     found.host_name(pod, "the Pod's hostname");
     found.spec_and_metadata(pod, &Path::new("metadata"), &Path::new("spec"), false);
-    found.0
+    found.0.into_texts()
 }
 
 /// Warnings about the template of a workload, and about a name that becomes the first part of its pods' names.
 pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
-    let mut found = Warnings(Vec::new());
+    let mut found = Found::default();
     if new {
         found.host_name(workload, "Pod names and hostnames");
     }
     let spec = Path::new("spec");
     found.template(&workload["spec"]["template"], &spec.child("template"));
-    found.0
+    found.0.into_texts()
 }
 
 /// Warnings about a template that stands somewhere else.
 pub(crate) fn of_template(template: &Value, path: &Path<'_>) -> Vec<String> {
-    let mut found = Warnings(Vec::new());
+    let mut found = Found::default();
     found.template(template, path);
-    found.0
+    found.0.into_texts()
 }
 
 /// Warnings about a required node selector.
 pub(crate) fn of_node_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
-    let mut found = Warnings(Vec::new());
+    let mut found = Found::default();
     let terms = path.child("nodeSelectorTerms");
     for (index, term) in selector.items("nodeSelectorTerms").iter().enumerate() {
         found.node_selector_term(term, &terms.index(index));
     }
-    found.0
+    found.0.into_texts()
 }
 
 /// Warnings about a selector of nodes by their labels.
 pub(crate) fn of_label_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
-    let mut found = Warnings(Vec::new());
+    let mut found = Found::default();
     found.node_selector_term(selector, path);
     let labels = path.child("matchLabels");
     for (label, _) in selector.entries("matchLabels") {
@@ -92,23 +95,25 @@ pub(crate) fn of_label_selector(selector: &Value, path: &Path<'_>) -> Vec<String
             found.add(&labels.child(label), message);
         }
     }
-    found.0
+    found.0.into_texts()
 }
 
 /// The warning about a name that becomes the first part of pods' names.
 pub(crate) fn of_host_name(workload: &Value) -> Vec<String> {
-    let mut found = Warnings(Vec::new());
+    let mut found = Found::default();
     found.host_name(workload, "Pod names and hostnames");
-    found.0
+    found.0.into_texts()
 }
 
-struct Warnings(Vec<String>);
+/// The warnings found so far, in upstream's order.
+#[derive(Default)]
+struct Found(Warnings);
 
-impl Warnings {
+impl Found {
     fn add(&mut self, path: &Path<'_>, message: &str) {
-        let mut text = path.to_string();
-        let _ = write!(text, ": {message}");
-        self.0.push(text);
+        if !self.0.is_full() {
+            self.0.add(format!("{path}: {message}"));
+        }
     }
 
     fn template(&mut self, template: &Value, path: &Path<'_>) {
@@ -194,12 +199,10 @@ impl Warnings {
     fn repeated(&mut self, spec: &Value, list: &str, field: &str, path: &Path<'_>) {
         let at = path.child(list);
         let items = spec.items(list);
+        let mut seen = HashSet::new();
         for (index, item) in items.iter().enumerate() {
             let value = item.text(field);
-            if items[..index]
-                .iter()
-                .any(|other| other.text(field) == value)
-            {
+            if !seen.insert(value) {
                 self.add(
                     &at.index(index).child(field),
                     &format!("duplicate {field} {}", quote(value)),
@@ -259,12 +262,10 @@ impl Warnings {
         }
         let variables = container.items("env");
         let at = path.child("env");
+        let mut seen = HashSet::new();
         for (index, variable) in variables.iter().enumerate() {
             let (name, value) = (variable.text("name"), variable.text("value"));
-            if !variables[..index]
-                .iter()
-                .any(|other| other.text("name") == name)
-            {
+            if seen.insert(name) {
                 continue;
             }
             let reference = format!("$({name})");
@@ -295,6 +296,66 @@ mod tests {
                 r#"spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply"#
             ]
         );
+    }
+
+    /// Returns how many warnings a pod gets and how many times memory was asked for to find them.
+    fn counted(pod: &Value) -> (usize, u64) {
+        let mut warnings = 0;
+        let counted = allocation_counter::measure(|| warnings = of_pod(pod).len());
+        (warnings, counted.count_total)
+    }
+
+    #[test]
+    fn pairs_are_looked_for_no_longer_than_headers_hold_warnings_of_them() {
+        let repeat = |item: Value| Value::Array(vec![item; 20_000]);
+        let of_container = |container: Value| json!({"spec": {"containers": [container]}});
+        let file = |path: String| json!({"key": "k", "path": path});
+        let equal = repeat(file("a".to_owned()));
+        let nested: Value = (0..20_000)
+            .map(|index| file("a/".repeat(index % 50) + "b"))
+            .collect();
+        let volume = |source: Value| {
+            let mut volume = source;
+            volume["name"] = "v".into();
+            json!({"spec": {"volumes": [volume]}})
+        };
+        let projected = |items: &Value| {
+            volume(json!({"projected": {"sources": [{"secret": {"name": "s", "items": items}}]}}))
+        };
+        for (pod, least) in [
+            (
+                of_container(json!({"ports": repeat(json!({"containerPort": 80}))})),
+                30,
+            ),
+            (
+                of_container(
+                    json!({"ports": repeat(json!({"containerPort": 80, "hostIP": "10.0.0.1"}))}),
+                ),
+                30,
+            ),
+            (
+                of_container(json!({"env": repeat(json!({"name": "A", "value": "x"}))})),
+                30,
+            ),
+            (
+                volume(json!({"configMap": {"name": "m", "items": equal}})),
+                1,
+            ),
+            (
+                volume(json!({"configMap": {"name": "m", "items": nested}})),
+                1,
+            ),
+            (projected(&equal), 1),
+            (projected(&nested), 1),
+            (
+                json!({"spec": {"imagePullSecrets": repeat(json!({"name": "s"}))}}),
+                30,
+            ),
+        ] {
+            let (warnings, allocations) = counted(&pod);
+            assert!((least..150).contains(&warnings), "{warnings}");
+            assert!(allocations < 20_000 * 50, "{allocations}");
+        }
     }
 
     #[test]

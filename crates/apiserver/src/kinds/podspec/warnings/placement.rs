@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Warnings;
+use super::Found;
 use crate::{
     field::Path,
     kinds::tree::Tree,
@@ -33,7 +33,7 @@ const DEPRECATED_NODE_LABELS: [(&str, &str); 5] = [
     ),
 ];
 
-impl Warnings {
+impl Found {
     pub(super) fn node_labels(&mut self, spec: &Value, path: &Path<'_>) {
         for (key, _) in spec.entries("nodeSelector") {
             if let Some(message) = deprecated_node_label(key) {

@@ -1,10 +1,10 @@
 //! Warnings about ports that are declared twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-use super::Warnings;
+use super::Found;
 use crate::{
     field::{Path, quote},
     kinds::{podspec::CONTAINER_LISTS, tree::Tree},
@@ -25,17 +25,67 @@ fn declared(spec: &Value) -> impl Iterator<Item = (Place, &Value)> {
     })
 }
 
-impl Warnings {
+/// A place with its position among all ports.
+type Numbered = (usize, Place);
+
+/// The ports of one number and protocol: those of each address below their host port, which is 0 for ports of the pod alone.
+#[derive(Default)]
+struct SamePort<'a>(HashMap<i64, HashMap<&'a str, Vec<Numbered>>>);
+
+impl<'a> SamePort<'a> {
+    fn add(&mut self, host_ip: &'a str, host_port: i64, place: Numbered) {
+        let addresses = self.0.entry(host_port).or_default();
+        addresses.entry(host_ip).or_default().push(place);
+    }
+
+    /// Returns the ports that conflict with a port, and how. No port is looked at that does not conflict.
+    fn conflicts(&self, host_ip: &str, host_port: i64) -> Vec<(Numbered, &'static str)> {
+        let mut found = Vec::new();
+        let mut note = |places: &[Numbered], kind| {
+            found.extend(places.iter().map(|place| (*place, kind)));
+        };
+        if host_port == 0 {
+            for (other_port, addresses) in &self.0 {
+                for (other_ip, places) in addresses {
+                    let is_same = *other_port == 0 && *other_ip == host_ip;
+                    note(places, if is_same { "duplicate" } else { "overlapping" });
+                }
+            }
+            return found;
+        }
+        for places in self.0.get(&0).into_iter().flat_map(HashMap::values) {
+            note(places, "overlapping");
+        }
+        let Some(addresses) = self.0.get(&host_port) else {
+            return found;
+        };
+        if let Some(places) = addresses.get(host_ip) {
+            note(places, "duplicate");
+        }
+        if host_ip.is_empty() {
+            let others = addresses.iter().filter(|(other, _)| !other.is_empty());
+            others.for_each(|(_, places)| note(places, "dangerously ambiguous"));
+        } else if let Some(places) = addresses.get("") {
+            note(places, "dangerously ambiguous");
+        }
+        found
+    }
+}
+
+impl Found {
     /// Ports of one number and protocol, in whatever containers.
     pub(super) fn ports(&mut self, spec: &Value, path: &Path<'_>) {
-        let all = || declared(spec);
-        for (position, ((list, container, index), port)) in all().enumerate() {
+        let mut seen: HashMap<(i64, &str), SamePort<'_>> = HashMap::new();
+        for (position, ((list, container, index), port)) in declared(spec).enumerate() {
+            if self.0.is_full() {
+                return;
+            }
             let at = path.child(list);
             let at = at.index(container);
             let at = at.child("ports");
             let at = at.index(index);
-            let host = |port: &Value| port.integer("hostPort").unwrap_or(0);
-            let (host_ip, host_port) = (port.text("hostIP"), host(port));
+            let host_port = port.integer("hostPort").unwrap_or(0);
+            let host_ip = port.text("hostIP");
             if !host_ip.is_empty() && host_port == 0 {
                 let (name, number, protocol) = (
                     port.text("name"),
@@ -47,23 +97,14 @@ impl Warnings {
                 );
                 self.add(&at, &format!("hostIP set without hostPort: {port}"));
             }
-            let same = |other: &Value| {
-                other.integer("containerPort") == port.integer("containerPort")
-                    && other.text("protocol") == port.text("protocol")
-            };
-            for ((list, container, index), other) in
-                all().take(position).filter(|(_, other)| same(other))
-            {
-                let (other_ip, other_port) = (other.text("hostIP"), host(other));
-                let kind = if host_ip == other_ip && host_port == other_port {
-                    "duplicate"
-                } else if host_port == 0 || other_port == 0 {
-                    "overlapping"
-                } else if host_port == other_port && host_ip.is_empty() != other_ip.is_empty() {
-                    "dangerously ambiguous"
-                } else {
-                    continue;
-                };
+            let number = port.integer("containerPort").unwrap_or(0);
+            let others = seen.entry((number, port.text("protocol"))).or_default();
+            let mut conflicts = others.conflicts(host_ip, host_port);
+            conflicts.sort_unstable_by_key(|(other, _)| *other);
+            for ((_, (list, container, index)), kind) in conflicts {
+                if self.0.is_full() {
+                    break;
+                }
                 let other_at = path.child(list);
                 let other_at = other_at.index(container);
                 let other_at = other_at.child("ports");
@@ -72,6 +113,7 @@ impl Warnings {
                     &format!("{kind} port definition with {}", other_at.index(index)),
                 );
             }
+            others.add(host_ip, host_port, (position, (list, container, index)));
         }
     }
 

@@ -1,8 +1,10 @@
 //! Warnings about volumes: kinds that work no longer, files that hide each other.
 
+use std::rc::Rc;
+
 use serde_json::Value;
 
-use super::Warnings;
+use super::{Found, overlaps::Overlaps};
 use crate::{
     field::{Path, quote},
     kinds::{persistentvolumeclaims, tree::Tree},
@@ -58,7 +60,7 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 10] = [
     ),
 ];
 
-impl Warnings {
+impl Found {
     pub(super) fn volumes(&mut self, spec: &Value, path: &Path<'_>) {
         for (index, volume) in spec.items("volumes").iter().enumerate() {
             let at = path.index(index);
@@ -91,16 +93,16 @@ impl Warnings {
                     continue;
                 };
                 let owner = owner(kind, source, named);
-                let mut taken: Vec<&str> = Vec::new();
+                let mut taken: Overlaps<'_, &str> = Overlaps::default();
                 for file in files(source) {
-                    for other in taken.iter().filter(|other| overlap(other, file)) {
-                        let (file, other) = (quote(file), quote(other));
-                        let text = format!(
-                            "volume {name} ({owner}): overlapping paths: {file} with {other}"
-                        );
-                        self.0.push(text);
+                    if self.0.is_full() {
+                        return;
                     }
-                    taken.push(file);
+                    self.0.extend(taken.overlapping(file).map(|other| {
+                        let (file, other) = (quote(file), quote(other));
+                        format!("volume {name} ({owner}): overlapping paths: {file} with {other}")
+                    }));
+                    taken.add(file, file);
                 }
             }
             if let Some(projected) = volume.field("projected") {
@@ -110,22 +112,24 @@ impl Warnings {
     }
 
     fn overlapping_projections(&mut self, name: &str, sources: &[Value]) {
-        let mut taken: Vec<(&str, String)> = Vec::new();
+        let mut taken: Overlaps<'_, (&str, Rc<str>)> = Overlaps::default();
         for source in sources {
             if source.as_object().is_some_and(|source| source.is_empty()) {
                 let text = format!("volume {name} (Projected) has no sources provided");
-                self.0.push(text);
+                self.0.add(text);
                 continue;
             }
             for (file, owner) in projection(source) {
-                for (other, of) in taken.iter().filter(|(other, _)| overlap(other, file)) {
-                    self.0.push(format!(
-                        "volume {name} (Projected): overlapping paths: {} ({owner}) with {} ({of})",
-                        quote(file),
-                        quote(other)
-                    ));
+                if self.0.is_full() {
+                    return;
                 }
-                taken.push((file, owner));
+                self.0.extend(taken.overlapping(file).map(|(other, of)| {
+                    let (file, other) = (quote(file), quote(other));
+                    format!(
+                        "volume {name} (Projected): overlapping paths: {file} ({owner}) with {other} ({of})"
+                    )
+                }));
+                taken.add(file, (file, owner));
             }
         }
     }
@@ -146,14 +150,14 @@ fn files(source: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// The files of one projection, each with its owner; of several projections in one source the first one's.
-fn projection(source: &Value) -> Vec<(&str, String)> {
+fn projection(source: &Value) -> Vec<(&str, Rc<str>)> {
     for (field, kind, named) in [
         ("configMap", "ConfigMap", "name"),
         ("secret", "Secret", "name"),
         ("downwardAPI", "DownwardAPI", ""),
     ] {
         if let Some(listed) = source.field(field).filter(|listed| listed.has("items")) {
-            let owner = owner(kind, listed, named);
+            let owner: Rc<str> = owner(kind, listed, named).into();
             return files(listed).map(|file| (file, owner.clone())).collect();
         }
     }
@@ -163,7 +167,7 @@ fn projection(source: &Value) -> Vec<(&str, String)> {
             .map(|one| one.text("path").trim_end_matches('/'))
     };
     if let Some(file) = one("serviceAccountToken") {
-        return vec![(file, "ServiceAccountToken".to_owned())];
+        return vec![(file, "ServiceAccountToken".into())];
     }
     let Some(file) = one("clusterTrustBundle") else {
         return Vec::new();
@@ -174,16 +178,7 @@ fn projection(source: &Value) -> Vec<(&str, String)> {
     } else {
         "signerName"
     };
-    vec![(file, owner("ClusterTrustBundle", bundle, named))]
-}
-
-/// Whether one path is the other or leads through it.
-fn overlap(one: &str, other: &str) -> bool {
-    let begins = |long: &str, short: &str| {
-        long.strip_prefix(short)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    !one.is_empty() && !other.is_empty() && (begins(one, other) || begins(other, one))
+    vec![(file, owner("ClusterTrustBundle", bundle, named).into())]
 }
 
 #[cfg(test)]
