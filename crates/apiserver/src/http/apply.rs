@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     schema::{
-        decode::{self, DecodeError, Problem},
+        decode::{self, DecodeError, Decoded, Problem},
         ownership,
     },
     status::Status,
@@ -106,14 +106,7 @@ impl Applied {
         let writer = write::writer(call, &self.manager, self.part);
         let tree = ownership::apply(call.schema(), &writer, self.force, &self.config, old)?;
         self.report_duplicates(call)?;
-        let decoded = decode::value(call.schema(), tree).map_err(|error| {
-            let object = ownership::described(&self.config);
-            let version = writer.api_version;
-            let why = format!(
-                "failed to convert new object ({object}) to proper version ({version}): {error}"
-            );
-            Status::new(500, "", why)
-        })?;
+        let decoded = self.decoded(call, &writer, old, tree)?;
         call.note_emptied(decoded.emptied);
         let mut object = decoded.value;
         call.resource().behaviour.default(&mut object);
@@ -127,13 +120,45 @@ impl Applied {
         Ok(object)
     }
 
+    /// Decodes the merged object as apimachinery's `FromUnstructured` does.
+    fn decoded(
+        &self,
+        call: &Call,
+        writer: &ownership::Writer<'_>,
+        old: Option<&Value>,
+        mut tree: Value,
+    ) -> Result<Decoded, Status> {
+        let schema = call.schema();
+        if !call.row.custom {
+            decode::convert_numbers(schema, &mut tree);
+        }
+        decode::value(schema, tree).or_else(|error| {
+            if error == DecodeError::TooLarge {
+                return Err(write::request_limit::too_large());
+            }
+            // The refusal shows the merged tree, which decoding takes: it is made again for the few that need it.
+            let tree = ownership::apply(schema, writer, self.force, &self.config, old)?;
+            let object = ownership::described(&self.config);
+            let (_, kind) = object.split_once("; ").unwrap_or_default();
+            let why = match (decode::unconvertible(schema, &tree), &error) {
+                (Some(why), _) => why,
+                (None, DecodeError::Base64(_)) => format!("error decoding from json: {error}"),
+                (None, _) => error.to_string(),
+            };
+            let why = format!(
+                "failed to convert new object ({object}) to proper version: unable to convert unstructured object to {kind}: {why}"
+            );
+            Err(Status::new(500, "", why))
+        })
+    }
+
     fn report_duplicates(&self, call: &Call) -> Result<(), Status> {
         match (self.duplicates.first(), self.validation) {
             (Some(problem), FieldValidation::Strict) => Err(Status::bad_request(format!(
                 "error strict decoding YAML: error converting YAML to JSON: {problem}"
             ))),
             (Some(_), FieldValidation::Warn) => {
-                call.warn_all(self.duplicates.iter().flat_map(Problem::warnings).collect());
+                call.warn_all(self.duplicates.iter().flat_map(Problem::warnings));
                 Ok(())
             }
             _ => Ok(()),

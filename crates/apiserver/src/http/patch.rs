@@ -14,7 +14,6 @@ use super::{
     write::{self, Part, STATUS_FIELDS, Source},
 };
 use crate::{
-    golang::number,
     schema::{
         Type,
         decode::{self, Problem},
@@ -118,11 +117,10 @@ impl Patch {
         &self.problems
     }
 
-    /// Makes what the patch leaves behind ready to be decoded: a strategic merge goes into Go's struct without JSON in between, and a whole
-    /// float fits where an integer is wanted.
-    pub(crate) fn settle(&self, tree: &mut Value) {
+    /// Makes what the patch leaves behind ready to be decoded: a strategic merge goes into Go's struct without JSON in between.
+    pub(crate) fn settle(&self, schema: &Type, tree: &mut Value) {
         if matches!(self.form, Form::Strategic(_)) {
-            number::settle(tree);
+            decode::convert_numbers(schema, tree);
         }
     }
 

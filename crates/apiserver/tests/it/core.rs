@@ -361,7 +361,7 @@ async fn a_deletion_that_brings_another_object_deletes_nothing() {
         let answer = api
             .send_text("DELETE", path, "application/json", body)
             .await;
-        let refusal = answer.refused(500);
+        let refusal = answer.refused(400);
         assert!(
             refusal.starts_with(r#"no kind "ConfigMap" is registered for version "v1" in"#),
             "{refusal}"

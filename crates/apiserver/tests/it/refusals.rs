@@ -104,13 +104,13 @@ async fn deletions_are_refused_for_everything_that_is_wrong_with_their_options()
         (
             "",
             r#"{"gracePeriodSeconds": "x"}"#,
-            500,
+            400,
             "json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64",
         ),
         (
             "",
             r#"{"gracePeriodSeconds""#,
-            500,
+            400,
             "couldn't get version/kind; json parse error: unexpected end of JSON input",
         ),
         (
@@ -365,7 +365,19 @@ async fn a_configuration_that_does_not_fit_its_type_is_not_merged() {
             PODS,
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"much"}}}]}}"#,
             500,
-            "failed to convert new object (/x; /v1, Kind=Pod) to proper version (v1): quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+            "failed to convert new object (/x; /v1, Kind=Pod) to proper version: unable to convert unstructured object to /v1, Kind=Pod: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ),
+        (
+            MAPS,
+            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"a":"\ud83d\ude00"}}"#,
+            400,
+            "error decoding YAML: error converting YAML to JSON: yaml: found invalid Unicode character escape code",
+        ),
+        (
+            "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers",
+            r#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"x"},"spec":{"maxReplicas":18446744073709551616,"scaleTargetRef":{"kind":"a","name":"b","apiVersion":"c/v1"}}}"#,
+            422,
+            "HorizontalPodAutoscaler.autoscaling \"x\" is invalid: [spec.maxReplicas: Required value: must be set and greater than 0, spec.maxReplicas: Invalid value: 0: must be greater than or equal to `minReplicas`]",
         ),
         (
             MAPS,

@@ -23,8 +23,7 @@ const SCHEME: &str = "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/r
 
 /// Decodes options; their group and version do not matter, but they must be no other kind.
 pub(crate) fn options(schema: &Type, media: Media, body: &[u8]) -> Result<Value, Status> {
-    // Upstream does not turn what its decoder says of options into a refusal of its own.
-    let refuse = |why: String| Status::new(500, "", why);
+    let refuse = |why: String| Status::bad_request(why);
     let meta = match media {
         Media::Json => TypeMeta::of_json(body),
         Media::Yaml => TypeMeta::of_yaml(body),
@@ -123,7 +122,7 @@ mod tests {
         ] {
             for media in [Media::Json, Media::Yaml] {
                 let refusal = options(&schema, media, body.as_bytes()).unwrap_err();
-                assert_eq!((refusal.code, refusal.message), (500, message.clone()));
+                assert_eq!((refusal.code, refusal.message), (400, message.clone()));
             }
         }
     }

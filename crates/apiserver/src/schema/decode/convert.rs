@@ -1,7 +1,7 @@
-//! What is wrong with a tree that a strategic merge patch has made, in the words of apimachinery's `FromUnstructured`.
+//! How apimachinery's `FromUnstructured` puts a tree into a Go struct, without JSON in between: strategic merge patch and server-side apply.
 //!
-//! Upstream puts such a tree into a Go struct directly, without JSON in between; the first field in Go's order that does not fit is told,
-//! by types and without its place. Only asked once [`super::value`] has refused the tree.
+//! Numbers are converted before the tree is decoded ([`convert_numbers`]). When [`super::value`] refuses the tree, [`unconvertible`] names
+//! the first field in Go's order that does not fit, by types and without its place.
 
 use serde_json::Value;
 
@@ -13,6 +13,54 @@ use crate::{
 /// Go's complaint; `None` when only JSON finds something wrong.
 pub fn unconvertible(kind: &Type, tree: &Value) -> Option<String> {
     wrong(kind.arena(), kind.id(), "", tree)
+}
+
+/// Converts whole numbers where the type wants integers, as Go's reflection does on amd64: a number of more than 32 bits keeps its low ones
+/// in an `int32`, and a float beyond `int64` becomes the least `int64`.
+pub fn convert_numbers(kind: &Type, tree: &mut Value) {
+    convert(kind.arena(), kind.id(), tree);
+}
+
+fn convert(arena: &Arena, id: TypeId, value: &mut Value) {
+    match (arena.node(id), value) {
+        (Node::Struct(fields), Value::Object(map)) => {
+            for (name, value) in map {
+                if let Some(field) = fields.field(name) {
+                    convert(arena, field.id, value);
+                }
+            }
+        }
+        (Node::Map { value: id, .. }, Value::Object(map)) => {
+            map.values_mut()
+                .for_each(|value| convert(arena, *id, value));
+        }
+        (Node::List(list), Value::Array(items)) => {
+            items
+                .iter_mut()
+                .for_each(|item| convert(arena, list.item, item));
+        }
+        (Node::Scalar(Scalar::Int32), value) => {
+            if let Some(whole) = whole(value) {
+                // Go keeps the low bits.
+                *value = (whole as i32).into();
+            }
+        }
+        (Node::Scalar(Scalar::Int64), value) => {
+            if let Some(whole) = whole(value) {
+                *value = whole.into();
+            }
+        }
+        (_, value) => number::settle(value),
+    }
+}
+
+/// Returns the integer that Go makes of a whole number.
+fn whole(value: &Value) -> Option<i64> {
+    if let Some(whole) = value.as_i64() {
+        return Some(whole);
+    }
+    let float = value.as_f64().filter(|float| float.fract() == 0.0)?;
+    Some(number::whole(float).unwrap_or(i64::MIN))
 }
 
 /// `go` is the Go type where it is known; pointers do not matter.
@@ -112,6 +160,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn integers_that_are_too_large_keep_their_low_bits() {
+        let kind = Type::builtin("api.apps.v1.DeploymentSpec").expect("the type is built in");
+        for (given, converted) in [
+            (json!(2_147_483_648_i64), json!(-2_147_483_648)),
+            (json!(i64::MAX), json!(-1)),
+            (json!(u64::MAX), json!(0)),
+            (json!(1e300), json!(0)),
+            (json!(3.0), json!(3)),
+            (json!(1.5), json!(1.5)),
+            (json!("x"), json!("x")),
+        ] {
+            let mut tree =
+                json!({"replicas": given, "template": {"spec": {"activeDeadlineSeconds": 1e300}}});
+            convert_numbers(&kind, &mut tree);
+            assert_eq!(tree["replicas"], converted, "{given}");
+            let spec = &tree["template"]["spec"];
+            assert_eq!(spec["activeDeadlineSeconds"], i64::MIN);
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_told_by_types_in_the_order_of_the_struct() {

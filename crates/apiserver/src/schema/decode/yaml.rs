@@ -20,7 +20,7 @@ pub fn read(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
 }
 
 fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
-    if let Some(why) = complaint::of_characters(body) {
+    if let Some(why) = complaint::of_characters(body).or_else(|| complaint::of_escapes(body)) {
         return Err(DecodeError::Yaml(why));
     }
     let parse = |policy| {

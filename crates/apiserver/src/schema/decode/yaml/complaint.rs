@@ -7,6 +7,47 @@ pub(super) fn of_characters(body: &[u8]) -> Option<String> {
     found.then(|| "yaml: control characters are not allowed".to_owned())
 }
 
+/// What Go says of halves of characters (`\ud83d`), which are escapes of JSON and none of YAML. Our reader takes pairs of them. Only a document
+/// in braces is looked at: in others, the same letters may stand in a text without escapes.
+pub(super) fn of_escapes(body: &[u8]) -> Option<String> {
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return None;
+    }
+    let (mut line, mut is_text, mut at) = (0, false, 0);
+    while at < body.len() {
+        match body[at] {
+            b'\n' => line += 1,
+            b'"' => is_text = !is_text,
+            b'\\' if is_text => {
+                let half = |digits: &[u8]| {
+                    matches!(
+                        digits,
+                        [
+                            b'u',
+                            b'd' | b'D',
+                            b'8' | b'9' | b'a'..=b'f' | b'A'..=b'F',
+                            ..,
+                        ]
+                    )
+                };
+                if half(&body[at + 1..]) {
+                    let place = match line {
+                        0 => String::new(),
+                        line => format!("line {}: ", line + 1),
+                    };
+                    return Some(format!(
+                        "yaml: {place}found invalid Unicode character escape code"
+                    ));
+                }
+                at += 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
 /// Where something is, counted from one.
 #[derive(Clone, Copy)]
 struct Place {
@@ -158,6 +199,14 @@ mod tests {
             (
                 "a: {name: *}",
                 "yaml: did not find expected alphabetic or numeric character",
+            ),
+            (
+                "{a: \"\\ud83d\\ude00\"}",
+                "yaml: found invalid Unicode character escape code",
+            ),
+            (
+                "{a: 1,\n b: \"\\\\\\uDC00\"}",
+                "yaml: line 2: found invalid Unicode character escape code",
             ),
             ("a: \u{1}", "yaml: control characters are not allowed"),
             ("a: .inf", "json: unsupported value: +Inf"),
