@@ -5,57 +5,87 @@
 use serde_json::Value;
 
 use super::structural::Schema;
+use crate::field::bytes_of;
+
+/// The bytes of JSON that all defaults of an object may have together. A default of a list's items is there once for each item, so a short
+/// object could get any size; one that has used this up is too large to be stored, and the rest of it is not defaulted.
+const MAX_DEFAULT_BYTES: usize = 3 << 20;
 
 /// Drops disallowed nulls and fills in defaults, from the outside inwards, so that defaults are themselves completed.
 pub(crate) fn apply(schema: &Schema, value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            for (name, property) in &schema.properties {
-                let missing = match map.get(name) {
-                    None => true,
-                    Some(Value::Null) if !property.nullable => {
-                        map.remove(name);
-                        true
-                    }
-                    Some(_) => false,
-                };
-                if let (true, Some(default)) = (missing, &property.default) {
-                    map.insert(name.clone(), default.clone());
-                }
-                if let Some(value) = map.get_mut(name) {
-                    apply(property, value);
-                }
-            }
-            let Some(additional) = schema.additional_schema() else {
-                return;
-            };
-            if additional.default.is_none() && !additional.nullable {
-                map.retain(|name, value| schema.properties.contains_key(name) || !value.is_null());
-            }
-            for (_, value) in map
-                .iter_mut()
-                .filter(|(name, _)| !schema.properties.contains_key(*name))
-            {
-                complete(additional, value);
-            }
-        }
-        Value::Array(items) => {
-            if let Some(schema) = schema.items.as_deref() {
-                for item in items {
-                    complete(schema, item);
-                }
-            }
-        }
-        _ => {}
-    }
+    let mut left = MAX_DEFAULT_BYTES;
+    Defaults { left: &mut left }.apply(schema, value);
 }
 
-/// An item or a value of a map: a null that may not be one becomes the default.
-fn complete(schema: &Schema, value: &mut Value) {
-    if let (true, false, Some(default)) = (value.is_null(), schema.nullable, &schema.default) {
-        *value = default.clone();
+/// A walk that fills in defaults.
+struct Defaults<'a> {
+    /// How many bytes of defaults may still be filled in.
+    left: &'a mut usize,
+}
+
+impl Defaults<'_> {
+    /// Returns a default, unless there is no room for it.
+    fn take(&mut self, default: &Value) -> Option<Value> {
+        *self.left = self.left.saturating_sub(bytes_of(default));
+        (*self.left > 0).then(|| default.clone())
     }
-    apply(schema, value);
+
+    fn apply(&mut self, schema: &Schema, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                for (name, property) in &schema.properties {
+                    let missing = match map.get(name) {
+                        None => true,
+                        Some(Value::Null) if !property.nullable => {
+                            map.remove(name);
+                            true
+                        }
+                        Some(_) => false,
+                    };
+                    if let (true, Some(default)) = (missing, &property.default)
+                        && let Some(default) = self.take(default)
+                    {
+                        map.insert(name.clone(), default);
+                    }
+                    if let Some(value) = map.get_mut(name) {
+                        self.apply(property, value);
+                    }
+                }
+                let Some(additional) = schema.additional_schema() else {
+                    return;
+                };
+                if additional.default.is_none() && !additional.nullable {
+                    map.retain(|name, value| {
+                        schema.properties.contains_key(name) || !value.is_null()
+                    });
+                }
+                for (_, value) in map
+                    .iter_mut()
+                    .filter(|(name, _)| !schema.properties.contains_key(*name))
+                {
+                    self.complete(additional, value);
+                }
+            }
+            Value::Array(items) => {
+                if let Some(schema) = schema.items.as_deref() {
+                    for item in items {
+                        self.complete(schema, item);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An item or a value of a map: a null that may not be one becomes the default.
+    fn complete(&mut self, schema: &Schema, value: &mut Value) {
+        if let (true, false, Some(default)) = (value.is_null(), schema.nullable, &schema.default)
+            && let Some(default) = self.take(default)
+        {
+            *value = default;
+        }
+        self.apply(schema, value);
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +115,18 @@ mod tests {
             object,
             json!({"spec": {"a": "x", "n": null, "o": {"r": 2}}})
         );
+    }
+
+    #[test]
+    fn defaults_of_many_items_are_filled_in_up_to_a_bound() {
+        let large = json!({"type": "string", "default": "x".repeat(100_000)});
+        let schema = Schema::parse(&json!({"type": "object", "properties": {
+            "l": {"type": "array", "items": {"type": "object", "properties": {"a": large}}},
+        }}));
+        let mut object = json!({"l": vec![json!({}); 20_000]});
+        let counted = allocation_counter::measure(|| apply(&schema, &mut object));
+        assert!(counted.bytes_total < 20 << 20, "{}", counted.bytes_total);
+        assert!(object.to_string().len() > 3_000_000);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::{
     call::{Call, FieldValidation},
     negotiate::{Media, SUPPORTED},
     patch::Patch,
+    write::request_limit,
 };
 use crate::{
     field::Emptied,
@@ -23,7 +24,7 @@ use crate::{
     schema::{
         Type,
         decode::{self, DecodeError, Decoded, Problem},
-        proto,
+        proto::{self, ProtoError},
     },
     status::Status,
 };
@@ -179,8 +180,10 @@ pub(crate) fn object(
         Media::Json => decode::json(expected.schema, body),
         Media::Yaml => decode::yaml(expected.schema, body),
         Media::Protobuf => {
-            let value = proto::decode(expected.schema, body)
-                .map_err(|error| Status::bad_request(error.to_string()))?;
+            let value = proto::decode(expected.schema, body).map_err(|error| match error {
+                ProtoError::Unreadable(DecodeError::TooLarge) => request_limit::too_large(),
+                error => Status::bad_request(error.to_string()),
+            })?;
             return check_kind(expected, value);
         }
     };
@@ -189,6 +192,9 @@ pub(crate) fn object(
         check_kind_of_custom(expected, media, body, validation)?;
     }
     let decoded = decoded.map_err(|error| {
+        if error == DecodeError::TooLarge {
+            return request_limit::too_large();
+        }
         let meta = match media {
             Media::Yaml => TypeMeta::of_yaml(body),
             _ => TypeMeta::of_json(body),
@@ -284,7 +290,7 @@ pub(crate) fn patched(
     validation: FieldValidation,
 ) -> Result<Value, Status> {
     let mut tree = patch.apply(expected.schema, old())?;
-    patch.settle(&mut tree);
+    patch.settle(expected.schema, &mut tree);
     // The refusal shows the patched tree, which decoding takes: it is made again for the few that need it.
     let unfit = |why: &dyn Display| match patch.apply(expected.schema, old()) {
         Ok(tree) => patch.unfit(expected.schema, &tree, &why),
@@ -306,7 +312,10 @@ pub(crate) fn patched(
         }
         return Err(unfit(&mismatch.why));
     }
-    let decoded = decode::value(expected.schema, tree).map_err(|error| unfit(&error))?;
+    let decoded = decode::value(expected.schema, tree).map_err(|error| match error {
+        DecodeError::TooLarge => request_limit::too_large(),
+        error => unfit(&error),
+    })?;
     if expected.custom
         && let Some(mismatch) = Mismatch::find(expected, &decoded.value)
     {
@@ -364,7 +373,7 @@ fn report(
     match validation {
         FieldValidation::Ignore => Ok(()),
         FieldValidation::Warn => {
-            call.warn_all(problems.iter().flat_map(Problem::warnings).collect());
+            call.warn_all(problems.iter().flat_map(Problem::warnings));
             Ok(())
         }
         FieldValidation::Strict => {

@@ -4,9 +4,11 @@
 //! ([`Envelope`]). Messages are read into and written from the same trees that JSON makes, so nothing else in the server knows
 //! which of the two a client speaks. Fields without a protobuf tag do not travel.
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
-use super::Type;
+use super::{Type, decode::MAX_OBJECTS};
 
 pub(crate) mod provided;
 mod read;
@@ -46,9 +48,9 @@ pub enum ProtoError {
     /// Messages in messages, deeper than any object.
     #[error("proto: messages are nested more than {MAX_DEPTH} levels deep")]
     Nested,
-    /// An object that could not be read again if it were stored.
+    /// An object that could not be read again if it were stored, or that is too large.
     #[error("proto: {0}")]
-    Depth(#[from] super::decode::DecodeError),
+    Unreadable(#[from] super::decode::DecodeError),
 }
 
 /// So deep may messages be in each other.
@@ -115,7 +117,12 @@ impl<'a> Envelope<'a> {
 /// # Errors
 /// The bytes are no message of that type.
 pub fn decode_message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
-    let value = read::message(kind, message, MAX_DEPTH)?;
+    let objects = Cell::new(MAX_OBJECTS);
+    let bounds = read::Bounds {
+        levels: MAX_DEPTH,
+        objects: &objects,
+    };
+    let value = read::message(kind, message, bounds)?;
     super::decode::check_depth(&value)?;
     Ok(value)
 }

@@ -237,6 +237,45 @@ async fn an_object_that_etcd_would_not_take_is_refused_when_it_is_created_and_wh
 }
 
 #[tokio::test]
+async fn an_object_that_would_be_large_once_it_is_read_is_refused_before_it_is() {
+    const TOO_LARGE: &str = "etcdserver: request is too large";
+    const PODS: &str = "/api/v1/namespaces/default/pods?dryRun=All";
+    let api = Api::new(Config::default());
+    let containers = vec!["{}"; 700_000].join(",");
+    let pod = format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p"}},"spec":{{"containers":[{containers}]}}}}"#
+    );
+    let answer = api.send_text("POST", PODS, "application/json", &pod).await;
+    assert_eq!(answer.refused(500), TOO_LARGE);
+    // Field 2 of a pod's message is its spec, field 2 of that its containers.
+    let containers = [0x12, 0].repeat(700_000);
+    let kind = mullion_apiserver::schema::Type::builtin("api.core.v1.PodSpec").expect("built in");
+    let counted = allocation_counter::measure(|| {
+        let read = mullion_apiserver::schema::proto::decode_message(&kind, &containers);
+        assert!(
+            read.expect_err("there are too many")
+                .to_string()
+                .contains(TOO_LARGE)
+        );
+    });
+    assert!(counted.bytes_max < 400 << 20, "{}", counted.bytes_max);
+
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let item = json!({"type": "object", "properties": {"a": {"type": "string", "default": "x".repeat(100_000)}}});
+    let list = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"items": {"type": "array", "items": item}}}}});
+    let definition = json!({"metadata": {"name": "xs.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "xs", "kind": "X"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": list}}]}});
+    api.post(DEFINITIONS, definition).await.ok();
+    let objects = "/apis/example.com/v1/namespaces/default/xs";
+    api.until(objects, |list| list["kind"] == "XList").await;
+    let custom = |name: &str, count: usize| json!({"apiVersion": "example.com/v1", "kind": "X", "metadata": {"name": name}, "spec": {"items": vec![json!({}); count]}});
+    api.post(objects, custom("few", 3)).await.ok();
+    let answer = api.post(objects, custom("many", 27_000)).await;
+    assert_eq!(answer.refused(500), TOO_LARGE);
+}
+
+#[tokio::test]
 async fn foreign_names_and_pages_are_refused() {
     let server = ApiServer::new(Config::default());
     let served = Served::new(&server).await;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Admission, beside, claims, create, dedup_owners, draft_from, in_time, own, release,
-    stored_outcome,
+    request_limit, stored_outcome,
 };
 use crate::{
     admission::Operation,
@@ -152,6 +152,7 @@ async fn update_once(
         }
         made => made?,
     };
+    request_limit::check_growth(&call.row, &object)?;
     put_back(call, part, &mut object, &old);
     if source.tracks_ownership() {
         own(call, options, part, &mut object, Some(&old));

@@ -30,6 +30,7 @@ pub(crate) async fn create(
     mut object: Value,
 ) -> Result<Outcome, Status> {
     let resource = call.resource();
+    super::request_limit::check_growth(&call.row, &object)?;
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
     metadata::wipe(&mut object);
     dedup_owners(call, &mut object, false);

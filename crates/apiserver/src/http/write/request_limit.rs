@@ -21,6 +21,56 @@ const MAX_MESSAGE_BYTES: usize = 2 << 20;
 /// Objects whose JSON is shorter are not measured: only messages full of empty fields are longer than their JSON, by a few times.
 const WORTH_MEASURING_BYTES: usize = MAX_REQUEST_BYTES / 8;
 
+/// The most bytes that an object has as JSON before it is looked at any further, for built-in kinds. Their messages are much shorter than their
+/// JSON, so an object beyond this is beyond [`MAX_REQUEST_BYTES`] as well.
+const MAX_JSON_BYTES: usize = 32 << 20;
+/// The same for custom resources, which are stored as JSON.
+const MAX_CUSTOM_JSON_BYTES: usize = 3 << 20;
+
+/// etcd's refusal, under the 500 that kube-apiserver makes of it.
+pub(crate) fn too_large() -> Status {
+    Status::new(500, "", "etcdserver: request is too large")
+}
+
+/// Refuses an object that decoding, a patch or defaults have made far larger than etcd would take, before memory is spent on checking and
+/// copying it.
+///
+/// # Errors
+/// [`too_large`].
+pub(crate) fn check_growth(row: &Row, object: &Value) -> Result<(), Status> {
+    let mut left = match row.custom {
+        true => MAX_CUSTOM_JSON_BYTES,
+        false => MAX_JSON_BYTES,
+    };
+    match fits(object, &mut left) {
+        true => Ok(()),
+        false => Err(too_large()),
+    }
+}
+
+/// Whether a value has at most so many bytes as JSON, roughly; looks at no more of it than that.
+fn fits(value: &Value, left: &mut usize) -> bool {
+    let own = match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.len() + 1,
+        Value::Object(map) => 4 * map.len() + 1,
+        _ => 1,
+    };
+    let Some(rest) = left.checked_sub(own) else {
+        return false;
+    };
+    *left = rest;
+    match value {
+        Value::Array(items) => items.iter().all(|item| fits(item, left)),
+        Value::Object(map) => map.iter().all(|(key, value)| {
+            let rest = left.checked_sub(key.len());
+            *left = rest.unwrap_or_default();
+            rest.is_some() && fits(value, left)
+        }),
+        _ => true,
+    }
+}
+
 /// Refuses a write that etcd would not take.
 ///
 /// # Errors
@@ -43,7 +93,7 @@ pub(crate) fn check(row: &Row, change: &Change) -> Result<(), Status> {
         return Err(Status::new(500, "", text));
     }
     if raft_request(transaction) > MAX_REQUEST_BYTES {
-        return Err(Status::new(500, "", "etcdserver: request is too large"));
+        return Err(too_large());
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! From messages to trees.
 
+use std::cell::Cell;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
@@ -9,17 +11,40 @@ use super::{
 };
 use crate::{
     quantity,
-    schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, time, zero},
+    schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, decode::DecodeError, time, zero},
 };
 
-/// `levels`: how many messages may be in each other.
-pub(super) fn message(kind: &Type, message: &[u8], levels: u32) -> Result<Value, ProtoError> {
+/// What may still be read: so many messages in each other, and so many objects.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds<'a> {
+    pub(super) levels: u32,
+    pub(super) objects: &'a Cell<usize>,
+}
+
+impl Bounds<'_> {
+    fn below(self) -> Result<Self, ProtoError> {
+        let levels = self.levels.checked_sub(1).ok_or(ProtoError::Nested)?;
+        Ok(Bounds { levels, ..self })
+    }
+
+    fn count_object(self) -> Result<(), ProtoError> {
+        let left = self.objects.get().checked_sub(1);
+        self.objects.set(left.ok_or(DecodeError::TooLarge)?);
+        Ok(())
+    }
+}
+
+pub(super) fn message(
+    kind: &Type,
+    message: &[u8],
+    bounds: Bounds<'_>,
+) -> Result<Value, ProtoError> {
     value(
         kind.arena(),
         kind.id(),
         "",
         wire::Field::Bytes(message),
-        levels,
+        bounds,
     )
 }
 
@@ -28,14 +53,15 @@ fn value(
     id: TypeId,
     name: &str,
     field: wire::Field<'_>,
-    levels: u32,
+    bounds: Bounds<'_>,
 ) -> Result<Value, ProtoError> {
-    let levels = levels.checked_sub(1).ok_or(ProtoError::Nested)?;
+    let bounds = bounds.below()?;
     match arena.node(id) {
         Node::Struct(fields) => {
+            bounds.count_object()?;
             let mut map = Map::new();
             let message = field.bytes(name)?;
-            struct_fields(arena, fields, &mut Vec::new(), message, &mut map, levels)?;
+            struct_fields(arena, fields, &mut Vec::new(), message, &mut map, bounds)?;
             zero::complete(arena, fields, &mut map, zero::Form::Stored);
             Ok(Value::Object(map))
         }
@@ -43,12 +69,12 @@ fn value(
             let mut items = Vec::new();
             let mut reader = Reader::new(field.bytes(name)?);
             while let Some((_, item)) = reader.field()? {
-                items.push(value(arena, list.item, name, item, levels)?);
+                items.push(value(arena, list.item, name, item, bounds)?);
             }
             Ok(Value::Array(items))
         }
         Node::Map { .. } => Err(field.wrong(name)),
-        Node::Scalar(kind) => scalar(*kind, name, field, levels),
+        Node::Scalar(kind) => scalar(*kind, name, field, bounds),
     }
 }
 
@@ -60,7 +86,7 @@ fn struct_fields(
     prefix: &mut Vec<u32>,
     message: &[u8],
     map: &mut Map<String, Value>,
-    levels: u32,
+    bounds: Bounds<'_>,
 ) -> Result<(), ProtoError> {
     let mut reader = Reader::new(message);
     while let Some((tag, wire)) = reader.field()? {
@@ -71,11 +97,11 @@ fn struct_fields(
             .find(|field| field.tags.starts_with(prefix))
         {
             Some(field) if field.tags.len() == prefix.len() => {
-                set_field(arena, field, wire, map, levels)?;
+                set_field(arena, field, wire, map, bounds)?;
             }
             Some(field) => {
                 let message = wire.bytes(&field.name)?;
-                struct_fields(arena, fields, prefix, message, map, levels)?;
+                struct_fields(arena, fields, prefix, message, map, bounds)?;
             }
             None => {}
         }
@@ -89,7 +115,7 @@ fn set_field(
     field: &Field,
     wire: wire::Field<'_>,
     map: &mut Map<String, Value>,
-    levels: u32,
+    bounds: Bounds<'_>,
 ) -> Result<(), ProtoError> {
     match arena.node(field.id) {
         Node::List(list) => {
@@ -106,11 +132,11 @@ fn set_field(
                         list.item,
                         &field.name,
                         wire::Field::Varint(reader.varint()?),
-                        levels,
+                        bounds,
                     )?);
                 }
             } else {
-                items.push(value(arena, list.item, &field.name, wire, levels)?);
+                items.push(value(arena, list.item, &field.name, wire, bounds)?);
             }
             let present = map
                 .entry(field.name.to_string())
@@ -126,7 +152,7 @@ fn set_field(
             while let Some((tag, part)) = entry.field()? {
                 match tag {
                     1 => key = part.text(&field.name)?,
-                    2 => read = Some(value(arena, *item, &field.name, part, levels)?),
+                    2 => read = Some(value(arena, *item, &field.name, part, bounds)?),
                     _ => {}
                 }
             }
@@ -139,7 +165,7 @@ fn set_field(
             entries.insert(key, read.unwrap_or_else(|| zero::zero(arena, *item)));
         }
         _ => {
-            let read = value(arena, field.id, &field.name, wire, levels)?;
+            let read = value(arena, field.id, &field.name, wire, bounds)?;
             map.insert(field.name.to_string(), read);
         }
     }
@@ -150,7 +176,7 @@ fn scalar(
     kind: Scalar,
     name: &str,
     field: wire::Field<'_>,
-    levels: u32,
+    bounds: Bounds<'_>,
 ) -> Result<Value, ProtoError> {
     Ok(match kind {
         Scalar::String => field.text(name)?.into(),
@@ -207,20 +233,20 @@ fn scalar(
             }
         }
         Scalar::SchemaOrBool => match inner(field.bytes(name)?, 2)? {
-            Some(schema) => json_schema(schema.bytes(name)?, levels)?,
+            Some(schema) => json_schema(schema.bytes(name)?, bounds)?,
             None => (number(field.bytes(name)?, 1, name)? != 0).into(),
         },
         Scalar::SchemaOrArray | Scalar::SchemaOrStrings => {
             let message = field.bytes(name)?;
             if let Some(schema) = inner(message, 1)? {
-                return json_schema(schema.bytes(name)?, levels);
+                return json_schema(schema.bytes(name)?, bounds);
             }
             let mut items = Vec::new();
             let mut reader = Reader::new(message);
             while let Some((tag, item)) = reader.field()? {
                 match (tag, kind) {
                     (2, Scalar::SchemaOrArray) => {
-                        items.push(json_schema(item.bytes(name)?, levels)?)
+                        items.push(json_schema(item.bytes(name)?, bounds)?)
                     }
                     (2, _) => items.push(item.text(name)?.into()),
                     _ => {}
@@ -231,9 +257,9 @@ fn scalar(
     })
 }
 
-fn json_schema(bytes: &[u8], levels: u32) -> Result<Value, ProtoError> {
+fn json_schema(bytes: &[u8], bounds: Bounds<'_>) -> Result<Value, ProtoError> {
     let kind = Type::builtin(super::write::JSON_SCHEMA).expect("the table has JSONSchemaProps");
-    message(&kind, bytes, levels)
+    message(&kind, bytes, bounds)
 }
 
 /// The last field of that tag in a small message.
