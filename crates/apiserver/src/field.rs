@@ -7,6 +7,7 @@ mod emptied;
 
 use std::fmt;
 
+use indexmap::IndexSet;
 use serde_json::Value;
 
 pub use emptied::Emptied;
@@ -125,6 +126,16 @@ pub struct FieldError {
 }
 
 impl FieldError {
+    /// About as many bytes as it is printed with.
+    fn bytes(&self) -> usize {
+        let value = match &self.bad_value {
+            None => 0,
+            Some(BadValue::Text(text)) => text.len(),
+            Some(BadValue::Json(value)) => bytes_of(value),
+        };
+        self.field.len() + value + self.detail.len()
+    }
+
     /// The same error of an object that is in a field of another.
     #[must_use]
     pub fn below(mut self, path: &str) -> Self {
@@ -136,19 +147,30 @@ impl FieldError {
     }
 }
 
+/// The bytes of paths, values and sentences from which on no more errors are kept: a refusal shows them several times.
+const MAX_ERROR_BYTES: usize = 16 << 20;
+
 /// The errors of one object in the order they were found, those that are forgiven, and what of the object was sent empty.
+///
+/// Errors that follow after [`MAX_ERROR_BYTES`] are dropped. An error may show a whole list or a path with a long key, so the errors of a
+/// body could otherwise be many times longer than the body.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Errors(pub Vec<FieldError>, Vec<FieldError>, Emptied);
+pub struct Errors(pub Vec<FieldError>, Vec<FieldError>, Emptied, usize);
 
 impl Errors {
     /// None yet, of an object of which this was sent empty.
     pub fn about(emptied: Emptied) -> Self {
-        Errors(Vec::new(), Vec::new(), emptied)
+        Errors(Vec::new(), Vec::new(), emptied, 0)
     }
 
     /// Whether the list or map at a path was sent with nothing in it: Go's validation finds it there.
     pub fn sent_empty(&self, path: &Path<'_>) -> bool {
         self.2.has(path)
+    }
+
+    /// Returns whether further errors are dropped ([`MAX_ERROR_BYTES`]): a check that prints much need not print it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.3 > MAX_ERROR_BYTES
     }
 
     /// Whether nothing was found.
@@ -189,13 +211,10 @@ impl Errors {
 
     /// All errors in one line, each once, as Go's `Aggregate` prints them.
     pub fn aggregate(&self) -> String {
-        let mut texts: Vec<String> = Vec::with_capacity(self.0.len());
-        for error in &self.0 {
-            let text = format!("{}: {}", error.field, error.body());
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
+        let errors = self.0.iter();
+        let texts = errors.map(|error| format!("{}: {}", error.field, error.body()));
+        let texts: IndexSet<String> = texts.collect();
+        let texts: Vec<String> = texts.into_iter().collect();
         match texts.len() {
             1 => texts.concat(),
             _ => format!("[{}]", texts.join(", ")),
@@ -206,16 +225,32 @@ impl Errors {
         &mut self,
         error_type: ErrorType,
         path: &Path<'_>,
-        bad_value: Option<Value>,
+        bad_value: Option<impl Into<Value>>,
         detail: impl Into<String>,
     ) {
-        let bad_value = bad_value.map(BadValue::Json);
-        self.0.push(FieldError {
+        let bad_value = bad_value.map(|value| || BadValue::Json(value.into()));
+        self.record(error_type, path, bad_value, detail);
+    }
+
+    /// Records an error; the value is made only if there is room for it.
+    fn record(
+        &mut self,
+        error_type: ErrorType,
+        path: &Path<'_>,
+        bad_value: Option<impl FnOnce() -> BadValue>,
+        detail: impl Into<String>,
+    ) {
+        if self.is_full() {
+            return;
+        }
+        let error = FieldError {
             error_type,
             field: path.to_string(),
-            bad_value,
+            bad_value: bad_value.map(|value| value()),
             detail: detail.into(),
-        });
+        };
+        self.3 += error.bytes();
+        self.0.push(error);
     }
 
     /// An error whose value is printed as given: a struct of Go's internal types, rendered by [`go_struct`].
@@ -226,28 +261,22 @@ impl Errors {
         text: String,
         detail: impl Into<String>,
     ) {
-        let bad_value = Some(BadValue::Text(text));
-        self.0.push(FieldError {
-            error_type,
-            field: path.to_string(),
-            bad_value,
-            detail: detail.into(),
-        });
+        self.record(error_type, path, Some(|| BadValue::Text(text)), detail);
     }
 
     /// `field: Required value[: detail]`.
     pub fn required(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.push(ErrorType::Required, path, None, detail);
+        self.push(ErrorType::Required, path, None::<Value>, detail);
     }
 
     /// `field: Invalid value: value: detail`.
     pub fn invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
-        self.push(ErrorType::Invalid, path, Some(value.into()), detail);
+        self.push(ErrorType::Invalid, path, Some(value), detail);
     }
 
     /// `field: Invalid value: detail`, where upstream prints no value.
     pub fn invalid_as_a_whole(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.push(ErrorType::Invalid, path, None, detail);
+        self.push(ErrorType::Invalid, path, None::<Value>, detail);
     }
 
     /// `field: Unsupported value: value: supported values: "a", "b"` (upstream sorts neither list nor quotes them twice: pass them in upstream's order).
@@ -258,27 +287,27 @@ impl Errors {
             let quoted: Vec<String> = supported.iter().map(|s| quote(s)).collect();
             format!("supported values: {}", quoted.join(", "))
         };
-        self.push(ErrorType::NotSupported, path, Some(value.into()), detail);
+        self.push(ErrorType::NotSupported, path, Some(value), detail);
     }
 
     /// `field: Duplicate value: value`.
     pub fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
-        self.push(ErrorType::Duplicate, path, Some(value.into()), "");
+        self.push(ErrorType::Duplicate, path, Some(value), "");
     }
 
     /// `field: Forbidden: detail`.
     pub fn forbidden(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.push(ErrorType::Forbidden, path, None, detail);
+        self.push(ErrorType::Forbidden, path, None::<Value>, detail);
     }
 
     /// `field: Internal error: detail`.
     pub fn internal(&mut self, path: &Path<'_>, detail: impl Into<String>) {
-        self.push(ErrorType::Internal, path, None, detail);
+        self.push(ErrorType::Internal, path, None::<Value>, detail);
     }
 
     /// `field: Not found: value`.
     pub fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
-        self.push(ErrorType::NotFound, path, Some(value.into()), "");
+        self.push(ErrorType::NotFound, path, Some(value), "");
     }
 
     /// `field: Not found: value: detail`.
@@ -288,7 +317,7 @@ impl Errors {
         value: impl Into<Value>,
         detail: impl Into<String>,
     ) {
-        self.push(ErrorType::NotFound, path, Some(value.into()), detail);
+        self.push(ErrorType::NotFound, path, Some(value), detail);
     }
 
     /// `field: Too long: may not be more than N bytes`.
@@ -296,7 +325,7 @@ impl Errors {
         self.push(
             ErrorType::TooLong,
             path,
-            None,
+            None::<Value>,
             format!("may not be more than {max_bytes} bytes"),
         );
     }
@@ -307,7 +336,7 @@ impl Errors {
         self.push(
             ErrorType::TooMany,
             path,
-            Some(actual.into()),
+            Some(actual),
             format!("must have at most {max} {items}"),
         );
     }
@@ -323,6 +352,21 @@ impl fmt::Display for BadValue {
             BadValue::Json(value) => f.write_str(&number::json_text(value)),
             BadValue::Text(text) => f.write_str(text),
         }
+    }
+}
+
+/// About as many bytes as a value is printed with.
+pub(crate) fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| 2 + bytes_of(item)).sum(),
+        Value::Object(map) => {
+            let entries = map.iter();
+            entries
+                .map(|(key, value)| 4 + key.len() + bytes_of(value))
+                .sum()
+        }
+        _ => 4,
     }
 }
 
@@ -383,6 +427,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn errors_that_show_much_are_kept_up_to_a_bound() {
+        let mut errors = Errors::default();
+        let list = vec!["x"; 1_000_000];
+        for _ in 0..1000 {
+            errors.invalid(&Path::new("a"), list.clone(), "why");
+        }
+        assert!((2..20).contains(&errors.0.len()), "{}", errors.0.len());
+    }
 
     #[test]
     fn values_print_as_go_prints_them() {

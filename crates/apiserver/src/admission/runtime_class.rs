@@ -1,6 +1,10 @@
 //! RuntimeClass: what a class says about overhead and about where its pods run becomes part of the pod, or the pod is refused.
 
-use std::sync::Arc;
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use serde_json::Value;
 
@@ -105,42 +109,70 @@ fn select_nodes(request: &mut Request<'_>, scheduling: &Value) -> Result<(), Sta
 /// Both lists without what another entry covers.
 fn merged(pod: &[Value], class: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = pod.iter().chain(class).collect();
-    let mut merged: Vec<Value> = Vec::with_capacity(all.len());
-    for (index, toleration) in all.iter().enumerate() {
-        let covered_before = merged.iter().any(|other| covers(other, toleration));
-        let covered_later = all[index + 1..]
-            .iter()
-            .any(|other| other != toleration && covers(other, toleration));
-        if !covered_before && !covered_later {
-            merged.push((*toleration).clone());
+    let mut later = Widest::default();
+    let mut covered_later = vec![false; all.len()];
+    for (index, toleration) in all.iter().enumerate().rev() {
+        covered_later[index] = later.has_other_that_covers(toleration);
+        later.add(toleration);
+    }
+    let (mut before, mut seen) = (Widest::default(), HashSet::new());
+    let mut merged = Vec::new();
+    for (toleration, is_covered_later) in all.into_iter().zip(covered_later) {
+        let is_covered = seen.contains(toleration) || before.has_other_that_covers(toleration);
+        if !is_covered && !is_covered_later {
+            merged.push(toleration.clone());
+            before.add(toleration);
+            seen.insert(toleration);
         }
     }
     merged
 }
 
-/// Whether `wide` tolerates everything that `narrow` does, as upstream decides it.
-fn covers(wide: &Value, narrow: &Value) -> bool {
-    if wide == narrow {
-        return true;
+/// What a toleration is for: its key, its effect, and the value it wants, which is none if any value will do.
+type Scope<'a> = (&'a str, &'a str, Option<&'a str>);
+
+/// The two longest of the different tolerations of each scope: one covers all others of the scope, the other covers that one.
+#[derive(Default)]
+struct Widest<'a>(HashMap<Scope<'a>, Vec<(i128, &'a Value)>>);
+
+impl<'a> Widest<'a> {
+    fn add(&mut self, toleration: &'a Value) {
+        let value = match toleration.text("operator") {
+            "Equal" | "" => Some(toleration.text("value")),
+            "Exists" => None,
+            _ => return,
+        };
+        let (key, effect) = (toleration.text("key"), toleration.text("effect"));
+        let longest = self.0.entry((key, effect, value)).or_default();
+        if longest.iter().any(|(_, other)| *other == toleration) {
+            return;
+        }
+        let limits = effect == "NoExecute";
+        let seconds = toleration.integer("tolerationSeconds").filter(|_| limits);
+        longest.push((seconds.map_or(i128::MAX, i128::from), toleration));
+        longest.sort_by_key(|(seconds, _)| Reverse(*seconds));
+        longest.truncate(2);
     }
-    let any_key = wide.text("key").is_empty() && wide["operator"] == "Exists";
-    if wide.text("key") != narrow.text("key") && !any_key {
-        return false;
-    }
-    if wide.text("effect") != narrow.text("effect") && !wide.text("effect").is_empty() {
-        return false;
-    }
-    if wide["effect"] == "NoExecute"
-        && let Some(limit) = wide.integer("tolerationSeconds")
-        && narrow
-            .integer("tolerationSeconds")
-            .is_none_or(|seconds| seconds > limit)
-    {
-        return false;
-    }
-    match wide.text("operator") {
-        "Equal" | "" => narrow["operator"] == "Equal" && narrow.text("value") == wide.text("value"),
-        operator => operator == "Exists",
+
+    /// Returns whether another toleration tolerates everything that `narrow` does, as upstream decides it.
+    fn has_other_that_covers(&self, narrow: &Value) -> bool {
+        let seconds = narrow.integer("tolerationSeconds");
+        let seconds = seconds.map_or(i128::MAX, i128::from);
+        let (key, effect) = (narrow.text("key"), narrow.text("effect"));
+        let value = (narrow["operator"] == "Equal").then(|| narrow.text("value"));
+        let scopes = [effect, ""].into_iter().flat_map(|effect| {
+            let same_value = value.map(|value| (key, effect, Some(value)));
+            [
+                Some((key, effect, None)),
+                Some(("", effect, None)),
+                same_value,
+            ]
+        });
+        let mut wide = scopes.flatten().filter_map(|scope| self.0.get(&scope));
+        wide.any(|wide| {
+            let mut wide = wide.iter();
+            wide.any(|(limit, other)| *limit >= seconds && *other != narrow)
+        })
     }
 }
 
@@ -149,6 +181,55 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Compares two tolerations: whether `wide` tolerates everything that `narrow` does.
+    fn covers(wide: &Value, narrow: &Value) -> bool {
+        if wide == narrow {
+            return true;
+        }
+        let any_key = wide.text("key").is_empty() && wide["operator"] == "Exists";
+        let is_key = wide.text("key") == narrow.text("key") || any_key;
+        let is_effect = [narrow.text("effect"), ""].contains(&wide.text("effect"));
+        let seconds = |toleration: &Value| toleration.integer("tolerationSeconds");
+        let is_shorter = wide["effect"] == "NoExecute"
+            && seconds(wide).is_some_and(|limit| seconds(narrow).is_none_or(|it| it > limit));
+        let is_value = match wide.text("operator") {
+            "Equal" | "" => {
+                narrow["operator"] == "Equal" && narrow.text("value") == wide.text("value")
+            }
+            operator => operator == "Exists",
+        };
+        is_key && is_effect && !is_shorter && is_value
+    }
+
+    /// Merges lists by comparing each toleration with each.
+    fn merged_slowly(all: &[Value]) -> Vec<Value> {
+        let mut merged: Vec<Value> = Vec::new();
+        for (index, toleration) in all.iter().enumerate() {
+            let mut later = all[index + 1..].iter();
+            if !merged.iter().any(|other| covers(other, toleration))
+                && !later.any(|other| other != toleration && covers(other, toleration))
+            {
+                merged.push(toleration.clone());
+            }
+        }
+        merged
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_same_are_left_out_as_when_each_is_compared_with_each(
+            picks in proptest::collection::vec(proptest::array::uniform5(0..4_usize), 0..9)
+        ) {
+            let toleration = |[key, operator, value, effect, seconds]: [usize; 5]| json!({
+                "key": (["", "a", "b", "a"][key]), "operator": (["", "Equal", "Exists", "Lt"][operator]), "value": (["", "x", "x", "y"][value]),
+                "effect": (["", "NoSchedule", "NoExecute", "NoExecute"][effect]), "tolerationSeconds": ([json!(1), json!(2), Value::Null, json!(3)][seconds]),
+            });
+            let all: Vec<Value> = picks.into_iter().map(toleration).collect();
+            let (pod, class) = all.split_at(all.len() / 2);
+            proptest::prop_assert_eq!(merged(pod, class), merged_slowly(&all));
+        }
+    }
 
     #[test]
     fn what_another_toleration_covers_is_left_out() {

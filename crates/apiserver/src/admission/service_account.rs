@@ -1,6 +1,6 @@
 //! ServiceAccount: every pod runs as a service account that exists, and has a token of it mounted unless it asks not to.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -84,15 +84,10 @@ fn adds_ephemeral_containers(what: &What<'_>) -> bool {
 /// What a pod takes a secret for that its account does not name, where the account asks for that.
 fn foreign_secret(spec: &Value, account: &Value) -> Option<String> {
     let owner = account["metadata"].text("name");
-    let names = |list: &str, name: &str| {
-        account
-            .items(list)
-            .iter()
-            .any(|entry| entry["name"] == name)
-    };
+    let secrets = names(account, "secrets");
     let volumes = spec.items("volumes").iter();
     let mut mounted = volumes.filter_map(|volume| volume.field("secret"));
-    if let Some(secret) = mounted.find(|secret| !names("secrets", secret.text("secretName"))) {
+    if let Some(secret) = mounted.find(|secret| !secrets.contains(secret.text("secretName"))) {
         let name = secret.text("secretName");
         return Some(format!(
             "volume with secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret"
@@ -108,16 +103,24 @@ fn foreign_secret(spec: &Value, account: &Value) -> Option<String> {
         return variable;
     }
     let mut pulls = spec.items("imagePullSecrets").iter().enumerate();
-    let (index, pull) = pulls.find(|(_, pull)| !names("imagePullSecrets", pull.text("name")))?;
+    let known = names(account, "imagePullSecrets");
+    let (index, pull) = pulls.find(|(_, pull)| !known.contains(pull.text("name")))?;
     let name = pull.text("name");
     Some(format!(
         "imagePullSecrets[{index}].name=\"{name}\" is not allowed because service account {owner} does not reference that imagePullSecret"
     ))
 }
 
+/// Returns the names in a list of an account.
+fn names<'a>(account: &'a Value, list: &str) -> HashSet<&'a str> {
+    let entries = account.items(list).iter();
+    entries.filter_map(|entry| entry["name"].as_str()).collect()
+}
+
 /// A variable of these containers, or all of a source, that comes from a secret which the account does not name.
 fn foreign_variable(spec: &Value, account: &Value, list: &str, kind: &str) -> Option<String> {
     let owner = account["metadata"].text("name");
+    let known = names(account, "secrets");
     for container in spec.items(list) {
         let variables = container.items("env").iter().filter_map(|variable| {
             let secret = variable["valueFrom"].field("secretKeyRef")?;
@@ -128,8 +131,7 @@ fn foreign_variable(spec: &Value, account: &Value, list: &str, kind: &str) -> Op
         let sources = sources.map(|secret| ("envFrom".to_owned(), secret));
         for (place, secret) in variables.chain(sources) {
             let name = secret.text("name");
-            let mut known = account.items("secrets").iter();
-            if !known.any(|entry| entry["name"] == name) {
+            if !known.contains(name) {
                 return Some(format!(
                     "{kind} {} with {place} referencing secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret",
                     container.text("name")

@@ -4,12 +4,13 @@
 //! upstream's controllers do. The registry changes only here.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use http::Method;
+use indexmap::IndexSet;
 use serde_json::{Value, json};
 
 use super::{CLEANUP_FINALIZER, resource};
@@ -193,20 +194,20 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
         ("kind", "KindConflict", &kinds),
         ("listKind", "ListKindConflict", &kinds),
     ] {
-        let mut problems: Vec<String> = Vec::new();
+        let ours: HashSet<&str> = texts(&before[field]).collect();
+        let mut problems: IndexSet<String> = IndexSet::new();
         for name in texts(&wanted[field]) {
-            let is_ours = texts(&before[field]).any(|ours| ours == name);
-            if !is_ours && taken.contains(name) {
-                let problem = format!("{name:?} is already in use");
-                if !problems.contains(&problem) {
-                    problems.push(problem);
-                }
+            if !ours.contains(name) && taken.contains(name) {
+                problems.insert(format!("{name:?} is already in use"));
             }
         }
         match problems.len() {
             0 => take(&mut accepted, wanted, field),
-            1 => conflict = Some((reason, problems.concat())),
-            _ => conflict = Some((reason, format!("[{}]", problems.join(", ")))),
+            count => {
+                let problems: Vec<String> = problems.into_iter().collect();
+                let all = problems.join(", ");
+                conflict = Some((reason, if count == 1 { all } else { format!("[{all}]") }));
+            }
         }
     }
     take(&mut accepted, wanted, "categories");

@@ -9,6 +9,8 @@ mod lists;
 mod number;
 pub(super) mod scale;
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use self::{combinations::combinations, number::number};
@@ -269,12 +271,7 @@ fn array(
             String::new(),
         );
     }
-    if schema.unique_items
-        && items
-            .iter()
-            .enumerate()
-            .any(|(index, item)| items[..index].contains(item))
-    {
+    if schema.unique_items && items.iter().collect::<HashSet<_>>().len() < items.len() {
         outcome.add(
             path,
             What::Invalid,

@@ -3,13 +3,20 @@
 //! Go keeps them apart from absent ones until an object is stored; trees do not have them, as nothing shows them to anybody. The few rules
 //! that ask whether a list is there at all, not what is in it, ask here. Protobuf knows no such difference.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{collections::HashSet, fmt::Write as _, sync::Arc};
 
 use super::{Path, Segment};
 
 /// The paths of what was sent empty in one body; cheap to copy, and nothing at all for most bodies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Emptied(Option<Arc<[String]>>);
+pub struct Emptied(Option<Arc<Paths>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Paths {
+    all: HashSet<String>,
+    /// Those in the schemas of a definition's versions, as paths in their schema.
+    in_schemas: HashSet<String>,
+}
 
 impl Emptied {
     /// Whether that very field was sent empty.
@@ -20,8 +27,8 @@ impl Emptied {
     /// Whether the field at a path that [`Emptied::text`] wrote was sent empty.
     pub fn has_at(&self, path: &str) -> bool {
         self.0
-            .iter()
-            .any(|paths| paths.iter().any(|sent| sent == path))
+            .as_ref()
+            .is_some_and(|paths| paths.all.contains(path))
     }
 
     /// A path as it is kept here.
@@ -38,11 +45,8 @@ impl Emptied {
         let Some(paths) = &self.0 else { return false };
         let text = Self::text(path);
         match text.strip_prefix(SHARED) {
-            None => paths.contains(&text),
-            Some(below) => paths.iter().any(|path| {
-                let sent = path.split_once(".schema.openAPIV3Schema");
-                sent.is_some_and(|(_, sent)| sent == below)
-            }),
+            None => paths.all.contains(&text),
+            Some(below) => paths.in_schemas.contains(below),
         }
     }
 
@@ -52,7 +56,7 @@ impl Emptied {
             path.strip_prefix(field)
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        self.0.iter().flat_map(|paths| paths.iter()).any(is_within)
+        self.0.iter().flat_map(|paths| &paths.all).any(is_within)
     }
 }
 
@@ -71,7 +75,16 @@ fn walked(path: &Path<'_>, text: &mut String) {
 
 impl From<Vec<String>> for Emptied {
     fn from(paths: Vec<String>) -> Self {
-        Emptied((!paths.is_empty()).then(|| paths.into()))
+        let in_schema = |path: &String| {
+            let (_, inside) = path.split_once(".schema.openAPIV3Schema")?;
+            Some(inside.to_owned())
+        };
+        Emptied((!paths.is_empty()).then(|| {
+            Arc::new(Paths {
+                in_schemas: paths.iter().filter_map(in_schema).collect(),
+                all: paths.into_iter().collect(),
+            })
+        }))
     }
 }
 

@@ -3,6 +3,8 @@
 //! Who asks is written down by the server and stays; whether the request is granted is written through `/approval`, the certificate through
 //! `/status`. Nobody here signs: signers are programs of users.
 
+use std::collections::HashSet;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -234,8 +236,9 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let usage = usage.as_str().unwrap_or_default();
         one_of(errors, &at.index(index), usage, &USAGES);
     }
+    let mut seen = HashSet::new();
     for (index, usage) in usages.iter().enumerate() {
-        if usages[..index].contains(usage) {
+        if !seen.insert(usage) {
             errors.duplicate(&at.index(index), usage.clone());
         }
     }
@@ -302,6 +305,7 @@ fn certificates(pem: &[u8]) -> Result<(), String> {
 }
 
 fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let (kind, status) = (condition.text("type"), condition.text("status"));
         let at = path.index(index);
@@ -319,16 +323,14 @@ fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
         } else {
             one_of(errors, &at.child("status"), status, allowed);
         }
-        let before = &conditions[..index];
-        let is_before = |kind: &str| before.iter().any(|other| other.text("type") == kind);
         if matches!(
-            (kind, is_before("Approved"), is_before("Denied")),
+            (kind, seen.contains("Approved"), seen.contains("Denied")),
             ("Approved", _, true) | ("Denied", true, _)
         ) {
             let why = "Approved and Denied conditions are mutually exclusive";
             errors.invalid(path, kind, why);
         }
-        if is_before(kind) {
+        if !seen.insert(kind) {
             errors.duplicate(&type_path, kind);
         }
     }

@@ -1,5 +1,7 @@
 //! storage.k8s.io/v1 kinds of the Container Storage Interface: drivers, and what nodes know of them.
 
+use std::collections::{HashMap, HashSet};
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -45,11 +47,11 @@ pub(super) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
 }
 
 fn token_requests(requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
     for (index, request) in requests.iter().enumerate() {
         let at = path.index(index);
         let audience = request.text("audience");
-        let known = |other: &Value| other.text("audience") == audience;
-        if requests[..index].iter().any(known) {
+        if !seen.insert(audience) {
             errors.duplicate(&at.child("audience"), audience);
             continue;
         }
@@ -211,6 +213,7 @@ impl Kind for CsiNode {
         let path = Path::new("spec");
         let path = path.child("drivers");
         let drivers = object["spec"].items("drivers");
+        let mut seen = HashSet::new();
         for (index, driver) in drivers.iter().enumerate() {
             let path = path.index(index);
             driver_name(errors, &path.child("name"), driver.text("name"));
@@ -236,19 +239,17 @@ impl Kind for CsiNode {
                     "must be greater than or equal to 0",
                 );
             }
-            if drivers[..index]
-                .iter()
-                .any(|earlier| earlier["name"] == driver["name"])
-            {
+            if !seen.insert(&driver["name"]) {
                 errors.duplicate(&path.child("name"), driver.text("name"));
             }
             let keys = driver.items("topologyKeys");
-            for (index, key) in keys.iter().enumerate() {
+            let mut seen = HashSet::new();
+            for key in keys {
                 let text = key.as_str().unwrap_or_default();
                 if text.is_empty() {
                     errors.required(&path, "");
                 }
-                if keys[..index].contains(key) {
+                if !seen.insert(key) {
                     errors.duplicate(&path, text);
                 }
                 validation::check(errors, &path, text, names::qualified_name(text));
@@ -267,10 +268,14 @@ impl Kind for CsiNode {
         };
         let path = Path::new("spec");
         let path = path.child("drivers");
+        let mut named: HashMap<&Value, Vec<&Value>> = HashMap::new();
+        for driver in object["spec"].items("drivers") {
+            named.entry(&driver["name"]).or_default().push(driver);
+        }
         for before in old["spec"].items("drivers") {
-            for driver in object["spec"].items("drivers") {
+            for driver in named.get(&before["name"]).into_iter().flatten() {
                 let (now, was) = (fixed(driver), fixed(before));
-                if now["name"] == was["name"] && now != was {
+                if now != was {
                     let text = internal::compact("CSINodeDriver", &now);
                     errors.with_text(ErrorType::Invalid, &path, text, validation::IMMUTABLE);
                 }

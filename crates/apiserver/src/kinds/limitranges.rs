@@ -1,6 +1,6 @@
 //! core/v1 LimitRange: how much one container, pod or claim of a namespace may ask for. The LimitRanger plugin enforces it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -63,14 +63,12 @@ impl Kind for LimitRange {
         let path = Path::new("spec");
         let path = path.child("limits");
         let items = object["spec"].items("limits");
+        let mut seen = HashSet::new();
         for (index, item) in items.iter().enumerate() {
             let at = path.index(index);
             let kind = item.text("type");
             type_name(kind, &at.child("type"), errors);
-            if items[..index]
-                .iter()
-                .any(|other| other.text("type") == kind)
-            {
+            if !seen.insert(kind) {
                 errors.duplicate(&at.child("type"), kind);
             }
             limits(item, kind, &at, errors);

@@ -1,6 +1,6 @@
 //! core/v1 Node: kept with the status its kubelet sends, tainted until ready by admission, immutable where the cloud is concerned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -280,8 +280,9 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
             "may specify no more than one CIDR for each IP family",
         );
     }
+    let mut seen = HashSet::new();
     for (index, cidr) in texts.iter().enumerate() {
-        if texts[..index].contains(cidr) {
+        if !seen.insert(cidr) {
             errors.duplicate(&path.index(index), *cidr);
         }
     }
@@ -290,8 +291,9 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
 fn duplicate_addresses(errors: &mut Errors, addresses: &[Value]) {
     let path = Path::new("status");
     let path = path.child("addresses");
+    let mut seen = HashSet::new();
     for (index, address) in addresses.iter().enumerate() {
-        if addresses[..index].contains(address) {
+        if !seen.insert(address) {
             let text = field::go_struct(&[
                 ("Type", address["type"].clone()),
                 ("Address", address["address"].clone()),

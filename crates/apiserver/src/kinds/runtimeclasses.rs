@@ -1,5 +1,7 @@
 //! node.k8s.io RuntimeClass, v1 and v1beta1 (one shape): handler, overhead and where its pods may run. Admission applies it to pods.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -93,9 +95,9 @@ fn tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
     let key = |toleration: &Value| {
         ["key", "operator", "value", "effect"].map(|field| toleration.text(field).to_owned())
     };
+    let mut seen = HashSet::new();
     for (index, toleration) in tolerations.iter().enumerate() {
-        let same = |other: &Value| key(other) == key(toleration);
-        if tolerations[..index].iter().any(same) {
+        if !seen.insert(key(toleration)) {
             let text = internal(toleration);
             errors.with_text(ErrorType::Duplicate, &path.index(index), text, "");
         }

@@ -2,6 +2,8 @@
 //!
 //! The claims of `volumeClaimTemplates` become volumes of every pod, so the template is judged as if it had them already.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -291,11 +293,9 @@ fn template(spec: &Value, selector: &Selector, path: &Path<'_>, errors: &mut Err
         .items("volumeClaimTemplates")
         .iter()
         .map(|claim| claim["metadata"].text("name"));
-    for claim in claims {
-        let given = template["spec"].items("volumes");
-        if given.iter().any(|volume| volume.text("name") == claim) {
-            continue;
-        }
+    let given = spec["template"]["spec"].items("volumes").iter();
+    let mut given: HashSet<&str> = given.map(|volume| volume.text("name")).collect();
+    for claim in claims.filter(|claim| given.insert(claim)) {
         let volume = json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
         match template["spec"]["volumes"].as_array_mut() {
             Some(volumes) => volumes.push(volume),

@@ -4,7 +4,7 @@
 //! on, what others owned of it they lose. Sets of fields are [`FieldSet`]s; more than ten managers of updates are merged into
 //! `ancient-changes`. Server-side apply works on the same entries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -182,22 +182,14 @@ fn same_but_times(left: &Value, right: &Value) -> bool {
     let (Some(left), Some(right)) = (left.as_array(), right.as_array()) else {
         return false;
     };
-    left.len() == right.len()
-        && left
-            .iter()
-            .all(|entry| right.iter().any(|other| same_but_time(entry, other)))
+    let right: HashSet<_> = right.iter().map(timeless).collect();
+    left.len() == right.len() && left.iter().all(|entry| right.contains(&timeless(entry)))
 }
 
-fn same_but_time(left: &Value, right: &Value) -> bool {
-    match (left, right) {
-        (Value::Object(left), Value::Object(right)) => {
-            let timeless = |(key, _): &(&String, &Value)| *key != "time";
-            left.iter()
-                .filter(timeless)
-                .eq(right.iter().filter(timeless))
-        }
-        _ => left == right,
-    }
+/// What an entry of managedFields says beside its time.
+fn timeless(entry: &Value) -> Vec<(&String, &Value)> {
+    let fields = entry.as_object().into_iter().flatten();
+    fields.filter(|(key, _)| *key != "time").collect()
 }
 
 fn take_entries(object: &mut Value) -> Option<Value> {

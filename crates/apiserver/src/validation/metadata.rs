@@ -200,6 +200,7 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
             let name = format!("{kind}/{}", text(reference, "name"));
             match &controller {
                 None => controller = Some(name),
+                Some(_) if errors.is_full() => {}
                 Some(first) => {
                     let detail = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"

@@ -215,7 +215,7 @@ pub fn format_label_selector(selector: &Value) -> String {
         Ok(Selector(mut requirements)) => {
             for requirement in requirements.iter_mut().flatten() {
                 if requirement.operator == Operator::In
-                    && entries(selector, "matchLabels").any(|(key, _)| key == requirement.key)
+                    && selector["matchLabels"].get(&requirement.key).is_some()
                 {
                     requirement.operator = Operator::Equals;
                 }

@@ -264,14 +264,16 @@ pub(super) fn keys_and_items(schema: &Value, path: &Path<'_>, errors: &mut Error
         errors.forbidden(&items_path.child("nullable"), why);
     }
     let properties = items_path.child("properties");
+    let required: HashSet<&Value> = items(item, "required").collect();
     let keys = items(schema, "x-kubernetes-list-map-keys").filter_map(Value::as_str);
     for key in keys.filter(|_| list_type == "map") {
         let Some(property) = item.get("properties").and_then(|given| given.get(key)) else {
             continue;
         };
         let at = properties.key(key);
-        let required = items(item, "required").any(|name| name == key);
-        if !required && property.get("default").is_none_or(Value::is_null) {
+        if !required.contains(&Value::from(key))
+            && property.get("default").is_none_or(Value::is_null)
+        {
             let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errors.required(&at.child("default"), why);
         }
@@ -306,7 +308,8 @@ fn keyed(schema: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Errors) {
         return;
     }
     let properties = items_path.child("properties");
-    for (index, key) in keys.iter().enumerate() {
+    let mut seen = HashSet::new();
+    for key in keys {
         match item.get("properties").and_then(|given| given.get(*key)) {
             Some(property) if ["array", "object"].contains(&text(property, "type")) => {
                 let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
@@ -316,7 +319,7 @@ fn keyed(schema: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Errors) {
             Some(_) => {}
             None => errors.invalid(&at, keys, "entries must all be names of item properties"),
         }
-        if keys[..index].contains(key) {
+        if !seen.insert(key) {
             errors.invalid(&at, keys, "must not contain duplicate entries");
         }
     }

@@ -1,6 +1,6 @@
 //! How big the values of a schema can be, for what a rule may cost. Source: k8s.io/apiserver/pkg/cel/common: SchemaDeclType.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::types::escape;
 use crate::{cel::Shape, crd::structural::Schema};
@@ -78,10 +78,11 @@ fn object(schema: &Schema, is_resource: bool) -> Shape {
         let property = schema.properties.get(name);
         property.is_some_and(|property| property.default.is_some())
     };
+    let required: HashSet<&str> = schema.required.iter().map(|name| &**name).collect();
     let mut least_bytes = 2;
     let mut fields = BTreeMap::new();
     for (name, shape) in below {
-        if schema.required.iter().any(|required| required == name) && !has_default(name) {
+        if required.contains(name) && !has_default(name) {
             least_bytes += name.len() as u64 + shape.least_bytes + 4;
         }
         if let Some(name) = escape(name) {

@@ -1,5 +1,7 @@
 //! Bindings of admission policies: where a policy holds, with which parameters, and what follows from what it says.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -110,10 +112,11 @@ fn param_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 fn actions(list: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let texts: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+    let mut seen = HashSet::new();
     for (index, action) in texts.iter().enumerate() {
         let at = path.index(index);
         one_of(errors, &at, action, &["Audit", "Deny", "Warn"]);
-        if texts[..index].contains(action) {
+        if !seen.insert(action) {
             errors.duplicate(&at, *action);
         }
     }

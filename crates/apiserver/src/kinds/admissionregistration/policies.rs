@@ -2,6 +2,8 @@
 //!
 //! A policy says what is right ([`Policies`]), a [binding](super::bindings) where it holds. They are enforced by [`crate::admission::webhook`].
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -285,12 +287,12 @@ fn validations(spec: &Value, policy: &str, scope: &Scope, path: &Path<'_>, error
         let text = format!("[{}]", texts.join(","));
         errors.with_text(ErrorType::Invalid, &audit, text, why);
     }
+    let mut seen = HashSet::new();
     for (index, annotation) in annotations.iter().enumerate() {
         let at = audit.index(index);
         audit_annotation(annotation, policy, scope, &at, errors);
         let key = annotation.text("key");
-        let known = |other: &Value| other.text("key") == key;
-        if annotations[..index].iter().any(known) {
+        if !seen.insert(key) {
             errors.duplicate(&at.child("key"), key);
         }
     }

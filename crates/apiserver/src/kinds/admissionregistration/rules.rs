@@ -1,5 +1,7 @@
 //! What makes rules and match conditions valid.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::{
@@ -26,10 +28,11 @@ fn has_wildcard(texts: &[&str]) -> bool {
 /// Records what is wrong with a `NamedRuleWithOperations`.
 pub(super) fn named_rule(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (named, at) = (texts(given, "resourceNames"), path.child("resourceNames"));
+    let mut seen = HashSet::new();
     for (index, name) in named.iter().enumerate() {
         let at = at.index(index);
         check(errors, &at, name, names::path_segment(name));
-        if named[..index].contains(name) {
+        if !seen.insert(name) {
             errors.duplicate(&at, *name);
         }
     }
@@ -76,8 +79,8 @@ fn resources(resources: &[&str], path: &Path<'_>, errors: &mut Errors) {
     if resources.is_empty() {
         errors.required(path, "");
     }
-    let mut with_all_subresources: Vec<&str> = Vec::new();
-    let mut of_all_resources: Vec<&str> = Vec::new();
+    let mut with_all_subresources: HashSet<&str> = HashSet::new();
+    let mut of_all_resources: HashSet<&str> = HashSet::new();
     let mut alone = false;
     for (index, name) in resources.iter().enumerate() {
         let at = path.index(index);
@@ -90,19 +93,19 @@ fn resources(resources: &[&str], path: &Path<'_>, errors: &mut Errors) {
             alone = *name != "*";
             continue;
         };
-        if with_all_subresources.contains(&resource) {
+        if with_all_subresources.contains(resource) {
             let why = format!("if '{resource}/*' is present, must not specify {name}");
             errors.invalid(&at, *name, why);
         }
-        if of_all_resources.contains(&subresource) {
+        if of_all_resources.contains(subresource) {
             let why = format!("if '*/{subresource}' is present, must not specify {name}");
             errors.invalid(&at, *name, why);
         }
         if subresource == "*" {
-            with_all_subresources.push(resource);
+            with_all_subresources.insert(resource);
         }
         if resource == "*" {
-            of_all_resources.push(subresource);
+            of_all_resources.insert(subresource);
         }
     }
     if resources.len() > 1 && resources.contains(&"*/*") {
@@ -125,6 +128,7 @@ pub(super) fn conditions(
     if conditions.len() > MAX_CONDITIONS {
         errors.too_many(path, conditions.len(), MAX_CONDITIONS);
     }
+    let mut seen = HashSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let at = path.index(index);
         let text = condition.text("expression").trim();
@@ -139,8 +143,7 @@ pub(super) fn conditions(
             errors.required(&at_name, "");
         } else {
             check(errors, &at_name, name, names::qualified_name(name));
-            let before = &conditions[..index];
-            if before.iter().any(|other| other.text("name") == name) {
+            if !seen.insert(name) {
                 errors.duplicate(&at_name, name);
             }
         }

@@ -1,5 +1,7 @@
 //! MutatingWebhookConfiguration and ValidatingWebhookConfiguration: services that are asked about writes.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -75,14 +77,14 @@ impl Kind for WebhookConfigurations {
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let hooks = object.items("webhooks");
         let path = Path::new("webhooks");
+        let mut seen = HashSet::new();
         for (index, hook) in hooks.iter().enumerate() {
             let at = path.index(index);
             self.validate_hook(hook, &at, errors);
             let versions = hook.items("admissionReviewVersions");
             review_versions(versions, &at.child("admissionReviewVersions"), errors);
             let name = hook.text("name");
-            let is_known = |other: &Value| other.text("name") == name;
-            if !name.is_empty() && hooks[..index].iter().any(is_known) {
+            if !name.is_empty() && !seen.insert(name) {
                 errors.duplicate(&at.child("name"), name);
             }
         }
@@ -163,9 +165,10 @@ fn review_versions(versions: &[Value], path: &Path<'_>, errors: &mut Errors) {
         return errors.required(path, format!("must specify one of {known}"));
     }
     let versions: Vec<&str> = versions.iter().filter_map(Value::as_str).collect();
+    let mut seen = HashSet::new();
     for (index, version) in versions.iter().enumerate() {
         let at = path.index(index);
-        if versions[..index].contains(version) {
+        if !seen.insert(version) {
             errors.invalid(&at, *version, "duplicate version");
         } else {
             check(errors, &at, version, names::dns1035_label(version));

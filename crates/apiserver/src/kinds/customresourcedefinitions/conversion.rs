@@ -1,5 +1,7 @@
 //! How objects get from one version of a definition to another.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{text, versions};
@@ -66,9 +68,10 @@ fn check_review_versions(
     if named.is_empty() {
         return errors.required(path, "");
     }
+    let mut seen = HashSet::new();
     for (index, name) in named.iter().enumerate() {
         let at = path.index(index);
-        if named[..index].contains(name) {
+        if !seen.insert(name) {
             errors.invalid(&at, name.clone(), "duplicate version");
             continue;
         }

@@ -8,6 +8,8 @@ mod conversion;
 mod serving;
 mod spec;
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{Check, Kind};
@@ -286,18 +288,18 @@ fn check_stored_versions(object: &Value, errors: &mut Errors) {
         let shown = object["status"]["storedVersions"].clone();
         return errors.invalid(&at, shown, "must have at least one stored version");
     }
+    let stored_names: HashSet<&str> = stored.iter().filter_map(Value::as_str).collect();
     for version in versions(object) {
         let name = text(version, "name");
-        if version["storage"] == true && !stored.iter().any(|s| s == name) {
+        if version["storage"] == true && !stored_names.contains(name) {
             let why = format!("must have the storage version {name}");
             errors.invalid(&at, stored, why);
         }
     }
+    let names = versions(object).iter().map(|version| text(version, "name"));
+    let names: HashSet<&str> = names.collect();
     for (index, name) in stored.iter().filter_map(Value::as_str).enumerate() {
-        if !versions(object)
-            .iter()
-            .any(|version| text(version, "name") == name)
-        {
+        if !names.contains(name) {
             let why = format!(
                 "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
             );

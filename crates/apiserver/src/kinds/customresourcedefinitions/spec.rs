@@ -1,5 +1,7 @@
 //! What the spec of a definition must look like, in the order in which upstream looks.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{conversion::check_conversion, serving, text, versions};
@@ -79,15 +81,12 @@ fn check_names_of_versions(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let all = spec["versions"].as_array();
     let all = all.map(Vec::as_slice).unwrap_or_default();
     let at = path.child("versions");
-    let is_repeated = |(index, version): (usize, &Value)| {
-        let mut before = all[..index].iter();
-        before.any(|other| text(other, "name") == text(version, "name"))
-    };
+    let names: HashSet<&str> = all.iter().map(|version| text(version, "name")).collect();
     let refuse = |errors: &mut Errors, why: &str| {
         let shown = internal_form(&spec["versions"]);
         errors.with_text(ErrorType::Invalid, &at, shown, why);
     };
-    if all.iter().enumerate().any(is_repeated) {
+    if names.len() < all.len() {
         refuse(errors, "must contain unique version names");
     }
     let is_stored = |version: &&Value| version["storage"] == true;

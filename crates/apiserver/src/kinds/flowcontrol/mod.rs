@@ -6,6 +6,8 @@
 mod defaults;
 mod levels;
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -112,10 +114,10 @@ fn conditions(status: &Value, errors: &mut Errors) {
     let path = Path::new("status");
     let path = path.child("conditions");
     let conditions = status.items("conditions");
+    let mut seen = HashSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let (kind, at) = (condition.text("type"), path.index(index));
-        let known = |other: &Value| other.text("type") == kind;
-        if conditions[..index].iter().any(known) {
+        if !seen.insert(kind) {
             errors.duplicate(&at.child("type"), kind);
         }
         if kind.is_empty() {

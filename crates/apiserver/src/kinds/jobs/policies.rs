@@ -1,5 +1,7 @@
 //! What decides early that a Job has failed (`podFailurePolicy`) or succeeded (`successPolicy`).
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::indexes;
@@ -134,11 +136,12 @@ fn exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mut Errors)
     } else if values.len() > MAX_EXIT_CODES {
         errors.too_many(&at, values.len(), MAX_EXIT_CODES);
     }
+    let mut seen = HashSet::new();
     for (index, value) in values.iter().enumerate() {
         if operator == "In" && *value == 0 {
             errors.invalid(&at.index(index), 0, "must not be 0 for the In operator");
         }
-        if values[..index].contains(value) {
+        if !seen.insert(value) {
             errors.duplicate(&at.index(index), *value);
         }
     }

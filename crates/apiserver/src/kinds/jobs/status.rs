@@ -2,6 +2,8 @@
 //!
 //! Most rules hold only for what a write changes, so a status that broke one before can still be corrected step by step.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::indexes;
@@ -90,16 +92,14 @@ pub(super) fn validate(object: &Value, old: &Value, errors: &mut Errors) {
 
 fn uncounted(status: &Value, path: &Path<'_>, errors: &mut Errors) {
     let pods = &status["uncountedTerminatedPods"];
-    let mut seen: Vec<&Value> = Vec::new();
+    let mut seen: HashSet<&Value> = HashSet::new();
     for list in ["succeeded", "failed"] {
         let at = path.child(list);
         for (index, uid) in pods.items(list).iter().enumerate() {
             if uid == "" {
                 errors.invalid(&at.index(index), "", "must not be empty");
-            } else if seen.contains(&uid) {
+            } else if !seen.insert(uid) {
                 errors.duplicate(&at.index(index), uid.clone());
-            } else {
-                seen.push(uid);
             }
         }
     }

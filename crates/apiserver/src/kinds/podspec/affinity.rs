@@ -1,5 +1,7 @@
 //! Validation of node affinity, pod affinity and anti-affinity.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use crate::{
@@ -196,21 +198,20 @@ pub(super) fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     if let Some(selector) = selector {
-        let expressions = selector.items("matchExpressions");
-        for (index, expression) in expressions.iter().enumerate() {
+        let positions = matching.iter().enumerate();
+        let positions: HashMap<&str, usize> = positions
+            .filter_map(|(position, key)| Some((key.as_str()?, position)))
+            .collect();
+        let mut seen: HashSet<&str> = selector
+            .entries("matchLabels")
+            .map(|(label, _)| label)
+            .collect();
+        for expression in selector.items("matchExpressions") {
             let key = expression.text("key");
-            let position = matching
-                .iter()
-                .rposition(|other| other.as_str() == Some(key));
-            let twice = selector
-                .entries("matchLabels")
-                .any(|(label, _)| label == key)
-                || expressions[..index]
-                    .iter()
-                    .any(|other| other.text("key") == key);
-            if let Some(position) = position.filter(|_| twice) {
+            let twice = !seen.insert(key);
+            if let Some(position) = positions.get(key).filter(|_| twice) {
                 errors.invalid(
-                    &path.index(position),
+                    &path.index(*position),
                     key,
                     "exists in both matchLabelKeys and labelSelector",
                 );
@@ -218,6 +219,7 @@ pub(super) fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     let at = path.child("matchLabelKeys");
+    let mismatching: HashSet<&Value> = mismatching.iter().collect();
     for (index, key) in matching
         .iter()
         .enumerate()

@@ -1,5 +1,7 @@
 //! Validation of containers: what regular, init and ephemeral containers have in common, and what sets them apart.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Scope, defaults::is_restartable_init, env, mounts, probes, resources, security};
@@ -24,14 +26,12 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
     if containers.is_empty() {
         return errors.required(path, "");
     }
+    let mut seen = HashSet::new();
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
         common(container, scope, &at, errors);
         let name = container.text("name");
-        if containers[..index]
-            .iter()
-            .any(|other| other.text("name") == name)
-        {
+        if !seen.insert(name) {
             errors.duplicate(&at.child("name"), name);
         }
         hooks_and_probes(container, scope, &at, errors);
@@ -42,7 +42,7 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
 
 /// `spec.initContainers`.
 pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
-    let regular = scope.spec.items("containers");
+    let mut seen: HashSet<&str> = names_of(scope, "containers").collect();
     let containers = scope.spec.items("initContainers");
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
@@ -50,12 +50,11 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
         restart_policy(container, &at, errors);
         let name = container.text("name");
         // A missing name is said to be missing, not to be there twice.
-        let earlier = containers[..index].iter().filter(|_| !name.is_empty());
-        if regular
-            .iter()
-            .chain(earlier)
-            .any(|other| other.text("name") == name)
-        {
+        let is_new = match name {
+            "" => !seen.contains(name),
+            name => seen.insert(name),
+        };
+        if !is_new {
             errors.duplicate(&at.child("name"), name);
         }
         host_port_conflicts(std::slice::from_ref(container), path, errors);
@@ -77,6 +76,12 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
     }
 }
 
+/// Returns the names in a list of containers.
+fn names_of<'a>(scope: &Scope<'a>, list: &str) -> impl Iterator<Item = &'a str> {
+    let containers = scope.spec.items(list).iter();
+    containers.map(|container| container.text("name"))
+}
+
 /// What runs once and ends is not restarted for new resources.
 fn restart_on_resize(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     const RESTART: &str = "RestartContainer";
@@ -91,28 +96,19 @@ fn restart_on_resize(container: &Value, path: &Path<'_>, errors: &mut Errors) {
 /// `spec.ephemeralContainers`.
 pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let containers = scope.spec.items("ephemeralContainers");
-    let named = |list: &str, name: &str| {
-        scope
-            .spec
-            .items(list)
-            .iter()
-            .any(|other| other.text("name") == name)
-    };
+    let others = names_of(scope, "containers").chain(names_of(scope, "initContainers"));
+    let others: HashSet<&str> = others.collect();
+    let mut seen = others.clone();
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
         common(container, scope, &at, errors);
         only_in_pods(container, &at, errors);
         let name = container.text("name");
-        let taken = named("containers", name) || named("initContainers", name);
-        if taken
-            || containers[..index]
-                .iter()
-                .any(|other| other.text("name") == name)
-        {
+        if !seen.insert(name) {
             errors.duplicate(&at.child("name"), name);
         }
         let target = container.text("targetContainerName");
-        if !target.is_empty() && !named("containers", target) && !named("initContainers", target) {
+        if !target.is_empty() && !others.contains(target) {
             errors.not_found(&at.child("targetContainerName"), target);
         }
         for field in [
@@ -235,16 +231,13 @@ pub(super) fn pull_policy(owner: &Value, field: &str, path: &Path<'_>, errors: &
 }
 
 fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
         let at = path.index(index);
         let name = port.text("name");
         if !name.is_empty() {
             let sentences = names::port_name(name);
-            if sentences.is_empty()
-                && ports[..index]
-                    .iter()
-                    .any(|other| other.text("name") == name)
-            {
+            if !seen.insert(name) && sentences.is_empty() {
                 errors.duplicate(&at.child("name"), name);
             }
             check(errors, &at.child("name"), name, sentences);
@@ -276,23 +269,14 @@ fn port_number(number: i64, path: &Path<'_>, errors: &mut Errors) {
 
 /// Containers that run together may not ask for one host port twice.
 fn host_port_conflicts(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let taken = |port: &Value, other: &Value| {
-        port.integer("hostPort") == other.integer("hostPort")
-            && port.text("protocol") == other.text("protocol")
-            && port.text("hostIP") == other.text("hostIP")
-    };
+    let mut taken = HashSet::new();
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
-        let ports = container.items("ports");
-        for (port_index, port) in ports.iter().enumerate() {
+        for (port_index, port) in container.items("ports").iter().enumerate() {
             let Some(number) = port.integer("hostPort").filter(|number| *number != 0) else {
                 continue;
             };
-            let mut earlier = containers[..index]
-                .iter()
-                .flat_map(|other| other.items("ports"))
-                .chain(&ports[..port_index]);
-            if earlier.any(|other| taken(port, other)) {
+            if !taken.insert((number, port.text("protocol"), port.text("hostIP"))) {
                 let text = format!("{}/{}/{number}", port.text("protocol"), port.text("hostIP"));
                 errors.duplicate(&at.child("ports").index(port_index).child("hostPort"), text);
             }
@@ -306,12 +290,10 @@ fn resize_policy(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
+    let mut seen = HashSet::new();
     for (index, policy) in policies.iter().enumerate() {
         let (resource, restart) = (policy.text("resourceName"), policy.text("restartPolicy"));
-        if policies[..index]
-            .iter()
-            .any(|other| other.text("resourceName") == resource)
-        {
+        if !seen.insert(resource) {
             errors.duplicate(&path.index(index), resource);
         }
         match resource {

@@ -3,11 +3,14 @@
 //! The longest common block is taken first, then the parts before and after it; not the shortest edit script, but the one that
 //! upstream prints.
 
-use std::{collections::HashMap, ops::Range};
+use std::{cell::Cell, collections::HashMap, ops::Range};
 
 const CONTEXT: usize = 3;
 /// From this many lines on, lines that make up more than a hundredth are not used to find common blocks.
 const POPULAR_FROM: usize = 200;
+
+/// Texts that need more comparisons of lines than this are not compared to the end: what is left is shown as one change.
+const MAX_STEPS: usize = 2_000_000;
 
 /// Hunks with three lines of context and without file names; empty when the texts are equal.
 pub(super) fn unified(old: &str, new: &str) -> String {
@@ -89,6 +92,8 @@ struct Matcher<'a> {
     new: &'a [&'a str],
     /// Where each line of the new text stands, popular lines left out.
     positions: HashMap<&'a str, Vec<usize>>,
+    /// How many pairs of lines may still be compared.
+    steps_left: Cell<usize>,
 }
 
 impl<'a> Matcher<'a> {
@@ -104,6 +109,7 @@ impl<'a> Matcher<'a> {
             old,
             new,
             positions,
+            steps_left: Cell::new(MAX_STEPS),
         }
     }
 
@@ -141,14 +147,14 @@ impl<'a> Matcher<'a> {
         let mut best = (old.start, new.start, 0);
         let mut lengths: HashMap<usize, usize> = HashMap::new();
         for i in old.clone() {
+            let positions = self.positions.get(self.old[i]);
+            let steps = 1 + positions.map_or(0, Vec::len);
+            let Some(left) = self.steps_left.get().checked_sub(steps) else {
+                return (old.start, new.start, 0);
+            };
+            self.steps_left.set(left);
             let mut next = HashMap::new();
-            for &j in self
-                .positions
-                .get(self.old[i])
-                .into_iter()
-                .flatten()
-                .filter(|j| new.contains(j))
-            {
+            for &j in positions.into_iter().flatten().filter(|j| new.contains(j)) {
                 let length = j
                     .checked_sub(1)
                     .and_then(|before| lengths.get(&before))
@@ -189,6 +195,16 @@ mod tests {
         let expected = "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n";
         assert_eq!(unified(&old.join("\n"), &new.join("\n")), expected);
         assert_eq!(unified("a", "a"), "");
+    }
+
+    #[test]
+    fn texts_of_many_equal_lines_are_compared_for_so_long_and_no_longer() {
+        let of = |marker: &str| {
+            let line = |index: usize| format!("{marker}\n{}\n", index % 200);
+            (0..20_000).map(line).collect::<String>()
+        };
+        let shown = unified(&of("a"), &of("b"));
+        assert!(shown.lines().count() <= 80_001);
     }
 
     #[test]

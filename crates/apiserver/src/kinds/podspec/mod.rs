@@ -37,6 +37,8 @@ mod volumes;
 pub(crate) mod warnings;
 mod windows;
 
+use std::{cell::OnceCell, collections::HashMap};
+
 use serde_json::Value;
 
 pub(crate) use affinity::node_selector;
@@ -54,17 +56,27 @@ use crate::{
 pub(crate) struct Scope<'a> {
     spec: &'a Value,
     pod: bool,
+    /// The volumes that containers may mount, by name; made when the first mount is looked at.
+    volumes: OnceCell<HashMap<&'a str, &'a Value>>,
 }
 
 impl<'a> Scope<'a> {
     /// The spec of a Pod.
     pub(crate) fn of_pod(spec: &'a Value) -> Self {
-        Scope { spec, pod: true }
+        Scope::new(spec, true)
     }
 
     /// The spec of a template.
     pub(crate) fn of_template(spec: &'a Value) -> Self {
-        Scope { spec, pod: false }
+        Scope::new(spec, false)
+    }
+
+    fn new(spec: &'a Value, pod: bool) -> Self {
+        Scope {
+            spec,
+            pod,
+            volumes: OnceCell::new(),
+        }
     }
 
     fn is_pod(&self) -> bool {

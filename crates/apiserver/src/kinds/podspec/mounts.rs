@@ -1,6 +1,6 @@
 //! Validation of volume mounts and block devices of a container.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::Value;
 
@@ -24,6 +24,10 @@ pub(super) fn validate_mounts(
         container.items("volumeMounts"),
         container.items("volumeDevices"),
     );
+    let device_names: HashSet<&str> = devices.iter().map(|device| device.text("name")).collect();
+    let device_paths = devices.iter().map(|device| device.text("devicePath"));
+    let device_paths: HashSet<&str> = device_paths.collect();
+    let mut targets = HashSet::new();
     for (index, mount) in mounts.iter().enumerate() {
         let at = path.index(index);
         let (name, target) = (mount.text("name"), mount.text("mountPath"));
@@ -37,23 +41,17 @@ pub(super) fn validate_mounts(
         if target.is_empty() {
             errors.required(&at.child("mountPath"), "");
         }
-        if mounts[..index]
-            .iter()
-            .any(|other| other.text("mountPath") == target)
-        {
+        if !targets.insert(target) {
             errors.invalid(&at.child("mountPath"), target, "must be unique");
         }
-        if devices.iter().any(|device| device.text("name") == name) {
+        if device_names.contains(name) {
             errors.invalid(
                 &at.child("name"),
                 name,
                 "must not already exist in volumeDevices",
             );
         }
-        if devices
-            .iter()
-            .any(|device| device.text("devicePath") == target)
-        {
+        if device_paths.contains(target) {
             errors.invalid(
                 &at.child("mountPath"),
                 target,
@@ -142,15 +140,14 @@ pub(super) fn validate_devices(
         .map(|mount| (mount.text("name"), mount.text("mountPath")))
         .collect();
     let taken: BTreeSet<&str> = places.values().copied().collect();
+    let (mut seen_names, mut seen_paths) = (HashSet::new(), HashSet::new());
     for (index, device) in devices.iter().enumerate() {
         let at = path.index(index);
         let (name, target) = (device.text("name"), device.text("devicePath"));
+        let (is_new_name, is_new_path) = (seen_names.insert(name), seen_paths.insert(target));
         if name.is_empty() {
             errors.required(&at.child("name"), "");
-        } else if devices[..index]
-            .iter()
-            .any(|other| other.text("name") == name)
-        {
+        } else if !is_new_name {
             errors.invalid(&at.child("name"), name, "must be unique");
         }
         match find(scope, name) {
@@ -164,10 +161,7 @@ pub(super) fn validate_devices(
         if target.is_empty() {
             errors.required(&at.child("devicePath"), "");
         }
-        if devices[..index]
-            .iter()
-            .any(|other| other.text("devicePath") == target && !paths::has_backsteps(target))
-        {
+        if !is_new_path && !paths::has_backsteps(target) {
             errors.invalid(&at.child("devicePath"), target, "must be unique");
         }
         if paths::has_backsteps(target) {

@@ -1,5 +1,7 @@
 //! Validation of projected volumes: several sources whose files must not collide.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{
@@ -18,6 +20,7 @@ const MAX_TOKEN_SECONDS: i64 = 1 << 32;
 /// The sources of a projected volume; `path` is the volume's.
 pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let list = path.child("sources");
+    let mut files = Files::default();
     for (index, source) in sources.iter().enumerate() {
         let at = list.index(index);
         let mut kinds = 0;
@@ -31,37 +34,15 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
             let items = at.child("items");
             for (item_index, item) in projection.items("items").iter().enumerate() {
                 key_to_path(item, &items.index(item_index), errors);
-                let earlier = projection.items("items")[..item_index]
-                    .iter()
-                    .map(|item| item.text("path"));
-                collision(
-                    item.text("path"),
-                    earlier,
-                    sources,
-                    (index, kind),
-                    projection.text("name"),
-                    path,
-                    errors,
-                );
+                files.place(item.text("path"), projection.text("name"), path, errors);
             }
         }
         if let Some(projection) = source.field("downwardAPI") {
             kinds += 1;
-            for (item_index, file) in projection.items("items").iter().enumerate() {
+            for file in projection.items("items") {
                 downward_file(file, &at.child("downwardAPI"), errors);
-                let earlier = projection.items("items")[..item_index]
-                    .iter()
-                    .map(|item| item.text("path"));
                 let file = file.text("path");
-                collision(
-                    file,
-                    earlier,
-                    sources,
-                    (index, "downwardAPI"),
-                    file,
-                    path,
-                    errors,
-                );
+                files.place(file, file, path, errors);
             }
         }
         if let Some(token) = source.field("serviceAccountToken") {
@@ -72,15 +53,7 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
             kinds += 1;
             trust_bundle(bundle, &at.child("clusterTrustBundle"), errors);
             let file = bundle.text("path");
-            collision(
-                file,
-                std::iter::empty(),
-                sources,
-                (index, "clusterTrustBundle"),
-                file,
-                path,
-                errors,
-            );
+            files.place(file, file, path, errors);
         }
         if kinds > 1 {
             errors.forbidden(&at, "may not specify more than 1 volume type per source");
@@ -88,41 +61,16 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
     }
 }
 
-/// The order in which one source's projections are looked at.
-const KINDS: [&str; 4] = ["secret", "configMap", "downwardAPI", "clusterTrustBundle"];
+/// The files that projections have placed so far.
+#[derive(Default)]
+struct Files<'a>(HashSet<&'a str>);
 
-/// Whether an earlier projection, or an earlier item of the same one, puts a file at the same place.
-fn collision<'a>(
-    file: &str,
-    mut earlier: impl Iterator<Item = &'a str>,
-    sources: &[Value],
-    (index, kind): (usize, &str),
-    value: &str,
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
-    if file.is_empty() {
-        return;
-    }
-    let holds = |source: &Value, kind: &str| match source.field(kind) {
-        Some(bundle) if kind == "clusterTrustBundle" => bundle.text("path") == file,
-        Some(projection) => projection
-            .items("items")
-            .iter()
-            .any(|item| item.text("path") == file),
-        None => false,
-    };
-    let before = KINDS
-        .iter()
-        .take_while(|other| **other != kind)
-        .any(|other| holds(&sources[index], other));
-    let in_sources = || {
-        sources[..index]
-            .iter()
-            .any(|source| KINDS.iter().any(|kind| holds(source, kind)))
-    };
-    if earlier.any(|other| other == file) || before || in_sources() {
-        errors.invalid(path, value, "conflicting duplicate paths");
+impl<'a> Files<'a> {
+    /// Places a file, which an earlier projection, or an earlier item of the same one, may have done already.
+    fn place(&mut self, file: &'a str, value: &str, path: &Path<'_>, errors: &mut Errors) {
+        if !file.is_empty() && !self.0.insert(file) {
+            errors.invalid(path, value, "conflicting duplicate paths");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Validation of resource requirements: names, quantities, requests against limits, claims, overhead, pod-level resources.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -240,6 +240,14 @@ fn pod_level_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
 
 fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let references = requirements.items("claims");
+    let names: BTreeSet<&str> = claims.iter().map(|claim| claim.text("name")).collect();
+    let known = names.iter().copied().filter(|name| !name.is_empty());
+    let known: Vec<&str> = known.collect();
+    let which = match known.as_slice() {
+        [] => " which is empty".to_owned(),
+        known => format!(": {}", known.join(", ")),
+    };
+    let mut earlier: HashMap<&str, HashSet<&str>> = HashMap::new();
     for (index, reference) in references.iter().enumerate() {
         let at = path.index(index);
         let (name, request) = (reference.text("name"), reference.text("request"));
@@ -247,12 +255,8 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
             errors.required(&at, "");
             continue;
         }
-        let earlier = || {
-            references[..index]
-                .iter()
-                .filter(|other| other.text("name") == name)
-        };
-        if earlier().any(|other| other.text("request").is_empty()) {
+        let requests = earlier.entry(name).or_default();
+        if requests.contains("") {
             errors.duplicate(&at, name);
         } else {
             if !request.is_empty() {
@@ -264,25 +268,13 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
                 );
             }
             if request.is_empty() {
-                let requests: BTreeSet<_> = earlier().map(|other| other.text("request")).collect();
                 requests.iter().for_each(|_| errors.duplicate(&at, name));
-            } else if earlier().any(|other| other.text("request") == request) {
+            } else if requests.contains(request) {
                 errors.duplicate(&at, format!("{name}/{request}"));
             }
         }
-        if !claims.iter().any(|claim| claim.text("name") == name) {
-            let mut known: Vec<&str> = claims
-                .iter()
-                .map(|claim| claim.text("name"))
-                .filter(|name| !name.is_empty())
-                .collect();
-            known.sort_unstable();
-            known.dedup();
-            let which = if known.is_empty() {
-                " which is empty".to_owned()
-            } else {
-                format!(": {}", known.join(", "))
-            };
+        requests.insert(request);
+        if !names.contains(name) && !errors.is_full() {
             errors.not_found_because(
                 &at,
                 name,
@@ -294,15 +286,13 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
 
 /// `spec.resourceClaims`.
 pub(super) fn validate_claims(claims: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
     for (index, claim) in claims.iter().enumerate() {
         let at = path.index(index);
         let name = claim.text("name");
         if name.is_empty() {
             errors.required(&at.child("name"), "");
-        } else if claims[..index]
-            .iter()
-            .any(|other| other.text("name") == name)
-        {
+        } else if !seen.insert(name) {
             errors.duplicate(&at.child("name"), name);
         } else {
             check(errors, &at.child("name"), name, names::dns_label(name));

@@ -1,5 +1,7 @@
 //! Which containers may start again after they have ended: what a new status may say of them.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::{
@@ -52,15 +54,15 @@ fn listed(
     errors: &mut Errors,
 ) {
     let path = path.child(list);
+    let running = status.items(list).iter();
+    let running = running.filter(|after| terminated(after).is_none());
+    let running: HashSet<&str> = running.map(|after| after.text("name")).collect();
     for (index, before) in old.items(list).iter().enumerate() {
         let Some(ended) = terminated(before) else {
             continue;
         };
         let name = before.text("name");
-        let runs = |after: &Value| after.text("name") == name && terminated(after).is_none();
-        if status.items(list).iter().any(runs)
-            && !may_restart(name, ended.integer("exitCode").unwrap_or(0))
-        {
+        if running.contains(name) && !may_restart(name, ended.integer("exitCode").unwrap_or(0)) {
             errors.forbidden(
                 &path.index(index).child("state"),
                 "may not be transitioned to non-terminated state",

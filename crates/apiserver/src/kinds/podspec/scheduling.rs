@@ -1,5 +1,7 @@
 //! Validation of what else the scheduler reads: tolerations, topology spread, scheduling gates, readiness gates.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::affinity;
@@ -60,7 +62,15 @@ pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
 }
 
 /// `spec.topologySpreadConstraints`.
-pub(super) fn validate_spread(constraints: &[Value], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, errors: &mut Errors) {
+    let pair = |constraint: &'c Value| {
+        let fields = ["topologyKey", "whenUnsatisfiable"];
+        fields.map(|field| constraint.text(field))
+    };
+    let mut following: HashMap<[&str; 2], usize> = HashMap::new();
+    for constraint in constraints {
+        *following.entry(pair(constraint)).or_default() += 1;
+    }
     for (index, constraint) in constraints.iter().enumerate() {
         let at = path.index(index);
         let skew = constraint.integer("maxSkew").unwrap_or(0);
@@ -81,10 +91,9 @@ pub(super) fn validate_spread(constraints: &[Value], path: &Path<'_>, errors: &m
                 &["DoNotSchedule", "ScheduleAnyway"],
             );
         }
-        let same = |other: &Value| {
-            other.text("topologyKey") == key && other.text("whenUnsatisfiable") == action
-        };
-        if constraints[index + 1..].iter().any(same) {
+        let same = following.entry(pair(constraint)).or_default();
+        *same = same.saturating_sub(1);
+        if *same > 0 {
             errors.duplicate(
                 &at.child("{topologyKey, whenUnsatisfiable}"),
                 format!("{{{key}, {action}}}"),
@@ -117,6 +126,7 @@ pub(super) fn validate_spread(constraints: &[Value], path: &Path<'_>, errors: &m
 
 /// `spec.schedulingGates`.
 pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
     for (index, gate) in gates.iter().enumerate() {
         let name = gate.text("name");
         check(
@@ -125,10 +135,7 @@ pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Erro
             name,
             names::qualified_name(name),
         );
-        if gates[..index]
-            .iter()
-            .any(|other| other.text("name") == name)
-        {
+        if !seen.insert(name) {
             errors.duplicate(&path.index(index), name);
         }
     }

@@ -1,5 +1,7 @@
 //! Validation of security contexts of pods and containers: ids, seccomp, AppArmor, SELinux, sysctls.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Scope, internal, paths, windows};
@@ -153,18 +155,17 @@ fn enumeration(
 }
 
 fn sysctls(sysctls: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let mut seen = HashSet::new();
     for (index, sysctl) in sysctls.iter().enumerate() {
         let name = sysctl.text("name");
+        let is_new = seen.insert(name);
         let at = path.index(index);
         let at = at.child("name");
         if name.is_empty() {
             errors.required(&at, "");
         } else if !is_sysctl(name) {
             errors.invalid(&at, name, SYSCTL);
-        } else if sysctls[..index]
-            .iter()
-            .any(|other| other.text("name") == name)
-        {
+        } else if !is_new {
             errors.duplicate(&at, name);
         }
         if spec.flag("hostNetwork") && is_namespaced(name, &["net."], &[]) {

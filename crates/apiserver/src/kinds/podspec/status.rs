@@ -1,5 +1,7 @@
 //! The status of a pod: what a writer may change of it.
 
+use std::collections::{HashMap, HashSet, VecDeque};
+
 use serde_json::Value;
 
 use super::{allocated, annotations, restarts};
@@ -79,17 +81,15 @@ fn drop_disabled(container: &mut serde_json::Map<String, Value>) {
 
 /// A condition without an observed generation keeps that of the old condition of its type; several of one type pair up in order.
 fn keep_condition_generations(conditions: &mut [Value], old: &[Value]) {
-    for index in 0..conditions.len() {
-        let kind = conditions[index].text("type").to_owned();
-        let nth = conditions[..index]
-            .iter()
-            .filter(|other| other.text("type") == kind)
-            .count();
-        let before = old
-            .iter()
-            .filter(|other| other.text("type") == kind)
-            .nth(nth);
-        let Some(condition) = conditions[index].as_object_mut() else {
+    let mut old_of_type: HashMap<&str, VecDeque<&Value>> = HashMap::new();
+    for condition in old {
+        let of_type = old_of_type.entry(condition.text("type")).or_default();
+        of_type.push_back(condition);
+    }
+    for condition in conditions {
+        let of_type = old_of_type.get_mut(condition.text("type"));
+        let before = of_type.and_then(VecDeque::pop_front);
+        let Some(condition) = condition.as_object_mut() else {
             continue;
         };
         if condition
@@ -254,25 +254,21 @@ fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn claim_statuses(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let claims = spec.items("resourceClaims").iter();
+    let claims: HashSet<&str> = claims.map(|claim| claim.text("name")).collect();
+    let mut seen = HashSet::new();
     for (index, status) in statuses.iter().enumerate() {
         let entry = path.index(index);
         let at = entry.child("name");
         let name = status.text("name");
-        if !spec
-            .items("resourceClaims")
-            .iter()
-            .any(|claim| claim.text("name") == name)
-        {
+        if !claims.contains(name) {
             errors.invalid(
                 &at,
                 name,
                 "must match the name of an entry in `spec.resourceClaims`",
             );
         }
-        if statuses[..index]
-            .iter()
-            .any(|other| other.text("name") == name)
-        {
+        if !seen.insert(name) {
             errors.duplicate(&at, name);
         }
         if status.has("resourceClaimName") {

@@ -1,6 +1,8 @@
 //! What may change in a pod that exists: images, the deadline (downwards), tolerations (more), scheduling gates (fewer), and, while it
 //! is gated, where it may go. Everything else is refused with the difference of the two specs.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Scope, annotations, difference, internal, scheduling};
@@ -223,16 +225,12 @@ fn deadline(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> 
     }
 }
 
-fn tolerations(new: &[Value], old: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let same = |before: &Value, after: &Value| {
-        ["key", "operator", "value", "effect"]
-            .into_iter()
-            .all(|field| before.text(field) == after.text(field))
+fn tolerations<'t>(new: &'t [Value], old: &'t [Value], path: &Path<'_>, errors: &mut Errors) {
+    let what = |toleration: &'t Value| {
+        ["key", "operator", "value", "effect"].map(|field| toleration.text(field))
     };
-    if old
-        .iter()
-        .any(|before| !new.iter().any(|after| same(before, after)))
-    {
+    let kept: HashSet<[&str; 4]> = new.iter().map(what).collect();
+    if !old.iter().all(|before| kept.contains(&what(before))) {
         return errors.forbidden(
             path,
             "existing toleration can not be modified except its tolerationSeconds",
@@ -242,9 +240,10 @@ fn tolerations(new: &[Value], old: &[Value], path: &Path<'_>, errors: &mut Error
 }
 
 fn gates(new: &[Value], old: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let old: HashSet<&str> = old.iter().map(|gate| gate.text("name")).collect();
     for (index, gate) in new.iter().enumerate() {
         let name = gate.text("name");
-        if !old.iter().any(|other| other.text("name") == name) {
+        if !old.contains(name) {
             let detail =
                 format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.forbidden(&path.index(index).child("name"), detail);

@@ -2,6 +2,8 @@
 //!
 //! A volume that is wrong counts as absent for the containers' mounts, as upstream counts it; [`find`] knows only good ones.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::{Scope, env, external, paths, projected};
@@ -58,71 +60,68 @@ const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclu
 
 /// `spec.volumes`; `pod` is the Pod's name, `None` in a template.
 pub(super) fn validate(volumes: &[Value], pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
-    for index in 0..volumes.len() {
-        one(volumes, index, pod, path, errors);
-        created_claim(
-            volumes,
-            index,
-            pod.unwrap_or(""),
-            &path.index(index),
-            errors,
-        );
+    let ephemeral = volumes.iter().filter(|volume| volume.has("ephemeral"));
+    let ephemeral: HashSet<&str> = ephemeral.map(|volume| volume.text("name")).collect();
+    let mut good = HashMap::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let at = path.index(index);
+        one(volume, pod, &at, &mut good, errors);
+        created_claim(volume, &ephemeral, pod.unwrap_or(""), &at, errors);
     }
 }
 
 /// The volume of that name that containers may mount: nothing is wrong with it.
 pub(super) fn find<'a>(scope: &Scope<'a>, name: &str) -> Option<&'a Value> {
-    let pod = scope.is_pod().then_some("");
-    find_in(scope.spec.items("volumes"), pod, name)
-}
-
-fn find_in<'a>(volumes: &'a [Value], pod: Option<&str>, name: &str) -> Option<&'a Value> {
-    let path = Path::new("volumes");
-    volumes.iter().enumerate().find_map(|(index, volume)| {
-        if volume.text("name") != name {
-            return None;
+    let good = scope.volumes.get_or_init(|| {
+        let pod = scope.is_pod().then_some("");
+        let mut good = HashMap::new();
+        for volume in scope.spec.items("volumes") {
+            let (path, mut errors) = (Path::new("volumes"), Errors::default());
+            one(volume, pod, &path, &mut good, &mut errors);
         }
-        let mut errors = Errors::default();
-        one(volumes, index, pod, &path, &mut errors);
-        errors.is_empty().then_some(volume)
-    })
+        good
+    });
+    good.get(name).copied()
 }
 
-fn one(volumes: &[Value], index: usize, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
-    let at = path.index(index);
-    let volume = &volumes[index];
+/// Checks a volume; `good` holds the volumes before it with which nothing is wrong, by name.
+fn one<'a>(
+    volume: &'a Value,
+    pod: Option<&str>,
+    at: &Path<'_>,
+    good: &mut HashMap<&'a str, &'a Value>,
+    errors: &mut Errors,
+) {
+    let before = errors.0.len();
     let name = volume.text("name");
-    source(volume, pod, &at, errors);
+    source(volume, pod, at, errors);
     if name.is_empty() {
         return errors.required(&at.child("name"), "");
     }
     check(errors, &at.child("name"), name, names::dns_label(name));
     // A name is taken by the first good volume that has it.
-    if find_in(&volumes[..index], pod, name).is_some() {
+    if good.contains_key(name) {
         errors.duplicate(&at.child("name"), name);
+    } else if errors.0.len() == before {
+        good.insert(name, volume);
     }
 }
 
 /// A volume may not name the claim that another volume of the pod will create.
 fn created_claim(
-    volumes: &[Value],
-    index: usize,
+    volume: &Value,
+    ephemeral: &HashSet<&str>,
     pod_name: &str,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let Some(claim) = volumes[index].field("persistentVolumeClaim") else {
+    let Some(claim) = volume.field("persistentVolumeClaim") else {
         return;
     };
     let claim = claim.text("claimName");
-    let created = |volume: &Value| {
-        volume.has("ephemeral")
-            && claim
-                .strip_prefix(pod_name)
-                .and_then(|rest| rest.strip_prefix('-'))
-                .is_some_and(|rest| rest == volume.text("name"))
-    };
-    if !pod_name.is_empty() && volumes.iter().any(created) {
+    let rest = claim.strip_prefix(pod_name);
+    let rest = rest.and_then(|rest| rest.strip_prefix('-'));
+    if !pod_name.is_empty() && rest.is_some_and(|rest| ephemeral.contains(rest)) {
         let detail = "must not reference a PVC that gets created for an ephemeral volume";
         errors.invalid(
             &path.child("persistentVolumeClaim").child("claimName"),

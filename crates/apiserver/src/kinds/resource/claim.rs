@@ -1,5 +1,7 @@
 //! What a claim may ask for: requests, what their devices must have in common, and settings for drivers.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{
@@ -210,7 +212,7 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
         },
     );
     let allocation = status.field("allocation");
-    let given: Vec<String> = allocation
+    let given: HashSet<String> = allocation
         .map(|allocation| allocation["devices"].items("results"))
         .unwrap_or_default()
         .iter()
@@ -223,7 +225,7 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
         errors,
     );
     if !consumers.is_empty() {
-        let known = before.items("reservedFor");
+        let known: HashSet<&Value> = before.items("reservedFor").iter().collect();
         if allocation.is_none() {
             errors.forbidden(&at, "may not be specified when `allocated` is not set");
         } else if object["metadata"].has("deletionTimestamp")
@@ -252,7 +254,7 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
 
 /// Drops what drivers told of devices that are taken away with this write, so that who takes them away need not know of it.
 pub(super) fn forget_taken(object: &mut Value, old: &Value) {
-    let given = |object: &Value| -> Vec<String> {
+    let given = |object: &Value| -> HashSet<String> {
         let results = object["status"]["allocation"]["devices"].items("results");
         results.iter().map(device_id).collect()
     };
@@ -281,7 +283,7 @@ fn device_id(device: &Value) -> String {
 }
 
 /// What drivers tell of the devices that were given.
-fn used_devices(devices: &[Value], given: &[String], path: &Path<'_>, errors: &mut Errors) {
+fn used_devices(devices: &[Value], given: &HashSet<String>, path: &Path<'_>, errors: &mut Errors) {
     for (index, device) in devices.iter().enumerate() {
         let path = path.index(index);
         driver_name(device.text("driver"), &path.child("driver"), errors);
@@ -303,10 +305,12 @@ fn used_devices(devices: &[Value], given: &[String], path: &Path<'_>, errors: &m
         }
         network(&device["networkData"], &path.child("networkData"), errors);
     }
-    let ids: Vec<String> = devices.iter().map(device_id).collect();
-    for (index, id) in ids.iter().enumerate() {
-        if ids[..index].contains(id) {
-            errors.with_text(ErrorType::Duplicate, &path.index(index), id.clone(), "");
+    let mut seen = HashSet::new();
+    for (index, id) in devices.iter().map(device_id).enumerate() {
+        if seen.contains(&id) {
+            errors.with_text(ErrorType::Duplicate, &path.index(index), id, "");
+        } else {
+            seen.insert(id);
         }
     }
 }

@@ -8,6 +8,8 @@ mod rights;
 mod selector;
 mod slice;
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -318,12 +320,14 @@ fn binding_conditions(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
             metadata::label_name(errors, &at.index(index), item.as_str().unwrap_or_default());
         }
     }
+    let first: HashSet<&Value> = lists[0].iter().collect();
     for (place, (list, at)) in lists.iter().zip(&paths).enumerate() {
+        let mut seen = HashSet::new();
         for (index, item) in list.iter().enumerate() {
-            if list[..index].contains(item) {
+            if !seen.insert(item) {
                 errors.duplicate(&at.index(index), item.clone());
             }
-            if place == 1 && lists[0].contains(item) {
+            if place == 1 && first.contains(item) {
                 let why = "bindingFailureConditions must not overlap with bindingConditions";
                 errors.invalid(&at.index(index), item.clone(), why);
             }
@@ -352,9 +356,10 @@ fn set<'a>(
     for (index, item) in items.iter().enumerate() {
         judge(item, &path.index(index), errors);
     }
+    let mut seen = HashSet::new();
     for (index, item) in items.iter().enumerate() {
         let own = key(item);
-        if items[..index].iter().any(|other| key(other) == own) {
+        if !seen.insert(own) {
             errors.duplicate(&path.index(index), own);
         }
     }

@@ -5,7 +5,7 @@
 //! `resourceclaims/binding`, what a driver says of its devices for those who may write `resourceclaims/driver` of the driver's name. A driver
 //! on the one node that a claim is allocated for needs to be allowed that for its own node only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::Value;
 
@@ -135,7 +135,8 @@ fn may(ctx: &Ctx<'_>, verb: &str, subresource: &str, namespace: &str, name: &str
 fn changed_drivers<'a>(status: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     let (now, before) = (status.items("devices"), old.items("devices"));
     let changed = |these: &'a [Value], those: &'a [Value]| {
-        let these = these.iter().filter(|device| !those.contains(device));
+        let those: HashSet<&Value> = those.iter().collect();
+        let these = these.iter().filter(move |device| !those.contains(device));
         these.map(|device| device.text("driver"))
     };
     changed(now, before).chain(changed(before, now)).collect()

@@ -1,5 +1,7 @@
 //! Node ports and the health check port of a Service: one number may serve ports of one Service under several protocols.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::{
@@ -14,24 +16,21 @@ use crate::{
 
 /// Ports keep the node port they had under the same name unless another port has it now.
 pub(super) fn adopt_node_ports(service: &mut Value, old: &Value) {
-    let kept: Vec<i64> = node_ports(service)
-        .filter(|port| node_ports(old).any(|before| before == *port))
+    let had: HashSet<i64> = node_ports(old).collect();
+    let kept: HashSet<i64> = node_ports(service)
+        .filter(|port| had.contains(port))
         .collect();
-    let before: Vec<(String, i64)> = old["spec"]
-        .items("ports")
-        .iter()
-        .map(|port| (port.text("name").to_owned(), node_port(port)))
-        .collect();
+    let mut before: HashMap<&str, i64> = HashMap::new();
+    for port in old["spec"].items("ports") {
+        before.entry(port.text("name")).or_insert(node_port(port));
+    }
     for port in service["spec"]["ports"]
         .as_array_mut()
         .into_iter()
         .flatten()
     {
-        let known = before.iter().find(|(name, _)| name == port.text("name"));
-        match known {
-            Some(&(_, number))
-                if node_port(port) == 0 && number != 0 && !kept.contains(&number) =>
-            {
+        match before.get(port.text("name")) {
+            Some(&number) if node_port(port) == 0 && number != 0 && !kept.contains(&number) => {
                 port["nodePort"] = number.into()
             }
             _ => {}
@@ -83,18 +82,20 @@ pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(
     }
     let automatic = automatic_node_ports(service);
     let mut ports = service["spec"].items("ports").to_vec();
-    let mut given: Vec<(Value, i64)> = Vec::new();
-    for index in 0..ports.len() {
-        let asked = node_port(&ports[index]);
+    // What is asked for first under each number.
+    let mut asked_for: HashMap<Value, i64> = HashMap::new();
+    for port in ports.iter().filter(|port| node_port(port) != 0) {
+        let number = port["port"].clone();
+        asked_for.entry(number).or_insert(node_port(port));
+    }
+    let mut given: HashMap<Value, i64> = HashMap::new();
+    for (index, port) in ports.iter_mut().enumerate() {
+        let asked = node_port(port);
         if asked == 0 && !automatic {
             continue;
         }
-        let number = ports[index]["port"].clone();
-        let chosen = match given
-            .iter()
-            .find(|(port, _)| *port == number)
-            .map(|(_, chosen)| *chosen)
-        {
+        let number = port["port"].clone();
+        let chosen = match given.get(&number).copied() {
             Some(chosen) if asked == 0 || asked == chosen => chosen,
             Some(_) => {
                 claim
@@ -103,12 +104,7 @@ pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(
                 asked
             }
             None => {
-                let wanted = ports[index..]
-                    .iter()
-                    .filter(|port| port["port"] == number)
-                    .map(node_port)
-                    .find(|&port| port != 0);
-                let chosen = match wanted {
+                let chosen = match asked_for.get(&number).copied() {
                     Some(wanted) => {
                         claim
                             .port(wanted)
@@ -117,11 +113,11 @@ pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(
                     }
                     None => claim.any_port().map_err(no_port)?,
                 };
-                given.push((number, chosen));
+                given.insert(number, chosen);
                 chosen
             }
         };
-        ports[index]["nodePort"] = chosen.into();
+        port["nodePort"] = chosen.into();
     }
     service["spec"]["ports"] = ports.into();
     Ok(())
@@ -134,10 +130,10 @@ pub(super) fn change_node_ports(
     old: &Value,
 ) -> Result<(), Status> {
     let automatic = automatic_node_ports(service);
-    let before: Vec<i64> = node_ports(old).collect();
+    let before: HashSet<i64> = node_ports(old).collect();
     let mut ports = service["spec"].items("ports").to_vec();
-    let mut taken: Vec<i64> = Vec::new();
-    let mut seen: Vec<(String, i64)> = Vec::new();
+    let mut taken: HashSet<i64> = HashSet::new();
+    let mut seen: HashSet<(String, i64)> = HashSet::new();
     for (index, port) in ports.iter_mut().enumerate() {
         let asked = node_port(port);
         if asked == 0 {
@@ -148,7 +144,7 @@ pub(super) fn change_node_ports(
             claim
                 .port(asked)
                 .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
-            taken.push(asked);
+            taken.insert(asked);
         }
         let chosen = (port.text("protocol").to_owned(), node_port(port));
         if chosen.1 != 0 && seen.contains(&chosen) {
@@ -157,10 +153,10 @@ pub(super) fn change_node_ports(
             let why = format!("duplicate nodePort: {{{protocol} {number}}}");
             return Err(Status::new(500, "", why));
         }
-        seen.push(chosen);
+        seen.insert(chosen);
     }
     service["spec"]["ports"] = ports.into();
-    let now: Vec<i64> = node_ports(service).collect();
+    let now: HashSet<i64> = node_ports(service).collect();
     before
         .into_iter()
         .filter(|port| !now.contains(port))

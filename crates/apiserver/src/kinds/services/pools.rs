@@ -254,7 +254,7 @@ pub(crate) struct Claim {
     taken: Used,
     released: Used,
     /// The ports that a dry run would take.
-    dry: Option<Vec<i64>>,
+    dry: Option<BTreeSet<i64>>,
 }
 
 /// The node port after the last one: what a dry run is shown first.
@@ -264,7 +264,7 @@ impl Claim {
     /// Takes nothing, and looks less closely, as upstream's dry runs: at whether an address is of a range, not at whether it is taken, and at
     /// whether a port is taken, not at its range.
     pub(super) fn for_dry_run(mut self) -> Self {
-        self.dry = Some(Vec::new());
+        self.dry = Some(BTreeSet::new());
         self
     }
 
@@ -329,7 +329,7 @@ impl Claim {
             if dry.contains(&port) || self.pools.used().ports.contains(&port) {
                 return Err(Refusal::PortTaken);
             }
-            dry.push(port);
+            dry.insert(port);
             return Ok(());
         }
         if !NODE_PORTS.contains(&port) {
@@ -345,8 +345,8 @@ impl Claim {
     /// Takes any node port.
     pub(crate) fn any_port(&mut self) -> Result<i64, Refusal> {
         if let Some(dry) = &mut self.dry {
-            let port = dry.iter().max().map_or(DRY_PORT, |last| last + 1);
-            dry.push(port);
+            let port = dry.last().map_or(DRY_PORT, |last| last + 1);
+            dry.insert(port);
             return Ok(port);
         }
         let mut used = self.pools.used();

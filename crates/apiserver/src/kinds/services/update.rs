@@ -1,5 +1,7 @@
 //! What changes and what may not when a Service is updated: fields that only the old type needed go, addresses and families stay.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -55,7 +57,7 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
         return;
     };
     let node_port = |port: &Value| port.integer("nodePort").filter(|port| *port != 0);
-    let given: Vec<i64> = before.iter().filter_map(node_port).collect();
+    let given: HashSet<i64> = before.iter().filter_map(node_port).collect();
     let none_new = now
         .iter()
         .filter_map(node_port)

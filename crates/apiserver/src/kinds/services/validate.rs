@@ -1,5 +1,7 @@
 //! What a valid Service is (`ValidateService`, `ValidateServiceUpdate` in `pkg/apis/core/validation`).
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{externally_accessible, headless, needs_health_check};
@@ -235,10 +237,11 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
         _ => {}
     }
     let families = spec.items("ipFamilies");
+    let mut seen = HashSet::new();
     for (index, family) in families.iter().filter_map(Value::as_str).enumerate() {
         let path = path.child("ipFamilies");
         one_of(errors, &path.index(index), family, &["IPv4", "IPv6"]);
-        if families[..index].iter().any(|earlier| earlier == family) {
+        if !seen.insert(family) {
             errors.duplicate(&path.index(index), family);
         }
     }
@@ -290,27 +293,22 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
     }
 }
 
-fn duplicate_ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+fn duplicate_ports<'s>(errors: &mut Errors, path: &Path<'_>, spec: &'s Value) {
     let ports = spec.items("ports");
-    let earlier = |index: usize, field: &str| {
-        let port = &ports[index];
-        ports[..index]
-            .iter()
-            .any(|other| other["protocol"] == port["protocol"] && other[field] == port[field])
-    };
+    let key = |port: &'s Value, field: &str| (&port["protocol"], &port[field]);
+    let mut seen = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
-        if port.integer("nodePort").unwrap_or(0) != 0 && earlier(index, "nodePort") {
+        let is_new = seen.insert(key(port, "nodePort"));
+        if port.integer("nodePort").unwrap_or(0) != 0 && !is_new {
             errors.duplicate(
                 &path.index(index).child("nodePort"),
                 port["nodePort"].clone(),
             );
         }
     }
-    for (index, port) in ports
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| earlier(*index, "port"))
-    {
+    let mut seen = HashSet::new();
+    let ports = ports.iter().enumerate();
+    for (index, port) in ports.filter(|(_, port)| !seen.insert(key(port, "port"))) {
         let key = field::go_struct(&[
             ("Name", json!("")),
             ("Protocol", port["protocol"].clone()),

@@ -7,7 +7,10 @@
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
-use super::{DecodeError, Decoded, Problem, json_kind, walk::Walker};
+use super::{
+    DecodeError, Decoded, Problem, json_kind,
+    walk::{MAX_PATH_BYTES, Walker},
+};
 use crate::{
     field::{Emptied, Errors, Path},
     schema::{Arena, Node, Presence, Scalar, Struct, Type, TypeId},
@@ -89,6 +92,8 @@ struct Pruning<'s> {
     metadata: Metadata,
     /// Where the walk is, as strict errors write it.
     path: String,
+    /// How long all paths are together that were made so far.
+    path_bytes: usize,
     /// The fields that were dropped.
     unknown: Vec<String>,
     /// Those of embedded metadata.
@@ -129,6 +134,7 @@ impl<'s> Pruning<'s> {
             arena,
             metadata,
             path: String::new(),
+            path_bytes: 0,
             unknown: Vec::new(),
             in_metadata: Vec::new(),
         }
@@ -163,9 +169,11 @@ impl<'s> Pruning<'s> {
     fn object(&mut self, fields: &Struct, map: &mut serde_json::Map<String, Value>) -> Pruned {
         if !(fields.preserve || fields.shallow || fields.rest.is_some()) {
             let (path, unknown) = (&self.path, &mut self.unknown);
+            let path_bytes = &mut self.path_bytes;
             map.retain(|key, _| {
                 let known = fields.field(key).is_some();
-                if !known {
+                if !known && *path_bytes < MAX_PATH_BYTES {
+                    *path_bytes += path.len() + key.len();
                     unknown.push(joined(path, key));
                 }
                 known

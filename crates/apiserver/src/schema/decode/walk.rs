@@ -11,12 +11,15 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::{Map, Number, Value};
 
 use self::object::{read_map, read_struct};
-use super::{DecodeError, Decoded, MAX_PROBLEMS, Problem, base64, literals};
+use super::{DecodeError, Decoded, MAX_OBJECTS, MAX_PROBLEMS, Problem, base64, literals};
 use crate::{
     golang::number,
     quantity,
     schema::{Arena, Node, Scalar, Type, TypeId, time, zero},
 };
+
+/// Paths are written down until they have so many bytes together: with long keys, a body could have paths many times as long as itself.
+pub(super) const MAX_PATH_BYTES: usize = 16 << 20;
 
 /// The state of one walk.
 pub(super) struct Walker<'s> {
@@ -30,6 +33,12 @@ pub(super) struct Walker<'s> {
     problems: Vec<Problem>,
     /// Where there was a list, a map or bytes with nothing in them.
     emptied: Vec<String>,
+    /// How long all paths are together that were made so far.
+    path_bytes: usize,
+    /// How many objects were read so far.
+    objects: usize,
+    /// It reads a schema below a union, of which nothing is reported.
+    in_union: bool,
     /// Whether some of the texts are literals of numbers ([`literals`]).
     is_marked: bool,
     /// Whether a number was no integer.
@@ -49,6 +58,9 @@ impl<'s> Walker<'s> {
             owner: "",
             problems: Vec::new(),
             emptied: Vec::new(),
+            path_bytes: 0,
+            objects: 0,
+            in_union: false,
             is_marked: false,
             met_float: false,
             wrong: None,
@@ -102,13 +114,36 @@ impl<'s> Walker<'s> {
         self.fatal
     }
 
-    fn report(&mut self, problem: Problem) {
-        if self.problems.len() < MAX_PROBLEMS && !self.problems.contains(&problem) {
-            self.problems.push(problem);
+    /// Reports a field of the value that is read; its path is made only if there is room for it.
+    fn report(&mut self, name: &str, problem: impl FnOnce(String) -> Problem) {
+        if self.problems.len() < MAX_PROBLEMS && self.path_bytes < MAX_PATH_BYTES {
+            let problem = problem(self.path_to(name));
+            if !self.problems.contains(&problem) {
+                self.problems.push(problem);
+            }
         }
     }
 
-    fn path_to(&self, name: &str) -> String {
+    /// Counts an object that is read, and ends the walk when there are too many.
+    fn count_object<E: serde::de::Error>(&mut self) -> Result<(), E> {
+        self.objects += 1;
+        if self.objects > MAX_OBJECTS {
+            self.fatal = Some(DecodeError::TooLarge);
+            return Err(E::custom("too many objects"));
+        }
+        Ok(())
+    }
+
+    /// Notes that a field of the value that is read was sent with nothing in it.
+    fn note_emptied(&mut self, name: &str) {
+        if self.path_bytes < MAX_PATH_BYTES {
+            let path = self.path_to(name);
+            self.emptied.push(path);
+        }
+    }
+
+    fn path_to(&mut self, name: &str) -> String {
+        self.path_bytes += self.path.len() + name.len();
         if self.path.is_empty() {
             name.to_owned()
         } else {
@@ -169,7 +204,7 @@ impl<'s> Seed<'_, 's> {
 
     /// A value of another JSON type than the schema's: remembered, read over.
     fn mismatch<E: serde::de::Error>(self, found: &str) -> Result<Value, E> {
-        let error = match self.node() {
+        match self.node() {
             Node::Scalar(Scalar::Quantity) => {
                 self.walker.fatal = Some(quantity::QuantityError::Format.into());
                 return Err(E::custom("quantity"));
@@ -182,9 +217,9 @@ impl<'s> Seed<'_, 's> {
                 self.walker.fatal = Some(self.walker.type_error(found, "int32"));
                 return Err(E::custom("int or string"));
             }
-            _ => self.walker.type_error(found, self.go),
-        };
-        self.walker.wrong.get_or_insert(error);
+            _ if self.walker.wrong.is_some() => {}
+            _ => self.walker.wrong = Some(self.walker.type_error(found, self.go)),
+        }
         Ok(Value::Null)
     }
 
@@ -370,7 +405,8 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                 let Value::Array(schemas) = collect(self.walker, items)? else {
                     unreachable!("a sequence is an array")
                 };
-                Ok(schemas.into_iter().map(known_schema_fields).collect())
+                let known = |schema| known_schema_fields(self.walker, schema);
+                Ok(schemas.into_iter().map(known).collect())
             }
             _ => {
                 while items.next_element::<IgnoredAny>()?.is_some() {}
@@ -388,7 +424,10 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             }
             Node::Scalar(
                 Scalar::SchemaOrBool | Scalar::SchemaOrArray | Scalar::SchemaOrStrings,
-            ) => Ok(known_schema_fields(collect_map(self.walker, entries)?)),
+            ) => {
+                let schema = collect_map(self.walker, entries)?;
+                Ok(known_schema_fields(self.walker, schema))
+            }
             _ => {
                 while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 self.mismatch("object")
@@ -423,13 +462,29 @@ fn restored(walker: &Walker<'_>, mut value: Value) -> Value {
     value
 }
 
-/// A schema below a union: upstream reads those with a plain decoder, so nothing is reported, but unknown fields are dropped.
-fn known_schema_fields(schema: Value) -> Value {
+/// A schema below a union: upstream reads those with a plain decoder, so nothing is reported, but unknown fields are dropped. A schema with
+/// values of wrong types stays as it is.
+fn known_schema_fields(outer: &mut Walker<'_>, schema: Value) -> Value {
     let kind = Type::builtin("apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps");
-    match kind.map(|kind| super::value(&kind, schema.clone())) {
-        Some(Ok(decoded)) => decoded.value,
-        _ => schema,
-    }
+    let Some(kind) = kind else { return schema };
+    // One copy will do for all unions inside of this one: copies of each would be a hundred times as much.
+    let original = (!outer.in_union).then(|| schema.clone());
+    let mut walker = Walker::new(&kind);
+    walker.in_union = true;
+    let read = walker.seed(&kind).deserialize(schema);
+    let decoded = match read {
+        Ok(value) => walker.finish(value),
+        Err(error) => Err(walker
+            .failed()
+            .unwrap_or_else(|| DecodeError::Syntax(error.to_string()))),
+    };
+    decoded.map_or_else(
+        |error| {
+            outer.wrong = outer.wrong.take().or(original.is_none().then_some(error));
+            original.unwrap_or_default()
+        },
+        |decoded| decoded.value,
+    )
 }
 
 /// Appends `[index]` to a path.

@@ -3,7 +3,7 @@
 //! The walk is that of structured-merge-diff: a value that only one side has is in the set together with everything below it;
 //! lists and maps that are empty on both sides are leaves.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use serde_json::{Map, Value};
 
@@ -192,12 +192,11 @@ impl<'s> Walk<'s> {
             old.and_then(Value::as_object),
             new.and_then(Value::as_object),
         );
-        let new_only = new
-            .into_iter()
-            .flatten()
-            .filter(|(key, _)| old.is_none_or(|old| !old.contains_key(*key)));
         let mut found = Comparison::default();
-        for (key, _) in old.into_iter().flatten().chain(new_only) {
+        // In order, which is that of the sets, too: an element that comes late would move all behind it.
+        let keys = [old, new].into_iter().flatten().flat_map(Map::keys);
+        let keys: BTreeSet<&String> = keys.collect();
+        for key in keys {
             let below = self.value(
                 self.below(id, key),
                 old.and_then(|old| old.get(key)),

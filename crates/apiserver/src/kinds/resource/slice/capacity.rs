@@ -1,5 +1,7 @@
 //! Which amounts of a capacity that several claims share may be asked for.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::{
@@ -67,9 +69,10 @@ fn amounts(
                 errors.invalid(&path.index(index), option.to_string(), why);
             }
         }
+        let mut seen = HashSet::new();
         for (index, option) in options.iter().enumerate() {
             let value = option.value();
-            if options[..index].iter().any(|other| other.value() == value) {
+            if !seen.insert(value) {
                 errors.duplicate(&path.index(index), value.to_string());
             }
         }

@@ -14,6 +14,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
     fields: &'s Struct,
     mut entries: A,
 ) -> Result<Value, A::Error> {
+    walker.count_object()?;
     let mut map = Map::new();
     // A field that was null has left nothing in the map to tell that it was there.
     let mut nulls: Vec<&'s str> = Vec::new();
@@ -24,15 +25,13 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
             Key::Known(field, name) => (field, name),
             Key::Unknown(unknown) => {
                 entries.next_value::<IgnoredAny>()?;
-                let path = walker.path_to(&unknown);
-                walker.report(Problem::Unknown(path));
+                walker.report(&unknown, Problem::Unknown);
                 continue;
             }
         };
         let again = map.contains_key(&*field.name);
         if again || nulls.contains(&&*field.name) {
-            let path = walker.path_to(&field.name);
-            walker.report(Problem::Duplicate(path));
+            walker.report(&field.name, Problem::Duplicate);
         }
         walker.owner = owner;
         let length = walker.enter(&field.name);
@@ -57,8 +56,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
     }
     walker.owner = outer;
     zero::complete_telling(walker.arena, fields, &mut map, |field| {
-        let path = walker.path_to(&field.name);
-        walker.emptied.push(path);
+        walker.note_emptied(&field.name);
     });
     Ok(Value::Object(map))
 }
@@ -84,11 +82,11 @@ pub(super) fn read_map<'de, 's, A: MapAccess<'de>>(
     go: &'s str,
     mut entries: A,
 ) -> Result<Value, A::Error> {
+    walker.count_object()?;
     let mut map = Map::new();
     while let Some(key) = entries.next_key::<String>()? {
         if map.contains_key(&key) {
-            let path = walker.path_to(&key);
-            walker.report(Problem::Duplicate(path));
+            walker.report(&key, Problem::Duplicate);
         }
         let length = walker.enter(&key);
         let value = entries.next_value_seed(Seed { walker, id, go })?;

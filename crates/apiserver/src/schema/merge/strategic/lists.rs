@@ -3,6 +3,8 @@
 //! The order of a merged list is `$setElementOrder`, then the patch, then the live list: an item that only the server has stays before
 //! the item of the patch that it stood before.
 
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
 use serde_json::{Map, Value};
 
 use super::{
@@ -170,15 +172,13 @@ pub(super) fn merge_list(
     if item_kind(&before, &change)? == Items::Scalars {
         if deletes {
             let mut kept = before;
-            kept.retain(|item| !change.contains(item));
+            let gone: HashSet<&Value> = change.iter().collect();
+            kept.retain(|item| !gone.contains(item));
             return Ok(kept);
         }
-        let mut merged: Vec<Value> = Vec::with_capacity(before.len() + change.len());
-        for item in before.iter().chain(&change) {
-            if !merged.contains(item) {
-                merged.push(item.clone());
-            }
-        }
+        let mut seen: HashSet<&Value> = HashSet::new();
+        let items = before.iter().chain(&change);
+        let merged = items.filter(|item| seen.insert(item)).cloned().collect();
         let (ordered, others) = partition(merged, &change, None)?;
         return in_order(ordered, others, &change, &before, None);
     }
@@ -191,15 +191,17 @@ pub(super) fn merge_list(
     // Only the keys are asked for once the items are merged.
     let (live_order, patch_order) = (keys_of(&before, key), keys_of(&change, key));
     let mut merged = before;
+    let mut places: HashMap<Value, usize> = HashMap::new();
+    for (place, item) in merged.iter().enumerate() {
+        if let Some(value) = item.get(key) {
+            places.entry(value.clone()).or_insert(place);
+        }
+    }
     let item_schema = schema.at(list.item);
     for item in change {
         let wanted = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
-        match (
-            merged
-                .iter_mut()
-                .find(|present| present.get(key) == Some(wanted)),
-            item,
-        ) {
+        let place = *places.entry(wanted.clone()).or_insert(merged.len());
+        match (merged.get_mut(place), item) {
             (Some(Value::Object(present)), Value::Object(item)) => {
                 *present = merge_map(std::mem::take(present), item, item_schema)?;
             }
@@ -227,6 +229,7 @@ fn obey_item_directives(
 ) -> Result<(Vec<Value>, Vec<Value>), Status> {
     let mut plain = Vec::with_capacity(change.len());
     let mut replace = false;
+    let mut gone: HashSet<Value> = HashSet::new();
     for item in change {
         let Some(directive) = item.get(PATCH) else {
             plain.push(item);
@@ -234,8 +237,8 @@ fn obey_item_directives(
         };
         match directive.as_str().unwrap_or_default() {
             "delete" => {
-                let gone = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
-                before.retain(|present| present.get(key) != Some(gone));
+                let value = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
+                gone.insert(value.clone());
             }
             "replace" => replace = true,
             "merge" => {
@@ -249,6 +252,7 @@ fn obey_item_directives(
             }
         }
     }
+    before.retain(|present| present.get(key).is_none_or(|value| !gone.contains(value)));
     Ok(if replace {
         (plain, Vec::new())
     } else {
@@ -262,7 +266,9 @@ fn partition(
     by: &[Value],
     key: Option<&str>,
 ) -> Result<(Vec<Value>, Vec<Value>), Status> {
+    let positions = Positions::of(by, key);
     if let Some(key) = key {
+        let no_map = by.iter().position(|other| !other.is_object());
         for item in &items {
             if !item.is_object() {
                 return Err(bad_type(MAP, item));
@@ -270,24 +276,48 @@ fn partition(
             if item.get(key).is_none() {
                 return Err(no_merge_key(item, key));
             }
-            let found = position(by, item, Some(key));
             // Upstream looks until it finds the item, and no further.
-            let passed = &by[..found.unwrap_or(by.len())];
-            if let Some(at) = passed.iter().position(|other| !other.is_object()) {
+            let passed = positions.get(item).unwrap_or(by.len());
+            if let Some(at) = no_map.filter(|at| *at < passed) {
                 return Err(unexpected(format!("value for key {at} is not a map.")));
             }
         }
     }
     Ok(items
         .into_iter()
-        .partition(|item| position(by, item, key).is_some()))
+        .partition(|item| positions.get(item).is_some()))
 }
 
-fn position(list: &[Value], item: &Value, key: Option<&str>) -> Option<usize> {
-    list.iter().position(|other| match key {
-        Some(key) => other.get(key).is_some() && other.get(key) == item.get(key),
-        None => other == item,
-    })
+/// Where each item of a list is first: by the value of its key, or by itself.
+struct Positions<'a> {
+    first: HashMap<&'a Value, usize>,
+    key: Option<&'a str>,
+}
+
+impl<'a> Positions<'a> {
+    fn of(list: &'a [Value], key: Option<&'a str>) -> Self {
+        let mut positions = Positions {
+            first: HashMap::with_capacity(list.len()),
+            key,
+        };
+        for (position, item) in list.iter().enumerate() {
+            if let Some(identity) = positions.identity(item) {
+                positions.first.entry(identity).or_insert(position);
+            }
+        }
+        positions
+    }
+
+    fn identity<'v>(&self, item: &'v Value) -> Option<&'v Value> {
+        match self.key {
+            Some(key) => item.get(key),
+            None => Some(item),
+        }
+    }
+
+    fn get(&self, item: &Value) -> Option<usize> {
+        self.first.get(self.identity(item)?).copied()
+    }
 }
 
 /// Merges the patch's items (in the patch's order) with the server's others (in the live order): an item of the server goes first
@@ -311,8 +341,10 @@ fn in_order(
         ordered.into_iter().peekable(),
         others.into_iter().peekable(),
     );
+    let live = Positions::of(live_order, key);
     while let (Some(left), Some(right)) = (others.peek(), ordered.peek()) {
-        let before = matches!((position(live_order, left, key), position(live_order, right, key)), (Some(left), Some(right)) if left < right);
+        let before =
+            matches!((live.get(left), live.get(right)), (Some(left), Some(right)) if left < right);
         merged.extend(if before {
             others.next()
         } else {
@@ -324,26 +356,26 @@ fn in_order(
     Ok(merged)
 }
 
-/// Items in an order that may not have all of them. For Go's sort an item without a place is less than every other and the other way round:
-/// inserting one by one does the same.
+/// Items in an order that may not have all of them. For Go's sort an item without a place is less than every other and the other way round.
+/// Inserting one by one from the end does the same: an item without a place comes to the front, and one with a place comes directly behind
+/// the last item that belongs before it, which had items without a place behind it.
 fn sorted(items: Vec<Value>, order: &[Value], key: Option<&str>) -> Vec<Value> {
-    let mut placed: Vec<(Option<usize>, Value)> = items
-        .into_iter()
-        .map(|item| (position(order, &item, key), item))
-        .collect();
-    if placed.iter().all(|(place, _)| place.is_some()) {
-        placed.sort_by_key(|(place, _)| *place);
-    } else {
-        for end in 1..placed.len() {
-            for at in (1..=end).rev() {
-                match (placed[at].0, placed[at - 1].0) {
-                    (Some(one), Some(other)) if one >= other => break,
-                    _ => placed.swap(at, at - 1),
-                }
-            }
-        }
+    let positions = Positions::of(order, key);
+    let mut front: VecDeque<Value> = VecDeque::new();
+    let mut placed: BTreeMap<(usize, usize), (Value, VecDeque<Value>)> = BTreeMap::new();
+    for (index, item) in items.into_iter().enumerate() {
+        let Some(place) = positions.get(&item) else {
+            front.push_front(item);
+            continue;
+        };
+        let before = placed.range_mut(..(place, index)).next_back();
+        let behind = before.map_or(&mut front, |(_, (_, behind))| behind);
+        let behind = std::mem::take(behind);
+        placed.insert((place, index), (item, behind));
     }
-    placed.into_iter().map(|(_, item)| item).collect()
+    let placed = placed.into_values();
+    let placed = placed.flat_map(|(item, behind)| std::iter::once(item).chain(behind));
+    front.into_iter().chain(placed).collect()
 }
 
 fn no_merge_key(item: &Value, key: &str) -> Status {
@@ -355,4 +387,36 @@ fn no_merge_key(item: &Value, key: &str) -> Status {
 
 fn bad_element_order() -> Status {
     Status::bad_request("invalid patch format of setElementOrder list")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Inserts items one by one from the end, as Go's sort does.
+    fn sorted_slowly(items: Vec<Value>, order: &[Value]) -> Vec<Value> {
+        let place = |item: &Value| order.iter().position(|other| other == item);
+        let mut sorted = items;
+        for end in 1..sorted.len() {
+            for at in (1..=end).rev() {
+                match (place(&sorted[at]), place(&sorted[at - 1])) {
+                    (Some(one), Some(other)) if one >= other => break,
+                    _ => sorted.swap(at, at - 1),
+                }
+            }
+        }
+        sorted
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn items_without_a_place_end_where_inserting_one_by_one_puts_them(
+            items in proptest::collection::vec(0..9_u8, 0..12),
+            order in proptest::collection::vec(0..6_u8, 0..6),
+        ) {
+            let values = |numbers: Vec<u8>| -> Vec<Value> { numbers.into_iter().map(Value::from).collect() };
+            let (items, order) = (values(items), values(order));
+            proptest::prop_assert_eq!(sorted(items.clone(), &order, None), sorted_slowly(items, &order));
+        }
+    }
 }
