@@ -1,6 +1,6 @@
 //! core/v1 ResourceQuota: how much all objects of a namespace together may use. The ResourceQuota plugin enforces what its status says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -186,18 +186,25 @@ fn scopes(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    let mut wrong = |why: &str| errors.invalid(path, scopes.clone(), why);
+    let mut misapplied_by_scope: BTreeMap<&str, usize> = BTreeMap::new();
     for scope in &scopes {
+        let counted = misapplied_by_scope.entry(scope);
+        let counted = *counted.or_insert_with(|| misapplied(spec, scope));
+        // Each error shows all scopes.
+        if errors.is_full() {
+            break;
+        }
+        let mut wrong = |why: &str| errors.invalid(path, scopes.clone(), why);
         if !SCOPES.contains(scope) {
             wrong("unsupported scope");
         }
-        for _ in 0..misapplied(spec, scope) {
+        for _ in 0..counted {
             wrong("unsupported scope applied to resource");
         }
     }
     for pair in OPPOSITES {
         if pair.iter().all(|scope| scopes.contains(scope)) {
-            wrong("conflicting scopes");
+            errors.invalid(path, scopes.clone(), "conflicting scopes");
         }
     }
 }
