@@ -47,8 +47,8 @@ use crate::ownership;
 /// Annotation by which the VPC resource controller tells a Windows pod its address.
 pub const WINDOWS_ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
-/// How long the containers of a Job's pods run that no annotation speaks of.
-const JOB_RUN: SignedDuration = SignedDuration::from_secs(5);
+/// How long a container runs whose work comes to an end and of which no annotation speaks.
+const WORK: SignedDuration = SignedDuration::from_secs(5);
 
 /// A simulated pod.
 #[derive(Clone, Debug)]
@@ -308,6 +308,20 @@ impl PodSim {
         }
     }
 
+    /// Whether a container does work that comes to an end by itself: its pod is a Job's, or it is not started again once
+    /// it has succeeded. A container whose stdin stays open between clients waits for the next one, as the shell of
+    /// `kubectl debug node/NAME` does.
+    fn works_to_an_end(&self, unit: &Unit) -> bool {
+        if is_of_a_job(&self.pod) {
+            return true;
+        }
+        self.container(unit).is_some_and(|container| {
+            let stdin_stays_open =
+                container.stdin == Some(true) && container.stdin_once != Some(true);
+            restart::is_once(container, self.spec()) && !stdin_stays_open
+        })
+    }
+
     /// Whether a unit is started again after an exit with `code`.
     fn restarts(&self, unit: &Unit, code: i32) -> bool {
         match (unit.role, self.container(unit)) {
@@ -366,8 +380,7 @@ impl PodSim {
         let exit = exit.map(|plan| (plan.code, plan.after));
         let exit = exit.or(match unit.role {
             Role::Init => Some((0, parts.delays.init_run)),
-            // Work that a Job waits for comes to an end.
-            Role::App if is_of_a_job(&self.pod) => Some((0, JOB_RUN)),
+            Role::App if self.works_to_an_end(unit) => Some((0, WORK)),
             Role::App | Role::Sidecar | Role::Ephemeral => None,
         });
         let failing = |kind: ProbeKind| {

@@ -20,6 +20,15 @@ pub(super) fn after_exit(container: &Container, spec: &PodSpec, code: i32) -> bo
     }
 }
 
+/// Whether the policy leaves a container alone that has succeeded, whatever its rules say of single exit codes.
+pub(super) fn is_once(container: &Container, spec: &PodSpec) -> bool {
+    let own = container.restart_policy.as_deref();
+    matches!(
+        own.or(spec.restart_policy.as_deref()),
+        Some("Never" | "OnFailure")
+    )
+}
+
 /// Whether a container whose probe failed is started again: unless nothing ever is.
 pub(super) fn after_failed_probe(container: &Container, spec: &PodSpec) -> bool {
     let own = container.restart_policy.as_deref();

@@ -5,7 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Life, Parts, PodSim, Sandbox, Why, grace_ends, is_of_a_job};
+use super::{Life, Parts, PodSim, Sandbox, Why, grace_ends};
 use crate::kubelet::{
     annotations,
     container::{Exit, PlannedExit, Role, State},
@@ -119,7 +119,7 @@ impl PodSim {
         let steering = self.pod.metadata.annotations.as_ref();
         let inherits = unit.role == Role::App;
         annotations::exit_plan(steering, &unit.name, inherits).is_some()
-            || (unit.role != Role::Sidecar && is_of_a_job(&self.pod))
+            || (matches!(unit.role, Role::App | Role::Init) && self.works_to_an_end(unit))
     }
 
     pub(super) fn advance_stop(&mut self, parts: &mut Parts<'_>, now: Timestamp) {

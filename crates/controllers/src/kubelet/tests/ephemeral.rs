@@ -4,7 +4,7 @@ use super::*;
 
 /// A pod with these containers, and these put into it.
 fn with(containers: Value, ephemeral: Value) -> Value {
-    let mut pod = pod(json!({"containers": containers, "restartPolicy": "Never"}));
+    let mut pod = pod(json!({"containers": containers}));
     let generation = 1 + ephemeral.as_array().map_or(0, Vec::len);
     pod["metadata"]["generation"] = json!(generation);
     pod["spec"]["ephemeralContainers"] = ephemeral;
@@ -65,7 +65,7 @@ fn a_pod_that_cannot_start_can_be_looked_into_and_one_that_is_over_is_over() {
     let mut scene = Scene::linux(Pace::INSTANT);
     let done = |ephemeral| {
         let mut pod = with(json!([{"name": "web", "image": "nginx:1.27"}]), ephemeral);
-        pod["metadata"]["annotations"] = json!({"mullion.dev/simulate-exit": "0"});
+        pod["spec"]["restartPolicy"] = json!("Never");
         pod
     };
     scene.observe(&done(Value::Null));

@@ -122,6 +122,7 @@ fn a_resize_is_done_once_all_have_been_started_again_even_if_some_have_ended_sin
     let version = |generation: i64, resources: [(&str, &str); 2]| {
         let mut pod = version(generation, resources);
         pod["spec"]["restartPolicy"] = json!("OnFailure");
+        pod["spec"]["containers"][0]["restartPolicy"] = json!("Always");
         pod["spec"]["containers"][0]["lifecycle"] =
             json!({ "preStop": { "sleep": { "seconds": 15 } } });
         annotated(pod, "mullion.dev/simulate-exit.web", "0 after 11s")

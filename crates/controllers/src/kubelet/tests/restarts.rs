@@ -193,6 +193,61 @@ fn the_restart_policy_decides_what_an_exit_leads_to() {
 }
 
 #[test]
+fn a_pod_whose_containers_are_not_started_again_does_its_work_and_ends() {
+    for policy in ["Never", "OnFailure"] {
+        let mut scene = Scene::linux(Pace::REAL);
+        let spec = json!({
+            "restartPolicy": policy,
+            "initContainers": [
+                { "name": "setup", "image": "app:1" },
+                { "name": "mesh", "image": "app:1", "restartPolicy": "Always" },
+            ],
+            "containers": [{ "name": "ask", "image": "app:1" }, { "name": "tell", "image": "app:1" }],
+        });
+        let pod = annotated(pod(spec), "mullion.dev/simulate-exit.tell", "0 after 2s");
+        let wake = scene.observe(&pod);
+        assert_eq!(scene.run(wake, 60), None, "nothing is left to do");
+        let mut lines = scene.lines.iter().rev();
+        assert_eq!(
+            lines
+                .find(|line| line.contains("status"))
+                .map(String::as_str),
+            Some(
+                "11.15s status Succeeded 10.0.1.100 setup=Completed(0)+ mesh=Completed(0) ask=Completed(0) tell=Completed(0)"
+            ),
+            "{policy}:\n{}",
+            scene.lines.join("\n")
+        );
+    }
+}
+
+#[test]
+fn a_container_that_serves_or_waits_for_input_does_not_end_by_itself() {
+    let runs_on = |pod_policy: &str, container: Value| {
+        let mut scene = Scene::linux(Pace::REAL);
+        let mut pod = one("app:1");
+        pod["spec"]["restartPolicy"] = json!(pod_policy);
+        for (key, value) in container.as_object().expect("an object") {
+            pod["spec"]["containers"][0][key] = value.clone();
+        }
+        let wake = scene.observe(&pod);
+        scene.run(wake, 3_600);
+        let last = scene.lines.iter().rfind(|line| line.contains("status"));
+        last.is_some_and(|line| line.ends_with("web=Running+"))
+    };
+    // `kubectl debug node/NAME -it`, `kubectl run -i --leave-stdin-open`.
+    assert!(runs_on("Never", json!({ "stdin": true, "tty": true })));
+    // `kubectl run -i`.
+    assert!(!runs_on(
+        "Never",
+        json!({ "stdin": true, "stdinOnce": true })
+    ));
+    assert!(runs_on("Never", json!({ "restartPolicy": "Always" })));
+    assert!(!runs_on("Always", json!({ "restartPolicy": "Never" })));
+    assert!(runs_on("Always", json!({})));
+}
+
+#[test]
 fn a_failed_init_container_ends_a_pod_that_never_restarts() {
     let mut scene = Scene::linux(Pace::INSTANT);
     let spec = json!({
@@ -304,7 +359,7 @@ fn a_rule_that_asks_for_it_starts_all_containers_anew_from_the_first_init_contai
             { "name": "side", "image": "app:1", "restartPolicy": "Always" },
         ],
         "containers": [
-            { "name": "main", "image": "app:1" },
+            { "name": "main", "image": "app:1", "restartPolicy": "Always" },
             { "name": "once", "image": "app:1" },
             { "name": "watcher", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [restarts_all()] },
         ],

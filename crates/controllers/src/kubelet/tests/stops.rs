@@ -119,8 +119,12 @@ fn a_container_that_is_stopped_before_its_work_is_done_does_not_end_well() {
     let linux = || Scene::linux(Pace::REAL);
     let mut of_a_job = one("app:1");
     of_a_job["metadata"]["ownerReferences"] = json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true }]);
+    let mut bare = one("app:1");
+    bare["spec"]["restartPolicy"] = json!("OnFailure");
     let failed = ["3.4s status Failed 10.0.1.100 web=Error(143)"];
-    assert_eq!(ends(linux(), of_a_job, 3), failed);
+    for pod in [of_a_job, bare] {
+        assert_eq!(ends(linux(), pod, 3), failed);
+    }
     let busy = |image: &str| annotated(one(image), "mullion.dev/simulate-exit", "0 after 1m");
     let failed = ["10.4s status Failed 10.0.1.100 web=Error(143)"];
     assert_eq!(ends(linux(), busy("app:1"), 10), failed);

@@ -5,6 +5,7 @@ mod background;
 mod blog;
 mod identity;
 mod mixed_versions;
+mod once;
 mod profiles;
 mod quick_start;
 mod reasons;
