@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, sync::Arc};
 
-use futures::{AsyncReadExt, Stream, stream};
+use futures::{AsyncReadExt, Stream, future, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::{
@@ -12,7 +12,7 @@ use kube::{
 use mullion_apiserver::{
     ApiServer, Config,
     admission::User,
-    http::subresource::log::{Container, Line, Log, LogSource},
+    http::subresource::log::{Container, Line, Log, LogSource, Reading},
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 struct ThreeLines;
 
 impl LogSource for ThreeLines {
-    fn read(&self, container: &Container<'_>) -> Option<Log> {
+    fn read<'a>(&'a self, container: Container<'a>) -> Reading<'a> {
         let line = |second: i64, text: &str| Line {
             time: Timestamp::from_second(second).unwrap(),
             text: format!("{} {text}", container.name),
@@ -30,7 +30,7 @@ impl LogSource for ThreeLines {
         let coming = container
             .follow
             .then(|| Box::pin(stream::iter([last])) as Pin<Box<dyn Stream<Item = Line> + Send>>);
-        Some(Log { written, coming })
+        Box::pin(future::ready(Some(Log { written, coming })))
     }
 }
 

@@ -1,7 +1,8 @@
 //! What `kubectl logs` shows of a simulated container.
 //!
 //! No process runs, so nothing is made up: the first line says that the container is simulated, the others with what it
-//! would have been started. Choosing the container and cutting by the request's options is the API server's work.
+//! would have been started: image, command and arguments with their variables replaced (see [`environment`]), and so on.
+//! Choosing the container and cutting by the request's options is the API server's work.
 
 use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
@@ -9,8 +10,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 use kube::ResourceExt;
 
-use super::{images::ImageRef, pod::ephemeral};
-use crate::Informer;
+use super::{
+    environment::{self, Sources, Variables},
+    images::ImageRef,
+    pod::ephemeral,
+};
+use crate::{Context, Informer};
 
 /// How often a followed container is looked at.
 const POLL: Duration = Duration::from_millis(500);
@@ -24,19 +29,32 @@ pub struct Run {
     pub lines: Vec<String>,
 }
 
-/// The log of a container's present run (or, once it has stopped, of its last) or of the one before; `None` if there was none.
-pub fn run(pod: &Pod, container: &str, previous: bool) -> Option<Run> {
+/// Returns the log of a container's present run (or, once it has stopped, of its last) or of the one before; `None` if
+/// there was none.
+pub async fn run(context: &Context, pod: &Pod, container: &str, previous: bool) -> Option<Run> {
+    let definition = definition_of(pod, container)?;
+    let sources = Sources::of(context, pod, &definition).await;
+    run_with(&sources, pod, &definition, previous)
+}
+
+/// Finds a container of any kind.
+fn definition_of<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
     let spec = pod.spec.as_ref()?;
     let inits = spec.init_containers.iter().flatten();
     let others = spec.containers.iter().chain(inits).map(Cow::Borrowed);
     let ephemeral = spec.ephemeral_containers.iter().flatten();
     let ephemeral = ephemeral.map(|own| Cow::Owned(ephemeral::container(own)));
     let mut all = others.chain(ephemeral);
-    let definition = all.find(|candidate| candidate.name == container)?;
-    let status = status_of(pod, container)?;
+    all.find(|candidate| candidate.name == name)
+}
+
+fn run_with(sources: &Sources, pod: &Pod, container: &Container, previous: bool) -> Option<Run> {
+    let status = status_of(pod, &container.name)?;
+    let started_at = started_at(status, previous)?;
+    let variables = environment::variables(pod, container, sources, started_at);
     Some(Run {
-        started_at: started_at(status, previous)?,
-        lines: start_report(Some(spec), &definition, status),
+        started_at,
+        lines: start_report(pod.spec.as_ref(), container, status, &variables),
     })
 }
 
@@ -102,12 +120,14 @@ fn start_report(
     spec: Option<&PodSpec>,
     container: &Container,
     status: &ContainerStatus,
+    variables: &Variables,
 ) -> Vec<String> {
     let list = |words: &Option<Vec<String>>| {
-        words
-            .as_ref()
-            .filter(|words| !words.is_empty())
-            .map(|words| quoted(words))
+        let words = words.as_ref().filter(|words| !words.is_empty())?;
+        let expanded = words
+            .iter()
+            .map(|word| environment::expand(word, |name| variables.get(name)));
+        Some(quoted(&expanded.collect::<Vec<_>>()))
     };
     let image = container.image.clone().unwrap_or_default();
     let digest = ImageRef::parse(&image)
@@ -217,6 +237,11 @@ mod tests {
         serde_json::from_value(pod).expect("a pod")
     }
 
+    fn run(pod: &Pod, container: &str, previous: bool) -> Option<Run> {
+        let definition = definition_of(pod, container)?;
+        run_with(&Sources::default(), pod, &definition, previous)
+    }
+
     fn running() -> Value {
         json!({ "name": "web", "image": "", "imageID": "docker.io/library/nginx@sha256:12", "ready": true, "restartCount": 0,
             "containerID": "containerd://1", "state": { "running": { "startedAt": "2026-01-27T10:00:00Z" } } })
@@ -235,6 +260,21 @@ mod tests {
                ports    80/TCP (http), 53/UDP"
         );
         assert_eq!(run.started_at.to_string(), "2026-01-27T10:00:00Z");
+    }
+
+    #[test]
+    fn variables_in_the_command_are_replaced_as_the_kubelet_does() {
+        let mut pod = pod(running());
+        let web = &mut pod.spec.as_mut().expect("a spec").containers[0];
+        web.command = Some(vec!["$(TOKEN)".to_owned(), "$$(TOKEN)".to_owned()]);
+        web.args = Some(
+            ["$(NONE)", "$$listener", "a $(MODE)"]
+                .map(str::to_owned)
+                .into(),
+        );
+        let lines = run(&pod, "web", false).expect("it runs").lines;
+        assert_eq!(lines[2], "  command  secret $(TOKEN)");
+        assert_eq!(lines[3], "  args     $(NONE) $listener \"a \"");
     }
 
     #[test]

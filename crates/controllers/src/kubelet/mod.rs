@@ -4,7 +4,7 @@
 //! (what a node reports), with what they rest on: [`images`], [`pulls`], [`addresses`], [`pace`], [`annotations`] (what
 //! a pod may ask of its simulation), [`config`] (what it takes from ConfigMaps and Secrets). [`driver`] connects them to the API: one task, one timer queue, one shared pod
 //! informer, however many nodes there are. [`machines`] brings it the cloud's instances; [`logs`]
-//! answers `kubectl logs`, [`usage`] `kubectl top`.
+//! answers `kubectl logs` (with the variables of [`environment`]), [`usage`] `kubectl top`.
 
 pub mod addresses;
 pub mod admit;
@@ -12,6 +12,7 @@ pub mod annotations;
 pub mod config;
 mod container;
 pub mod driver;
+mod environment;
 pub mod host;
 mod ids;
 pub mod images;

@@ -260,12 +260,14 @@ async fn a_followed_log_ends_when_its_container_stops() {
             (world.phase("job").as_deref() == Some("Succeeded")).then_some(())
         })
         .await;
-    let log = |name: &str| {
-        logs::run(&world.pod(name).expect("it is there"), "web", false).expect("it has run")
+    let log = async |name: &str| {
+        let pod = world.pod(name).expect("it is there");
+        let run = logs::run(&world.context, &pod, "web", false).await;
+        run.expect("it has run")
     };
-    assert_eq!(log("job").lines.len(), 4);
+    assert_eq!(log("job").await.lines.len(), 4);
     assert_eq!(
-        log("server").lines[0],
+        log("server").await.lines[0],
         "Container web is simulated by Mullion: no process runs. It would have been started with:"
     );
     let stopped = |name: &str| {
@@ -329,6 +331,53 @@ async fn after_a_restart_running_pods_go_on_and_what_was_begun_is_finished() {
         "nothing about it was written again"
     );
     assert_ne!(address(&fresh), address(&before));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_shows_the_command_with_its_variables_and_no_secret() {
+    let world = World::new(Pace::INSTANT).await;
+    let node = world.linux_node().await;
+    world
+        .create::<ConfigMap>(
+            json!({ "metadata": { "name": "settings" }, "data": { "color": "red" } }),
+        )
+        .await;
+    world
+        .create::<Secret>(
+            json!({ "metadata": { "name": "login" }, "stringData": { "password": "geheim" } }),
+        )
+        .await;
+    let mut shop = pod("shop", "busybox:1");
+    shop["spec"]["nodeName"] = json!(node);
+    let web = &mut shop["spec"]["containers"][0];
+    web["command"] = json!(["serve", "$(color)", "$(NODE)"]);
+    web["args"] = json!([
+        "--dsn=$(DSN)",
+        "$(KUBERNETES_SERVICE_HOST)",
+        "$$listener",
+        "$(YY)"
+    ]);
+    web["envFrom"] = json!([{ "configMapRef": { "name": "settings" } }]);
+    web["env"] = json!([
+        { "name": "PASSWORD", "valueFrom": { "secretKeyRef": { "name": "login", "key": "password" } } },
+        { "name": "DSN", "value": "me:$(PASSWORD)@db" },
+        { "name": "NODE", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
+    ]);
+    world.create::<Pod>(shop).await;
+    let shop = world.until_running("shop").await;
+    let run = logs::run(&world.context, &shop, "web", false).await;
+    let lines = run.expect("it has run").lines;
+    assert_eq!(lines[2], format!("  command  serve red {node}"));
+    let services = world.context.informers.services.list();
+    let kubernetes = services
+        .iter()
+        .find(|service| service.metadata.name.as_deref() == Some("kubernetes"))
+        .and_then(|service| service.spec.as_ref()?.cluster_ip.clone())
+        .expect("the API server has a Service");
+    assert_eq!(
+        lines[3],
+        format!("  args     --dsn=me:***@db {kubernetes} $listener $(YY)")
+    );
 }
 
 fn address(pod: &Pod) -> Option<&str> {

@@ -10,8 +10,8 @@ use std::{
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use mullion_apiserver::http::subresource::log::{Container, Line, Log, LogSource};
-use mullion_controllers::{Context, Informer, kubelet::logs, provisioner::DecisionLog};
+use mullion_apiserver::http::subresource::log::{Container, Line, Log, LogSource, Reading};
+use mullion_controllers::{Context, kubelet::logs, provisioner::DecisionLog};
 
 /// Labels and container of the pods whose log is the decision log.
 const KARPENTER: &str = "karpenter";
@@ -24,7 +24,7 @@ pub(super) struct SimulatedLogs {
 }
 
 struct Sources {
-    pods: Informer<Pod>,
+    context: Context,
     decisions: DecisionLog,
 }
 
@@ -33,19 +33,24 @@ impl SimulatedLogs {
     pub(super) fn serve(&self, context: &Context, decisions: DecisionLog) {
         // A cluster is filled once.
         let _ = self.sources.set(Sources {
-            pods: context.informers.pods.clone(),
+            context: context.clone(),
             decisions,
         });
     }
 }
 
 impl LogSource for SimulatedLogs {
-    fn read(&self, container: &Container<'_>) -> Option<Log> {
-        let sources = self.sources.get()?;
+    fn read<'a>(&'a self, container: Container<'a>) -> Reading<'a> {
+        Box::pin(async move { self.sources.get()?.read(container).await })
+    }
+}
+
+impl Sources {
+    async fn read(&self, container: Container<'_>) -> Option<Log> {
         let pod: Pod = serde_json::from_value(container.pod.clone()).ok()?;
-        let run = logs::run(&pod, container.name, container.previous)?;
+        let run = logs::run(&self.context, &pod, container.name, container.previous).await?;
         if is_provisioner(&pod, container.name) {
-            return Some(decisions(&sources.decisions, container.follow));
+            return Some(decisions(&self.decisions, container.follow));
         }
         let written = run
             .lines
@@ -56,7 +61,8 @@ impl LogSource for SimulatedLogs {
             })
             .collect();
         let coming = container.follow.then(|| {
-            let (pods, name) = (sources.pods.clone(), container.name.to_owned());
+            let pods = self.context.informers.pods.clone();
+            let name = container.name.to_owned();
             // Nothing more is written; the stream ends with the container.
             let ended = stream::once(async move { logs::until_stopped(pods, &pod, &name).await });
             ended.filter_map(|()| async { None }).boxed()

@@ -23,9 +23,12 @@ use crate::{
 
 /// Where the logs of containers come from.
 pub trait LogSource: Send + Sync {
-    /// The log of a container; `None` if the source knows none. The pod is bound, and the container has started.
-    fn read(&self, container: &Container<'_>) -> Option<Log>;
+    /// Returns the log of a container; `None` if the source knows none. The pod is bound, and the container has started.
+    fn read<'a>(&'a self, container: Container<'a>) -> Reading<'a>;
 }
+
+/// A log that is being looked up.
+pub type Reading<'a> = Pin<Box<dyn Future<Output = Option<Log>> + Send + 'a>>;
 
 /// Which log is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +66,10 @@ pub(crate) fn serve<'a>(
     _: Method,
     _: Body,
 ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
-    Box::pin(future::ready(answer(call)))
+    Box::pin(answer(call))
 }
 
-fn answer(call: &Call) -> Result<Response<Body>, Status> {
+async fn answer(call: &Call) -> Result<Response<Body>, Status> {
     let options = Options::read(call)?;
     let stored = call.stored()?;
     let pod = call.row.served(&stored);
@@ -81,7 +84,10 @@ fn answer(call: &Call) -> Result<Response<Body>, Status> {
         previous,
         follow: options.follow,
     };
-    let log = call.server.logs().and_then(|logs| logs.read(&container));
+    let log = match call.server.logs() {
+        Some(logs) => logs.read(container).await,
+        None => None,
+    };
     let Some(log) = log else {
         let why = format!(
             "no logs are kept for container {name:?} of pod {:?}",
