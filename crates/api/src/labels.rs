@@ -78,6 +78,9 @@ pub const MIRRORED_FROM: &str = "mullion.dev/mirrored-from";
 /// Keeps NodeClaims and their nodes until pods are drained and the instance is gone.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
 
+/// Keeps EC2NodeClasses until no NodeClaim uses them.
+pub const EC2NODECLASS_FINALIZER: &str = "karpenter.k8s.aws/termination";
+
 /// Taint of a node that is on its way out (`NoSchedule`).
 pub const DISRUPTED_TAINT: &str = "karpenter.sh/disrupted";
 /// Taint of a node that has not been registered yet (`NoExecute`).

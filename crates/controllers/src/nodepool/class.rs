@@ -1,7 +1,9 @@
 //! EC2NodeClass status: what its selectors resolve to, and whether nodes can be launched from it.
 //!
 //! Invariant: `Ready` is `True` only when subnets, security groups and images were found; what was found is written
-//! down, and launches use what is written down.
+//! down, and launches use what is written down. A class that is in use outlives its deletion ([`finalizer`]).
+
+mod finalizer;
 
 use std::time::Duration;
 
@@ -26,7 +28,7 @@ use serde_json::json;
 
 use super::{annotate, hash};
 use crate::{
-    Queue, api_error,
+    Change, Queue, api_error,
     provisioner::{
         KarpenterContext,
         conditions::{Conditions, Status},
@@ -58,28 +60,35 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     karpenter
         .classes
         .on_change(move |change| classes.add(change.object().name_any()));
+    let classes = queue.clone();
+    karpenter.claims.on_change(move |change| {
+        if let Change::Deleted(claim) = change {
+            classes.add(claim.spec.node_class_ref.name.clone());
+        }
+    });
     let karpenter = karpenter.clone();
     let context = karpenter.base.clone();
     let again = queue.clone();
     queue.run(&context, 2, move |name: String| {
         let (karpenter, again) = (karpenter.clone(), again.clone());
         async move {
-            reconcile(&karpenter, &name).await?;
-            if karpenter.classes.get("", &name).is_some() {
-                again.add_after(name, REFRESH);
+            if let Some(delay) = reconcile(&karpenter, &name).await? {
+                again.add_after(name, delay);
             }
             Ok::<_, Error>(())
         }
     });
 }
 
-async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<(), Error> {
+/// Brings a class up to date. Returns when to look at it again if nothing else happens.
+async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Duration>, Error> {
     let Some(class) = karpenter.classes.get("", name) else {
-        return Ok(());
+        return Ok(None);
     };
     if class.metadata.deletion_timestamp.is_some() {
-        return Ok(());
+        return Ok(finalizer::remove(karpenter, &class).await?);
     }
+    finalizer::add(karpenter, &class).await?;
     let found = Found {
         subnets: karpenter
             .cloud
@@ -105,7 +114,8 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<(), Error
         labels::EC2NODECLASS_HASH: hash::class_hash(&class.spec),
         labels::EC2NODECLASS_HASH_VERSION: labels::EC2NODECLASS_HASH_VERSION_VALUE,
     });
-    Ok(annotate(&api, &*class, annotations).await?)
+    annotate(&api, &*class, annotations).await?;
+    Ok(Some(REFRESH))
 }
 
 /// What the cloud answered.

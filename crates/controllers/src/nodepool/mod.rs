@@ -6,14 +6,17 @@ pub mod class;
 pub mod hash;
 pub mod hashstructure;
 pub mod health;
+mod validation;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
-    ResourceExt,
+    Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
 use mullion_api::{
-    karpenter::{EC2NodeClass, NodePool, NodePoolStatus, node_pool_condition as condition},
+    karpenter::{
+        EC2NodeClass, NodeClassReference, NodePool, NodePoolStatus,
+        node_pool_condition as condition,
+    },
     labels,
 };
 use mullion_engine::model::{Quantity, ResourceMap};
@@ -68,9 +71,9 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
     let Some(pool) = karpenter.pools.get("", name) else {
         return Ok(());
     };
-    let class = karpenter
-        .classes
-        .get("", &pool.spec.template.spec.node_class_ref.name);
+    let reference = &pool.spec.template.spec.node_class_ref;
+    let class = is_ec2(reference).then(|| karpenter.classes.get("", &reference.name));
+    let class = class.flatten();
     let held = karpenter.claims.by_index(BY_POOL, name);
     let capacities: Vec<_> = held
         .iter()
@@ -79,6 +82,9 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
         .collect();
     let now = karpenter.base.clock.now();
     let health = health_of(&pool, class.as_deref(), &karpenter.registrations);
+    if !is_judged(&pool) {
+        tell_ignored_values(karpenter, &pool);
+    }
     let status = status_of(&pool, class.as_deref(), &capacities, &health, now);
     if pool.status.as_ref() != Some(&status) {
         let patch = Patch::Merge(json!({ "status": status }));
@@ -93,6 +99,34 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
         labels::NODEPOOL_HASH_VERSION: hash::HASH_VERSION,
     });
     annotate(&karpenter.pool_api(), &*pool, annotations).await
+}
+
+/// Whether a reference is to a class of the one provider there is.
+fn is_ec2(reference: &NodeClassReference) -> bool {
+    reference.group == EC2NodeClass::group(&()) && reference.kind == EC2NodeClass::kind(&())
+}
+
+/// Whether this version of a pool's spec has been validated.
+fn is_judged(pool: &NodePool) -> bool {
+    let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|judged| {
+        judged.type_ == condition::VALIDATION_SUCCEEDED
+            && judged.observed_generation == pool.metadata.generation
+    })
+}
+
+/// Logs values that no node has where a pool can be used without them, as Karpenter does.
+fn tell_ignored_values(karpenter: &KarpenterContext, pool: &NodePool) {
+    for (key, values) in validation::ignored_values(&pool.spec) {
+        let subject = ("karpenter.sh", "NodePool");
+        let pass = karpenter
+            .log
+            .pass_over("nodepool.validation", subject, &pool.name_any());
+        pass.with("key", key).with("invalid-values", values).error(
+            "please correct found invalid values, proceeding with valid values",
+            &"invalid values found for key",
+        );
+    }
 }
 
 /// Sets annotations unless the object has them already.
@@ -156,7 +190,13 @@ fn status_of(
 ) -> NodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let mut conditions = Conditions::new(&mut status.conditions, now, pool.metadata.generation);
-    conditions.set_true(condition::VALIDATION_SUCCEEDED);
+    match validation::error(&pool.spec) {
+        None => conditions.set_true(condition::VALIDATION_SUCCEEDED),
+        Some(message) => {
+            let (kind, reason) = (condition::VALIDATION_SUCCEEDED, "NodePoolValidationFailed");
+            conditions.set(kind, Status::False, reason, &message);
+        }
+    }
     let healthy = condition::NODE_REGISTRATION_HEALTHY;
     match health {
         Health::Unknown => conditions.set_unknown(healthy),
@@ -165,8 +205,8 @@ fn status_of(
             conditions.set(healthy, Status::False, &why.reason, &why.message);
         }
     }
-    let (ready, reason, message) = class_readiness(class);
-    conditions.set(condition::NODE_CLASS_READY, ready, reason, &message);
+    let (ready, reason, message) = class_readiness(&pool.spec.template.spec.node_class_ref, class);
+    conditions.set(condition::NODE_CLASS_READY, ready, &reason, &message);
     conditions.summarize(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
     status.resources = resource_list(&total(capacities));
     status.nodes = Some(i64::try_from(capacities.len()).unwrap_or(i64::MAX));
@@ -174,17 +214,27 @@ fn status_of(
     status
 }
 
-fn class_readiness(class: Option<&EC2NodeClass>) -> (Status, &'static str, String) {
+/// Whether the class of a pool is ready, with reason and message; a class that is not there is named after Karpenter's
+/// words.
+fn class_readiness(
+    reference: &NodeClassReference,
+    class: Option<&EC2NodeClass>,
+) -> (Status, String, String) {
+    let not_ready = |reason: &str, message: String| (Status::False, reason.to_owned(), message);
     let Some(class) = class else {
-        return (
-            Status::False,
-            "NodeClassNotFound",
-            "NodeClass not found on cluster".to_owned(),
-        );
+        let (kind, name) = (&reference.kind, &reference.name);
+        let message = match is_ec2(reference) {
+            true => format!("NodeClass not found on cluster: there is no {kind} {name:?}"),
+            false => format!(
+                "NodeClass not found on cluster: {kind} of group {:?} is no kind of NodeClass, EC2NodeClass of group {:?} is",
+                reference.group,
+                EC2NodeClass::group(&())
+            ),
+        };
+        return not_ready("NodeClassNotFound", message);
     };
     if class.metadata.deletion_timestamp.is_some() {
-        return (
-            Status::False,
+        return not_ready(
             "NodeClassTerminating",
             "NodeClass is Terminating".to_owned(),
         );
@@ -192,14 +242,12 @@ fn class_readiness(class: Option<&EC2NodeClass>) -> (Status, &'static str, Strin
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     let mut ready = conditions.filter(|condition| condition.type_ == condition::READY);
     match ready.next() {
-        Some(Condition { status, .. }) if status == "True" => {
-            (Status::True, condition::NODE_CLASS_READY, String::new())
+        Some(ready) if ready.status == "True" => {
+            let reason = condition::NODE_CLASS_READY.to_owned();
+            (Status::True, reason, String::new())
         }
-        Some(Condition {
-            status, message, ..
-        }) if status == "False" => (Status::False, "NodeClassNotReady", message.clone()),
-        _ => (
-            Status::Unknown,
+        Some(ready) if ready.status == "False" => not_ready(&ready.reason, ready.message.clone()),
+        _ => not_ready(
             "NodeClassReadinessUnknown",
             "Node Class Readiness Unknown".to_owned(),
         ),
@@ -284,7 +332,7 @@ mod tests {
             &Health::Unknown,
             now,
         );
-        assert_eq!(ready(&status), ("Unknown", "NodeClassReady=Unknown"));
+        assert_eq!(ready(&status), ("False", "NodeClassReady=False"));
         let status = status_of(
             &pool(),
             Some(&class(json!("True"))),
@@ -294,6 +342,51 @@ mod tests {
         );
         assert_eq!(ready(&status), ("True", ""));
         assert_eq!(status.node_class_observed_generation, Some(7));
+    }
+
+    #[test]
+    fn a_pool_says_why_it_is_not_ready() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let told = |pool: &NodePool, class: Option<&EC2NodeClass>, kind: &str| {
+            let status = status_of(pool, class, &[], &Health::Unknown, now);
+            let mut conditions = status.conditions.into_iter();
+            let told = conditions.find(|c| c.type_ == kind).expect("set");
+            (told.status, told.reason, told.message)
+        };
+        let because = |reason: &str, message: &str| {
+            ("False".to_owned(), reason.to_owned(), message.to_owned())
+        };
+        let class_ready = condition::NODE_CLASS_READY;
+        assert_eq!(
+            told(&pool(), None, class_ready),
+            because(
+                "NodeClassNotFound",
+                "NodeClass not found on cluster: there is no EC2NodeClass \"c\""
+            )
+        );
+        let mut other = pool();
+        other.spec.template.spec.node_class_ref.kind = "AKSNodeClass".to_owned();
+        let (_, reason, message) = told(&other, None, class_ready);
+        assert_eq!(reason, "NodeClassNotFound");
+        assert!(message.contains("AKSNodeClass"), "{message}");
+        let unready = class(json!("False"));
+        assert_eq!(
+            told(&pool(), Some(&unready), class_ready),
+            because("R", "m")
+        );
+        let mut pool = pool();
+        let capacity =
+            json!([{ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spott"] }]);
+        pool.spec.template.spec.requirements =
+            serde_json::from_value(capacity).expect("requirements");
+        let ready_class = class(json!("True"));
+        let (status, reason, _) = told(&pool, Some(&ready_class), condition::VALIDATION_SUCCEEDED);
+        assert_eq!((&*status, &*reason), ("False", "NodePoolValidationFailed"));
+        let (status, _, message) = told(&pool, Some(&ready_class), condition::READY);
+        assert_eq!(
+            (&*status, &*message),
+            ("False", "ValidationSucceeded=False")
+        );
     }
 
     #[test]
