@@ -26,7 +26,7 @@ use mullion_cloud::{
 };
 use serde_json::json;
 
-use super::{annotate, hash};
+use super::{annotate, hash, inert};
 use crate::{
     Change, Queue, api_error,
     provisioner::{
@@ -201,6 +201,7 @@ fn status_of(
         VALIDATION,
         invalid.or_else(|| unsupported_kubelet(&class.spec)),
     );
+    inert::set_condition(&mut conditions, &inert::of_node_class(&class.spec));
     conditions.summarize(&[
         AMIS,
         CAPACITY_RESERVATIONS,

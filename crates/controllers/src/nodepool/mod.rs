@@ -6,6 +6,7 @@ pub mod class;
 pub mod hash;
 pub mod hashstructure;
 pub mod health;
+pub mod inert;
 mod validation;
 
 use kube::{
@@ -207,6 +208,7 @@ fn status_of(
     }
     let (ready, reason, message) = class_readiness(&pool.spec.template.spec.node_class_ref, class);
     conditions.set(condition::NODE_CLASS_READY, ready, &reason, &message);
+    inert::set_condition(&mut conditions, &inert::of_node_pool(&pool.spec));
     conditions.summarize(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
     status.resources = resource_list(&total(capacities));
     status.nodes = Some(i64::try_from(capacities.len()).unwrap_or(i64::MAX));
@@ -288,6 +290,7 @@ pub(crate) fn take(remaining: &mut ResourceMap, used: &ResourceMap) {
 
 #[cfg(test)]
 mod tests {
+    use mullion_api::karpenter::ConsolidationPolicy;
     use serde_json::Value;
 
     use super::*;
@@ -387,6 +390,24 @@ mod tests {
             (&*status, &*message),
             ("False", "ValidationSucceeded=False")
         );
+    }
+
+    #[test]
+    fn fields_without_effect_are_named_by_a_condition_as_long_as_there_are_any() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let named = |pool: &NodePool| {
+            let status = status_of(pool, None, &[], &Health::Unknown, now);
+            let mut conditions = status.conditions.into_iter();
+            conditions
+                .find(|c| c.type_ == "FieldsIgnored")
+                .map(|c| c.message)
+        };
+        let mut pool = pool();
+        let policy = "spec.disruption.consolidationPolicy WhenEmptyOrUnderutilized has no effect yet: only empty nodes are removed";
+        assert_eq!(named(&pool).as_deref(), Some(policy));
+        pool.status = Some(status_of(&pool, None, &[], &Health::Unknown, now));
+        pool.spec.disruption.consolidation_policy = ConsolidationPolicy::WhenEmpty;
+        assert_eq!(named(&pool), None);
     }
 
     #[test]

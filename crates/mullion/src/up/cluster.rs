@@ -30,7 +30,9 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    detach, karpenter,
+    detach,
+    inert_fields::InertFields,
+    karpenter,
     logs::SimulatedLogs,
     metrics::SimulatedMetrics,
     nodes::{self, Machine},
@@ -115,7 +117,7 @@ impl Cluster {
                 .map(Into::into)
                 .collect(),
             client_authority: Some(certs.ca.clone()),
-            admission: vec![Arc::new(WindowsAddresses)],
+            admission: vec![Arc::new(WindowsAddresses), Arc::new(InertFields)],
             provided: sources.metrics.provided(),
             logs: Some(Arc::new(sources.logs.clone())),
             limits: open_files::server_limits(),

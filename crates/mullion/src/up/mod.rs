@@ -7,6 +7,7 @@ mod banner;
 pub(crate) mod cluster;
 pub(crate) mod detach;
 mod images;
+mod inert_fields;
 mod karpenter;
 mod logs;
 mod metrics;

@@ -6,6 +6,7 @@ mod blog;
 mod identity;
 mod mixed_versions;
 mod once;
+mod pools;
 mod profiles;
 mod quick_start;
 mod reasons;

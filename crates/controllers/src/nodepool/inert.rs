@@ -1,0 +1,432 @@
+//! Fields of Karpenter's kinds that are accepted and have no effect yet, with what happens instead.
+//!
+//! The one list behind the condition `FieldsIgnored` of NodePools and EC2NodeClasses and behind the warnings at
+//! admission. Whoever makes a field act takes it out of here.
+
+use std::{collections::BTreeMap, fmt};
+
+use mullion_api::karpenter::{
+    AmiSelectorTerm, BlockDeviceMapping, ConsolidationPolicy, Disruption, DisruptionReason,
+    EC2NodeClassSpec, KubeletConfiguration, MetadataOptions, NillableDuration, NodeClaimSpec,
+    NodePoolSpec,
+    legacy::{AWSNodeTemplateSpec, ProvisionerSpec},
+};
+
+use crate::provisioner::conditions::{Conditions, Status};
+
+/// The condition that names such fields; it is absent while there are none.
+const FIELDS_IGNORED: &str = "FieldsIgnored";
+
+/// The schema's value of `expireAfter`.
+const DEFAULT_EXPIRY: &str = "720h";
+
+/// A field that has no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inert {
+    /// Where it is, such as `spec.replicas`.
+    pub path: String,
+    /// What is done instead of what the field asks for.
+    pub instead: &'static str,
+    /// It has the schema's value, so that nobody may have asked for it.
+    pub by_default: bool,
+}
+
+impl Inert {
+    fn new(path: impl Into<String>, instead: &'static str) -> Self {
+        Self {
+            path: path.into(),
+            instead,
+            by_default: false,
+        }
+    }
+}
+
+impl fmt::Display for Inert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} has no effect yet: {}", self.path, self.instead)
+    }
+}
+
+/// Sets the condition that names the fields, or drops it if there are none.
+pub(super) fn set_condition(conditions: &mut Conditions<'_>, fields: &[Inert]) {
+    if fields.is_empty() {
+        return conditions.clear(FIELDS_IGNORED);
+    }
+    let sentences: Vec<_> = fields.iter().map(Inert::to_string).collect();
+    let message = sentences.join("; ");
+    conditions.set(FIELDS_IGNORED, Status::True, "NotActedOnYet", &message);
+}
+
+/// Returns the fields of a NodePool that have no effect.
+pub fn of_node_pool(spec: &NodePoolSpec) -> Vec<Inert> {
+    let replicas = spec.replicas.map(|_| {
+        Inert::new(
+            "spec.replicas",
+            "the pool keeps no fixed number of nodes and buys none for pods",
+        )
+    });
+    let expiry = spec.template.spec.expire_after.as_ref();
+    let mut fields: Vec<_> = replicas.into_iter().collect();
+    fields.extend(of_disruption(&spec.disruption));
+    fields.extend(of_expiry("spec.template.spec.expireAfter", expiry));
+    fields
+}
+
+fn of_disruption(disruption: &Disruption) -> Vec<Inert> {
+    let mut fields = Vec::new();
+    let consolidates = disruption.consolidate_after.duration().is_some();
+    if consolidates && disruption.consolidation_policy != ConsolidationPolicy::WhenEmpty {
+        let path = format!(
+            "spec.disruption.consolidationPolicy {:?}",
+            disruption.consolidation_policy
+        );
+        fields.push(Inert::new(path, "only empty nodes are removed"));
+    }
+    for (at, budget) in disruption.budgets.iter().enumerate() {
+        if !budget.reasons.is_empty() && !budget.reasons.contains(&DisruptionReason::Empty) {
+            fields.push(Inert::new(
+                format!("spec.disruption.budgets[{at}].reasons"),
+                "nodes are disrupted for being empty only",
+            ));
+        }
+    }
+    fields
+}
+
+fn of_expiry(path: &str, expiry: Option<&NillableDuration>) -> Option<Inert> {
+    let expiry = expiry?;
+    expiry.duration()?;
+    Some(Inert {
+        by_default: expiry.to_string() == DEFAULT_EXPIRY,
+        ..Inert::new(
+            format!("{path} {expiry}"),
+            "nodes are not replaced for their age",
+        )
+    })
+}
+
+/// Returns the fields of a NodeClaim that have no effect.
+pub fn of_node_claim(spec: &NodeClaimSpec) -> Vec<Inert> {
+    let expiry = of_expiry("spec.expireAfter", spec.expire_after.as_ref());
+    expiry.into_iter().collect()
+}
+
+const OF_INSTANCES: &str = "it changes nothing about simulated instances";
+const NEWEST_IMAGE: &str = "nodes run the newest image of the family";
+
+/// Returns the fields of an EC2NodeClass that have no effect.
+pub fn of_node_class(spec: &EC2NodeClassSpec) -> Vec<Inert> {
+    let set = [
+        ("spec.userData", spec.user_data.is_some()),
+        (
+            "spec.networkInterfaces",
+            !spec.network_interfaces.is_empty(),
+        ),
+        ("spec.ipPrefixCount", spec.ip_prefix_count.is_some()),
+        (
+            "spec.associatePublicIPAddress",
+            spec.associate_public_ip_address.is_some(),
+        ),
+        (
+            "spec.metadataOptions",
+            spec.metadata_options
+                .as_ref()
+                .is_some_and(|options| *options != default_metadata_options()),
+        ),
+        (
+            "spec.connectionTracking",
+            spec.connection_tracking.is_some(),
+        ),
+        ("spec.cpuOptions", spec.cpu_options.is_some()),
+        (
+            "spec.detailedMonitoring",
+            spec.detailed_monitoring.is_some(),
+        ),
+        ("spec.context", spec.context.is_some()),
+    ];
+    let mut fields: Vec<_> = set
+        .into_iter()
+        .filter(|(_, set)| *set)
+        .map(|(path, _)| Inert::new(path, OF_INSTANCES))
+        .collect();
+    if !spec.capacity_reservation_selector_terms.is_empty() {
+        fields.push(Inert::new(
+            "spec.capacityReservationSelectorTerms",
+            "there are no capacity reservations",
+        ));
+    }
+    fields.extend(of_images(&spec.ami_selector_terms));
+    fields.extend(of_volumes(&spec.block_device_mappings));
+    if let Some(kubelet) = &spec.kubelet {
+        fields.extend(of_kubelet("spec.kubelet", kubelet));
+    }
+    fields
+}
+
+/// The schema's value.
+fn default_metadata_options() -> MetadataOptions {
+    MetadataOptions {
+        http_endpoint: Some("enabled".to_owned()),
+        http_protocol_ipv6: Some("disabled".to_owned()),
+        http_put_response_hop_limit: Some(1),
+        http_tokens: Some("required".to_owned()),
+    }
+}
+
+fn of_images(terms: &[AmiSelectorTerm]) -> Vec<Inert> {
+    let is_newest = |term: &AmiSelectorTerm| {
+        let alias = term.alias.as_deref().unwrap_or_default();
+        alias.ends_with("@latest")
+    };
+    let terms = terms.iter().enumerate();
+    terms
+        .filter(|(_, term)| !is_newest(term))
+        .map(|(at, _)| Inert::new(format!("spec.amiSelectorTerms[{at}]"), NEWEST_IMAGE))
+        .collect()
+}
+
+fn of_volumes(mappings: &[BlockDeviceMapping]) -> Vec<Inert> {
+    let more_than_size = |mapping: &BlockDeviceMapping| {
+        mapping.ebs.as_ref().is_some_and(|volume| {
+            let mut rest = volume.clone();
+            rest.volume_size = None;
+            rest != Default::default()
+        })
+    };
+    let mappings = mappings.iter().enumerate();
+    mappings
+        .filter(|(_, mapping)| more_than_size(mapping))
+        .map(|(at, _)| {
+            Inert::new(
+                format!("spec.blockDeviceMappings[{at}].ebs beyond volumeSize"),
+                "of a volume, only its size counts",
+            )
+        })
+        .collect()
+}
+
+fn of_kubelet(path: &str, kubelet: &KubeletConfiguration) -> Vec<Inert> {
+    const ACTING: [&str; 2] = ["memory.available", "nodefs.available"];
+    let other_signals = |map: &BTreeMap<String, String>| {
+        map.keys().any(|signal| !ACTING.contains(&signal.as_str()))
+    };
+    let set = [
+        ("clusterDNS", !kubelet.cluster_dns.is_empty()),
+        (
+            "evictionHard beyond memory.available and nodefs.available",
+            other_signals(&kubelet.eviction_hard),
+        ),
+        (
+            "evictionSoft beyond memory.available and nodefs.available",
+            other_signals(&kubelet.eviction_soft),
+        ),
+        (
+            "evictionSoftGracePeriod",
+            !kubelet.eviction_soft_grace_period.is_empty(),
+        ),
+        (
+            "evictionMaxPodGracePeriod",
+            kubelet.eviction_max_pod_grace_period.is_some(),
+        ),
+        (
+            "imageGCHighThresholdPercent",
+            kubelet.image_gc_high_threshold_percent.is_some(),
+        ),
+        (
+            "imageGCLowThresholdPercent",
+            kubelet.image_gc_low_threshold_percent.is_some(),
+        ),
+        ("cpuCFSQuota", kubelet.cpu_cfs_quota.is_some()),
+    ];
+    let known = set.into_iter().filter(|(_, set)| *set);
+    let other = kubelet.other.keys().map(String::as_str);
+    known
+        .map(|(field, _)| field)
+        .chain(other)
+        .map(|field| {
+            Inert::new(
+                format!("{path}.{field}"),
+                "simulated kubelets do not look at it",
+            )
+        })
+        .collect()
+}
+
+/// Returns the fields of a Provisioner that have no effect on the NodePool and the EC2NodeClass made of it.
+pub fn of_provisioner(spec: &ProvisionerSpec) -> Vec<Inert> {
+    let mut fields = Vec::new();
+    if spec.provider.is_some() {
+        fields.push(Inert::new(
+            "spec.provider",
+            "the cloud settings come from the AWSNodeTemplate that spec.providerRef names",
+        ));
+    }
+    let consolidation = spec.consolidation.as_ref();
+    if consolidation.and_then(|own| own.enabled) == Some(true) {
+        fields.push(Inert::new(
+            "spec.consolidation.enabled",
+            "only empty nodes are removed",
+        ));
+    }
+    if spec.ttl_seconds_until_expired.is_some() {
+        fields.push(Inert::new(
+            "spec.ttlSecondsUntilExpired",
+            "nodes are not replaced for their age",
+        ));
+    }
+    if let Some(kubelet) = &spec.kubelet_configuration {
+        fields.extend(of_kubelet("spec.kubeletConfiguration", kubelet));
+    }
+    fields
+}
+
+/// Returns the fields of an AWSNodeTemplate that have no effect on the EC2NodeClass made of it.
+pub fn of_node_template(spec: &AWSNodeTemplateSpec) -> Vec<Inert> {
+    let set = [
+        ("spec.launchTemplate", spec.launch_template.is_some()),
+        ("spec.userData", spec.user_data.is_some()),
+        ("spec.metadataOptions", spec.metadata_options.is_some()),
+        (
+            "spec.detailedMonitoring",
+            spec.detailed_monitoring.is_some(),
+        ),
+        ("spec.context", spec.context.is_some()),
+    ];
+    let set = set.into_iter().filter(|(_, set)| *set);
+    let images =
+        (!spec.ami_selector.is_empty()).then(|| Inert::new("spec.amiSelector", NEWEST_IMAGE));
+    set.map(|(path, _)| Inert::new(path, OF_INSTANCES))
+        .chain(images)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn said(fields: Vec<Inert>) -> Vec<String> {
+        fields.iter().map(Inert::to_string).collect()
+    }
+
+    fn pool(disruption: Value, expiry: &str) -> NodePoolSpec {
+        let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "c" });
+        let spec = json!({
+            "disruption": disruption,
+            "template": { "spec": { "nodeClassRef": class, "requirements": [], "expireAfter": expiry } },
+        });
+        serde_json::from_value(spec).expect("a spec")
+    }
+
+    #[test]
+    fn a_pool_names_what_it_does_not_do() {
+        let mut all = pool(
+            json!({
+                "consolidateAfter": "30s", "consolidationPolicy": "Balanced",
+                "budgets": [{ "nodes": "1" }, { "nodes": "2", "reasons": ["Drifted", "Underutilized"] }],
+            }),
+            "24h",
+        );
+        all.replicas = Some(3);
+        let expected = [
+            "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods",
+            "spec.disruption.consolidationPolicy Balanced has no effect yet: only empty nodes are removed",
+            "spec.disruption.budgets[1].reasons has no effect yet: nodes are disrupted for being empty only",
+            "spec.template.spec.expireAfter 24h has no effect yet: nodes are not replaced for their age",
+        ];
+        assert_eq!(said(of_node_pool(&all)), expected);
+    }
+
+    #[test]
+    fn a_pool_whose_fields_all_act_names_none() {
+        let empty = json!({ "consolidateAfter": "30s", "consolidationPolicy": "WhenEmpty" });
+        assert_eq!(of_node_pool(&pool(empty, "Never")), []);
+        let stays = json!({ "consolidateAfter": "Never", "budgets": [{ "nodes": "1", "reasons": ["Empty"] }] });
+        assert_eq!(of_node_pool(&pool(stays, "Never")), []);
+    }
+
+    #[test]
+    fn the_schemas_own_expiry_is_told_apart() {
+        let empty = json!({ "consolidateAfter": "30s", "consolidationPolicy": "WhenEmpty" });
+        let by_default = |expiry: &str| {
+            let fields = of_node_pool(&pool(empty.clone(), expiry));
+            fields
+                .iter()
+                .map(|field| field.by_default)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(by_default("720h"), [true]);
+        assert_eq!(by_default("336h"), [false]);
+    }
+
+    #[test]
+    fn a_class_names_what_changes_nothing() {
+        let class = |spec: Value| {
+            let spec = serde_json::from_value(spec).expect("a spec");
+            let fields = of_node_class(&spec).into_iter();
+            fields.map(|field| field.path).collect::<Vec<_>>()
+        };
+        let plain = json!({
+            "amiSelectorTerms": [{ "alias": "al2023@latest" }], "role": "r", "tags": { "a": "b" },
+            "kubelet": { "maxPods": 20, "evictionHard": { "memory.available": "5%" } },
+            "blockDeviceMappings": [{ "deviceName": "/dev/xvda", "ebs": { "volumeSize": "50Gi" } }],
+            "metadataOptions": {
+                "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 1, "httpTokens": "required",
+            },
+        });
+        assert_eq!(class(plain), [] as [&str; 0]);
+        let all = json!({
+            "amiSelectorTerms": [{ "alias": "al2023@v20260101" }, { "id": "ami-1" }],
+            "userData": "echo", "context": "c", "detailedMonitoring": true, "ipPrefixCount": 1,
+            "capacityReservationSelectorTerms": [{ "id": "cr-1" }],
+            "metadataOptions": { "httpTokens": "optional" },
+            "kubelet": { "clusterDNS": ["10.0.0.1"], "registryPullQPS": 5, "evictionSoft": { "pid.available": "5%" } },
+            "blockDeviceMappings": [{ "ebs": { "volumeSize": "50Gi", "volumeType": "gp3" } }],
+        });
+        let expected = [
+            "spec.userData",
+            "spec.ipPrefixCount",
+            "spec.metadataOptions",
+            "spec.detailedMonitoring",
+            "spec.context",
+            "spec.capacityReservationSelectorTerms",
+            "spec.amiSelectorTerms[0]",
+            "spec.amiSelectorTerms[1]",
+            "spec.blockDeviceMappings[0].ebs beyond volumeSize",
+            "spec.kubelet.clusterDNS",
+            "spec.kubelet.evictionSoft beyond memory.available and nodefs.available",
+            "spec.kubelet.registryPullQPS",
+        ];
+        assert_eq!(class(all), expected);
+    }
+
+    #[test]
+    fn the_older_kinds_name_what_their_mirrors_do_not_do() {
+        let provisioner = json!({
+            "provider": {}, "consolidation": { "enabled": true }, "ttlSecondsUntilExpired": 60,
+            "ttlSecondsAfterEmpty": 30, "kubeletConfiguration": { "maxPods": 10, "cpuCFSQuota": false },
+        });
+        let provisioner = serde_json::from_value(provisioner).expect("a spec");
+        let paths = |fields: Vec<Inert>| {
+            let paths = fields.into_iter().map(|field| field.path);
+            paths.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            paths(of_provisioner(&provisioner)),
+            [
+                "spec.provider",
+                "spec.consolidation.enabled",
+                "spec.ttlSecondsUntilExpired",
+                "spec.kubeletConfiguration.cpuCFSQuota",
+            ]
+        );
+        let template =
+            json!({ "launchTemplate": "l", "amiSelector": { "team": "a" }, "amiFamily": "AL2" });
+        let template = serde_json::from_value(template).expect("a spec");
+        assert_eq!(
+            paths(of_node_template(&template)),
+            ["spec.launchTemplate", "spec.amiSelector"]
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! Warns of fields of Karpenter's kinds that are accepted and have no effect yet, in `Warning` headers that kubectl prints.
+//!
+//! Which fields these are is said in [`mullion_controllers::nodepool::inert`]. What a field has by default is not warned
+//! of, nor is an update that leaves the spec as it is.
+
+use mullion_apiserver::{
+    admission::{Ctx, Plugin, Request, What},
+    status::Status,
+};
+use mullion_controllers::nodepool::inert::{self, Inert};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The plugin; it stands after the API server's own.
+pub(super) struct InertFields;
+
+/// Reads the spec of a kind and returns its fields without effect.
+type Reader = fn(&Value) -> Vec<Inert>;
+
+/// Group, plural, and what to look at.
+const KINDS: [(&str, &str, Reader); 5] = [
+    ("karpenter.sh", "nodepools", |spec| {
+        of(spec, inert::of_node_pool)
+    }),
+    ("karpenter.sh", "nodeclaims", |spec| {
+        of(spec, inert::of_node_claim)
+    }),
+    ("karpenter.k8s.aws", "ec2nodeclasses", |spec| {
+        of(spec, inert::of_node_class)
+    }),
+    ("karpenter.sh", "provisioners", |spec| {
+        of(spec, inert::of_provisioner)
+    }),
+    ("karpenter.k8s.aws", "awsnodetemplates", |spec| {
+        of(spec, inert::of_node_template)
+    }),
+];
+
+/// Returns nothing for a spec that cannot be read: validation says what is wrong with it.
+fn of<S: DeserializeOwned>(spec: &Value, fields: fn(&S) -> Vec<Inert>) -> Vec<Inert> {
+    S::deserialize(spec)
+        .map(|spec| fields(&spec))
+        .unwrap_or_default()
+}
+
+impl Plugin for InertFields {
+    fn name(&self) -> &'static str {
+        "InertFields"
+    }
+
+    fn handles(&self, what: &What<'_>) -> bool {
+        reader(what).is_some()
+    }
+
+    fn mutate(&self, _: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        let spec = &request.object["spec"];
+        let changes = request.old.is_none_or(|old| old["spec"] != *spec);
+        if let (Some(read), true) = (reader(&request.what), changes) {
+            let fields = read(spec).into_iter().filter(|field| !field.by_default);
+            request
+                .warnings
+                .extend(fields.map(|field| field.to_string()));
+        }
+        Ok(())
+    }
+}
+
+fn reader(what: &What<'_>) -> Option<Reader> {
+    let mut kinds = KINDS.iter();
+    let kind = kinds.find(|(group, plural, _)| what.writes(group, plural))?;
+    Some(kind.2)
+}
