@@ -1,8 +1,13 @@
-//! One APIService per group and version that is served (kube-apiserver: autoregister and crd-autoregister controllers).
+//! One APIService per group and version of the built-in kinds and of definitions (kube-apiserver: autoregister and crd-autoregister
+//! controllers).
 //!
-//! The objects only tell clients what there is: requests are routed by [`crate::registry`]. What the embedding program provides
-//! names the Service that answers elsewhere. The first ones are there when the server answers; what definitions bring and take is written
+//! The objects only tell clients what there is: requests are routed by [`crate::registry`]. A group that the embedding program provides has
+//! no APIService until a user creates one, as in a cluster where the add-on that serves it is not installed yet: helm and kubectl then own
+//! the object that their chart or manifest brings, and the group is served with it and without it. [`availability`] keeps the condition
+//! `Available` of users' APIServices. The first objects are there when the server answers; what definitions bring and take is written
 //! through the server's own router.
+
+mod availability;
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -10,16 +15,16 @@ use std::{
 };
 
 use http::Method;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
     own::send,
     registry::{Row, Table},
-    schema::time,
     server::ApiServer,
 };
+
+pub(crate) use availability::run as tell_availability;
 
 const COLLECTION: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const STORAGE: &str = "apiservices.apiregistration.k8s.io";
@@ -51,22 +56,26 @@ const GROUP_PRIORITIES: [(&str, i64); 20] = [
     ("resource.k8s.io", 15_900),
 ];
 
-/// Keeps the objects in line with what is served until the server is dropped. What is served at first is told by [`crate::boot`].
+/// Keeps the objects in line with what is served until the server is dropped. [`crate::boot`] creates the first ones.
 pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()>) {
-    // The registry goes with the server.
-    while changes.changed().await.is_ok() {
+    loop {
         match server.upgrade() {
             Some(server) => settle(&server).await,
             None => return,
         }
+        // The registry goes with the server.
+        if changes.changed().await.is_err() {
+            return;
+        }
     }
 }
 
-/// The APIService of each group and version that some of these rows of `table` belong to, by name.
+/// Returns the APIService of each group and version that some of these rows of `table` belong to, by name.
 pub(crate) fn wanted(table: &Table, which: impl Fn(&Row) -> bool) -> BTreeMap<String, Value> {
     let mut wanted = BTreeMap::new();
+    let has_service = |row: &Row| row.resource.group != GROUP && !row.is_provided();
     let rows = table.rows().iter();
-    for row in rows.filter(|row| row.resource.group != GROUP && which(row)) {
+    for row in rows.filter(|row| has_service(row) && which(row)) {
         let name = format!("{}.{}", row.resource.version, row.resource.group);
         if let Entry::Vacant(vacant) = wanted.entry(name) {
             let object = object(table, vacant.key(), row);
@@ -74,14 +83,6 @@ pub(crate) fn wanted(table: &Table, which: impl Fn(&Row) -> bool) -> BTreeMap<St
         }
     }
     wanted
-}
-
-/// The status of one that the embedding program answers for.
-pub(crate) fn passed(now: Timestamp) -> Value {
-    json!({"conditions": [{
-        "type": "Available", "status": "True", "reason": "Passed", "message": "all checks passed",
-        "lastTransitionTime": time::format_seconds(&now),
-    }]})
 }
 
 async fn settle(server: &Arc<ApiServer>) {
@@ -109,7 +110,6 @@ async fn settle(server: &Arc<ApiServer>) {
 
 fn object(table: &Table, name: &str, row: &Row) -> Value {
     let resource = &row.resource;
-    let service = resource.behaviour.source().map(|source| source.service());
     let managed = match row.is_defined() {
         true => "true",
         false => "onstart",
@@ -126,19 +126,12 @@ fn object(table: &Table, name: &str, row: &Row) -> Value {
     if !resource.group.is_empty() {
         object["spec"]["group"] = (*resource.group).into();
     }
-    if let Some((namespace, service)) = service {
-        object["spec"]["service"] = json!({"namespace": namespace, "name": service});
-        object["spec"]["insecureSkipTLSVerify"] = true.into();
-    }
     object
 }
 
 /// The priorities of a group and of a version in it.
 fn priorities(table: &Table, row: &Row) -> (i64, i64) {
     let resource = &row.resource;
-    if resource.behaviour.source().is_some() {
-        return (100, 100);
-    }
     if row.custom {
         return (1_000, 100);
     }

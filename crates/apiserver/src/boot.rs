@@ -167,35 +167,14 @@ async fn create_own_service(
 /// Creates the APIServices that are missing.
 async fn tell_what_is_served(server: &Arc<ApiServer>, which: impl Fn(&Row) -> bool) {
     const PLURAL: &str = "apiservices";
-    for (name, mut object) in aggregation::wanted(&server.registry().table(), which) {
+    for (name, object) in aggregation::wanted(&server.registry().table(), which) {
         if server
             .find(aggregation::GROUP, PLURAL, None, &name)
             .is_some()
         {
             continue;
         }
-        create(
-            server,
-            aggregation::GROUP,
-            PLURAL,
-            None,
-            object.clone(),
-            &[],
-        )
-        .await;
-        if object["spec"].get("service").is_some() {
-            // A creation leaves the status out.
-            object["status"] = aggregation::passed(server.now());
-            create(
-                server,
-                aggregation::GROUP,
-                PLURAL,
-                None,
-                object,
-                &["status"],
-            )
-            .await;
-        }
+        create(server, aggregation::GROUP, PLURAL, None, object, &[]).await;
     }
 }
 

@@ -43,9 +43,6 @@ pub trait ObjectSource: Send + Sync {
     /// The objects that are wanted, by namespace and name, without `apiVersion` and `kind`.
     fn list(&self, wanted: &Wanted<'_>) -> Vec<Value>;
 
-    /// Namespace and name of the Service that answers in other clusters, as the APIService names it.
-    fn service(&self) -> (&'static str, &'static str);
-
     /// The cells of an object's row, one per column.
     fn cells(&self, object: &Value) -> Vec<Value>;
 }

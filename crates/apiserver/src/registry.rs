@@ -46,7 +46,12 @@ impl Row {
 
     /// Whether a custom resource definition defines it. Such resources are behind no router upstream, whose refusals are others.
     pub(crate) fn is_defined(&self) -> bool {
-        self.custom && self.resource.behaviour.source().is_none()
+        self.custom && !self.is_provided()
+    }
+
+    /// Whether the embedding program answers for it.
+    pub(crate) fn is_provided(&self) -> bool {
+        self.resource.behaviour.source().is_some()
     }
 
     /// Where kube-apiserver keeps its objects in etcd, below `/registry/` (`SpecialDefaultResourcePrefixes`); servers of a group of their own put

@@ -192,6 +192,10 @@ impl ApiServer {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
             let changes = server.registry().changes();
+            runtime.spawn(aggregation::tell_availability(
+                Arc::downgrade(&server),
+                changes.clone(),
+            ));
             runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
             runtime.spawn(flow_schemas::run(Arc::downgrade(&server)));
             runtime.spawn(boot::keep(Arc::downgrade(&server), seeds));

@@ -1,6 +1,7 @@
 //! apiregistration.k8s.io/v1 APIService: which server answers for a group and version (`pkg/apis/apiregistration` of the aggregator).
 //!
-//! [`crate::aggregation`] keeps one per group and version that this server answers for. Those of users are kept, and nothing is forwarded.
+//! [`crate::aggregation`] keeps one per built-in or defined group and version, and tells of all whether they are available. Those of users
+//! are kept as they are; no request is forwarded to their Services.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

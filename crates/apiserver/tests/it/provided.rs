@@ -1,12 +1,13 @@
-//! What the embedding program answers for is served like what is stored, but cannot be written; and every group and version has an APIService.
+//! What the embedding program answers for is served like what is stored, but cannot be written; and APIServices: who has one, and what they say.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mullion_apiserver::{
-    Config,
+    ApiServer, Config,
     http::Wanted,
     kinds::Column,
     provided::{ObjectSource, Provided, Wire},
+    store::{Store, Window},
 };
 use serde_json::{Value, json};
 
@@ -34,10 +35,6 @@ impl ObjectSource for Gauges {
         all.into_iter().filter_map(object).collect()
     }
 
-    fn service(&self) -> (&'static str, &'static str) {
-        ("kube-system", "gauges")
-    }
-
     fn cells(&self, object: &Value) -> Vec<Value> {
         vec![
             object["metadata"]["name"].clone(),
@@ -47,6 +44,10 @@ impl ObjectSource for Gauges {
 }
 
 fn api() -> Api {
+    Api::new(config())
+}
+
+fn config() -> Config {
     const fn column(name: &'static str, format: &'static str) -> Column {
         Column {
             name,
@@ -57,7 +58,7 @@ fn api() -> Api {
     }
     const COLUMNS: &[Column] = &[column("Name", "name"), column("cpu", "quantity")];
     let usage = json!({"type": "object", "additionalProperties": {"type": "string"}, "description": "What it uses."});
-    Api::new(Config {
+    Config {
         provided: vec![Provided {
             group: "gauges.example.com",
             version: "v1beta1",
@@ -70,7 +71,7 @@ fn api() -> Api {
             source: Arc::new(Gauges),
         }],
         ..Config::default()
-    })
+    }
 }
 
 fn names(list: &Value) -> Vec<&str> {
@@ -229,9 +230,9 @@ async fn services(api: &Api, name: &str, there: bool) -> BTreeMap<String, Value>
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_group_and_version_has_an_api_service() {
+async fn every_built_in_group_and_version_has_an_api_service() {
     let api = api();
-    let all = services(&api, "v1beta1.gauges.example.com", true).await;
+    let all = services(&api, "v1.apps", true).await;
     let core = &all["v1."];
     assert_eq!(
         core["spec"],
@@ -244,19 +245,95 @@ async fn every_group_and_version_has_an_api_service() {
     assert_eq!(core["status"]["conditions"][0]["reason"], "Local");
     assert_eq!(all["v2.autoscaling"]["spec"]["versionPriority"], 30);
     assert!(!all.contains_key("v1.apiregistration.k8s.io"));
-    let gauges = &all["v1beta1.gauges.example.com"];
-    assert_eq!(
-        gauges["spec"]["service"],
-        json!({"namespace": "kube-system", "name": "gauges", "port": 443})
-    );
-    assert_eq!(gauges["status"]["conditions"][0]["reason"], "Passed");
     let table = api.table(SERVICES).await;
     let rows = table["rows"].as_array().expect("rows").iter();
     let cells: Vec<&Value> = rows.map(|row| &row["cells"]).collect();
     let row = |name: &str| cells.iter().find(|cells| cells[0] == name).expect("a row");
     assert_eq!(row("v1.apps")[1], "Local");
     assert_eq!(row("v1.apps")[2], "True");
-    assert_eq!(row("v1beta1.gauges.example.com")[1], "kube-system/gauges");
+}
+
+/// A manifest of the APIService of the provided group, as the add-on's chart brings it, or of another group.
+fn registration(name: &str) -> Value {
+    let (version, group) = name.split_once('.').expect("a version and a group");
+    json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": name},
+        "spec": {
+            "group": group, "version": version, "groupPriorityMinimum": 100, "versionPriority": 100,
+            "service": {"namespace": "kube-system", "name": "gauges", "port": 443}, "insecureSkipTLSVerify": true,
+        },
+    })
+}
+
+/// The condition of an APIService once it has this status.
+async fn availability(api: &Api, name: &str, status: &str) -> Value {
+    let path = format!("{SERVICES}/{name}");
+    let is_told = |object: &Value| object["status"]["conditions"][0]["status"] == status;
+    api.until(&path, is_told).await["status"]["conditions"][0].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_service_of_a_provided_group_is_the_users_to_create_and_to_delete() {
+    let api = api();
+    let name = "v1beta1.gauges.example.com";
+    let path = format!("{SERVICES}/{name}");
+    assert_eq!(api.get(&path).await.status, 404);
+    let wanted = registration(name);
+    api.post(SERVICES, wanted.clone()).await.ok();
+    let told = availability(&api, name, "True").await;
+    assert_eq!(
+        [&told["reason"], &told["message"]],
+        ["Passed", "all checks passed"]
+    );
+    assert_eq!(api.get(&path).await.ok()["spec"], wanted["spec"]);
+    assert_eq!(names(&api.get(PODS).await.ok()), ["a", "b"]);
+    api.delete(&path).await.ok();
+    assert_eq!(names(&api.get(PODS).await.ok()), ["a", "b"]);
+    // Longer than what every cluster has takes to come back.
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert_eq!(api.get(&path).await.status, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_service_says_whether_its_group_is_served() {
+    let api = api();
+    let name = "v1.foos.example.com";
+    api.post(SERVICES, registration(name)).await.ok();
+    let told = availability(&api, name, "False").await;
+    assert_eq!(told["reason"], "FailedDiscoveryCheck");
+    assert_eq!(
+        told["message"],
+        "this API server forwards no requests, so service/gauges in \"kube-system\" is not asked and nothing is served under /apis/foos.example.com/v1"
+    );
+    // What somebody else says of it is put right.
+    let lie = json!({"status": {"conditions": [{"type": "Available", "status": "True"}]}});
+    let status = format!("{SERVICES}/{name}/status");
+    api.merge(&status, lie).await.ok();
+    availability(&api, name, "False").await;
+    let version = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.foos.example.com"},
+        "spec": {"group": "foos.example.com", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"}, "versions": [version]},
+    });
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    api.post(definitions, definition).await.ok();
+    assert_eq!(availability(&api, name, "True").await["reason"], "Passed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_service_that_an_earlier_version_made_for_a_provided_group_goes() {
+    let store = Arc::new(Store::new(Window::default()));
+    let before = ApiServer::with_store(Config::default(), store.clone()).await;
+    let name = "v1beta1.gauges.example.com";
+    let mut made = registration(name);
+    made["metadata"]["labels"] = json!({"kube-aggregator.kubernetes.io/automanaged": "onstart"});
+    Api::of(&before).post(SERVICES, made).await.ok();
+    drop(before);
+    let after = ApiServer::with_store(config(), store).await;
+    let path = format!("{SERVICES}/{name}");
+    Api::of(&after)
+        .until(&path, |answer| answer["code"] == 404)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]

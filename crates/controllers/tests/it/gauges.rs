@@ -133,10 +133,6 @@ impl ObjectSource for Gauges {
             .collect()
     }
 
-    fn service(&self) -> (&'static str, &'static str) {
-        ("kube-system", "metrics-server")
-    }
-
     fn cells(&self, _: &Value) -> Vec<Value> {
         Vec::new()
     }

@@ -24,8 +24,6 @@ pub(super) struct SimulatedMetrics {
 struct Pods(SimulatedMetrics);
 struct Nodes(SimulatedMetrics);
 
-/// Where the Service is that answers in a cluster on EKS.
-const SERVICE: (&str, &str) = ("kube-system", "metrics-server");
 const COLUMNS: &[Column] = &[
     column("Name", "name"),
     column("cpu", "quantity"),
@@ -132,10 +130,6 @@ impl ObjectSource for Pods {
         found.into_iter().flatten().filter_map(value).collect()
     }
 
-    fn service(&self) -> (&'static str, &'static str) {
-        SERVICE
-    }
-
     fn cells(&self, object: &Value) -> Vec<Value> {
         let containers = object["containers"].as_array();
         let total = |resource: &str| {
@@ -159,10 +153,6 @@ impl ObjectSource for Nodes {
             })
         });
         found.into_iter().flatten().filter_map(value).collect()
-    }
-
-    fn service(&self) -> (&'static str, &'static str) {
-        SERVICE
     }
 
     fn cells(&self, object: &Value) -> Vec<Value> {
