@@ -236,6 +236,8 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
                 StatusOnCreate::Keep
             },
             closing: definition["metadata"].get("deletionTimestamp").is_some(),
+            converted_by_webhook: spec["conversion"]["strategy"] == "Webhook"
+                && version["storage"] != true,
             ..Rules::default()
         },
         subresources,

@@ -9,6 +9,7 @@ pub(crate) mod body;
 pub(crate) mod call;
 mod content;
 mod continuation;
+mod conversion;
 mod create;
 pub(crate) mod delete;
 mod deletecollection;
@@ -398,6 +399,9 @@ async fn objects(
     let proxied = call.subresource.as_deref() == Some("proxy");
     if method == Method::HEAD && !call.row.is_defined() && !proxied {
         return Err(method_not_allowed());
+    }
+    if let Err(status) = conversion::check(&call, &method, watches(&call, watch)) {
+        return Ok(finish(&call, Err(status)));
     }
     let in_place = call.namespace.is_some() == resource.namespaced;
     // A PUT fails on the name in its body first, and nothing is created by name.

@@ -29,6 +29,8 @@ pub struct Rules {
     pub read_only: bool,
     /// Its definition is on its way out: discovery no longer tells of writes.
     pub closing: bool,
+    /// Its objects are made of the stored ones by a conversion webhook, which this server does not call.
+    pub converted_by_webhook: bool,
     /// What DELETE does to dependents when nothing is asked for.
     pub default_propagation: Propagation,
     /// What a client is told who deletes without saying what becomes of dependents.
@@ -54,6 +56,7 @@ impl Default for Rules {
             transient: false,
             read_only: false,
             closing: false,
+            converted_by_webhook: false,
             default_propagation: Propagation::Background,
             deletion_warning: None,
             status_on_create: StatusOnCreate::Clear,

@@ -560,11 +560,13 @@ async fn a_schema_that_is_not_structural_is_refused_in_upstreams_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn conversion_by_webhook_is_refused_where_it_would_be_needed() {
+async fn of_a_definition_with_a_conversion_webhook_the_stored_version_is_served_and_of_others_what_needs_no_conversion()
+ {
+    const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
     let api = Api::new(Config::default());
     let mut definition = crontabs();
     definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
-        "clientConfig": {"url": "https://convert.example.com"}, "conversionReviewVersions": ["v1"],
+        "clientConfig": {"service": {"name": "converter", "namespace": "default"}}, "conversionReviewVersions": ["v1"],
     }});
     let mut other = definition["spec"]["versions"][0].clone();
     other["name"] = "v2".into();
@@ -573,13 +575,40 @@ async fn conversion_by_webhook_is_refused_where_it_would_be_needed() {
         .as_array_mut()
         .expect("it has versions");
     versions.push(other);
-    let refused = api.post(DEFINITIONS, definition.clone()).await;
-    assert_eq!(
-        refused.body["details"]["causes"][0]["message"],
-        "Forbidden: conversion by webhook is not served: serve the storage version only, or keep the versions alike and use None"
-    );
-    definition["spec"]["versions"][1]["served"] = false.into();
     api.post(DEFINITIONS, definition).await.ok();
+    let in_v2 = CRONTABS.replace("/v1/", "/v2/");
+    api.until(&in_v2, |list| list["kind"] == "CronTabList")
+        .await;
+    assert_eq!(api.get(&format!("{in_v2}/a")).await.status, 404);
+    let mut unread = crontab("a", json!({"cron": "x"}));
+    unread["apiVersion"] = "stable.example.com/v2".into();
+    let refused = api.post(&in_v2, unread).await.refused(500);
+    assert_eq!(
+        refused,
+        "Internal error occurred: conversion webhook for stable.example.com/v2, Kind=CronTab failed: this API server calls no conversion webhooks: use the stored version, stable.example.com/v1"
+    );
+    api.post(CRONTABS, crontab("a", json!({"cron": "x"})))
+        .await
+        .ok();
+    for path in [
+        in_v2.clone(),
+        format!("{in_v2}/a"),
+        format!("{in_v2}/a/status"),
+    ] {
+        let refused = api.get(&path).await.refused(500);
+        let from = "conversion webhook for stable.example.com/v1, Kind=CronTab failed";
+        assert!(refused.contains(from), "{path}: {refused}");
+    }
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    let merged = api.merge(&format!("{in_v2}/a"), labels).await;
+    merged.refused(500);
+    assert_eq!(api.bytes(&in_v2, METADATA).await.0, 200);
+    assert_eq!(
+        api.get(&format!("{CRONTABS}/a")).await.ok()["spec"]["cron"],
+        "x"
+    );
+    api.delete(&format!("{in_v2}/a")).await.ok();
+    assert_eq!(api.get(&format!("{CRONTABS}/a")).await.status, 404);
 }
 
 #[tokio::test(start_paused = true)]

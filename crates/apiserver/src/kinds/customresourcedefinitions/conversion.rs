@@ -4,15 +4,15 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{text, versions};
+use super::text;
 use crate::{
     field::{Errors, Path},
     kinds::admissionregistration::client_config,
     validation::names,
 };
 
-/// Upstream's internal form has what a webhook needs beside the strategy. Conversion by webhook is not served here, so it is refused where it
-/// would be needed.
+/// Checks how a definition's objects are converted. Upstream's internal form has what a webhook needs beside the strategy. Requests that need a
+/// webhook are refused one by one ([`crate::http`]).
 pub(super) fn check_conversion(
     object: &Value,
     old: Option<&Value>,
@@ -52,11 +52,6 @@ pub(super) fn check_conversion(
     let before = old.map(review_versions).unwrap_or_default();
     let may_be_unknown = !before.is_empty() && !has_known(before);
     check_review_versions(named, may_be_unknown, &reviews, errors);
-    let needs_it = |version: &Value| version["served"] == true && version["storage"] != true;
-    if versions(object).iter().any(needs_it) {
-        let why = "conversion by webhook is not served: serve the storage version only, or keep the versions alike and use None";
-        errors.forbidden(&path.child("strategy"), why);
-    }
 }
 
 fn check_review_versions(
