@@ -16,7 +16,8 @@ use crate::{
     admission::Lookup,
     aggregation,
     auth::rbac::bootstrap,
-    client_authority, flow_schemas,
+    client_authority::{self, Authorities},
+    flow_schemas,
     http::{
         call::{Call, FieldValidation, WriteOptions},
         path::ObjectPath,
@@ -44,8 +45,8 @@ pub(crate) struct Seeds {
     pub(crate) services: ServiceRange,
     /// Where the server is reached.
     pub(crate) advertise: Vec<IpAddr>,
-    /// Who signs clients' certificates, in PEM.
-    pub(crate) client_authority: Option<String>,
+    /// Who signs the certificates of clients and front proxies.
+    pub(crate) authorities: Authorities,
 }
 
 /// Creates what every cluster has.
@@ -114,8 +115,7 @@ async fn create_namespaces(server: &Arc<ApiServer>) {
 }
 
 async fn tell_client_authority(server: &Arc<ApiServer>, seeds: &Seeds) {
-    let authority = seeds.client_authority.as_deref();
-    if let Some(map) = authority.and_then(|pem| client_authority::wanted(server, pem)) {
+    if let Some(map) = client_authority::wanted(server, &seeds.authorities) {
         let namespace = Some(client_authority::NAMESPACE);
         create(server, "", "configmaps", namespace, map, &["data"]).await;
     }

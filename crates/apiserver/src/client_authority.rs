@@ -1,12 +1,12 @@
-//! Who signs clients' certificates, told to servers that stand behind this one: the ConfigMap `kube-system/extension-apiserver-authentication`
-//! (upstream: the cluster-authentication-trust controller in kube-apiserver). Others may have added authorities: those stay until they expire.
-//! Nothing is told of a front proxy, as by a kube-apiserver that was given none: requests are not forwarded.
+//! Who signs the certificates of clients and of front proxies, told to servers that stand behind this one: the ConfigMap
+//! `kube-system/extension-apiserver-authentication` (kube-apiserver: the cluster-authentication-trust controller). What others have added to
+//! its authorities, names and headers stays; certificates stay until they expire.
 
 use std::{io::Cursor, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use x509_parser::{
     pem::Pem,
     prelude::{FromDer, X509Certificate},
@@ -16,27 +16,69 @@ use crate::{admission::Lookup, server::ApiServer};
 
 pub(crate) const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
-const FIELD: &str = "client-ca-file";
+const CLIENTS: &str = "client-ca-file";
+const FRONT_PROXIES: &str = "requestheader-client-ca-file";
+/// Lists in JSON: who may be a front proxy, and in which headers it says who asks (the flags that kubeadm gives kube-apiserver).
+const REQUEST_HEADERS: [(&str, &str); 4] = [
+    ("requestheader-allowed-names", "front-proxy-client"),
+    ("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
+    ("requestheader-group-headers", "X-Remote-Group"),
+    ("requestheader-username-headers", "X-Remote-User"),
+];
 /// So long after it has expired a certificate is kept.
 const SLACK: SignedDuration = SignedDuration::from_mins(5);
 
-/// The ConfigMap as it should be, if it is not.
-pub(crate) fn wanted(server: &Arc<ApiServer>, authority: &str) -> Option<Value> {
+/// Certificates of authorities, in PEM.
+pub(crate) struct Authorities {
+    /// Who signs clients' certificates.
+    pub(crate) clients: Option<String>,
+    /// Who signs the certificates of front proxies.
+    pub(crate) front_proxies: Option<String>,
+}
+
+/// Returns the ConfigMap as it should be, or `None` if it is so already. As in kube-apiserver, a map with a list that is not JSON is left alone.
+pub(crate) fn wanted(server: &Arc<ApiServer>, authorities: &Authorities) -> Option<Value> {
     let stored = server.find("", "configmaps", Some(NAMESPACE), NAME);
-    let stored = stored.as_deref().map(|map| &map["data"]);
+    let stored = stored.as_deref().and_then(|map| map["data"].as_object());
+    let mut data = stored.cloned().unwrap_or_default();
     let now = server.now();
-    let told = stored.and_then(|data| data[FIELD].as_str());
-    let combined = combine(&[told.unwrap_or_default(), authority], now);
-    if told.unwrap_or_default() == combined {
+    if let Some(pem) = &authorities.clients {
+        add_certificates(&mut data, CLIENTS, pem, now);
+    }
+    if let Some(pem) = &authorities.front_proxies {
+        add_certificates(&mut data, FRONT_PROXIES, pem, now);
+        for (field, item) in REQUEST_HEADERS {
+            add_item(&mut data, field, item)?;
+        }
+    }
+    if stored.is_some_and(|stored| *stored == data) || data.is_empty() {
         return None;
     }
-    let mut data = stored.filter(|data| data.is_object()).cloned();
-    data.get_or_insert_with(|| json!({}))[FIELD] = combined.into();
     Some(json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": NAME, "namespace": NAMESPACE},
         "data": data,
     }))
+}
+
+fn add_certificates(data: &mut Map<String, Value>, field: &str, pem: &str, now: Timestamp) {
+    let told = data.get(field).and_then(Value::as_str).unwrap_or_default();
+    let combined = combine(&[told, pem], now);
+    data.insert(field.to_owned(), combined.into());
+}
+
+/// Adds an item to a list in JSON; `None` if the text there is not a list of texts.
+fn add_item(data: &mut Map<String, Value>, field: &str, item: &str) -> Option<()> {
+    let told = data.get(field).and_then(Value::as_str).unwrap_or_default();
+    let mut items: Vec<String> = match told {
+        "" => Vec::new(),
+        told => serde_json::from_str(told).ok()?,
+    };
+    if !items.iter().any(|told| told == item) {
+        items.push(item.to_owned());
+        data.insert(field.to_owned(), Value::from(items).to_string().into());
+    }
+    Some(())
 }
 
 /// The certificates of all texts, each once, without those that have expired.

@@ -24,7 +24,9 @@ use crate::{
     auth::{
         key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
     },
-    boot, crd,
+    boot,
+    client_authority::Authorities,
+    crd,
     flow_schemas::{self, matching::Flows},
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
@@ -65,6 +67,9 @@ pub struct Config {
     pub advertise: Vec<IpAddr>,
     /// Who signs clients' certificates, in PEM: told to servers that stand behind this one (kube-apiserver: `--client-ca-file`).
     pub client_authority: Option<String>,
+    /// Who signs front proxies' certificates, in PEM: told to the same servers (kube-apiserver: `--requestheader-client-ca-file`). This server
+    /// itself stands behind no front proxy: it takes no user from a request's headers.
+    pub front_proxy_authority: Option<String>,
     /// Built-in admission plugins that do not run. Without a controller that makes service accounts, as in most tests of controllers, pods
     /// are refused unless this has `ServiceAccount`.
     pub disabled_admission: DisabledPlugins,
@@ -93,6 +98,7 @@ impl Default for Config {
             service_cidr: ServiceRange::default(),
             advertise: Vec::new(),
             client_authority: None,
+            front_proxy_authority: None,
             disabled_admission: DisabledPlugins::default(),
             admission: Vec::new(),
             provided: Vec::new(),
@@ -185,7 +191,10 @@ impl ApiServer {
         let seeds = boot::Seeds {
             services: config.service_cidr,
             advertise: config.advertise,
-            client_authority: config.client_authority,
+            authorities: Authorities {
+                clients: config.client_authority,
+                front_proxies: config.front_proxy_authority,
+            },
         };
         boot::run(&server, &seeds).await;
         server.webhooks.wake();

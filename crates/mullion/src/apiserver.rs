@@ -60,6 +60,8 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     let certs = keep::authority(store.notes(), now)
         .and_then(|authority| authority.issue(now, service_ip))
         .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
+    let front_proxies = keep::front_proxy_authority(store.notes(), now)
+        .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
     let tls = Tls::from_pem(
         certs.server.cert.as_bytes(),
         certs.server.key.as_bytes(),
@@ -72,6 +74,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         tokens,
         client_authority: Some(certs.ca.clone()),
         limits: open_files::server_limits(),
+        front_proxy_authority: Some(front_proxies),
         ..Config::default()
     };
     let notes = store.notes().clone();

@@ -12,6 +12,9 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
+/// The common name of [`Authority`].
+const NAME: &str = "mullion-ca";
+
 /// Who signs the certificates of one cluster.
 pub(crate) struct Authority {
     pem: String,
@@ -36,7 +39,7 @@ impl Authority {
     pub(crate) fn generate(now: Timestamp) -> Result<Authority, rcgen::Error> {
         let key = KeyPair::generate()?;
         Ok(Authority {
-            pem: authority_params(date(now)).self_signed(&key)?.pem(),
+            pem: authority_params(date(now), NAME).self_signed(&key)?.pem(),
             key: key.serialize_pem(),
         })
     }
@@ -55,7 +58,7 @@ impl Authority {
     pub(crate) fn issue(&self, now: Timestamp, service_ip: IpAddr) -> Result<Certs, rcgen::Error> {
         let today = date(now);
         // Of its parameters only the name and the key go into what it signs.
-        let issuer = Issuer::new(authority_params(today), KeyPair::from_pem(&self.key)?);
+        let issuer = Issuer::new(authority_params(today, NAME), KeyPair::from_pem(&self.key)?);
         let mut server = params_for(today, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth);
         for address in [
             IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -100,6 +103,13 @@ impl Certs {
     }
 }
 
+/// Makes the certificate of an authority for front proxies, valid from yesterday for ten years, and forgets its key: servers behind the API server
+/// must be told of such an authority to start, but nothing here is a front proxy, so it never signs.
+pub(crate) fn front_proxy_authority(now: Timestamp) -> Result<String, rcgen::Error> {
+    let params = authority_params(date(now), "front-proxy-ca");
+    Ok(params.self_signed(&KeyPair::generate()?)?.pem())
+}
+
 fn date(now: Timestamp) -> Date {
     now.to_zoned(TimeZone::UTC).date()
 }
@@ -113,8 +123,8 @@ fn signed(params: CertificateParams, ca: &Issuer<'_, KeyPair>) -> Result<Pair, r
     })
 }
 
-fn authority_params(today: Date) -> CertificateParams {
-    let mut params = params(today, "mullion-ca", 10.years());
+fn authority_params(today: Date, common_name: &str) -> CertificateParams {
+    let mut params = params(today, common_name, 10.years());
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,

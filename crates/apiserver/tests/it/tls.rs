@@ -336,3 +336,42 @@ async fn who_signs_clients_certificates_is_told_beside_what_others_have_told() {
     let quiet = Api::new(Config::default());
     quiet.get(MAP).await.refused(404);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_signs_front_proxies_certificates_is_told_with_their_names_and_headers() {
+    const MAP: &str =
+        "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let (ours, proxies, theirs) = (Authority::new(), Authority::new(), Authority::new());
+    let server = ApiServer::new(Config {
+        client_authority: Some(ours.certificate.clone()),
+        front_proxy_authority: Some(proxies.certificate.clone()),
+        ..Config::default()
+    });
+    let api = Api::of(&server);
+    let told = |names: &str, authorities: String| {
+        json!({
+            "client-ca-file": ours.certificate,
+            "requestheader-allowed-names": names,
+            "requestheader-client-ca-file": authorities,
+            "requestheader-extra-headers-prefix": r#"["X-Remote-Extra-"]"#,
+            "requestheader-group-headers": r#"["X-Remote-Group"]"#,
+            "requestheader-username-headers": r#"["X-Remote-User"]"#,
+        })
+    };
+    let first = told(r#"["front-proxy-client"]"#, proxies.certificate.clone());
+    assert_eq!(api.get(MAP).await.ok()["data"], first);
+    let change = json!({"data": {
+        "requestheader-allowed-names": r#"["other"]"#, "requestheader-client-ca-file": theirs.certificate,
+    }});
+    api.merge(MAP, change).await.ok();
+    let both = format!("{}{}", theirs.certificate, proxies.certificate);
+    let both = told(r#"["other","front-proxy-client"]"#, both);
+    api.until(MAP, |map| map["data"] == both).await;
+    // As in kube-apiserver, a list that nobody can read stops this.
+    let broken = json!({"data": {"requestheader-allowed-names": "other", "client-ca-file": ""}});
+    let broken = api.merge(MAP, broken).await.ok()["data"].clone();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(api.get(MAP).await.ok()["data"], broken);
+    api.delete(MAP).await.ok();
+    api.until(MAP, |map| map["data"] == first).await;
+}

@@ -16,10 +16,15 @@ use mullion_apiserver::{
 };
 use mullion_cloud::sim::{Ledger, Saved};
 
-use crate::{certs::Authority, failure::Failure, up};
+use crate::{
+    certs::{self, Authority},
+    failure::Failure,
+    up,
+};
 
 const CA: &str = "pki/ca.crt";
 const CA_KEY: &str = "pki/ca.key";
+const FRONT_PROXY_CA: &str = "pki/front-proxy-ca.crt";
 const CONFIG: &str = "cluster/config";
 const FILLED: &str = "cluster/filled";
 const DEFINITIONS: &str = "cluster/definitions";
@@ -116,6 +121,16 @@ pub(crate) fn authority(notes: &Notes, now: Timestamp) -> Result<Authority, rcge
     notes.put(CA, pem.to_owned());
     notes.put(CA_KEY, key.to_owned());
     Ok(authority)
+}
+
+/// The authority for front proxies that is kept, or a new one that is kept from now on, in PEM.
+pub(crate) fn front_proxy_authority(notes: &Notes, now: Timestamp) -> Result<String, rcgen::Error> {
+    if let Some(pem) = text(notes, FRONT_PROXY_CA) {
+        return Ok(pem);
+    }
+    let pem = certs::front_proxy_authority(now)?;
+    notes.put(FRONT_PROXY_CA, pem.clone());
+    Ok(pem)
 }
 
 /// The text of the config file that the cluster was made from, empty if it was made without one; none for a new cluster.

@@ -101,6 +101,8 @@ impl Cluster {
         let certs = keep::authority(&notes, clock.now())
             .and_then(|authority| authority.issue(clock.now(), SERVICE_IP))
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
+        let front_proxies = keep::front_proxy_authority(&notes, clock.now())
+            .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
         let sources = Sources::default();
         let config = Config {
@@ -117,6 +119,7 @@ impl Cluster {
                 .map(Into::into)
                 .collect(),
             client_authority: Some(certs.ca.clone()),
+            front_proxy_authority: Some(front_proxies),
             admission: vec![Arc::new(WindowsAddresses), Arc::new(InertFields)],
             provided: sources.metrics.provided(),
             logs: Some(Arc::new(sources.logs.clone())),
