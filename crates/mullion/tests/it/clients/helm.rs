@@ -1,4 +1,5 @@
-//! helm 3 and 4: the life of a release of the chart in `tests/clients/helm`, whose pods run on Windows nodes.
+//! helm 3 and 4: the life of releases of the charts in `tests/clients/helm`: one whose pods run on Windows nodes, and one that brings what
+//! add-ons bring.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -157,4 +158,42 @@ fn release(major: &str) {
         assert_eq!(s.names(kinds), "");
     }
     assert_eq!(s.json(&["list"]), Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_chart_brings_what_a_cluster_could_have_had_already_and_takes_it_away() {
+    const BROUGHT: [&str; 3] = [
+        "apiservice.apiregistration.k8s.io/v1beta1.metrics.k8s.io",
+        "csidriver.storage.k8s.io/ebs.csi.aws.com",
+        "louver.example.com/add",
+    ];
+    let mut s = Session {
+        cluster: Cluster::start(&["--speed", "max"]),
+        program: PathBuf::new(),
+    };
+    for major in ["3", "4"] {
+        s.program = installed().join(format!("bin/helm-{major}"));
+        let wait = ["--wait", "--timeout=100s"];
+        s.helm(
+            &[
+                &["install", "add", "addons", "--create-namespace"],
+                &wait[..],
+            ]
+            .concat(),
+        );
+        s.helm(&[&["upgrade", "add", "addons"], &wait[..]].concat());
+        let there = s.names("apiservices,csidrivers,louvers");
+        assert!(BROUGHT.iter().all(|name| there.contains(name)), "{there}");
+        let service = "apiservice/v1beta1.metrics.k8s.io";
+        assert_eq!(s.value(service, "{.spec.service.name}"), "add");
+        let available = "{.status.conditions[?(@.type=='Available')].status}";
+        assert_eq!(s.value(service, available), "True");
+
+        s.helm(&[&["uninstall", "add"], &wait[..]].concat());
+        let there = s.names("apiservices,csidrivers,louvers");
+        assert!(!BROUGHT.iter().any(|name| there.contains(name)), "{there}");
+        // Metrics are served with and without an APIService.
+        let metrics = ["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"];
+        assert!(s.cluster.kubectl(&metrics).contains("NodeMetricsList"));
+    }
 }
