@@ -56,6 +56,8 @@ pub mod devices;
 pub mod field;
 mod flow_schemas;
 mod golang;
+#[cfg(test)]
+mod growth;
 pub mod http;
 pub mod kinds;
 mod limits;

@@ -4,6 +4,27 @@
 
 use serde_json::{Map, Value};
 
+/// Counts accesses to fields in tests, so that a test can tell how many steps a request takes.
+pub(crate) mod steps {
+    #[cfg(test)]
+    thread_local! {
+        static TAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+
+    /// Counts one access by this thread.
+    #[inline]
+    pub(super) fn count() {
+        #[cfg(test)]
+        TAKEN.set(TAKEN.get() + 1);
+    }
+
+    /// Returns the accesses by this thread since it began.
+    #[cfg(test)]
+    pub(crate) fn taken() -> u64 {
+        TAKEN.get()
+    }
+}
+
 /// Field access with Go's zero values.
 pub(crate) trait Tree {
     /// A string field; empty when absent.
@@ -26,16 +47,19 @@ pub(crate) trait Tree {
 
 impl Tree for Value {
     fn text(&self, field: &str) -> &str {
+        steps::count();
         self.get(field).and_then(Value::as_str).unwrap_or("")
     }
 
     fn items(&self, field: &str) -> &[Value] {
+        steps::count();
         self.get(field)
             .and_then(Value::as_array)
             .map_or(&[], Vec::as_slice)
     }
 
     fn entries(&self, field: &str) -> impl Iterator<Item = (&str, &Value)> {
+        steps::count();
         self.get(field)
             .and_then(Value::as_object)
             .into_iter()
@@ -44,14 +68,17 @@ impl Tree for Value {
     }
 
     fn flag(&self, field: &str) -> bool {
+        steps::count();
         self.get(field).and_then(Value::as_bool).unwrap_or(false)
     }
 
     fn integer(&self, field: &str) -> Option<i64> {
+        steps::count();
         self.get(field).and_then(Value::as_i64)
     }
 
     fn field(&self, field: &str) -> Option<&Value> {
+        steps::count();
         self.get(field).filter(|value| !value.is_null())
     }
 }

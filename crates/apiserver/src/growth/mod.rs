@@ -1,0 +1,244 @@
+//! What a write costs grows no faster than its body: every list and map of every built-in kind is driven through the router with n and 4n
+//! items, by every verb.
+//!
+//! Costs are counted, not timed: allocations, allocated bytes, and accesses to fields of trees ([`steps`]). A check that looks at all items
+//! for each item costs sixteen times as much for four times as many items; one that sorts costs little more than four times as much.
+
+mod places;
+
+use std::{collections::HashSet, sync::Arc};
+
+use axum::{Router, body::Body};
+use http::Request;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use self::places::{FILLINGS, Filling, Place};
+use crate::{
+    ApiServer, Config,
+    admission::User,
+    http::write,
+    kinds::tree::steps,
+    registry::Row,
+    schema::decode,
+    store::{Change, EventType, Key},
+};
+
+/// How many items there are at a place, each time four times as many.
+const COUNTS: [usize; 3] = [12, 48, 192];
+/// The last items may cost so many times as much as those before them: they are four times as many, and sorting costs a little more.
+const MOST: f64 = 7.0;
+/// Allocations, bytes and steps that are noise: tables that grow, other sentences for longer lists.
+const NOISE: [f64; 3] = [10_000.0, 2_000_000.0, 3_000.0];
+
+/// Places where each error shows the whole list, as kube-apiserver's does. A constant bounds what is shown.
+const SHOWN_WHOLE: [&str; 2] = [
+    "resourcequotas.spec.scopes",
+    "storageclasses.storage.k8s.io.allowedTopologies",
+];
+
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+
+/// The writes that are counted: the verb, what follows the collection's path, and the media type.
+const WRITES: [(&str, &str, &str); 4] = [
+    ("POST", "", "application/json"),
+    ("PUT", "/big", "application/json"),
+    ("PATCH", "/big", STRATEGIC),
+    ("PATCH", "/big", APPLY),
+];
+
+/// A server and a thread's way to it.
+struct World {
+    server: Arc<ApiServer>,
+    router: Router,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl World {
+    fn new() -> World {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let server = runtime.block_on(async { ApiServer::new(Config::default()) });
+        World {
+            router: server.router_as(User::administrator()),
+            server,
+            runtime,
+        }
+    }
+
+    /// Returns what a request costs: allocations, allocated bytes, steps.
+    fn cost(&self, (method, uri, media): (&str, &str, &str), body: &str) -> [f64; 3] {
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("content-type", media)
+            .body(Body::from(body.to_owned()))
+            .expect("the parts are valid");
+        let before = steps::taken();
+        let counted = allocation_counter::measure(|| {
+            self.runtime.block_on(async {
+                let answer = self.router.clone().oneshot(request).await;
+                let answer = answer.expect("the router answers every request");
+                let body = answer.into_body().collect().await;
+                drop(body.expect("the answer ends"));
+            });
+        });
+        let steps = steps::taken() - before;
+        [counted.count_total, counted.bytes_total, steps].map(|count| count as f64)
+    }
+
+    /// Stores an object as it is, valid or not.
+    fn store(&self, row: &Row, object: &Value) {
+        let decoded = decode::json(&row.resource.schema, object.to_string().as_bytes());
+        let mut object = decoded.expect("samples fit their types").value;
+        row.resource.behaviour.default(&mut object);
+        let draft = write::draft(row, EventType::Added, &mut object);
+        let key = Key::new(row.resource.namespaced.then_some("default"), "big");
+        let create = Change::Create(key, draft);
+        let stored = row.collection.commit(create, self.server.now());
+        let stored = self.runtime.block_on(stored);
+        stored.expect("the store takes everything");
+    }
+
+    fn forget(&self, row: &Row) {
+        let key = Key::new(row.resource.namespaced.then_some("default"), "big");
+        if let Some(old) = row.collection.get(key.as_str()) {
+            let delete = Change::Delete(old);
+            let gone = row.collection.commit(delete, self.server.now());
+            self.runtime.block_on(gone).expect("it is there");
+        }
+    }
+
+    /// Returns what each write costs with so many items at a place.
+    fn costs(&self, row: &Row, place: &Place, filling: Filling, count: usize) -> Vec<[f64; 3]> {
+        let resource = &row.resource;
+        let mut object =
+            json!({"apiVersion": resource.api_version(), "kind": &*resource.kind, "metadata": {}});
+        place.fill(&resource.schema, &mut object, count, filling);
+        let metadata = &mut object["metadata"];
+        metadata["name"] = "big".into();
+        metadata["namespace"] = resource.namespaced.then_some("default").into();
+        metadata["uid"] = Value::Null;
+        metadata["resourceVersion"] = Value::Null;
+        let sent = object.to_string();
+        object["metadata"]["uid"] = "u".into();
+        self.store(row, &object);
+        let root = match &*resource.group {
+            "" => format!("/api/{}", resource.version),
+            group => format!("/apis/{group}/{}", resource.version),
+        };
+        let namespace = match resource.namespaced {
+            true => "/namespaces/default",
+            false => "",
+        };
+        let writes = WRITES.map(|(method, below, media)| {
+            let uri = format!(
+                "{root}{namespace}/{}{below}?dryRun=All&fieldManager=growth",
+                resource.plural
+            );
+            self.cost((method, &uri, media), &sent)
+        });
+        self.forget(row);
+        writes.into()
+    }
+}
+
+/// Returns what grows too fast, in words.
+fn grown(world: &World, row: &Row, place: &Place) -> Vec<String> {
+    let mut grown = Vec::new();
+    for filling in FILLINGS {
+        let [low, few, many] = COUNTS.map(|count| world.costs(row, place, filling, count));
+        for (write, (method, _, media)) in WRITES.iter().enumerate() {
+            for (kind, what) in ["allocations", "bytes", "steps"].iter().enumerate() {
+                let costs = [low[write][kind], few[write][kind], many[write][kind]];
+                let [before, last] = [costs[1] - costs[0], costs[2] - costs[1]];
+                if last > NOISE[kind] && last > MOST * before.max(1.0) {
+                    let (kind, place) = (row.resource.qualified(), place.text());
+                    grown.push(format!(
+                        "{kind}{place}, {filling:?}, {method} {media}: {what} are {costs:?} for {COUNTS:?} items"
+                    ));
+                }
+            }
+        }
+    }
+    grown
+}
+
+/// Looks at the places whose number leaves this rest, so that two threads share the work. `GROWTH=pods.spec` looks at these places only.
+fn all_grown(rest: usize) -> Vec<String> {
+    let world = World::new();
+    let table = world.server.registry().table();
+    let only = std::env::var("GROWTH").unwrap_or_default();
+    let (mut seen, mut found, mut number) = (HashSet::new(), Vec::new(), 0);
+    for row in table.rows() {
+        let rules = &row.resource.rules;
+        if rules.transient || rules.read_only {
+            continue;
+        }
+        let places = Place::all(&row.resource.schema, &mut seen);
+        let name = |place: &Place| format!("{}{}", row.resource.qualified(), place.text());
+        let mut places = places
+            .iter()
+            .filter(|_| {
+                number += 1;
+                number % 2 == rest
+            })
+            .filter(|place| name(place).contains(&only))
+            .filter(|place| !SHOWN_WHOLE.contains(&&*name(place)))
+            .peekable();
+        // What is made once for a kind is made here.
+        if let Some(first) = places.peek() {
+            world.costs(row, first, Filling::Equal, 1);
+        }
+        found.extend(places.flat_map(|place| grown(&world, row, place)));
+    }
+    found
+}
+
+#[test]
+fn no_write_costs_more_than_its_body_times_its_logarithm() {
+    let grown: Vec<String> = std::thread::scope(|scope| {
+        let threads = [0, 1].map(|rest| scope.spawn(move || all_grown(rest)));
+        let threads = threads.into_iter();
+        threads
+            .flat_map(|thread| thread.join().expect("no request panics"))
+            .collect()
+    });
+    assert!(grown.is_empty(), "{}:\n{}", grown.len(), grown.join("\n"));
+}
+
+/// Checks that look through the items before each item are what the counts above find only with samples that reach them.
+#[test]
+fn no_code_looks_through_the_items_before_an_item() {
+    let mut folders = vec![std::path::PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/src"
+    ))];
+    let pattern =
+        regex::Regex::new(r"\[(\.\.\w*index|index \+ 1\.\.)\]").expect("the pattern is valid");
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("the sources are there") {
+            let path = entry.expect("the sources can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let (checks, _) = text
+                .split_once("#[cfg(test)]\nmod tests")
+                .unwrap_or((&text, ""));
+            let lines = checks.lines().filter(|line| pattern.is_match(line));
+            found.extend(lines.map(|line| format!("{}: {line}", path.display())));
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "keep a set of what was seen:\n{}",
+        found.join("\n")
+    );
+}
