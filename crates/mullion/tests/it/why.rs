@@ -361,7 +361,9 @@ fn pod_of(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Value {
 /// What is said of a pod of the namespace `shop` among these objects: as text with the exit code, and as data.
 fn said_of(pod: &str, items: Value) -> (String, Option<i32>, Value) {
     let is_pool = |item: &Value| item["kind"] == "NodePool";
-    let has_pools = items.as_array().is_some_and(|items| items.iter().any(is_pool));
+    let has_pools = items
+        .as_array()
+        .is_some_and(|items| items.iter().any(is_pool));
     let state = file(&json!({"kind": "List", "items": items}).to_string());
     let args = ["--state", path(&state), "-n", "shop", "pod", pod];
     let text = why(&args, String::new());
