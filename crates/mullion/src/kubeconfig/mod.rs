@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing that Mullion did not write is replaced or removed. Every cluster, user and context that Mullion writes carries the
 //! extension [`entries::MARK`], which kubectl keeps; a file is Mullion's when it holds nothing else. What leads to a running cluster stays
-//! too. [`file`] reads and writes, [`entries`] knows what is in a file.
+//! too. [`mod@file`] reads and writes, [`entries`] knows what is in a file.
 
 mod entries;
 mod file;

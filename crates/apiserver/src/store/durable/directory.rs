@@ -1,7 +1,7 @@
 //! A directory that one process at a time uses: the file of the database, those of the journal, a lock, and who may read them.
 //!
 //! The lock is held until the [`Directory`] is released or dropped, and the system takes it back from a process that dies. A new database gets its
-//! name only when it is whole, so a crash while it is made leaves none; then the lock file says that a cluster is kept ([`super::folder_state`]).
+//! name only when it is whole, so a crash while it is made leaves none; then the lock file says that a cluster is kept ([`super::folder_state()`]).
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},

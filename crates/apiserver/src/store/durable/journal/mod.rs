@@ -2,7 +2,7 @@
 //!
 //! The journal has two files of [`block`]s. While entries go to one, those of the other are folded into the tables ([`super::folder`]);
 //! then they change places. The numbers of entries grow by one and never come twice, so after a crash the entries that are not in the
-//! tables yet are found by their numbers, in whichever file they are ([`recover`]). Each file begins with a mark that says up to which
+//! tables yet are found by their numbers, in whichever file they are ([`mod@recover`]). Each file begins with a mark that says up to which
 //! number entries were acknowledged; it is brought up to date when writes pause, and with a group every now and then.
 
 mod block;
