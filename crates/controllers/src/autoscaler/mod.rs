@@ -160,7 +160,7 @@ impl Controller {
         let able = "the HPA controller was able to get the target's current scale";
         self.say(look, "AbleToScale", true, ("SucceededGetScale", able));
         let mut history = self.history(key);
-        history.begin(target.replicas(), self.context.clock.now());
+        history.begin(target.replicas(), self.context.clock.steady());
         let scaled = self
             .scale(key, autoscaler, target, &mut history, look)
             .await;
@@ -204,7 +204,7 @@ impl Controller {
             self.recorder
                 .normal(autoscaler, "SuccessfulRescale", message);
             let behavior = autoscaler.spec.behavior.as_ref();
-            history.scaled(behavior, current, wanted, self.context.clock.now());
+            history.scaled(behavior, current, wanted, self.context.clock.steady());
         }
         look.replicas = (current, wanted);
         Ok(Scaled { rescaled, trouble })
@@ -253,7 +253,7 @@ impl Controller {
             Ordering::Less => "All metrics below target".to_owned(),
             Ordering::Equal => String::new(),
         };
-        let outcome = history.judge(&bounds, current, wish, self.context.clock.now());
+        let outcome = history.judge(&bounds, current, wish, self.context.clock.steady());
         self.say(look, "AbleToScale", true, outcome.able);
         let (limited, why) = outcome.limited;
         self.say(look, "ScalingLimited", limited, why);

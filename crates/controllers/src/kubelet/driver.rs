@@ -4,6 +4,9 @@
 //! it decides goes to [`super::writer`]. A node beats every 10 s: it renews its lease, and writes its status when
 //! something changed or five minutes have passed.
 //!
+//! What is waited for is measured by the clock's steady time, what is stamped by its wall time: leases are renewed every 10 s whatever
+//! the wall clock does.
+//!
 //! Invariant: nothing here waits for the API server, so one slow write never delays another node; and no timer is set
 //! for a moment that is not ahead, so that a round over what is due ends whatever a node asks for.
 
@@ -131,7 +134,7 @@ impl Driver {
             let sleep = self
                 .timers
                 .next()
-                .map(|at| until(at, self.context.clock.now()));
+                .map(|at| until(at, self.context.clock.steady()));
             tokio::select! {
                 biased;
                 Some(machine) = machines.recv() => self.machine(machine),
@@ -145,8 +148,9 @@ impl Driver {
                 }
                 () = tokio::time::sleep(sleep.unwrap_or_default()), if sleep.is_some() => {}
             }
+            let waited = self.context.clock.steady();
             let now = self.context.clock.now();
-            while let Some(timer) = self.timers.pop_due(now) {
+            while let Some(timer) = self.timers.pop_due(waited) {
                 self.due(timer, now);
             }
         }
@@ -168,8 +172,9 @@ impl Driver {
         if self.nodes.contains_key(&name) {
             return;
         }
-        let network_up_at = self.options.pace.after(now, network_delay(&facts));
-        let readiness = if network_up_at <= now {
+        let waited = self.context.clock.steady();
+        let network_up_at = self.options.pace.after(waited, network_delay(&facts));
+        let readiness = if network_up_at <= waited {
             Readiness::Ready
         } else {
             Readiness::NetworkNotReady
@@ -192,7 +197,7 @@ impl Driver {
             (readiness != Readiness::Ready).then_some(network_up_at),
         );
         let recorder = self.context.recorder_on("kubelet", &name);
-        let kubelet = Kubelet::new(host, facts, readiness, recorder, now);
+        let kubelet = Kubelet::new(host, facts, readiness, recorder, (now, waited));
         kubelet.record_start();
         self.nodes.insert(Arc::clone(&name), kubelet);
         if let Some(node) = self.context.informers.nodes.get("", &name) {
@@ -346,7 +351,11 @@ impl Driver {
         else {
             return;
         };
-        let wake = step.wake.map(|at| ahead(at, now, name, uid));
+        let waited = self.context.clock.steady();
+        let wake = step.wake.map(|at| {
+            let left = ahead(at, now, name, uid).duration_since(now);
+            waited.saturating_add(left).unwrap_or(Timestamp::MAX)
+        });
         let timer = Timer::Pod(Arc::clone(name), Arc::clone(sim.uid()));
         self.timers.set(timer, wake);
         let pod = sim.pod();
@@ -384,8 +393,9 @@ impl Driver {
 
     /// Writes the node's status if it is due.
     fn report(&mut self, name: &str, now: Timestamp) {
+        let waited = self.context.clock.steady();
         let kubelet = self.nodes.get_mut(name);
-        if let Some(write) = kubelet.and_then(|kubelet| kubelet.report(now)) {
+        if let Some(write) = kubelet.and_then(|kubelet| kubelet.report(now, waited)) {
             self.writers.send(write);
         }
     }
@@ -395,8 +405,8 @@ impl Driver {
         let Some(kubelet) = self.nodes.get(name) else {
             return;
         };
-        self.timers
-            .set(Timer::Beat(Arc::clone(name)), Some(next_beat(name, now)));
+        let next = next_beat(name, self.context.clock.steady());
+        self.timers.set(Timer::Beat(Arc::clone(name)), Some(next));
         let Some(node) = kubelet.node.as_ref().filter(|_| kubelet.talking) else {
             return;
         };

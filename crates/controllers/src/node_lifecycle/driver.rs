@@ -90,11 +90,11 @@ impl Driver {
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut received = Vec::new();
         loop {
-            let now = self.context.clock.now();
+            let waited = self.context.clock.steady();
             let sleep = self
                 .evictor
                 .next()
-                .map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+                .map(|at| Duration::try_from(at.duration_since(waited)).unwrap_or_default());
             tokio::select! {
                 _ = inputs.recv_many(&mut received, 1024) => {
                     for input in received.drain(..) {
@@ -104,14 +104,14 @@ impl Driver {
                 _ = round.tick() => self.round(),
                 () = tokio::time::sleep(sleep.unwrap_or_default()), if sleep.is_some() => {}
             }
-            self.evictor.evict_due(self.context.clock.now());
+            self.evictor.evict_due(self.context.clock.steady());
         }
     }
 
     fn input(&mut self, input: Input) {
-        let now = self.context.clock.now();
+        let (now, waited) = (self.context.clock.now(), self.context.clock.steady());
         match input {
-            Input::Node(node) => self.observe(node, now),
+            Input::Node(node) => self.observe(node, now, waited),
             Input::NodeGone(node) => {
                 let name = node.name_any();
                 self.nodes.remove(&name);
@@ -120,14 +120,14 @@ impl Driver {
             }
             Input::Lease(name, renewal) => {
                 if let Some(watched) = self.nodes.get_mut(&name) {
-                    watched.signs.observe_lease(renewal.as_ref(), now);
+                    watched.signs.observe_lease(renewal.as_ref(), waited);
                 }
             }
             Input::Pod(pod) => {
                 if let Some(watched) = self.nodes.get(pods::node_name(&pod)) {
                     let taints = evicting_taints(&watched.node);
                     if !taints.is_empty() {
-                        self.evictor.consider(&pod, &taints, now);
+                        self.evictor.consider(&pod, &taints, waited);
                     }
                 }
             }
@@ -143,7 +143,8 @@ impl Driver {
         }
     }
 
-    fn observe(&mut self, node: Arc<Node>, now: Timestamp) {
+    /// Takes a node as it is; `now` is what is stamped, `waited` is what silence and patience are measured by.
+    fn observe(&mut self, node: Arc<Node>, now: Timestamp, waited: Timestamp) {
         let name = node.name_any();
         let before = self
             .nodes
@@ -152,14 +153,14 @@ impl Driver {
         let after = evicting_taints(&node);
         match self.nodes.get_mut(&name) {
             Some(watched) => {
-                watched.signs.observe_node(&node, now);
+                watched.signs.observe_node(&node, waited);
                 watched.node = Arc::clone(&node);
             }
             None => {
                 let message = format!("Node {name} event: Registered Node {name} in Controller");
                 self.recorder.normal(&*node, "RegisteredNode", message);
-                let mut signs = Signs::first_seen(now);
-                signs.observe_node(&node, now);
+                let mut signs = Signs::first_seen(waited);
+                signs.observe_node(&node, waited);
                 let ready = Ready::of(&node);
                 let watched = Watched {
                     node: Arc::clone(&node),
@@ -176,7 +177,7 @@ impl Driver {
         self.mend(&name, now);
         if before.unwrap_or_default() != after {
             for pod in self.context.informers.pods.by_index(BY_NODE, &name) {
-                self.evictor.consider(&pod, &after, now);
+                self.evictor.consider(&pod, &after, waited);
             }
         }
     }
@@ -231,14 +232,14 @@ impl Driver {
 
     /// The five-second round: silence, zones, the cloud.
     fn round(&mut self) {
-        let now = self.context.clock.now();
+        let (now, waited) = (self.context.clock.now(), self.context.clock.steady());
         let names: Vec<_> = self.nodes.keys().cloned().collect();
         for name in &names {
             let Some(watched) = self.nodes.get_mut(name) else {
                 continue;
             };
             if !watched.writing
-                && watched.signs.is_silent(&watched.node, now)
+                && watched.signs.is_silent(&watched.node, waited)
                 && let Some(conditions) = silenced(&watched.node, now)
             {
                 watched.writing = true;
@@ -247,7 +248,7 @@ impl Driver {
                 self.writer.node(name.clone(), patch, Part::Status);
             }
         }
-        let verdicts = self.verdicts(now);
+        let verdicts = self.verdicts(waited);
         for (name, verdict) in &verdicts {
             let Some(watched) = self.nodes.get_mut(name) else {
                 continue;
@@ -270,7 +271,7 @@ impl Driver {
         }
     }
 
-    fn verdicts(&mut self, now: Timestamp) -> BTreeMap<String, Evict> {
+    fn verdicts(&mut self, waited: Timestamp) -> BTreeMap<String, Evict> {
         let members: Vec<_> = self
             .nodes
             .iter()
@@ -281,7 +282,7 @@ impl Driver {
                 awaits_eviction: marks::awaits_eviction(&watched.node),
             })
             .collect();
-        self.zones.round(&members, now)
+        self.zones.round(&members, waited)
     }
 }
 

@@ -71,7 +71,8 @@ impl Signs {
     /// Looks for a renewed lease.
     pub fn observe_lease(&mut self, renewal: Option<&MicroTime>, now: Timestamp) {
         if let Some(renewal) = renewal
-            && self.renewal.as_ref().is_none_or(|known| known < renewal)
+            // Not only a later one: the kubelet's clock may have been set back.
+            && self.renewal.as_ref() != Some(renewal)
         {
             self.renewal = Some(renewal.clone());
             self.last_sign = now;

@@ -97,7 +97,7 @@ impl Scheduler {
         }
         let mut backoff = tokio::time::interval(BACKOFF_CHECK);
         backoff.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut stale_at = self.context.clock.now();
+        let mut stale_at = self.context.clock.steady();
         let mut received = Vec::new();
         loop {
             if self.queue.has_work() {
@@ -119,7 +119,7 @@ impl Scheduler {
                     self.input(input);
                 }
             }
-            let now = self.context.clock.now();
+            let now = self.context.clock.steady();
             self.tell_news(now);
             self.queue.flush_backoff(now);
             if now >= stale_at {
@@ -130,7 +130,7 @@ impl Scheduler {
     }
 
     fn input(&mut self, input: Input) {
-        let now = self.context.clock.now();
+        let now = self.context.clock.steady();
         match input {
             Input::Pending(pod) => self.queue.set(pod, now),
             Input::Settled(pod) => self.queue.remove(&pod),
@@ -161,6 +161,7 @@ impl Scheduler {
             },
             Input::NotEvicted(pod) => self.queue.activate(&key(&pod)),
             Input::Wrote(claim) => {
+                let now = self.context.clock.now();
                 self.state
                     .with(|state| state.wrote_resource_claim(&claim, now));
             }
@@ -241,7 +242,7 @@ impl Scheduler {
                 .map(|(entry, seed)| round.decide(&entry.pod, seed))
                 .collect()
         });
-        let now = self.context.clock.now();
+        let now = self.context.clock.steady();
         for (entry, verdict) in entries.into_iter().zip(verdicts) {
             match verdict {
                 Verdict::Bind { node, reserved } => self.writers.send(Write::Bind {

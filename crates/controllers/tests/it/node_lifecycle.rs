@@ -1,17 +1,23 @@
 //! The node lifecycle: silent nodes, taints that evict, nodes whose instance is gone.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use k8s_openapi::api::core::v1::Pod;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::Api;
 use mullion_api::eksctl::KubernetesVersion;
 use mullion_cloud::sim::{Config, SimulatedEc2};
 use mullion_controllers::{
+    Clock,
     kubelet::{driver::Machine, pace::Pace},
     node_lifecycle, scheduler,
 };
 use serde_json::json;
 
-use crate::world::{World, node_condition, pod};
+use crate::{
+    served,
+    world::{World, node_condition, pod},
+};
 
 async fn world() -> World {
     let world = World::new(Pace::INSTANT).await;
@@ -274,4 +280,47 @@ async fn cordoning_sets_the_unschedulable_taint_and_uncordoning_takes_it_away() 
             (!world.node_taints(&node).contains(&taint)).then_some(())
         })
         .await;
+}
+
+/// A machine that slept for a night, and one whose clock was set back.
+#[tokio::test(start_paused = true)]
+async fn a_jump_of_the_wall_clock_moves_stamps_and_silences_no_node() {
+    let skew = Arc::new(Mutex::new(SignedDuration::ZERO));
+    let machine = served::clock();
+    let wall = {
+        let (machine, skew) = (machine.clone(), Arc::clone(&skew));
+        move || machine.now() + *skew.lock().expect("nobody panics with it")
+    };
+    let world = World::by(Clock::following(wall.clone()), Pace::INSTANT).await;
+    scheduler::start(&world.context, true);
+    node_lifecycle::start(&world.context, None);
+    let name = world.linux_node().await;
+    let leases: Api<Lease> = Api::namespaced(world.context.client.clone(), "kube-node-lease");
+    let renewed = async || -> Timestamp {
+        let lease = leases.get(&name).await.expect("a lease");
+        let renewed = lease.spec.and_then(|spec| spec.renew_time);
+        renewed.expect("it was renewed").0
+    };
+    world.create::<Pod>(pod("early", "nginx:1.27")).await;
+    world.until_running("early").await;
+    world.pass(30).await;
+    for hours in [9, -5] {
+        *skew.lock().expect("nobody panics with it") += SignedDuration::from_hours(hours);
+        for _ in 0..20 {
+            world.pass(10).await;
+            let node = world.context.informers.nodes.get("", &name);
+            let node = node.expect("it is there");
+            assert_eq!(node_condition(&node, "Ready").as_deref(), Some("True"));
+            assert_eq!(world.node_taints(&name), Vec::<String>::new());
+            // Renewed by the wall clock, every ten seconds.
+            let age = wall().duration_since(renewed().await).as_secs();
+            assert!((0..=10).contains(&age), "{age} s after {hours} h");
+        }
+        let name = format!("after-{}", hours.abs());
+        let made: Pod = world.create(pod(&name, "nginx:1.27")).await;
+        let made = made.metadata.creation_timestamp.expect("it is stamped");
+        assert_eq!(made.0.as_second(), wall().as_second());
+        world.until_running(&name).await;
+    }
+    assert!(world.pod("early").is_some());
 }

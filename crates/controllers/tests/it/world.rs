@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use mullion_controllers::{
-    Context,
+    Clock, Context,
     kubelet::{
         addresses::Addresses,
         driver::{self, Machine, Options},
@@ -42,7 +42,12 @@ pub(crate) struct World {
 impl World {
     /// An API server and simulated kubelets at `pace`; no nodes, no other controllers.
     pub(crate) async fn new(pace: Pace) -> Self {
-        let context = served::context();
+        Self::by(served::clock(), pace).await
+    }
+
+    /// The same, with a clock of its own.
+    pub(crate) async fn by(clock: Clock, pace: Pace) -> Self {
+        let context = served::context_by(clock, Vec::new());
         let machines = start_kubelets(&context, pace);
         let world = Self {
             context,

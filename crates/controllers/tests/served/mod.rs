@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::Client;
 use mullion_apiserver::{ApiServer, Config, admission::User, provided::Provided};
 use mullion_controllers::{Clock, Context};
@@ -17,8 +16,16 @@ pub(crate) fn context() -> Context {
 
 /// The same with more resources, which the test answers for.
 pub(crate) fn context_with(provided: Vec<Provided>) -> Context {
-    let epoch: Timestamp = "2026-01-27T10:00:00Z".parse().expect("a timestamp");
-    let clock = Clock::starting_at(epoch);
+    context_by(clock(), provided)
+}
+
+/// A clock as clusters of tests have it.
+pub(crate) fn clock() -> Clock {
+    Clock::starting_at("2026-01-27T10:00:00Z".parse().expect("a timestamp"))
+}
+
+/// A fresh API server whose time is told by a clock.
+pub(crate) fn context_by(clock: Clock, provided: Vec<Provided>) -> Context {
     let stamps = clock.clone();
     let server = ApiServer::new(Config {
         clock: Arc::new(move || stamps.now()),

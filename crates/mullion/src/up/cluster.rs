@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use kube::Client;
 use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User, store::Notes};
@@ -90,7 +89,7 @@ impl Cluster {
     /// Starts everything. Nodes may still boot when it returns.
     pub(crate) async fn start(mut plan: Plan) -> Result<Cluster, Failure> {
         let began = Instant::now();
-        let clock = Clock::starting_at(Timestamp::now());
+        let clock = Clock::system();
         let store = keep::open(plan.directory.as_deref(), plan.fresh, clock.now())?;
         let notes = store.notes().clone();
         plan.go_on(&notes)?;

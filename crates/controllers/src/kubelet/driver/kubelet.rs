@@ -37,6 +37,7 @@ pub(super) struct Kubelet {
     pub(super) talking: bool,
     pub(super) readiness: Readiness,
     recorder: Recorder,
+    /// In steady time.
     reported_at: Timestamp,
     reported_images: usize,
     reported: Readiness,
@@ -54,13 +55,13 @@ pub(super) fn network_delay(facts: &NodeFacts) -> SignedDuration {
 }
 
 impl Kubelet {
-    /// The kubelet of a machine that has booted, registering now.
+    /// The kubelet of a machine that has booted, registering now; `now` is the wall time and the steady time.
     pub(super) fn new(
         host: Host,
         facts: Arc<NodeFacts>,
         readiness: Readiness,
         recorder: Recorder,
-        now: Timestamp,
+        (now, waited): (Timestamp, Timestamp),
     ) -> Self {
         Self {
             reported_images: host.images().count(now),
@@ -70,7 +71,7 @@ impl Kubelet {
             talking: true,
             readiness,
             recorder,
-            reported_at: now,
+            reported_at: waited,
             reported: readiness,
             compared: None,
         }
@@ -87,12 +88,12 @@ impl Kubelet {
     }
 
     /// The write of the node's status, if something in it changed, whoever changed it, or it is old. Nothing is compared while the node
-    /// is the one that was compared before.
-    pub(super) fn report(&mut self, now: Timestamp) -> Option<Write> {
+    /// is the one that was compared before. The report's age is measured by `waited`, the steady time.
+    pub(super) fn report(&mut self, now: Timestamp, waited: Timestamp) -> Option<Write> {
         let node = self.node.clone().filter(|_| self.talking)?;
         let images = self.host.images().count(now);
         let turned = self.readiness != self.reported;
-        let old = now.duration_since(self.reported_at) >= STATUS_REPORT;
+        let old = waited.duration_since(self.reported_at) >= STATUS_REPORT;
         let compared = self.compared.as_ref();
         let compared = compared.is_some_and(|compared| Arc::ptr_eq(compared, &node));
         if compared && !turned && !old && images == self.reported_images {
@@ -116,7 +117,7 @@ impl Kubelet {
         }
         // Whatever is written, the heartbeats go with it.
         status.insert("conditions".to_owned(), json!(wanted.conditions));
-        self.reported_at = now;
+        self.reported_at = waited;
         Some(Write::NodeStatus {
             name: self.facts.name.clone(),
             status: status.into(),
