@@ -8,6 +8,7 @@ mod lean_pod;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::v1::Job,
+    coordination::v1::Lease,
     core::v1::{
         Container, ContainerStatus, Endpoints, Namespace, Node, PersistentVolume,
         PersistentVolumeClaim, Pod, ReplicationController, Service, ServiceAccount,
@@ -50,6 +51,8 @@ pub struct Informers {
     pub pods: Informer<Pod>,
     /// Nodes.
     pub nodes: Informer<Node>,
+    /// Leases. Every node renews one each ten seconds, so nobody may watch them a second time.
+    pub leases: Informer<Lease>,
     /// Namespaces.
     pub namespaces: Informer<Namespace>,
     /// Deployments.
@@ -135,6 +138,7 @@ impl Informers {
                 shutdown.clone(),
             ),
             nodes: plain(client, tasks, shutdown),
+            leases: plain(client, tasks, shutdown),
             namespaces: plain(client, tasks, shutdown),
             deployments: plain(client, tasks, shutdown),
             replica_sets: Informer::new(

@@ -64,6 +64,7 @@ async fn watch_shared(context: &Context, shared: &Shared) {
     let informers = &context.informers;
     watch_typed(&informers.pods, shared).await;
     watch_typed(&informers.nodes, shared).await;
+    watch_typed(&informers.leases, shared).await;
     watch_typed(&informers.namespaces, shared).await;
     watch_typed(&informers.deployments, shared).await;
     watch_typed(&informers.replica_sets, shared).await;
@@ -75,9 +76,10 @@ async fn watch_shared(context: &Context, shared: &Shared) {
     watch_typed(&informers.pod_disruption_budgets, shared).await;
 }
 
-const SHARED: [(&str, &str); 11] = [
+const SHARED: [(&str, &str); 12] = [
     ("", "Pod"),
     ("", "Node"),
+    ("coordination.k8s.io", "Lease"),
     ("", "Namespace"),
     ("apps", "Deployment"),
     ("apps", "ReplicaSet"),

@@ -450,4 +450,26 @@ mod tests {
             assert!(next_beat("ip-10-0-1-9", now) > now);
         }
     }
+
+    #[test]
+    fn nodes_beat_every_ten_seconds_in_ten_groups() {
+        let now = Timestamp::from_millisecond(100_321).expect("within range");
+        let mut groups = std::collections::BTreeMap::new();
+        for number in 0..500 {
+            let (net, host) = (number / 200, number % 200);
+            let name = format!("ip-10-0-{net}-{host}.us-west-2.compute.internal");
+            let first = next_beat(&name, now);
+            assert!(first.duration_since(now) <= SignedDuration::from_secs(10));
+            assert_eq!(
+                next_beat(&name, first),
+                first + SignedDuration::from_secs(10)
+            );
+            *groups.entry(first).or_insert(0) += 1;
+        }
+        assert_eq!(groups.len(), 10);
+        assert!(
+            groups.values().all(|nodes| (25..100).contains(nodes)),
+            "{groups:?}"
+        );
+    }
 }

@@ -1,12 +1,14 @@
 //! What simulated kubelets send to the API server.
 //!
 //! A fixed number of writers share the pods by uid, so that the writes of one pod keep their order while many pods
-//! proceed at once. Responses are not decoded: the informer brings the outcome.
+//! proceed at once. Leases, which are renewed in groups, have a writer of their own that sends a whole group at once. Responses are not
+//! decoded: the informer brings the outcome.
 //!
 //! Invariant: a status write carries the pod's uid, so it can never land on a successor of the same name.
 
 use std::{sync::Arc, time::Duration};
 
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kube::{
     Api, Client, Error, ResourceExt,
@@ -25,6 +27,9 @@ use crate::{Context, pods, unread};
 
 /// Number of writers.
 const WRITERS: usize = 16;
+
+/// How many leases are renewed at once.
+const RENEWALS: usize = 64;
 
 /// Pause before a write that failed for a passing reason is repeated.
 const RETRY: Duration = Duration::from_millis(500);
@@ -59,53 +64,66 @@ pub(super) enum Write {
 #[derive(Clone, Debug)]
 pub(super) struct Writers {
     queues: Arc<[mpsc::UnboundedSender<Write>]>,
+    renewals: mpsc::UnboundedSender<Write>,
 }
 
 impl Writers {
     pub(super) fn start(context: &Context) -> Self {
-        let queue = |_| {
+        let queue = |at_once| {
             let (sender, receiver) = mpsc::unbounded_channel();
             let (client, shutdown) = (context.client.clone(), context.shutdown.clone());
             context.tasks.spawn(async move {
-                shutdown.run_until_cancelled(drain(client, receiver)).await;
+                let drained = drain(client, receiver, at_once);
+                shutdown.run_until_cancelled(drained).await;
             });
             sender
         };
         Self {
-            queues: (0..WRITERS).map(queue).collect(),
+            queues: (0..WRITERS).map(|_| queue(1)).collect(),
+            renewals: queue(RENEWALS),
         }
     }
 
     pub(super) fn send(&self, write: Write) {
-        let key = match &write {
+        // A queue is closed only when the process stops, and then nothing needs to be written.
+        let _ = self.queue(&write).send(write);
+    }
+
+    fn queue(&self, write: &Write) -> &mpsc::UnboundedSender<Write> {
+        let key = match write {
             Write::Status { pod, .. } | Write::Delete { pod } => {
                 pod.metadata.uid.as_deref().unwrap_or_default()
             }
-            Write::Register { facts, .. } | Write::Renew { facts, .. } => &facts.name,
+            Write::Register { facts, .. } => &facts.name,
             Write::NodeStatus { name, .. } => name,
+            Write::Renew { .. } => return &self.renewals,
         };
         let slot = key.bytes().fold(0usize, |hash, byte| {
             hash.wrapping_mul(31).wrapping_add(usize::from(byte))
         });
-        // A queue is closed only when the process stops, and then nothing needs to be written.
-        let _ = self.queues[slot % self.queues.len()].send(write);
+        &self.queues[slot % self.queues.len()]
     }
 }
 
-async fn drain(client: Client, mut queue: mpsc::UnboundedReceiver<Write>) {
-    while let Some(write) = queue.recv().await {
-        loop {
-            match carry_out(&client, &write).await {
-                Ok(()) => break,
-                // Gone, replaced by another object, or refused for good: writing it again cannot help.
-                Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
-                    tracing::debug!(%status, ?write, "kubelet write refused");
-                    break;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "kubelet write failed, repeating it");
-                    tokio::time::sleep(RETRY).await;
-                }
+/// Carries out what comes through a queue, so many writes at once, in the order in which they came if it is one.
+async fn drain(client: Client, mut queue: mpsc::UnboundedReceiver<Write>, at_once: usize) {
+    let writes = stream::poll_fn(|task| queue.poll_recv(task));
+    let done = writes.for_each_concurrent(at_once, |write| until_done(&client, write));
+    done.await;
+}
+
+async fn until_done(client: &Client, write: Write) {
+    loop {
+        match carry_out(client, &write).await {
+            Ok(()) => return,
+            // Gone, replaced by another object, or refused for good: writing it again cannot help.
+            Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
+                tracing::debug!(%status, ?write, "kubelet write refused");
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "kubelet write failed, repeating it");
+                tokio::time::sleep(RETRY).await;
             }
         }
     }

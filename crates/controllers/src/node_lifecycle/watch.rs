@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use k8s_openapi::{
-    api::{
-        coordination::v1::Lease,
-        core::v1::{Node, Pod, Toleration},
-    },
+    api::core::v1::{Node, Pod, Toleration},
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use tokio::sync::mpsc;
 
-use crate::{Change, Context, Informer, pods};
+use crate::{Change, Context, kubelet::node::LEASE_NAMESPACE, pods};
 
 /// Something the loop reacts to.
 #[derive(Debug)]
@@ -57,12 +54,11 @@ pub(super) fn start(context: &Context, inputs: &mpsc::UnboundedSender<Input>) {
         };
         let _ = tx.send(input);
     });
-    let leases: Api<Lease> = Api::namespaced(context.client.clone(), "kube-node-lease");
-    let leases = Informer::new(leases, &[], context.tasks.clone(), context.shutdown.clone());
     let tx = inputs.clone();
-    leases.on_change(move |change| {
-        if !change.is_deleted() {
-            let lease = change.object();
+    context.informers.leases.on_change(move |change| {
+        let lease = change.object();
+        let is_of_a_node = lease.metadata.namespace.as_deref() == Some(LEASE_NAMESPACE);
+        if is_of_a_node && !change.is_deleted() {
             let renewal = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
             let _ = tx.send(Input::Lease(lease.name_any(), renewal));
         }

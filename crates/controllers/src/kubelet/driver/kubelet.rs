@@ -23,6 +23,9 @@ use crate::{
 
 /// A kubelet renews its lease and computes its status this often.
 const BEAT: SignedDuration = SignedDuration::from_secs(10);
+/// Nodes beat in groups, at the same moment of every round, this far apart: what a group writes goes through the API server and its watches
+/// together, which costs less than half of what as many lone writes do.
+const GROUP: SignedDuration = SignedDuration::from_secs(1);
 /// An unchanged status is written this often.
 const STATUS_REPORT: SignedDuration = SignedDuration::from_secs(300);
 /// From the kubelet's start until the network plugin is up, at pace 1.
@@ -197,12 +200,13 @@ pub(super) fn is_ready(node: &Node) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The next round of the node, each node at a moment of its own, so that a thousand nodes do not beat at once.
+/// The next round of the node. Nodes are spread over the groups, so that a thousand nodes do not beat at once.
 pub(super) fn next_beat(name: &str, now: Timestamp) -> Timestamp {
-    let beat_ms = BEAT.as_millis() as i64;
-    let phase = name
+    let (beat_ms, group_ms) = (BEAT.as_millis() as i64, GROUP.as_millis() as i64);
+    let hash = name
         .bytes()
         .fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % beat_ms);
+    let phase = hash - hash % group_ms;
     let passed = (now.as_millisecond() - phase).rem_euclid(beat_ms);
     now.saturating_add(SignedDuration::from_millis(beat_ms - passed))
         .unwrap_or(Timestamp::MAX)
