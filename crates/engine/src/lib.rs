@@ -26,6 +26,7 @@
 //! - [`disrupt`]: whether a node can go.
 //! - [`remedy`]: [`Cluster::remedies`], the smallest change that would place a pod.
 //! - [`scenario`]: the loads it is measured under.
+//! - [`ip`]: the addresses of a Windows node's network interface.
 //! - [`windows`]: builds, and which image build runs on which host build.
 //!
 //! Architecture invariant: no clock, IO, async, threads or randomness of its own; maps are never seeded at random;
@@ -43,6 +44,7 @@ mod error;
 pub mod explain;
 mod filter;
 mod intern;
+pub mod ip;
 mod labels;
 pub mod model;
 pub mod preempt;

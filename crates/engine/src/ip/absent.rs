@@ -1,0 +1,83 @@
+//! Addresses that EC2 does not have on the interface, and that must not go to any pod when they come back too soon.
+
+use core::net::Ipv4Addr;
+
+use super::cidr::Cidr;
+use super::event::PodUid;
+
+/// Addresses that are not on the interface although a pod has them, or had them a short time ago.
+#[derive(Clone, Debug, Default)]
+pub struct Absent {
+    lost: Vec<Lost>,
+    resting: Vec<(Ipv4Addr, u64)>,
+}
+
+/// An address that a pod has and the interface has not.
+#[derive(Clone, Debug)]
+struct Lost {
+    pod: PodUid,
+    address: Cidr,
+    /// Whether the pod heard of it.
+    told: bool,
+}
+
+impl Absent {
+    /// Notes that `pod` has `address`, which is not on the interface.
+    pub(super) fn lose(&mut self, pod: PodUid, address: Cidr) {
+        let told = false;
+        self.lost.push(Lost { pod, address, told });
+    }
+
+    /// Notes that `ip` was released and may not be given to a pod before `until`.
+    pub(super) fn rest(&mut self, ip: Ipv4Addr, until: u64) {
+        self.resting.push((ip, until));
+    }
+
+    /// Returns the pod that has `ip`, which is on the interface now, and forgets about it.
+    pub(super) fn reclaim(&mut self, ip: Ipv4Addr) -> Option<PodUid> {
+        let at = self.lost.iter().position(|lost| lost.address.ip == ip)?;
+        Some(self.lost.remove(at).pod)
+    }
+
+    /// Returns until when `ip`, which is on the interface now, has to rest.
+    pub(super) fn resting(&self, ip: Ipv4Addr, now: u64) -> Option<u64> {
+        let times = self.resting.iter().filter(|(resting, _)| *resting == ip);
+        times
+            .map(|(_, until)| *until)
+            .max()
+            .filter(|until| *until > now)
+    }
+
+    /// Returns the address that `pod` has and the interface has not.
+    pub(super) fn of(&self, pod: &PodUid) -> Option<Cidr> {
+        let lost = self.lost.iter().find(|lost| lost.pod == *pod)?;
+        Some(lost.address)
+    }
+
+    /// Forgets a pod that is gone: its address rests until `until`, should it come back.
+    pub(super) fn release(&mut self, pod: &PodUid, until: u64) {
+        if let Some(at) = self.lost.iter().position(|lost| lost.pod == *pod) {
+            let lost = self.lost.remove(at);
+            self.rest(lost.address.ip, until);
+        }
+    }
+
+    /// Returns what pods have lost and have not heard of yet, and takes it as told.
+    pub(super) fn untold(&mut self) -> impl Iterator<Item = (PodUid, Cidr)> {
+        let untold = self.lost.iter_mut().filter(|lost| !lost.told);
+        untold.map(|lost| {
+            lost.told = true;
+            (lost.pod.clone(), lost.address)
+        })
+    }
+
+    /// Returns the pods whose address is not on the interface.
+    pub fn lost(&self) -> impl Iterator<Item = (&PodUid, Cidr)> {
+        self.lost.iter().map(|lost| (&lost.pod, lost.address))
+    }
+
+    /// Forgets addresses that have rested.
+    pub(super) fn prune(&mut self, now: u64) {
+        self.resting.retain(|(_, until)| *until > now);
+    }
+}

@@ -1,0 +1,167 @@
+//! Which call to EC2 comes next, and when the interface wants to be woken.
+//!
+//! One call of each kind is under way at most, and nothing else is begun while a listing is due or under way, so that a
+//! listing can be compared with the pools.
+
+use super::backoff::Backoff;
+use super::cidr::{Cidr, Kind};
+use super::event::{Call, Failure};
+use super::interface::Interface;
+use super::pool::Step;
+
+/// The calls under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls {
+    pub(super) assign: Option<(Kind, u32)>,
+    pub(super) give_back: Option<(Kind, Vec<Cidr>)>,
+    /// When the listing under way began.
+    pub(super) list: Option<u64>,
+}
+
+/// The waits after failed calls.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Retries {
+    pub(super) assign: Backoff,
+    pub(super) give_back: Backoff,
+    pub(super) list: Backoff,
+    /// The most blocks to ask for while the subnet is short of them.
+    pub(super) most: Option<u32>,
+}
+
+impl Retries {
+    /// Notes that EC2 assigned everything it was asked for: the next call may ask for twice as much.
+    pub(super) fn assigned(&mut self) {
+        self.assign.end();
+        self.most = self.most.map(|most| most.saturating_mul(2));
+    }
+
+    /// Notes that EC2 assigned nothing when `asked` blocks were asked for. EC2 assigns all or nothing, so half as many are
+    /// asked for at once if the subnet has too few. Returns whether the subnet has not a single one.
+    pub(super) fn not_assigned(&mut self, asked: u32, failure: Failure, now: u64) -> bool {
+        let short = matches!(failure, Failure::NoAddress | Failure::NoPrefix);
+        if short {
+            self.most = Some((asked / 2).max(1));
+        }
+        if short && asked > 1 {
+            return false;
+        }
+        self.assign.fail(failure, now);
+        short
+    }
+}
+
+/// How much an interface wants its next call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Want {
+    /// To meet a target, to give something back or to look again.
+    Upkeep,
+    /// So many pods wait.
+    Pods(usize),
+}
+
+/// The calls that the interface wants, each with the time from which on it may be made.
+#[derive(Default)]
+struct Wishes {
+    list: Option<u64>,
+    assign: Option<(u64, Kind, u32)>,
+    give_back: Option<(u64, Kind, Vec<Cidr>)>,
+}
+
+impl Interface {
+    /// Returns the next call and takes it as begun; nothing when there is none to make now. Ask until there is nothing.
+    ///
+    /// The call fits the demand of this moment, so a caller that must wait before it may call asks when it may. Every call
+    /// is to be answered by one event, [`Failure::NoAnswer`] if need be.
+    pub fn next_call(&mut self, now: u64) -> Option<Call> {
+        let now = self.time(now);
+        let wishes = self.wishes(now);
+        if wishes.list.is_some_and(|at| at <= now) {
+            self.calls.list = Some(now);
+            return Some(Call::List);
+        }
+        if let Some((at, kind, count)) = wishes.assign
+            && at <= now
+        {
+            self.calls.assign = Some((kind, count));
+            self.pool_mut(kind).creating(count);
+            return Some(Call::Assign { kind, count });
+        }
+        let (_, kind, blocks) = wishes.give_back.filter(|(at, ..)| *at <= now)?;
+        self.calls.give_back = Some((kind, blocks.clone()));
+        self.pool_mut(kind).giving_back(&blocks);
+        Some(Call::GiveBack { kind, blocks })
+    }
+
+    /// Returns whether [`Interface::next_call`] would return a call now, and for whom.
+    pub fn wants_call(&self, now: u64) -> Option<Want> {
+        let now = self.peek_time(now);
+        let first = self.wishes(now).first()?;
+        (first <= now).then_some(match self.waiting.len() {
+            0 => Want::Upkeep,
+            pods => Want::Pods(pods),
+        })
+    }
+
+    /// Returns when the interface wants [`Event::Wake`](super::Event::Wake) if nothing happens before. A time that has passed
+    /// means that [`Interface::next_call`] has a call.
+    pub fn wake_at(&self) -> Option<u64> {
+        let rested = Kind::ALL.map(|kind| self.pool(kind).next_warm());
+        let rested = rested.into_iter().flatten().min();
+        let rested = rested.filter(|_| self.recent.is_confirmed());
+        let call = self.wishes(self.last_time()).first();
+        let at = rested.into_iter().chain(call).min()?;
+        Some(self.caller_time(at))
+    }
+
+    /// Notes that a listing failed.
+    pub(super) fn not_listed(&mut self, failure: Failure, now: u64) {
+        self.calls.list = None;
+        self.retries.list.fail(failure, now);
+    }
+
+    fn wishes(&self, now: u64) -> Wishes {
+        let mut wishes = Wishes::default();
+        if self.calls.list.is_some() {
+            return wishes;
+        }
+        let must_list = self.addresses.must_list() || self.prefixes.must_list();
+        let retry = self.retries.list.until;
+        let list = if must_list {
+            Some(retry)
+        } else {
+            self.recent.list_at().map(|at| at.max(retry))
+        };
+        if must_list || list.is_some_and(|at| at <= now) {
+            let idle = self.calls.assign.is_none() && self.calls.give_back.is_none();
+            wishes.list = list.filter(|_| idle);
+            return wishes;
+        }
+        wishes.list = list;
+        for kind in [self.active, self.active.other()] {
+            let (goal, waiting) = self.goal(kind);
+            let (capacity, _) = self.room_for(kind);
+            match self.pool(kind).plan(goal, waiting, capacity) {
+                Some(Step::Create(count)) if self.calls.assign.is_none() => {
+                    let count = self.retries.most.map_or(count, |most| count.min(most));
+                    wishes.assign = Some((self.retries.assign.until, kind, count));
+                }
+                Some(Step::GiveBack(blocks))
+                    if self.calls.give_back.is_none() && wishes.give_back.is_none() =>
+                {
+                    wishes.give_back = Some((self.retries.give_back.until, kind, blocks));
+                }
+                _ => {}
+            }
+        }
+        wishes
+    }
+}
+
+impl Wishes {
+    /// Returns from when on one of the calls may be made.
+    fn first(&self) -> Option<u64> {
+        let assign = self.assign.map(|(at, ..)| at);
+        let give_back = self.give_back.as_ref().map(|(at, ..)| *at);
+        [self.list, assign, give_back].into_iter().flatten().min()
+    }
+}

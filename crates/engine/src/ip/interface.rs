@@ -1,0 +1,406 @@
+//! One network interface: two pools over the same slots, the pods that wait, and what the caller has to do.
+
+use std::collections::VecDeque;
+
+use super::absent::Absent;
+use super::calls::{Calls, Retries};
+use super::cidr::{Cidr, Kind};
+use super::event::{Answer, Event, Failure, PodUid, Why};
+use super::listing::Recent;
+use super::pool::Pool;
+use super::targets::{Counts, Goal, Targets};
+use super::{COOL_DOWN_MS, SETTLE_MS};
+
+/// The addresses of one interface, as a state machine.
+///
+/// Guarantees, as long as every [`Call`](super::Call) that [`Interface::next_call`] returned is answered by one event:
+/// - no two pods have one address, and a released address rests for 30 s;
+/// - the pools hold what EC2 has on the interface once calls are answered and listings settled;
+/// - a pod that waits gets an address if there is a slot and the subnet has one, whatever the targets are;
+/// - while nothing changes there is nothing to do: [`Interface::wake_at`] returns `None`.
+///
+/// Caveats: an address that somebody else takes off the interface is noticed at the next listing only ([`Event::Recheck`]).
+/// Times may jump; a step backwards of the caller's clock stretches no wait.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    pub(super) slots: usize,
+    /// The kind that new pods get addresses of.
+    pub(super) active: Kind,
+    pub(super) targets: Targets,
+    pub(super) addresses: Pool,
+    pub(super) prefixes: Pool,
+    /// In the order in which they came.
+    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) absent: Absent,
+    pub(super) calls: Calls,
+    pub(super) retries: Retries,
+    pub(super) recent: Recent,
+    clock: Clock,
+}
+
+/// A pod that waits for an address.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// Which pod.
+    pub pod: PodUid,
+    /// Since when, by the interface's own clock, which never steps back.
+    since: u64,
+    /// The reason, once the pod heard one.
+    pub why: Option<Why>,
+}
+
+/// A clock that never steps back: what the caller's clock loses is added.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    now: u64,
+    added: u64,
+}
+
+impl Clock {
+    fn read(&mut self, now: u64) -> u64 {
+        self.added = self.added.max(self.now.saturating_sub(now));
+        self.now = now + self.added;
+        self.now
+    }
+}
+
+impl Interface {
+    /// Returns an interface with `slots` slots (addresses per interface, less the primary one) of which EC2 has filled none.
+    pub fn new(slots: u32, active: Kind, targets: Targets) -> Self {
+        Interface {
+            slots: slots as usize,
+            active,
+            targets,
+            addresses: Pool::new(Kind::Address),
+            prefixes: Pool::new(Kind::Prefix),
+            waiting: VecDeque::new(),
+            absent: Absent::default(),
+            calls: Calls::default(),
+            retries: Retries::default(),
+            recent: Recent::default(),
+            clock: Clock::default(),
+        }
+    }
+
+    /// Takes in an event at the time `now`, and appends what pods are to hear to `answers`.
+    ///
+    /// Calls are not among the answers: ask [`Interface::next_call`] afterwards, at once or when there is leave for a call.
+    pub fn handle(&mut self, event: Event, now: u64, answers: &mut Vec<Answer>) {
+        let now = self.clock.read(now);
+        match event {
+            Event::PodNeeds(pod) => self.pod_needs(pod, now, answers),
+            Event::PodGone(pod) => self.pod_gone(&pod, now),
+            Event::PodHolds(pod, address) => self.pod_holds(pod, address, now),
+            Event::Created(blocks) => self.created(&blocks, now),
+            Event::NotCreated(failure) => self.not_created(failure, now),
+            Event::GivenBack => self.given_back(now),
+            Event::NotGivenBack(failure) => self.not_given_back(failure, now),
+            Event::Listed(listing) => self.listed(&listing, now, answers),
+            Event::NotListed(failure) => self.not_listed(failure, now),
+            Event::Configured(kind, targets) => self.configured(kind, targets),
+            Event::Room => self.room(),
+            Event::Recheck => self.recheck(now),
+            Event::Wake => {}
+        }
+        self.warm_up(now);
+        self.serve(answers);
+    }
+
+    fn pod_needs(&mut self, pod: PodUid, now: u64, answers: &mut Vec<Answer>) {
+        if let Some(address) = self.address_of(&pod) {
+            answers.push(Answer::Give { pod, address });
+        } else if !self.waiting.iter().any(|waiting| waiting.pod == pod) {
+            let (since, why) = (now, None);
+            self.waiting.push_back(Waiting { pod, since, why });
+        }
+    }
+
+    fn pod_gone(&mut self, pod: &PodUid, now: u64) {
+        self.waiting.retain(|waiting| waiting.pod != *pod);
+        let until = now + COOL_DOWN_MS;
+        for kind in Kind::ALL {
+            let (pool, absent) = self.pool_and_absent(kind);
+            if let Some(address) = pool.address_of(pod) {
+                let released = pool.release(pod, address.ip, until, absent);
+                debug_assert_eq!(released, Ok(()), "the pod has this address");
+            }
+        }
+        self.absent.release(pod, until);
+    }
+
+    fn pod_holds(&mut self, pod: PodUid, address: Cidr, now: u64) {
+        if self.address_of(&pod).is_some() {
+            return;
+        }
+        self.waiting.retain(|waiting| waiting.pod != pod);
+        self.absent.lose(pod, address);
+        let adopted = Kind::ALL.into_iter().any(|kind| {
+            let (pool, absent) = self.pool_and_absent(kind);
+            pool.adopt(address.ip, absent)
+        });
+        if !adopted {
+            self.recent.doubt_until(now + SETTLE_MS);
+            self.addresses.require_listing();
+        }
+    }
+
+    fn created(&mut self, blocks: &[Cidr], now: u64) {
+        let Some((kind, asked)) = self.calls.assign.take() else {
+            return self.addresses.require_listing();
+        };
+        let mut blocks = blocks.to_vec();
+        blocks.retain(|block| kind.accepts(*block));
+        self.lose_overlapping(kind, &blocks, now);
+        let (pool, absent) = self.pool_and_absent(kind);
+        pool.created(asked, &blocks, now, absent);
+        self.recent.arrived(kind, &blocks, now);
+        if blocks.len() < asked as usize {
+            let none_left = match kind {
+                Kind::Address => Failure::NoAddress,
+                Kind::Prefix => Failure::NoPrefix,
+            };
+            self.pool_mut(kind).not_created(0, none_left);
+            self.retries.not_assigned(1, none_left, now);
+        } else {
+            self.retries.assigned();
+        }
+    }
+
+    /// Removes what the other pool has of blocks of `kind` that this pool does not know yet.
+    pub(super) fn lose_overlapping(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
+        for block in blocks {
+            if self.pool(kind).block(block.ip).is_none() {
+                let (other, absent) = self.pool_and_absent(kind.other());
+                let lost = other.lose_overlapping(*block, absent);
+                self.recent.departed(kind.other(), &lost, now);
+            }
+        }
+    }
+
+    fn not_created(&mut self, failure: Failure, now: u64) {
+        let Some((kind, asked)) = self.calls.assign.take() else {
+            return self.addresses.require_listing();
+        };
+        let none_left = self.retries.not_assigned(asked, failure, now);
+        match failure {
+            // There may be a prefix yet, though not as many as were asked for.
+            Failure::NoPrefix if !none_left => {
+                self.pool_mut(kind).not_created(asked, Failure::NoAddress)
+            }
+            _ => self.pool_mut(kind).not_created(asked, failure),
+        }
+        if failure == Failure::NoAnswer {
+            self.recent.doubt_until(now + SETTLE_MS);
+        }
+    }
+
+    fn given_back(&mut self, now: u64) {
+        let Some((kind, blocks)) = self.calls.give_back.take() else {
+            return self.addresses.require_listing();
+        };
+        let gone = self.still_giving_back(kind, blocks);
+        self.pool_mut(kind).given_back(&gone);
+        self.recent.departed(kind, &gone, now);
+        self.retries.give_back.end();
+        self.room();
+    }
+
+    fn not_given_back(&mut self, failure: Failure, now: u64) {
+        let Some((kind, blocks)) = self.calls.give_back.take() else {
+            return self.addresses.require_listing();
+        };
+        self.retries.give_back.fail(failure, now);
+        let blocks = self.still_giving_back(kind, blocks);
+        if failure == Failure::Throttled {
+            let (pool, absent) = self.pool_and_absent(kind);
+            return pool.kept(&blocks, now, absent);
+        }
+        // EC2 refuses addresses that it does not have, so no pod may get one of these before a listing says which are there.
+        self.pool_mut(kind).require_listing();
+        if failure == Failure::NoAnswer {
+            self.recent.doubtful(kind, &blocks, now);
+        }
+    }
+
+    /// Returns those of `blocks` that are given back, without those that EC2 assigned again in the meantime.
+    fn still_giving_back(&self, kind: Kind, mut blocks: Vec<Cidr>) -> Vec<Cidr> {
+        blocks.retain(|block| self.pool(kind).is_giving_back(block.ip));
+        blocks
+    }
+
+    fn configured(&mut self, kind: Kind, targets: Targets) {
+        if self.active != kind {
+            self.retries.assign.end();
+            self.retries.most = None;
+        }
+        self.active = kind;
+        self.targets = targets;
+    }
+
+    fn room(&mut self) {
+        self.retries.assign.end();
+        self.prefixes.forget_no_prefix();
+    }
+
+    fn recheck(&mut self, now: u64) {
+        self.addresses.require_listing();
+        // A listing under way is not enough.
+        self.recent.doubt_until(now);
+    }
+
+    /// Lets rested addresses become warm. What a restart found has to be confirmed by a listing first.
+    fn warm_up(&mut self, now: u64) {
+        if self.recent.is_confirmed() {
+            self.addresses.warm_up(now);
+            self.prefixes.warm_up(now);
+        }
+        self.absent.prune(now);
+    }
+
+    /// Gives addresses to waiting pods, and tells those that go on waiting why, if they do not know.
+    fn serve(&mut self, answers: &mut Vec<Answer>) {
+        let (capacity, freeing) = self.room_for(self.active);
+        while let Some(first) = self.waiting.pop_front() {
+            let pool = self.pool_mut(self.active);
+            match pool.take(&first.pod, capacity, freeing) {
+                Ok(address) => answers.push(Answer::Give {
+                    pod: first.pod,
+                    address,
+                }),
+                Err(_) => {
+                    self.waiting.push_front(first);
+                    break;
+                }
+            }
+        }
+        if self.waiting.is_empty() {
+            return;
+        }
+        let Err(why) = self.pool(self.active).check(capacity, freeing) else {
+            return;
+        };
+        for waiting in &mut self.waiting {
+            let heard = waiting.why.replace(why);
+            if !heard.is_some_and(|heard| heard.sounds_like(why)) {
+                let pod = waiting.pod.clone();
+                answers.push(Answer::Wait { pod, why });
+            }
+        }
+    }
+
+    /// Tells pods that their address is gone, once a listing shows it that is not to be repeated.
+    pub(super) fn tell_losses(&mut self, answers: &mut Vec<Answer>) {
+        if self.recent.list_at().is_none() {
+            let losses = self.absent.untold();
+            answers.extend(losses.map(|(pod, address)| Answer::Lost { pod, address }));
+        }
+    }
+
+    /// Returns how many slots a pool may have now, and how many more the other one will give up.
+    pub(super) fn room_for(&self, kind: Kind) -> (usize, usize) {
+        let other = self.pool(kind.other());
+        let held = other.slots();
+        (
+            self.slots.saturating_sub(held),
+            held - other.used_slots().min(held),
+        )
+    }
+
+    /// Returns what the pool of `kind` works towards, and how many pods wait for its addresses.
+    pub(super) fn goal(&self, kind: Kind) -> (Goal, usize) {
+        if kind == self.active {
+            (Goal::Keep(self.targets), self.waiting.len())
+        } else {
+            (Goal::Drain, 0)
+        }
+    }
+
+    /// Returns the pool of `kind`.
+    pub fn pool(&self, kind: Kind) -> &Pool {
+        match kind {
+            Kind::Address => &self.addresses,
+            Kind::Prefix => &self.prefixes,
+        }
+    }
+
+    pub(super) fn pool_mut(&mut self, kind: Kind) -> &mut Pool {
+        self.pool_and_absent(kind).0
+    }
+
+    pub(super) fn pool_and_absent(&mut self, kind: Kind) -> (&mut Pool, &mut Absent) {
+        let pool = match kind {
+            Kind::Address => &mut self.addresses,
+            Kind::Prefix => &mut self.prefixes,
+        };
+        (pool, &mut self.absent)
+    }
+
+    /// Returns the kind that new pods get addresses of.
+    pub fn active(&self) -> Kind {
+        self.active
+    }
+
+    /// Returns how many pods can have an address: those with one of the kind that drains, and what the other slots give of
+    /// the active kind. This is what the node's capacity should say.
+    pub fn capacity(&self) -> usize {
+        let draining = self.pool(self.active.other());
+        let slots = self.slots.saturating_sub(draining.used_slots());
+        draining.counts().used + slots * self.active.size()
+    }
+
+    /// Counts the addresses of both pools by state.
+    pub fn counts(&self) -> Counts {
+        let (addresses, prefixes) = (self.addresses.counts(), self.prefixes.counts());
+        Counts {
+            used: addresses.used + prefixes.used,
+            warm: addresses.warm + prefixes.warm,
+            cooling: addresses.cooling + prefixes.cooling,
+            creating: addresses.creating + prefixes.creating,
+            deleting: addresses.deleting + prefixes.deleting,
+            free_prefixes: prefixes.free_prefixes,
+        }
+    }
+
+    /// Returns the address of a pod, whether EC2 still has it or not.
+    pub fn address_of(&self, pod: &PodUid) -> Option<Cidr> {
+        let in_pool = |kind| self.pool(kind).address_of(pod);
+        in_pool(Kind::Address)
+            .or_else(|| in_pool(Kind::Prefix))
+            .or_else(|| self.absent.of(pod))
+    }
+
+    /// Returns the pods that wait, those first that came first.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Waiting> {
+        self.waiting.iter()
+    }
+
+    /// Returns for how long `waiting` has waited at the time of the last event.
+    pub fn waited_ms(&self, waiting: &Waiting) -> u64 {
+        self.clock.now - waiting.since
+    }
+
+    /// Returns the pods whose address is not on the interface.
+    pub fn lost(&self) -> impl Iterator<Item = (&PodUid, Cidr)> {
+        self.absent.lost()
+    }
+
+    /// Returns the interface's own time at the caller's time `now`.
+    pub(super) fn time(&mut self, now: u64) -> u64 {
+        self.clock.read(now)
+    }
+
+    /// Returns the interface's own time at the caller's time `now`, without advancing it.
+    pub(super) fn peek_time(&self, now: u64) -> u64 {
+        { self.clock }.read(now)
+    }
+
+    /// Returns the interface's own time at the last event or call.
+    pub(super) fn last_time(&self) -> u64 {
+        self.clock.now
+    }
+
+    /// Returns the caller's time at the interface's own time `at`.
+    pub(super) fn caller_time(&self, at: u64) -> u64 {
+        at.saturating_sub(self.clock.added)
+    }
+}

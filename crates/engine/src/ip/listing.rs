@@ -1,0 +1,203 @@
+//! Compares a listing of EC2 with the pools.
+//!
+//! EC2 is eventually consistent: a listing may miss what changed a short time before it began. So recent changes are
+//! remembered for [`SETTLE_MS`]; where a listing contradicts one, the change stands and the interface is listed once more
+//! when it has settled.
+
+use core::net::Ipv4Addr;
+
+use super::cidr::{Cidr, Kind};
+use super::event::{Answer, Listing};
+use super::interface::Interface;
+use super::seats::Arrival;
+use super::{COOL_DOWN_MS, SETTLE_MS};
+
+/// What changed a short time ago, and when to list again because of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recent {
+    changes: Vec<Change>,
+    /// A listing that began before this may miss the effect of a call without an answer.
+    doubt_until: u64,
+    /// When the next listing is due that no failure asks for.
+    list_at: Option<u64>,
+    /// What a restart found is confirmed by a listing from this time on.
+    confirm_at: Option<u64>,
+}
+
+/// A change of one block.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    kind: Kind,
+    ip: Ipv4Addr,
+    what: What,
+    /// From when on a listing shows it.
+    until: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Arrived,
+    Departed,
+    /// The call that gave it back had no answer.
+    Doubtful,
+}
+
+impl Recent {
+    /// Notes that EC2 assigned blocks.
+    pub(super) fn arrived(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
+        self.note(kind, blocks, What::Arrived, now);
+    }
+
+    /// Notes that EC2 took blocks back.
+    pub(super) fn departed(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
+        self.note(kind, blocks, What::Departed, now);
+    }
+
+    /// Notes that EC2 may have taken blocks back.
+    pub(super) fn doubtful(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
+        self.note(kind, blocks, What::Doubtful, now);
+    }
+
+    fn note(&mut self, kind: Kind, blocks: &[Cidr], what: What, now: u64) {
+        let until = now + SETTLE_MS;
+        self.changes.retain(|change| {
+            let again = change.kind == kind && blocks.iter().any(|block| block.ip == change.ip);
+            change.until > now && !again
+        });
+        self.changes.extend(blocks.iter().map(|block| Change {
+            kind,
+            ip: block.ip,
+            what,
+            until,
+        }));
+    }
+
+    /// Notes that a listing that begins before `until` may not show everything.
+    pub(super) fn doubt_until(&mut self, until: u64) {
+        self.doubt_until = self.doubt_until.max(until);
+    }
+
+    /// Asks for a listing at `at` that confirms what a restart found.
+    pub(super) fn confirm_at(&mut self, at: u64) {
+        self.confirm_at = Some(at);
+        self.list_at = Some(at);
+    }
+
+    /// Returns whether what a restart found is confirmed, or there was no restart.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirm_at.is_none()
+    }
+
+    /// Returns when the next listing is due that no failure asks for.
+    pub(super) fn list_at(&self) -> Option<u64> {
+        self.list_at
+    }
+
+    /// Returns the changes of `kind` that a listing that began at `begun` may miss.
+    fn unsettled(&self, kind: Kind, begun: u64) -> impl Iterator<Item = &Change> {
+        let changes = self.changes.iter();
+        changes.filter(move |change| change.kind == kind && change.until > begun)
+    }
+}
+
+impl Interface {
+    /// Takes in a listing. One that was not asked for is ignored: it could be older than the last change.
+    pub(super) fn listed(&mut self, listing: &Listing, now: u64, answers: &mut Vec<Answer>) {
+        let Some(begun) = self.calls.list.take() else {
+            return;
+        };
+        self.retries.list.end();
+        let restarted = !self.recent.is_confirmed();
+        let arrival = Arrival {
+            now,
+            rest_until: restarted.then_some(now + COOL_DOWN_MS),
+            known_warm: &[],
+        };
+        let mut compared = Kind::ALL.map(|kind| self.compare(kind, listing.of(kind), begun, now));
+        self.drop_excess(&mut compared);
+        // A block may come back as the other kind, so what is gone is taken out of both pools first.
+        for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
+            let (pool, absent) = self.pool_and_absent(kind);
+            pool.lose_unlisted(blocks, absent);
+        }
+        for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
+            self.lose_overlapping(kind, blocks, now);
+        }
+        for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
+            let unknown = |block: &&Cidr| self.pool(kind).block(block.ip).is_none();
+            let new: Vec<Cidr> = blocks.iter().filter(unknown).copied().collect();
+            // The next listing may come from a part of EC2 that is further behind.
+            self.recent.arrived(kind, &new, begun);
+            let (pool, absent) = self.pool_and_absent(kind);
+            pool.listed_as(blocks, arrival, absent);
+        }
+        let recent = &mut self.recent;
+        recent.confirm_at = recent.confirm_at.filter(|at| *at > begun);
+        let doubt = Some(recent.doubt_until).filter(|until| *until > begun);
+        let again = compared.iter().filter_map(|(_, again)| *again);
+        recent.list_at = again.chain(doubt).chain(recent.confirm_at).max();
+        self.tell_losses(answers);
+    }
+
+    /// Takes out blocks that the pools do not know and that find no slot beside those that are certainly there: EC2 had them
+    /// before.
+    fn drop_excess(&self, compared: &mut [(Vec<Cidr>, Option<u64>); 2]) {
+        let mut held = 0;
+        for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(compared.iter()) {
+            let doubtful = self.pool(kind).blocks().filter(|(block, giving)| {
+                *giving && !blocks.iter().any(|there| there.ip == block.ip)
+            });
+            held += blocks.len() + doubtful.count();
+        }
+        let mut excess = held.saturating_sub(self.slots);
+        for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(compared) {
+            blocks.retain(|block| {
+                let drops = excess > 0 && self.pool(kind).block(block.ip).is_none();
+                excess -= usize::from(drops);
+                !drops
+            });
+        }
+    }
+
+    /// Decides which blocks of `kind` are there after a listing, and ends doubts about those that were given back. Returns the
+    /// blocks, and when to list again because the listing contradicts a recent change.
+    fn compare(
+        &mut self,
+        kind: Kind,
+        listed: &[Cidr],
+        begun: u64,
+        now: u64,
+    ) -> (Vec<Cidr>, Option<u64>) {
+        let accepted = listed.iter().filter(|block| kind.accepts(**block));
+        let mut blocks: Vec<Cidr> = accepted.copied().collect();
+        let mut again: Option<u64> = None;
+        for change in self.recent.unsettled(kind, begun) {
+            let there = blocks.iter().any(|block| block.ip == change.ip);
+            let known = self.pool(kind).block(change.ip);
+            match (change.what, known) {
+                (What::Arrived, Some(block)) if !there => blocks.push(block),
+                (What::Departed, None) if there => blocks.retain(|block| block.ip != change.ip),
+                (What::Doubtful, Some(_)) => {}
+                _ => continue,
+            }
+            again = again.max(Some(change.until));
+        }
+        let unsettled = |block: &Cidr| {
+            let mut changes = self.recent.unsettled(kind, begun);
+            changes.any(|change| change.what == What::Doubtful && change.ip == block.ip)
+        };
+        let decided = self.pool(kind).blocks().filter(|(_, giving)| *giving);
+        let decided = decided
+            .map(|(block, _)| block)
+            .filter(|block| !unsettled(block));
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            decided.partition(|block| blocks.iter().any(|there| there.ip == block.ip));
+        let (pool, absent) = self.pool_and_absent(kind);
+        pool.kept(&kept, now, absent);
+        if !gone.is_empty() {
+            pool.given_back(&gone);
+            self.recent.departed(kind, &gone, now);
+        }
+        (blocks, again)
+    }
+}

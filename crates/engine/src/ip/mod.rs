@@ -1,0 +1,57 @@
+//! Addresses of one Windows node's network interface: which pod gets which address, and what to ask EC2 for.
+//!
+//! An EC2 interface has *slots*. A slot holds one single address or one /28 prefix of 16 addresses. [`Interface`] keeps one
+//! [`Pool`] for each kind over the same slots, and a list of the pods that wait. It is a state machine without a clock and
+//! without IO: the caller passes every [`Event`] together with the time in milliseconds, sends the [`Answer`]s to the pods,
+//! makes the [`Call`]s that [`Interface::next_call`] hands out, and reports how each call ended with another event.
+//!
+//! ```
+//! use mullion_engine::ip::{Answer, Call, Event, Interface, Kind, PodUid, Targets};
+//!
+//! let mut interface = Interface::new(9, Kind::Address, Targets::ADDRESSES);
+//! let mut answers = Vec::new();
+//! interface.handle(Event::PodNeeds(PodUid::from("web")), 0, &mut answers);
+//! let call = interface.next_call(0);
+//! assert_eq!(call, Some(Call::Assign { kind: Kind::Address, count: 3 }));
+//! let assigned = ["10.0.0.5/20", "10.0.0.6/20", "10.0.0.7/20"].map(|text| text.parse().unwrap());
+//! interface.handle(Event::Created(assigned.to_vec()), 80, &mut answers);
+//! assert_eq!(answers.last(), Some(&Answer::Give { pod: PodUid::from("web"), address: assigned[0] }));
+//! ```
+//!
+//! The map:
+//! - [`Settings`]: what the ConfigMap `kube-system/amazon-vpc-cni` says; [`Targets`]: how many addresses a pool keeps ready.
+//! - [`Pool`]: the addresses of one kind and the formulas of amazon-vpc-resource-controller-k8s.
+//! - [`Interface`]: both pools, the waiting pods, the calls under way, retries and listings.
+//!
+//! Invariants: an address is in exactly one place, because it has one seat and the seat has one state; counts are computed
+//! from the seats; a released address rests for [`COOL_DOWN_MS`] before another pod gets it.
+
+mod absent;
+mod backoff;
+mod calls;
+mod cidr;
+mod event;
+mod interface;
+mod listing;
+mod pool;
+mod restore;
+mod seats;
+mod settings;
+mod targets;
+
+pub use absent::Absent;
+pub use calls::Want;
+pub use cidr::{Cidr, CidrError, Kind, PREFIX_SIZE};
+pub use event::{Answer, Call, Event, Failure, Listing, PodUid, Why};
+pub use interface::{Interface, Waiting};
+pub use pool::{Pool, Refusal, Step};
+pub use restore::Found;
+pub use settings::{Settings, Unreadable};
+pub use targets::{Counts, Goal, Targets};
+
+/// How long a released address rests before another pod may get it (VRC: `config.CoolDownPeriod`).
+pub const COOL_DOWN_MS: u64 = 30_000;
+
+/// How long a listing of EC2 may miss a change: what changed less than this before a listing began is looked at again later.
+/// Shorter than [`COOL_DOWN_MS`], so that addresses found at a restart are confirmed before they are given out.
+pub const SETTLE_MS: u64 = 20_000;

@@ -1,0 +1,465 @@
+//! The addresses of one kind on one interface: who has which, and what to change to meet the targets.
+//!
+//! A pool holds the blocks that EC2 has, with one state per address, and the number of blocks asked for. Everything else is
+//! computed. Formulas, order of checks and choices are those of VRC's pkg/pool/pool.go; where VRC takes any address, a pool
+//! takes the lowest. A pool says what it wants and never limits itself to one call at a time: [`Interface`](super::Interface)
+//! does that.
+
+use core::net::Ipv4Addr;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use super::absent::Absent;
+use super::cidr::{Cidr, Kind};
+use super::event::{Failure, PodUid, Why};
+use super::seats::{Arrival, Block, Seat};
+use super::targets::{Counts, Goal};
+
+/// Why a pod does not get an address, or cannot release one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum Refusal {
+    /// The pod has to wait.
+    #[error("{0}")]
+    Waits(Why),
+    /// The pod has an address already.
+    #[error("resource is already assigned to the requestor")]
+    AlreadyAssigned,
+    /// The pod has no address of this pool.
+    #[error("requested resource doesn't exist in used pool")]
+    NotAssigned,
+    /// The pod has another address.
+    #[error("resource doesn't belong to the requestor")]
+    NotYours,
+}
+
+/// What a pool wants to have done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// List what EC2 has: a call failed.
+    List,
+    /// Assign so many blocks.
+    Create(u32),
+    /// Give these blocks back.
+    GiveBack(Vec<Cidr>),
+}
+
+/// The addresses of one kind.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    kind: Kind,
+    /// Sorted by address.
+    blocks: Vec<Block>,
+    /// Blocks asked for, without an answer.
+    creating: u32,
+    must_list: bool,
+    /// EC2 had no prefix when it was asked last.
+    no_prefix: bool,
+    order: u64,
+}
+
+impl Pool {
+    /// Returns a pool without addresses.
+    pub fn new(kind: Kind) -> Self {
+        Pool {
+            kind,
+            blocks: Vec::new(),
+            creating: 0,
+            must_list: false,
+            no_prefix: false,
+            order: 0,
+        }
+    }
+
+    /// Returns the kind of its blocks.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Counts the addresses by state.
+    pub fn counts(&self) -> Counts {
+        let size = self.kind.size();
+        let mut counts = Counts {
+            creating: self.creating as usize * size,
+            ..Counts::default()
+        };
+        for block in &self.blocks {
+            if block.giving_back {
+                counts.deleting += size;
+                continue;
+            }
+            let before = counts.warm;
+            for seat in &block.seats {
+                match seat {
+                    Seat::Warm { .. } => counts.warm += 1,
+                    Seat::Cooling { .. } => counts.cooling += 1,
+                    Seat::Used(_) => counts.used += 1,
+                }
+            }
+            if self.kind == Kind::Prefix && counts.warm - before == size {
+                counts.free_prefixes += 1;
+            }
+        }
+        counts
+    }
+
+    /// Returns how many slots the pool holds or asked for.
+    pub fn slots(&self) -> usize {
+        self.blocks.len() + self.creating as usize
+    }
+
+    /// Returns how many slots hold an address that a pod has.
+    pub fn used_slots(&self) -> usize {
+        self.blocks.iter().filter(|block| block.is_used()).count()
+    }
+
+    /// Returns whether a call failed since EC2 was listed.
+    pub fn must_list(&self) -> bool {
+        self.must_list
+    }
+
+    /// Returns whether EC2 had no prefix when it was asked last.
+    pub fn no_prefix(&self) -> bool {
+        self.no_prefix
+    }
+
+    /// Returns the blocks, and whether each is being given back.
+    pub fn blocks(&self) -> impl Iterator<Item = (Cidr, bool)> {
+        self.blocks
+            .iter()
+            .map(|block| (block.cidr, block.giving_back))
+    }
+
+    /// Returns the block that starts at `ip`.
+    pub(super) fn block(&self, ip: Ipv4Addr) -> Option<Cidr> {
+        let at = self.find(ip).ok()?;
+        Some(self.blocks[at].cidr)
+    }
+
+    /// Returns whether the block that starts at `ip` is being given back.
+    pub(super) fn is_giving_back(&self, ip: Ipv4Addr) -> bool {
+        self.find(ip).is_ok_and(|at| self.blocks[at].giving_back)
+    }
+
+    /// Returns the pods that have an address, with the address.
+    pub fn used(&self) -> impl Iterator<Item = (&PodUid, Cidr)> {
+        self.seats().filter_map(|(address, seat)| match seat {
+            Seat::Used(pod) => Some((pod, address)),
+            _ => None,
+        })
+    }
+
+    /// Returns the addresses that are ready for pods.
+    pub fn warm(&self) -> impl Iterator<Item = Cidr> {
+        self.seats().filter_map(|(address, seat)| match seat {
+            Seat::Warm { .. } => Some(address),
+            _ => None,
+        })
+    }
+
+    /// Returns the addresses of all blocks that are not being given back.
+    fn seats(&self) -> impl Iterator<Item = (Cidr, &Seat)> {
+        let blocks = self.blocks.iter().filter(|block| !block.giving_back);
+        blocks.flat_map(|block| {
+            let seats = block.seats.iter().enumerate();
+            seats.map(|(index, seat)| (block.address(index), seat))
+        })
+    }
+
+    /// Returns the address that `pod` has.
+    pub fn address_of(&self, pod: &PodUid) -> Option<Cidr> {
+        let (block, index) = self.seat_of(pod)?;
+        Some(self.blocks[block].address(index))
+    }
+
+    /// Gives `pod` an address: the lowest warm one, or of prefixes the address that became warm first in the prefix with the
+    /// fewest warm ones. The pool may have `capacity` slots; `freeing` more are held by the other pool for a short time yet.
+    pub fn take(&mut self, pod: &PodUid, capacity: usize, freeing: usize) -> Result<Cidr, Refusal> {
+        if self.seat_of(pod).is_some() {
+            return Err(Refusal::AlreadyAssigned);
+        }
+        self.check(capacity, freeing).map_err(Refusal::Waits)?;
+        let with_warm = |(at, block): (usize, &Block)| Some((block.warm(), at)).filter(|x| x.0 > 0);
+        let fewest = self.blocks.iter().enumerate().filter_map(with_warm).min();
+        let empty = Refusal::Waits(Why::Empty);
+        let block = &mut self.blocks[fewest.ok_or(empty)?.1];
+        let index = block.first_warm().ok_or(empty)?;
+        block.seats[index] = Seat::Used(pod.clone());
+        Ok(block.address(index))
+    }
+
+    /// Returns why a pod has to wait, or nothing if there is a warm address.
+    pub fn check(&self, capacity: usize, freeing: usize) -> Result<(), Why> {
+        let counts = self.counts();
+        let size = self.kind.size();
+        let all = (capacity + freeing) * size;
+        let taken = counts.used + freeing * size;
+        if counts.used >= all {
+            Err(Why::AtCapacity)
+        } else if counts.used + counts.cooling >= all {
+            Err(Why::Cooling)
+        } else if taken + counts.cooling + counts.creating + counts.deleting >= all {
+            Err(Why::Creating)
+        } else if counts.warm > 0 {
+            Ok(())
+        } else if self.no_prefix {
+            Err(Why::NoPrefix)
+        } else {
+            Err(Why::Empty)
+        }
+    }
+
+    /// Takes the address `ip` from `pod`. It rests until `until`, unless it is the address of another pod too, which then
+    /// has it.
+    pub fn release(
+        &mut self,
+        pod: &PodUid,
+        ip: Ipv4Addr,
+        until: u64,
+        absent: &mut Absent,
+    ) -> Result<(), Refusal> {
+        let (block, index) = self.seat_of(pod).ok_or(Refusal::NotAssigned)?;
+        if self.blocks[block].address(index).ip != ip {
+            return Err(Refusal::NotYours);
+        }
+        self.order += 1;
+        let order = self.order;
+        self.blocks[block].seats[index] = match absent.reclaim(ip) {
+            Some(pod) => Seat::Used(pod),
+            None => Seat::Cooling { until, order },
+        };
+        Ok(())
+    }
+
+    /// Makes addresses warm that have rested, those first that were released first.
+    pub fn warm_up(&mut self, now: u64) {
+        let mut rested: SmallVec<[_; 16]> = SmallVec::new();
+        for (at, block) in self.blocks.iter().enumerate() {
+            for (index, seat) in block.seats.iter().enumerate() {
+                if let Seat::Cooling { until, order } = seat
+                    && *until <= now
+                {
+                    rested.push((*until, *order, at, index));
+                }
+            }
+        }
+        rested.sort_unstable();
+        for (_, _, at, index) in rested {
+            self.order += 1;
+            self.blocks[at].seats[index] = Seat::Warm { order: self.order };
+        }
+    }
+
+    /// Returns when the next address has rested.
+    pub fn next_warm(&self) -> Option<u64> {
+        let until = self.seats().filter_map(|(_, seat)| match seat {
+            Seat::Cooling { until, .. } => Some(*until),
+            _ => None,
+        });
+        until.min()
+    }
+
+    /// Returns what is to be done to meet `goal`, while `waiting` pods wait and the pool may have `capacity` slots.
+    pub fn plan(&self, goal: Goal, waiting: usize, capacity: usize) -> Option<Step> {
+        let counts = self.counts();
+        if self.must_list {
+            return (counts.creating + counts.deleting == 0).then_some(Step::List);
+        }
+        let unchangeable = counts.total() - counts.warm;
+        if unchangeable >= capacity * self.kind.size() && goal != Goal::Drain {
+            return None;
+        }
+        let deviation = goal.deviation(self.kind, &counts, waiting);
+        if deviation > 0 {
+            let free = capacity.saturating_sub(self.slots());
+            let count = free.min(usize::try_from(deviation).unwrap_or(usize::MAX));
+            return (count > 0).then_some(Step::Create(count as u32));
+        }
+        let free = self.blocks.iter().filter(|block| block.is_free());
+        let over = usize::try_from(-deviation).unwrap_or(0);
+        let blocks: Vec<_> = free.take(over).map(|block| block.cidr).collect();
+        (!blocks.is_empty()).then_some(Step::GiveBack(blocks))
+    }
+
+    /// Notes that `count` blocks were asked for.
+    pub fn creating(&mut self, count: u32) {
+        self.creating += count;
+    }
+
+    /// Notes that `blocks` are being given back: no pod gets an address of theirs.
+    pub fn giving_back(&mut self, blocks: &[Cidr]) {
+        for block in blocks {
+            if let Ok(at) = self.find(block.ip) {
+                self.blocks[at].giving_back = true;
+            }
+        }
+    }
+
+    /// Takes in the blocks that EC2 assigned when `asked` were asked for.
+    pub fn created(&mut self, asked: u32, blocks: &[Cidr], now: u64, absent: &mut Absent) {
+        self.creating = self.creating.saturating_sub(asked);
+        if !blocks.is_empty() {
+            self.no_prefix = false;
+        }
+        for block in blocks {
+            self.arrive(*block, Arrival::new(now), absent);
+        }
+    }
+
+    /// Notes that EC2 assigned nothing more of the `asked` blocks.
+    pub fn not_created(&mut self, asked: u32, failure: Failure) {
+        self.creating = self.creating.saturating_sub(asked);
+        self.no_prefix = failure == Failure::NoPrefix;
+        self.must_list |= matches!(failure, Failure::Other | Failure::NoAnswer);
+    }
+
+    /// Removes blocks that EC2 has no more. One that EC2 assigned again in the meantime stays.
+    pub fn given_back(&mut self, blocks: &[Cidr]) {
+        self.no_prefix = false;
+        for block in blocks {
+            if let Ok(at) = self.find(block.ip)
+                && self.blocks[at].giving_back
+            {
+                self.blocks.remove(at);
+            }
+        }
+    }
+
+    /// Takes back blocks that could not be given back, in the form they had.
+    pub fn kept(&mut self, blocks: &[Cidr], now: u64, absent: &mut Absent) {
+        for block in blocks {
+            if let Ok(at) = self.find(block.ip)
+                && self.blocks[at].giving_back
+            {
+                self.seat_anew(at, Arrival::new(now), absent);
+            }
+        }
+    }
+
+    /// Notes that the pool may not agree with EC2: it wants a listing.
+    pub fn require_listing(&mut self) {
+        self.must_list = true;
+    }
+
+    /// Forgets that EC2 had no prefix.
+    pub(super) fn forget_no_prefix(&mut self) {
+        self.no_prefix = false;
+    }
+
+    /// Brings the pool to what EC2 has. Blocks that are being given back stay as they are. Addresses of blocks that are
+    /// gone go to `absent` if a pod has them, or had them a short time ago.
+    pub fn listed(&mut self, blocks: &[Cidr], now: u64, absent: &mut Absent) {
+        self.listed_as(blocks, Arrival::new(now), absent);
+    }
+
+    /// Does what [`Pool::listed`] does; `arrival` says how addresses start that the pool did not know.
+    pub(super) fn listed_as(&mut self, blocks: &[Cidr], arrival: Arrival<'_>, absent: &mut Absent) {
+        self.must_list = false;
+        self.lose_unlisted(blocks, absent);
+        for block in blocks {
+            if self.find(block.ip).is_err() {
+                self.arrive(*block, arrival, absent);
+            }
+        }
+    }
+
+    /// Removes the blocks that are not among `blocks`, except those that are being given back.
+    pub(super) fn lose_unlisted(&mut self, blocks: &[Cidr], absent: &mut Absent) {
+        self.lose(absent, |block| {
+            let there = blocks.iter().any(|listed| listed.ip == block.cidr.ip);
+            !there && !block.giving_back
+        });
+    }
+
+    /// Removes the blocks that hold an address of `other`, a block that EC2 put on the interface as another kind, and returns
+    /// them. EC2 must have taken them away before, so the pool wants a listing then.
+    pub(super) fn lose_overlapping(&mut self, other: Cidr, absent: &mut Absent) -> Vec<Cidr> {
+        let (kind, base) = (self.kind, self.kind.other().base(other.ip));
+        let overlaps = |ip| ip == kind.base(other.ip) || kind.other().base(ip) == base;
+        let blocks = self.blocks.iter().map(|block| block.cidr);
+        let overlapping: Vec<_> = blocks.filter(|block| overlaps(block.ip)).collect();
+        if !overlapping.is_empty() {
+            self.must_list = true;
+            self.lose(absent, |block| overlaps(block.cidr.ip));
+        }
+        overlapping
+    }
+
+    /// Removes blocks, and hands their addresses to `absent` if a pod has them, or had them a short time ago.
+    fn lose(&mut self, absent: &mut Absent, gone: impl Fn(&Block) -> bool) {
+        self.blocks.retain(|block| {
+            if !gone(block) {
+                return true;
+            }
+            for (index, seat) in block.seats.iter().enumerate() {
+                match seat {
+                    Seat::Used(pod) => absent.lose(pod.clone(), block.address(index)),
+                    Seat::Cooling { until, .. } => absent.rest(block.address(index).ip, *until),
+                    Seat::Warm { .. } => {}
+                }
+            }
+            false
+        });
+    }
+
+    /// Makes `ip` the address of the pod that has it by `absent`, unless another pod has it. Returns whether it did.
+    pub(super) fn adopt(&mut self, ip: Ipv4Addr, absent: &mut Absent) -> bool {
+        let Ok(at) = self.find(self.kind.base(ip)) else {
+            return false;
+        };
+        let block = &mut self.blocks[at];
+        let Some(index) = block.index(ip).filter(|_| !block.giving_back) else {
+            return false;
+        };
+        if matches!(block.seats[index], Seat::Used(_)) {
+            return false;
+        }
+        let Some(pod) = absent.reclaim(ip) else {
+            return false;
+        };
+        block.seats[index] = Seat::Used(pod);
+        true
+    }
+
+    /// Takes in a block that EC2 put on the interface. One that is being given back was so, and came again.
+    fn arrive(&mut self, block: Cidr, arrival: Arrival<'_>, absent: &mut Absent) {
+        match self.find(block.ip) {
+            Ok(at) if self.blocks[at].giving_back => self.seat_anew(at, arrival, absent),
+            Ok(_) => {}
+            Err(at) => {
+                let seats = (0..self.kind.size()).map(|_| Seat::Warm { order: 0 });
+                let block = Block {
+                    cidr: block,
+                    giving_back: false,
+                    seats: seats.collect(),
+                };
+                self.blocks.insert(at, block);
+                self.seat_anew(at, arrival, absent);
+            }
+        }
+    }
+
+    /// Lets the addresses of a block start anew.
+    fn seat_anew(&mut self, at: usize, arrival: Arrival<'_>, absent: &mut Absent) {
+        let block = &mut self.blocks[at];
+        block.giving_back = false;
+        for index in 0..block.seats.len() {
+            self.order += 1;
+            let ip = block.address(index).ip;
+            block.seats[index] = arrival.seat(ip, self.order, absent);
+        }
+    }
+
+    /// Returns the index of the block that starts at `ip`, or where it would be.
+    fn find(&self, ip: Ipv4Addr) -> Result<usize, usize> {
+        self.blocks.binary_search_by_key(&ip, |block| block.cidr.ip)
+    }
+
+    /// Returns the block and the index of the address that `pod` has.
+    fn seat_of(&self, pod: &PodUid) -> Option<(usize, usize)> {
+        self.blocks.iter().enumerate().find_map(|(at, block)| {
+            let has = |seat: &Seat| matches!(seat, Seat::Used(user) if user == pod);
+            Some((at, block.seats.iter().position(has)?))
+        })
+    }
+}
