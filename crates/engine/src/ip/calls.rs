@@ -3,6 +3,8 @@
 //! One call of each kind is under way at most, and nothing else is begun while a listing is due or under way, so that a
 //! listing can be compared with the pools.
 
+use core::net::Ipv4Addr;
+
 use super::backoff::Backoff;
 use super::cidr::{Cidr, Kind};
 use super::event::{Call, Failure};
@@ -14,6 +16,8 @@ use super::pool::Step;
 pub(super) struct Calls {
     pub(super) assign: Option<(Kind, u32)>,
     pub(super) give_back: Option<(Kind, Vec<Cidr>)>,
+    /// Blocks being given back that EC2 assigned in the meantime.
+    pub(super) unclear: Vec<(Kind, Ipv4Addr)>,
     /// When the listing under way began.
     pub(super) list: Option<u64>,
 }

@@ -146,15 +146,18 @@ impl Interface {
 
     fn created(&mut self, blocks: &[Cidr], now: u64) {
         let Some((kind, asked)) = self.calls.assign.take() else {
-            return self.addresses.require_listing();
+            return self.recheck(now);
         };
         let mut blocks = blocks.to_vec();
         blocks.retain(|block| kind.accepts(*block));
         self.lose_overlapping(kind, &blocks, now);
+        self.note_unclear(kind, &blocks, now);
         let (pool, absent) = self.pool_and_absent(kind);
         pool.created(asked, &blocks, now, absent);
+        let count = blocks.len();
+        blocks.retain(|block| !self.pool(kind).is_giving_back(block.ip));
         self.recent.arrived(kind, &blocks, now);
-        if blocks.len() < asked as usize {
+        if count < asked as usize {
             let none_left = match kind {
                 Kind::Address => Failure::NoAddress,
                 Kind::Prefix => Failure::NoPrefix,
@@ -163,6 +166,17 @@ impl Interface {
             self.retries.not_assigned(1, none_left, now);
         } else {
             self.retries.assigned();
+        }
+    }
+
+    /// Notes which of the blocks that EC2 assigned are being given back. Whether EC2 assigned such a block after taking it back
+    /// or before, when somebody else had taken it away, is not known, so no pod gets it until a listing has settled.
+    fn note_unclear(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
+        let unclear = self.still_giving_back(kind, blocks.to_vec());
+        self.recent.doubtful(kind, &unclear, now);
+        if self.calls.give_back.is_some() {
+            let unclear = unclear.iter().map(|block| (kind, block.ip));
+            self.calls.unclear.extend(unclear);
         }
     }
 
@@ -179,7 +193,7 @@ impl Interface {
 
     fn not_created(&mut self, failure: Failure, now: u64) {
         let Some((kind, asked)) = self.calls.assign.take() else {
-            return self.addresses.require_listing();
+            return self.recheck(now);
         };
         let none_left = self.retries.not_assigned(asked, failure, now);
         match failure {
@@ -196,20 +210,26 @@ impl Interface {
 
     fn given_back(&mut self, now: u64) {
         let Some((kind, blocks)) = self.calls.give_back.take() else {
-            return self.addresses.require_listing();
+            return self.recheck(now);
         };
-        let gone = self.still_giving_back(kind, blocks);
+        let unclear = std::mem::take(&mut self.calls.unclear);
+        let blocks = self.still_giving_back(kind, blocks);
+        let (unclear, gone): (Vec<_>, Vec<_>) = blocks
+            .into_iter()
+            .partition(|block| unclear.contains(&(kind, block.ip)));
         self.pool_mut(kind).given_back(&gone);
         self.recent.departed(kind, &gone, now);
+        self.recent.doubtful(kind, &unclear, now);
         self.retries.give_back.end();
         self.room();
     }
 
     fn not_given_back(&mut self, failure: Failure, now: u64) {
         let Some((kind, blocks)) = self.calls.give_back.take() else {
-            return self.addresses.require_listing();
+            return self.recheck(now);
         };
         self.retries.give_back.fail(failure, now);
+        self.calls.unclear.clear();
         let blocks = self.still_giving_back(kind, blocks);
         if failure == Failure::Throttled {
             let (pool, absent) = self.pool_and_absent(kind);
@@ -222,7 +242,7 @@ impl Interface {
         }
     }
 
-    /// Returns those of `blocks` that are given back, without those that EC2 assigned again in the meantime.
+    /// Returns those of `blocks` that are given back, without those that EC2 showed to be gone in the meantime.
     fn still_giving_back(&self, kind: Kind, mut blocks: Vec<Cidr>) -> Vec<Cidr> {
         blocks.retain(|block| self.pool(kind).is_giving_back(block.ip));
         blocks
@@ -244,8 +264,10 @@ impl Interface {
 
     fn recheck(&mut self, now: u64) {
         self.addresses.require_listing();
-        // A listing under way is not enough.
-        self.recent.doubt_until(now);
+        // A listing under way that began before, perhaps in the same millisecond, is not enough.
+        if self.calls.list.is_some() {
+            self.recent.doubt_until(now + 1);
+        }
     }
 
     /// Lets rested addresses become warm. What a restart found has to be confirmed by a listing first.

@@ -38,7 +38,7 @@ struct Change {
 enum What {
     Arrived,
     Departed,
-    /// The call that gave it back had no answer.
+    /// It was to be given back, and how that ended is not known.
     Doubtful,
 }
 
@@ -53,9 +53,13 @@ impl Recent {
         self.note(kind, blocks, What::Departed, now);
     }
 
-    /// Notes that EC2 may have taken blocks back.
+    /// Notes that EC2 may have taken blocks back, and asks for a listing when that has settled.
     pub(super) fn doubtful(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
         self.note(kind, blocks, What::Doubtful, now);
+        if !blocks.is_empty() {
+            let settled = now + SETTLE_MS;
+            self.list_at = Some(self.list_at.map_or(settled, |at| at.min(settled)));
+        }
     }
 
     fn note(&mut self, kind: Kind, blocks: &[Cidr], what: What, now: u64) {

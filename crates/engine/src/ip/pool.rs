@@ -313,7 +313,7 @@ impl Pool {
         self.must_list |= matches!(failure, Failure::Other | Failure::NoAnswer);
     }
 
-    /// Removes blocks that EC2 has no more. One that EC2 assigned again in the meantime stays.
+    /// Removes blocks that were being given back and that EC2 has no more.
     pub fn given_back(&mut self, blocks: &[Cidr]) {
         self.no_prefix = false;
         for block in blocks {
@@ -421,10 +421,9 @@ impl Pool {
         true
     }
 
-    /// Takes in a block that EC2 put on the interface. One that is being given back was so, and came again.
+    /// Takes in a block that EC2 put on the interface. One that is being given back stays so: which came last is not known.
     fn arrive(&mut self, block: Cidr, arrival: Arrival<'_>, absent: &mut Absent) {
         match self.find(block.ip) {
-            Ok(at) if self.blocks[at].giving_back => self.seat_anew(at, arrival, absent),
             Ok(_) => {}
             Err(at) => {
                 let seats = (0..self.kind.size()).map(|_| Seat::Warm { order: 0 });

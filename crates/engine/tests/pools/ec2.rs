@@ -154,8 +154,9 @@ impl Ec2 {
             return Event::NotCreated(Failure::Other);
         }
         let mut assignable = self.assignable(nic, kind);
-        // In one of four subnets EC2 gives what there is.
-        if assignable.len() < count && !(random.percent(25) && !assignable.is_empty()) {
+        // In one of four cases EC2 gives what there is.
+        let gives_fewer = random.percent(25) && !assignable.is_empty();
+        if assignable.len() < count && !gives_fewer {
             return Event::NotCreated(match kind {
                 Kind::Address => Failure::NoAddress,
                 Kind::Prefix => Failure::NoPrefix,
