@@ -127,6 +127,14 @@ impl Interface {
         for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
             self.lose_overlapping(kind, blocks, now);
         }
+        // What stood against the listing for being recent does so no longer if it overlapped.
+        for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&mut compared) {
+            let listed = listing.of(kind);
+            blocks.retain(|block| {
+                self.pool(kind).block(block.ip).is_some()
+                    || listed.iter().any(|there| there.ip == block.ip)
+            });
+        }
         for (kind, (blocks, _)) in Kind::ALL.into_iter().zip(&compared) {
             let unknown = |block: &&Cidr| self.pool(kind).block(block.ip).is_none();
             let new: Vec<Cidr> = blocks.iter().filter(unknown).copied().collect();
