@@ -10,6 +10,9 @@ use mullion_engine::{Cluster, Options};
 #[path = "../../crates/mullion/src/failure.rs"]
 mod failure;
 
+#[path = "../../crates/mullion/src/input.rs"]
+mod input;
+
 #[path = "../../crates/mullion/src/why"]
 mod why {
     mod answer;
