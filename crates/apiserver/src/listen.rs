@@ -27,11 +27,12 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use self::{
-    activity::Counted,
-    places::{Kind, Place, Places},
+use self::places::{Kind, Place, Places};
+use crate::{
+    auth,
+    http::{OnNetwork, through::With},
+    server::ApiServer,
 };
-use crate::{auth, http::OnNetwork, server::ApiServer};
 
 pub(crate) use self::activity::Busy;
 pub use self::tls::{Tls, TlsError};
@@ -162,7 +163,7 @@ impl Listener {
                 let answer =
                     unread::answered(request, async |request| router.oneshot(request).await);
                 let answer = answer.await;
-                answer.map(|answer| answer.map(|body| Body::new(Counted { body, busy })))
+                answer.map(|answer| answer.map(|body| Body::new(With { body, held: busy })))
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -33,7 +33,7 @@ mod site;
 mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
-mod through;
+pub(crate) mod through;
 mod told;
 mod update;
 mod watch;

@@ -5,18 +5,13 @@
 //! and again when it is not.
 
 use std::{
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
-use axum::body::Body;
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::places::Place;
@@ -124,32 +119,5 @@ impl Drop for Busy {
         if self.is_long {
             activity.long.fetch_sub(1, Relaxed);
         }
-    }
-}
-
-/// The body of an answer, which keeps its connection in use until it is sent.
-pub(super) struct Counted {
-    pub(super) body: Body,
-    #[expect(dead_code, reason = "it counts while it is there")]
-    pub(super) busy: Busy,
-}
-
-impl http_body::Body for Counted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
