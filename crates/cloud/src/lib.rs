@@ -1,6 +1,7 @@
 //! What a cloud can do, and a simulated EC2 that does it.
 //!
-//! [`CloudProvider`] is the small door through which controllers reach any cloud; [`catalogue`] holds
+//! [`CloudProvider`] is the small door through which controllers reach any cloud, [`Addresses`] the one to the addresses of its nodes' network
+//! interfaces; [`catalogue`] holds
 //! EC2's instance types with what a node of each offers pods; [`image`] knows what nodes of an image
 //! family report; [`sim`] is the EC2 that answers when there is no AWS account.
 //!
@@ -10,6 +11,7 @@
 // An `expect` says which invariant holds; tests may do without.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod addresses;
 pub mod catalogue;
 mod clock;
 pub mod image;
@@ -20,6 +22,7 @@ pub mod sim;
 mod speed;
 mod template;
 
+pub use addresses::{AddressError, Addresses, InterfaceFacts, InterfaceId, SubnetFacts};
 pub use clock::Clock;
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,

@@ -159,6 +159,11 @@ impl InstanceType {
         }
     }
 
+    /// Whether it is built on EC2's Nitro System, as every bare-metal type is. Only such types have address prefixes.
+    pub fn is_nitro(&self) -> bool {
+        self.hypervisor == "nitro" || self.bare_metal
+    }
+
     /// The labels that every node of this type carries, operating system and place aside.
     pub fn labels(&self) -> BTreeMap<&'static str, String> {
         let parts = self.parts();

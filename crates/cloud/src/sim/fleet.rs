@@ -6,11 +6,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    net::Ipv4Addr,
     sync::Arc,
 };
 
-use super::ledger::SavedInstance;
+use super::{interface::Interface, ledger::SavedInstance};
 use crate::{Instance, InstanceId, InstanceState};
 
 /// How many terminated instances are remembered.
@@ -42,7 +41,7 @@ struct Entry {
     instance: Arc<Instance>,
     revision: u64,
     token: String,
-    secondary: Vec<Ipv4Addr>,
+    interface: Interface,
 }
 
 impl Fleet {
@@ -75,38 +74,33 @@ impl Fleet {
                 instance: Arc::clone(&instance),
                 revision: self.revision,
                 token,
-                secondary: Vec::new(),
+                interface: Interface::default(),
             },
         );
         (instance, self.revision)
     }
 
-    /// The secondary addresses of an instance.
-    pub(super) fn secondary(&mut self, id: &InstanceId) -> Option<&mut Vec<Ipv4Addr>> {
-        Some(&mut self.instances.get_mut(id)?.secondary)
+    /// Returns what an instance's network interface has beside the primary address.
+    pub(super) fn interface(&mut self, id: &InstanceId) -> Option<&mut Interface> {
+        Some(&mut self.instances.get_mut(id)?.interface)
     }
 
     /// An instance of an earlier process.
-    pub(super) fn bring_back(
-        &mut self,
-        token: String,
-        instance: Instance,
-        secondary: Vec<Ipv4Addr>,
-    ) {
+    pub(super) fn bring_back(&mut self, token: String, instance: Instance, interface: Interface) {
         let id = instance.id.clone();
         if instance.state == InstanceState::Terminated {
             self.terminated.push_back(id.clone());
         }
         self.insert(token, instance);
         if let Some(entry) = self.instances.get_mut(&id) {
-            entry.secondary = secondary;
+            entry.interface = interface;
         }
     }
 
     /// What is written down of an instance.
     pub(super) fn saved(&self, id: &InstanceId) -> Option<SavedInstance> {
         let entry = self.instances.get(id)?;
-        let saved = SavedInstance::of(&entry.instance, &entry.token, &entry.secondary);
+        let saved = SavedInstance::of(&entry.instance, &entry.token, &entry.interface);
         Some(saved)
     }
 

@@ -11,8 +11,10 @@ use mullion_api::{
     ami::AmiFamily,
     eksctl::{KubernetesVersion, Taint},
 };
+use mullion_engine::ip::Kind;
 use serde::{Deserialize, Serialize};
 
+use super::interface::Interface;
 use crate::{
     CapacityType, Instance, InstanceId, InstanceState, Registration, Resources,
     catalogue::{self, Price},
@@ -60,8 +62,11 @@ pub(super) struct SavedInstance {
     price: u64,
     private_ip: Ipv4Addr,
     private_dns_name: String,
-    /// Further addresses.
-    pub(super) secondary: Vec<Ipv4Addr>,
+    /// Single addresses beside the primary one.
+    secondary: Vec<Ipv4Addr>,
+    /// First addresses of /28 prefixes.
+    #[serde(default)]
+    prefixes: Vec<Ipv4Addr>,
     family: String,
     minor: u32,
     capacity: Amounts,
@@ -108,7 +113,7 @@ impl From<Amounts> for Resources {
 }
 
 impl SavedInstance {
-    pub(super) fn of(instance: &Instance, token: &str, secondary: &[Ipv4Addr]) -> Self {
+    pub(super) fn of(instance: &Instance, token: &str, interface: &Interface) -> Self {
         let taints = &instance.registration.taints;
         SavedInstance {
             id: instance.id.to_string(),
@@ -123,7 +128,8 @@ impl SavedInstance {
             price: instance.price.0,
             private_ip: instance.private_ip,
             private_dns_name: instance.private_dns_name.clone(),
-            secondary: secondary.to_vec(),
+            secondary: interface.blocks(Kind::Address).to_vec(),
+            prefixes: interface.blocks(Kind::Prefix).to_vec(),
             family: instance.image.family.as_str().to_owned(),
             minor: instance.image.version.minor(),
             capacity: Amounts::from(&instance.capacity),
@@ -141,6 +147,14 @@ impl SavedInstance {
             booted: instance.booted,
             launched_at: instance.launched_at,
         }
+    }
+
+    /// Takes out what the instance's interface has beside the primary address.
+    pub(super) fn take_interface(&mut self) -> Interface {
+        Interface::of(
+            std::mem::take(&mut self.secondary),
+            std::mem::take(&mut self.prefixes),
+        )
     }
 
     /// The instance; an error says what this program does not know.

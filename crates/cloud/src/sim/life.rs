@@ -6,9 +6,10 @@
 use std::{sync::Arc, time::Duration};
 
 use mullion_api::ami::Os;
+use mullion_engine::ip::Kind;
 use tokio::time::sleep;
 
-use super::{Inner, Random};
+use super::{Inner, Random, interface::Interface};
 use crate::{Instance, InstanceId, InstanceState};
 
 /// The call that buys an instance.
@@ -130,14 +131,13 @@ impl Inner {
         let Some(instance) = state.fleet.get(id).cloned() else {
             return;
         };
-        let secondary = state
-            .fleet
-            .secondary(id)
-            .map(std::mem::take)
-            .unwrap_or_default();
-        for address in secondary.into_iter().chain([instance.private_ip]) {
-            state.network.give_back(&instance.subnet, address);
+        let interface = state.fleet.interface(id).map(std::mem::take);
+        for (kind, first) in interface.iter().flat_map(Interface::all) {
+            state.network.give_back(&instance.subnet, kind, first);
         }
+        let primary = instance.private_ip;
+        let network = &mut state.network;
+        network.give_back(&instance.subnet, Kind::Address, primary);
         let revision = state.update(id, |instance| {
             instance.state = InstanceState::Terminated;
             instance.booted = false;

@@ -6,14 +6,17 @@
 //! returns. With a [`Ledger`] it goes on in the next process ([`SimulatedEc2::resume`]). Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
 //! [`SimulatedEc2::changes_since`].
 
+mod addresses;
 mod fault;
 mod fleet;
+mod interface;
 mod ledger;
 mod life;
 mod network;
 mod provider;
 mod random;
 mod region;
+mod subnet;
 
 use std::{
     collections::BTreeMap,
@@ -26,6 +29,7 @@ use mullion_api::{
     eksctl::{Cluster, KubernetesVersion},
     labels,
 };
+use mullion_engine::ip::Kind;
 use tokio::sync::watch;
 
 pub use fault::{CapacityPattern, ParsePatternError};
@@ -33,7 +37,7 @@ pub use fleet::Changes;
 pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
-use crate::{Clock, CloudError, Instance, InstanceId, InstanceState, Offer, Speed};
+use crate::{Clock, Instance, InstanceId, InstanceState, Offer, Speed};
 use fault::Faults;
 use fleet::Fleet;
 use ledger::{INSTANCE, RANDOM, SavedInstance};
@@ -261,39 +265,6 @@ impl SimulatedEc2 {
         self.state().fleet.get(id).cloned()
     }
 
-    /// A further private address for a living instance, from its subnet; it goes back when the instance does. How many an
-    /// instance's interfaces can hold is for its kubelet to know.
-    ///
-    /// # Errors
-    /// [`CloudError::NotFound`] for an instance that is gone, [`CloudError::NoFreeAddresses`] when its subnet is full.
-    pub fn assign_address(&self, id: &InstanceId) -> Result<Ipv4Addr, CloudError> {
-        let state = &mut *self.state();
-        let instance = state
-            .fleet
-            .get(id)
-            .filter(|instance| instance.state.is_alive());
-        let subnet = match instance {
-            Some(instance) => Arc::clone(&instance.subnet),
-            None => return Err(CloudError::NotFound(id.clone())),
-        };
-        let full = || CloudError::NoFreeAddresses(Arc::clone(&subnet));
-        let address = state
-            .network
-            .take_in(&subnet, &mut state.random)
-            .ok_or_else(full)?;
-        if let Some(secondary) = state.fleet.secondary(id) {
-            secondary.push(address);
-        }
-        state.save(id);
-        Ok(address)
-    }
-
-    /// The further private addresses that an instance has.
-    pub fn assigned_addresses(&self, id: &InstanceId) -> Vec<Ipv4Addr> {
-        let mut state = self.state();
-        state.fleet.secondary(id).cloned().unwrap_or_default()
-    }
-
     /// From now on EC2 has no capacity for what the pattern matches.
     pub fn exhaust(&self, pattern: CapacityPattern) {
         self.state().faults.exhaust(pattern);
@@ -322,19 +293,18 @@ impl SimulatedEc2 {
 impl State {
     fn bring_back(&mut self, mut saved: SavedInstance) -> Result<(), String> {
         let token = std::mem::take(&mut saved.token);
-        let secondary = std::mem::take(&mut saved.secondary);
+        let interface = saved.take_interface();
         let instance = saved.instance()?;
         if instance.state != InstanceState::Terminated {
-            for address in secondary.iter().chain([&instance.private_ip]) {
-                if !self.network.take_back(&instance.subnet, *address) {
-                    return Err(format!(
-                        "{address} is not free in subnet {}",
-                        instance.subnet
-                    ));
+            let primary = (Kind::Address, instance.private_ip);
+            for (kind, first) in interface.all().chain([primary]) {
+                if !self.network.take_back(&instance.subnet, kind, first) {
+                    let subnet = &instance.subnet;
+                    return Err(format!("{first} is not free in subnet {subnet}"));
                 }
             }
         }
-        self.fleet.bring_back(token, instance, secondary);
+        self.fleet.bring_back(token, instance, interface);
         Ok(())
     }
 }

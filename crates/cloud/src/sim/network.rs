@@ -1,22 +1,16 @@
 //! The VPC: one subnet in each zone, each with finitely many addresses, and the node security group.
 //!
-//! Invariant: an address belongs to at most one instance; the first four and the last address of a
-//! subnet are never given, as in a real VPC.
+//! Invariant: an address belongs to at most one instance ([`super::subnet`]).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
-use super::{Random, Zone};
+use mullion_engine::ip::Kind;
+
+use super::{Random, Zone, subnet::SubnetState};
 use crate::{SecurityGroup, Subnet, TagSelector};
 
 /// Host bits of each subnet: a /18, so that four fill the VPC's /16.
 const HOST_BITS: u32 = 14;
-/// AWS keeps network, router, DNS, one for the future, and broadcast.
-const RESERVED_HEAD: u32 = 4;
-const RESERVED_TAIL: u32 = 1;
 /// EKS puts two network interfaces of the control plane into the cluster's subnets.
 const CONTROL_PLANE_INTERFACES: usize = 2;
 
@@ -31,14 +25,6 @@ pub(super) struct Place {
 pub(super) struct Network {
     subnets: Vec<SubnetState>,
     pub(super) security_group: SecurityGroup,
-}
-
-struct SubnetState {
-    subnet: Subnet,
-    prefix_len: u8,
-    base: u32,
-    hosts: u32,
-    used: BTreeSet<u32>,
 }
 
 impl Network {
@@ -57,28 +43,21 @@ impl Network {
         // A /16 has room for four subnets of this size; more zones share it in smaller ones.
         let index_bits = usize::BITS - zones.len().saturating_sub(1).leading_zeros();
         let host_bits = HOST_BITS.min(16_u32.saturating_sub(index_bits));
-        let prefix_len = 32 - host_bits as u8;
+        let bits = 32 - host_bits as u8;
         let subnets = zones
             .iter()
             .enumerate()
             .map(|(index, zone)| {
-                let index = index as u32;
-                let base = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + (index << host_bits);
-                let hosts = 1 << host_bits;
-                SubnetState {
-                    subnet: Subnet {
-                        id: random.id("subnet").into(),
-                        zone: Arc::clone(&zone.name),
-                        zone_id: Arc::clone(&zone.id),
-                        cidr: format!("{}/{}", Ipv4Addr::from(base), prefix_len),
-                        free_addresses: (hosts - RESERVED_HEAD - RESERVED_TAIL) as usize,
-                        tags: tagged(format!("{cluster}/SubnetPrivate{}", zone.name)),
-                    },
-                    prefix_len,
-                    base,
-                    hosts,
-                    used: BTreeSet::new(),
-                }
+                let first = Ipv4Addr::new(10, 0, 0, 0).to_bits() + ((index as u32) << host_bits);
+                let subnet = Subnet {
+                    id: random.id("subnet").into(),
+                    zone: Arc::clone(&zone.name),
+                    zone_id: Arc::clone(&zone.id),
+                    cidr: String::new(),
+                    free_addresses: 0,
+                    tags: tagged(format!("{cluster}/SubnetPrivate{}", zone.name)),
+                };
+                SubnetState::new(subnet, Ipv4Addr::from_bits(first), bits)
             })
             .collect();
         Self {
@@ -126,81 +105,40 @@ impl Network {
             .collect();
         candidates.sort_by_key(|state| std::cmp::Reverse(state.subnet.free_addresses));
         let state = candidates.into_iter().next()?;
-        let host = state.free_host(random)?;
-        state.used.insert(host);
-        state.subnet.free_addresses -= 1;
+        let address = state.take(Kind::Address, random)?;
         Some(Place {
             subnet: Arc::clone(&state.subnet.id),
-            prefix_len: state.prefix_len,
-            address: Ipv4Addr::from(state.base + host),
+            prefix_len: state.cidr().bits,
+            address,
         })
     }
 
-    /// A further address in a subnet; `None` when it is full.
-    pub(super) fn take_in(&mut self, subnet: &str, random: &mut Random) -> Option<Ipv4Addr> {
-        let state = self
-            .subnets
-            .iter_mut()
-            .find(|state| &*state.subnet.id == subnet)?;
-        let host = state.free_host(random)?;
-        state.used.insert(host);
-        state.subnet.free_addresses -= 1;
-        Some(Ipv4Addr::from(state.base + host))
+    pub(super) fn subnet(&self, id: &str) -> Option<&SubnetState> {
+        self.subnets.iter().find(|state| &*state.subnet.id == id)
     }
 
-    /// Marks an address of a subnet as used; false if it cannot be.
-    pub(super) fn take_back(&mut self, subnet: &str, address: Ipv4Addr) -> bool {
-        let state = self
-            .subnets
+    pub(super) fn subnet_mut(&mut self, id: &str) -> Option<&mut SubnetState> {
+        self.subnets
             .iter_mut()
-            .find(|state| &*state.subnet.id == subnet);
-        let Some(state) = state else { return false };
-        let host = u32::from(address).wrapping_sub(state.base);
-        let is_given = (RESERVED_HEAD..state.hosts - RESERVED_TAIL).contains(&host);
-        let taken = is_given && state.used.insert(host);
-        state.subnet.free_addresses -= usize::from(taken);
-        taken
+            .find(|state| &*state.subnet.id == id)
+    }
+
+    /// Marks an address or block of a subnet as taken; false if it cannot be.
+    pub(super) fn take_back(&mut self, subnet: &str, kind: Kind, first: Ipv4Addr) -> bool {
+        self.subnet_mut(subnet)
+            .is_some_and(|state| state.take_back(kind, first))
     }
 
     /// The addresses of the control plane's network interfaces: the highest one of a subnet, in two zones where there are two.
     pub(super) fn control_plane(&mut self) -> Vec<Ipv4Addr> {
-        self.subnets
-            .iter_mut()
-            .take(CONTROL_PLANE_INTERFACES)
-            .map(|state| {
-                let host = state.hosts - RESERVED_TAIL - 1;
-                if state.used.insert(host) {
-                    state.subnet.free_addresses -= 1;
-                }
-                Ipv4Addr::from(state.base + host)
-            })
-            .collect()
+        let subnets = self.subnets.iter_mut().take(CONTROL_PLANE_INTERFACES);
+        subnets.map(SubnetState::take_last).collect()
     }
 
-    pub(super) fn give_back(&mut self, subnet: &str, address: Ipv4Addr) {
-        let state = self
-            .subnets
-            .iter_mut()
-            .find(|state| &*state.subnet.id == subnet);
-        if let Some(state) = state
-            && state.used.remove(&(u32::from(address) - state.base))
-        {
-            state.subnet.free_addresses += 1;
+    pub(super) fn give_back(&mut self, subnet: &str, kind: Kind, first: Ipv4Addr) {
+        if let Some(state) = self.subnet_mut(subnet) {
+            state.give_back(kind, first);
         }
-    }
-}
-
-impl SubnetState {
-    /// A free host number: random, then the next free one above it, wrapping around.
-    fn free_host(&self, random: &mut Random) -> Option<u32> {
-        let usable = self.hosts - RESERVED_HEAD - RESERVED_TAIL;
-        if self.used.len() as u32 >= usable {
-            return None;
-        }
-        let start = random.below(u64::from(usable)) as u32;
-        (0..usable)
-            .map(|step| RESERVED_HEAD + (start + step) % usable)
-            .find(|host| !self.used.contains(host))
     }
 }
 
@@ -215,6 +153,8 @@ pub(super) fn private_dns_name(address: Ipv4Addr, region: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn network(zones: &[&str]) -> (Network, Random) {
@@ -264,7 +204,7 @@ mod tests {
         }
         assert!(network.take("us-west-2a", &[], &mut random).is_none());
         let last = last.unwrap();
-        network.give_back(&last.subnet, last.address);
+        network.give_back(&last.subnet, Kind::Address, last.address);
         let again = network.take("us-west-2a", &[], &mut random).unwrap();
         assert_eq!(again, last);
     }
