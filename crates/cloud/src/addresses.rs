@@ -118,7 +118,8 @@ impl AddressError {
 
 /// A cloud that puts pod addresses on network interfaces.
 pub trait Addresses: fmt::Debug + Send + Sync {
-    /// Assigns `count` single addresses (each with the mask of the subnet) or /28 prefixes to an interface and returns them.
+    /// Assigns `count` single addresses (each with the mask of the subnet) or /28 prefixes to an interface and returns them. They may be
+    /// fewer, but at least one.
     ///
     /// # Errors
     /// [`AddressError::NoSlot`], [`AddressError::NoAddress`], [`AddressError::NoPrefix`] or [`AddressError::NoRoom`] when fewer than

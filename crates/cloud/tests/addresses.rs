@@ -1,14 +1,17 @@
 //! Pod addresses in the simulated EC2: what an interface and a subnet hold, and how calls about them fail.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use mullion_api::{
     ami::{AmiFamily, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
 };
 use mullion_cloud::{
-    AddressError, Addresses, CapacityType, Clock, CloudProvider, InstanceId, InterfaceFacts,
-    InterfaceId, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
+    AddressError, Addresses, CapacityType, Clock, CloudError, CloudProvider, InstanceId,
+    InterfaceFacts, InterfaceId, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
     sim::{Config, SimulatedEc2},
 };
 use mullion_engine::ip::{Cidr, Failure, Kind};
@@ -20,16 +23,27 @@ fn version() -> KubernetesVersion {
 }
 
 fn ec2() -> SimulatedEc2 {
-    let config = Config {
+    ec2_with(|_| {})
+}
+
+fn ec2_with(edit: impl FnOnce(&mut Config)) -> SimulatedEc2 {
+    let mut config = Config {
         speed: Speed::INSTANT,
         ..Config::new("demo", "us-west-2", version())
     };
+    edit(&mut config);
     let epoch = "2026-01-01T00:00:00Z".parse().unwrap();
-    SimulatedEc2::new(config, Clock::starting_at(epoch))
+    let ec2 = SimulatedEc2::new(config, Clock::starting_at(epoch));
+    ec2.control_plane_addresses();
+    ec2
 }
 
 /// Launches a Windows node in zone a.
-async fn node(ec2: &SimulatedEc2, instance_type: &str, token: &str) -> InterfaceFacts {
+async fn launch(
+    ec2: &SimulatedEc2,
+    instance_type: &str,
+    token: &str,
+) -> Result<InstanceId, CloudError> {
     let launch = ec2.launch(LaunchRequest {
         client_token: token.into(),
         options: vec![LaunchOption {
@@ -42,8 +56,12 @@ async fn node(ec2: &SimulatedEc2, instance_type: &str, token: &str) -> Interface
         registration: Registration::default(),
         tags: BTreeMap::new(),
     });
-    let instance = launch.await.unwrap().instance;
-    ec2.interface_of(&instance.id).await.unwrap()
+    Ok(launch.await?.instance.id.clone())
+}
+
+async fn node(ec2: &SimulatedEc2, instance_type: &str, token: &str) -> InterfaceFacts {
+    let instance = launch(ec2, instance_type, token).await.unwrap();
+    ec2.interface_of(&instance).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,4 +186,173 @@ async fn no_address_is_given_twice_whatever_its_kind() {
 fn in_subnet(block: Cidr, subnet: Cidr) -> bool {
     let shift = 32 - u32::from(subnet.bits);
     block.ip.to_bits() >> shift == subnet.ip.to_bits() >> shift
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_subnet_has_no_address_for_pods_or_instances() {
+    let ec2 = ec2_with(|config| config.subnet_bits = Some(28));
+    let facts = node(&ec2, "m5.4xlarge", "a").await;
+    // Eleven addresses, one of the control plane, one of the instance.
+    assert_eq!(ec2.subnet(&facts.subnet).await.unwrap().free_addresses, 9);
+    let error = ec2.assign(&facts.id, Kind::Address, 10).await.unwrap_err();
+    assert_eq!(error, AddressError::NoAddress);
+    assert_eq!(
+        error.to_string(),
+        "InsufficientFreeAddressesInSubnet: The specified subnet does not have enough free addresses to satisfy the request."
+    );
+    let nine = ec2.assign(&facts.id, Kind::Address, 9).await.unwrap();
+    assert_eq!(
+        launch(&ec2, "m5.large", "b").await.unwrap_err().to_string(),
+        "InsufficientFreeAddressesInSubnet: The specified subnet does not have enough free addresses to satisfy the request."
+    );
+    ec2.give_back(&facts.id, Kind::Address, &nine[..1])
+        .await
+        .unwrap();
+    assert!(launch(&ec2, "m5.large", "b").await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn prefixes_run_out_by_fragmentation_before_the_subnet_is_full() {
+    let ec2 = ec2_with(|config| config.subnet_bits = Some(25));
+    let facts = node(&ec2, "m5.4xlarge", "a").await;
+    // Random places: by and by every block has an address in it.
+    let mut taken = Vec::new();
+    let left = loop {
+        let left = ec2.subnet(&facts.subnet).await.unwrap();
+        if left.free_prefixes == 0 {
+            break left;
+        }
+        taken.extend(ec2.assign(&facts.id, Kind::Address, 1).await.unwrap());
+    };
+    assert!(left.free_addresses > 64, "{left:?}");
+    let error = ec2.assign(&facts.id, Kind::Prefix, 1).await.unwrap_err();
+    assert_eq!(error, AddressError::NoPrefix);
+    assert_eq!(
+        error.to_string(),
+        "InsufficientCidrBlocks: The specified subnet does not have enough free cidr blocks to satisfy the request."
+    );
+    ec2.give_back(&facts.id, Kind::Address, &taken)
+        .await
+        .unwrap();
+    let free = ec2.subnet(&facts.subnet).await.unwrap().free_prefixes;
+    assert!(free >= 5);
+    let all = ec2
+        .assign(&facts.id, Kind::Prefix, free as u32)
+        .await
+        .unwrap();
+    let error = ec2.assign(&facts.id, Kind::Prefix, 1).await.unwrap_err();
+    assert_eq!(all.len(), free);
+    assert_eq!(error.failure(), Failure::NoPrefix);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_for_which_the_subnet_has_not_even_sixteen_addresses_is_refused_in_other_words() {
+    let ec2 = ec2_with(|config| config.subnet_bits = Some(28));
+    let facts = node(&ec2, "m5.large", "a").await;
+    let error = ec2.assign(&facts.id, Kind::Prefix, 1).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "InvalidParameterValue: There aren't sufficient free Ipv4 addresses or prefixes"
+    );
+    assert_eq!(error.failure(), Failure::NoPrefix);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_take_time_and_a_listing_shows_a_change_later() {
+    let ec2 = ec2_with(|config| {
+        config.speed = Speed::REAL;
+        config.address_faults = "lag=10s".parse().unwrap();
+    });
+    let facts = node(&ec2, "m5.large", "a").await;
+    let begun = tokio::time::Instant::now();
+    let blocks = ec2.assign(&facts.id, Kind::Address, 4).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::from_millis(400));
+    let listed = async || Addresses::list(&ec2, &facts.id).await.unwrap().addresses;
+    assert_eq!(listed().await, []);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(listed().await, blocks);
+    ec2.give_back(&facts.id, Kind::Address, &blocks[1..])
+        .await
+        .unwrap();
+    let still = BTreeSet::from_iter(listed().await);
+    assert_eq!(still, BTreeSet::from_iter(blocks.clone()));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(listed().await, blocks[..1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_leaves_open_what_ec2_has_done() {
+    let ec2 = ec2_with(|config| {
+        config.speed = Speed::REAL;
+        config.address_faults = "lost=100%,lag=0s".parse().unwrap();
+    });
+    let facts = node(&ec2, "m5.4xlarge", "a").await;
+    let listed = async || {
+        Addresses::list(&ec2, &facts.id)
+            .await
+            .unwrap()
+            .addresses
+            .len()
+    };
+    let (mut at_once, mut later, mut never, mut there) = (0, 0, 0, 0);
+    for _ in 0..16 {
+        let begun = tokio::time::Instant::now();
+        let error = ec2.assign(&facts.id, Kind::Address, 1).await.unwrap_err();
+        assert_eq!(error, AddressError::NoAnswer);
+        assert!(begun.elapsed() > Duration::from_secs(30));
+        let heard = listed().await;
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let in_the_end = listed().await;
+        match (heard > there, in_the_end > there) {
+            (true, _) => at_once += 1,
+            (false, true) => later += 1,
+            (false, false) => never += 1,
+        }
+        there = in_the_end;
+    }
+    assert!(
+        at_once > 0 && later > 0 && never > 0,
+        "{at_once} {later} {never}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttled_call_changes_nothing() {
+    let ec2 = ec2_with(|config| config.address_faults = "throttle=50%".parse().unwrap());
+    // The launch itself is another kind of call; looking may be throttled too.
+    let facts = loop {
+        let launched = launch(&ec2, "m5.4xlarge", "a").await.unwrap();
+        if let Ok(facts) = ec2.interface_of(&launched).await {
+            break facts;
+        }
+    };
+    let (mut assigned, mut refused) = (0, 0);
+    for _ in 0..20 {
+        match ec2.assign(&facts.id, Kind::Address, 1).await {
+            Ok(_) => assigned += 1,
+            Err(error) => {
+                assert_eq!(error.failure(), Failure::Throttled);
+                refused += 1;
+            }
+        }
+    }
+    assert!(assigned > 0 && refused > 0);
+    ec2.set_address_faults("lag=0s".parse().unwrap());
+    let listing = Addresses::list(&ec2, &facts.id).await.unwrap();
+    assert_eq!(listing.addresses.len(), assigned);
+    ec2.throttle(1);
+    let error = ec2.subnet(&facts.subnet).await.unwrap_err();
+    assert_eq!(error, AddressError::Throttled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assignment_may_get_fewer_than_it_asked_for() {
+    let ec2 = ec2_with(|config| config.address_faults = "partial=100%".parse().unwrap());
+    let facts = node(&ec2, "m5.large", "a").await;
+    for kind in Kind::ALL {
+        let got = ec2.assign(&facts.id, kind, 4).await.unwrap().len();
+        assert!((1..4).contains(&got), "{got}");
+    }
+    let listing = Addresses::list(&ec2, &facts.id).await.unwrap();
+    assert!(listing.addresses.len() < 4 && listing.prefixes.len() < 4);
 }

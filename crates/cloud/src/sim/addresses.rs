@@ -2,15 +2,28 @@
 //!
 //! Invariant: a call decides and records under one lock, so no address is on two interfaces and no interface has more than its slots.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use mullion_engine::ip::{Cidr, Kind, Listing};
+use tokio::time::{Instant, sleep};
 
-use super::{SimulatedEc2, State, interface};
+use super::{
+    AddressFaults, SimulatedEc2, State,
+    address_faults::{Fate, FaultyCalls},
+    interface,
+};
 use crate::{
     AddressError, Addresses, BoxFuture, CloudError, Instance, InstanceId, InstanceState,
-    InterfaceFacts, InterfaceId, SubnetFacts,
+    InterfaceFacts, InterfaceId, Speed, SubnetFacts,
 };
+
+/// What a call takes that changes something, and one that only looks.
+const CHANGE_CALL: Duration = Duration::from_millis(400);
+const LOOK_CALL: Duration = Duration::from_millis(150);
+/// How long a caller waits for an answer (VRC: the HTTP client's timeout).
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long after that EC2 carries out a call whose caller has given up.
+const LATE: Duration = Duration::from_secs(5);
 
 impl Addresses for SimulatedEc2 {
     fn assign<'a>(
@@ -19,7 +32,8 @@ impl Addresses for SimulatedEc2 {
         kind: Kind,
         count: u32,
     ) -> BoxFuture<'a, Result<Vec<Cidr>, AddressError>> {
-        Box::pin(async move { self.state().assign(interface, kind, count) })
+        let (interface, speed) = (interface.clone(), self.inner.config.speed);
+        Box::pin(self.change(move |state| state.assign(&interface, kind, count, speed)))
     }
 
     fn give_back<'a>(
@@ -28,22 +42,23 @@ impl Addresses for SimulatedEc2 {
         kind: Kind,
         blocks: &'a [Cidr],
     ) -> BoxFuture<'a, Result<(), AddressError>> {
-        Box::pin(async move { self.state().give_back(interface, kind, blocks) })
+        let (interface, blocks) = (interface.clone(), blocks.to_vec());
+        let speed = self.inner.config.speed;
+        Box::pin(self.change(move |state| state.give_back(&interface, kind, &blocks, speed)))
     }
 
     fn list<'a>(
         &'a self,
         interface: &'a InterfaceId,
     ) -> BoxFuture<'a, Result<Listing, AddressError>> {
-        Box::pin(async move { self.state().listing(interface) })
+        Box::pin(self.look(move |state| state.listing(interface)))
     }
 
     fn interface_of<'a>(
         &'a self,
         instance: &'a InstanceId,
     ) -> BoxFuture<'a, Result<InterfaceFacts, AddressError>> {
-        Box::pin(async move {
-            let state = self.state();
+        Box::pin(self.look(move |state| {
             let known = state
                 .fleet
                 .get(instance)
@@ -62,12 +77,11 @@ impl Addresses for SimulatedEc2 {
                 instance_type: instance_type.name.clone(),
                 nitro: instance_type.is_nitro(),
             })
-        })
+        }))
     }
 
     fn subnet<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<SubnetFacts, AddressError>> {
-        Box::pin(async move {
-            let state = self.state();
+        Box::pin(self.look(move |state| {
             let subnet = state.network.subnet(id);
             let subnet = subnet.ok_or_else(|| AddressError::NoSubnet(id.to_owned()))?;
             Ok(SubnetFacts {
@@ -75,11 +89,68 @@ impl Addresses for SimulatedEc2 {
                 free_addresses: subnet.subnet.free_addresses,
                 free_prefixes: subnet.free_prefixes(),
             })
-        })
+        }))
     }
 }
 
 impl SimulatedEc2 {
+    /// Replaces the faults of calls about addresses.
+    pub fn set_address_faults(&self, faults: AddressFaults) {
+        self.state().address_calls = FaultyCalls::new(faults);
+    }
+
+    /// Makes a call that changes nothing, in its time and with the faults that it meets.
+    async fn look<T>(
+        &self,
+        act: impl FnOnce(&mut State) -> Result<T, AddressError>,
+    ) -> Result<T, AddressError> {
+        self.wait(LOOK_CALL).await;
+        let state = &mut *self.state();
+        match state.fate(false) {
+            Fate::Throttled => Err(AddressError::Throttled),
+            _ => act(state),
+        }
+    }
+
+    /// Makes a call that changes something, in its time and with the faults that it meets.
+    async fn change<T>(
+        &self,
+        act: impl FnOnce(&mut State) -> Result<T, AddressError> + Send + 'static,
+    ) -> Result<T, AddressError> {
+        self.wait(CHANGE_CALL).await;
+        {
+            let state = &mut *self.state();
+            match state.fate(true) {
+                Fate::Answered => return act(state),
+                Fate::Throttled => return Err(AddressError::Throttled),
+                Fate::DoneUnheard => {
+                    // Whether it succeeded nobody learns.
+                    let _ = act(state);
+                }
+                Fate::DoneLate => {
+                    let (weak, delay) = (Arc::downgrade(&self.inner), PATIENCE + LATE);
+                    let delay = self.inner.config.speed.scale(delay);
+                    tokio::spawn(async move {
+                        sleep(delay).await;
+                        if let Some(inner) = weak.upgrade() {
+                            let _ = act(&mut inner.state());
+                        }
+                    });
+                }
+                Fate::NeverDone => {}
+            }
+        }
+        self.wait(PATIENCE).await;
+        Err(AddressError::NoAnswer)
+    }
+
+    async fn wait(&self, time: Duration) {
+        let delay = self.inner.config.speed.scale(time);
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+    }
+
     /// A further private address for a living instance, from its subnet; it goes back when the instance does. How many an
     /// instance's interfaces can hold is for its kubelet to know.
     ///
@@ -99,7 +170,7 @@ impl SimulatedEc2 {
             .and_then(|subnet| subnet.take(Kind::Address, &mut state.random));
         let address = taken.ok_or(CloudError::NoFreeAddresses(subnet))?;
         if let Some(interface) = state.fleet.interface(id) {
-            interface.add(Kind::Address, &[address]);
+            interface.add(Kind::Address, &[address], Instant::now());
         }
         state.save(id);
         Ok(address)
@@ -126,11 +197,24 @@ fn slots(instance: &Instance) -> usize {
 }
 
 impl State {
+    fn fate(&mut self, changes: bool) -> Fate {
+        match self.faults.is_throttled() {
+            true => Fate::Throttled,
+            false => self.address_calls.fate(changes),
+        }
+    }
+
+    /// Returns when listings show a change that is made now.
+    fn seen_at(&mut self, speed: Speed) -> Instant {
+        Instant::now() + speed.scale(self.address_calls.lag())
+    }
+
     fn assign(
         &mut self,
         interface: &InterfaceId,
         kind: Kind,
         count: u32,
+        speed: Speed,
     ) -> Result<Vec<Cidr>, AddressError> {
         let instance = self.instance_with(interface)?;
         if count == 0 {
@@ -162,14 +246,16 @@ impl State {
             Kind::Prefix if subnet.free_prefixes() < count => return Err(AddressError::NoPrefix),
             Kind::Address | Kind::Prefix => {}
         }
-        let mut taken = Vec::with_capacity(count);
-        taken.extend((0..count).map_while(|_| subnet.take(kind, &mut self.random)));
+        let part = self.address_calls.part_of(count as u32);
+        let taken = (0..part).map_while(|_| subnet.take(kind, &mut self.random));
+        let taken: Vec<_> = taken.collect();
         let bits = match kind {
             Kind::Address => subnet.cidr().bits,
             Kind::Prefix => 28,
         };
+        let seen_at = self.seen_at(speed);
         if let Some(on_it) = self.fleet.interface(&id) {
-            on_it.add(kind, &taken);
+            on_it.add(kind, &taken, seen_at);
         }
         self.save(&id);
         Ok(taken
@@ -183,7 +269,9 @@ impl State {
         interface: &InterfaceId,
         kind: Kind,
         blocks: &[Cidr],
+        speed: Speed,
     ) -> Result<(), AddressError> {
+        let seen_at = self.seen_at(speed);
         let instance = self.instance_with(interface)?;
         let (id, subnet) = (instance.id.clone(), instance.subnet.clone());
         let no_interface = || AddressError::NoInterface(interface.clone());
@@ -207,7 +295,7 @@ impl State {
             )));
         }
         let firsts: Vec<_> = blocks.iter().map(|block| block.ip).collect();
-        on_it.remove(kind, &firsts);
+        on_it.remove(kind, &firsts, seen_at);
         for first in firsts {
             self.network.give_back(&subnet, kind, first);
         }
@@ -220,9 +308,10 @@ impl State {
         let (id, bits) = (instance.id.clone(), instance.subnet_prefix_len);
         let no_interface = || AddressError::NoInterface(interface.clone());
         let on_it = self.fleet.interface(&id).ok_or_else(no_interface)?;
+        let now = Instant::now();
         let all = |kind, bits| {
-            let blocks = on_it.blocks(kind).iter();
-            blocks.map(|first| Cidr::new(*first, bits)).collect()
+            let blocks = on_it.seen(kind, now).into_iter();
+            blocks.map(|first| Cidr::new(first, bits)).collect()
         };
         Ok(Listing {
             addresses: all(Kind::Address, bits),

@@ -6,6 +6,7 @@
 use std::net::Ipv4Addr;
 
 use mullion_engine::ip::Kind;
+use tokio::time::Instant;
 
 use crate::{InstanceId, InterfaceId};
 
@@ -14,6 +15,16 @@ use crate::{InstanceId, InterfaceId};
 pub(super) struct Interface {
     addresses: Vec<Ipv4Addr>,
     prefixes: Vec<Ipv4Addr>,
+    /// Changes that listings do not show yet, oldest first.
+    unseen: Vec<Unseen>,
+}
+
+#[derive(Debug)]
+struct Unseen {
+    kind: Kind,
+    first: Ipv4Addr,
+    arrived: bool,
+    until: Instant,
 }
 
 impl Interface {
@@ -21,6 +32,7 @@ impl Interface {
         Self {
             addresses,
             prefixes,
+            unseen: Vec::new(),
         }
     }
 
@@ -50,13 +62,44 @@ impl Interface {
         self.addresses.len() + self.prefixes.len()
     }
 
-    pub(super) fn add(&mut self, kind: Kind, blocks: &[Ipv4Addr]) {
+    /// Puts blocks on the interface; listings show them from `seen_at` on.
+    pub(super) fn add(&mut self, kind: Kind, blocks: &[Ipv4Addr], seen_at: Instant) {
         self.blocks_mut(kind).extend_from_slice(blocks);
+        self.note(kind, blocks, true, seen_at);
     }
 
-    pub(super) fn remove(&mut self, kind: Kind, blocks: &[Ipv4Addr]) {
+    /// Takes blocks off the interface; listings show them until `seen_at`.
+    pub(super) fn remove(&mut self, kind: Kind, blocks: &[Ipv4Addr], seen_at: Instant) {
         self.blocks_mut(kind)
             .retain(|first| !blocks.contains(first));
+        self.note(kind, blocks, false, seen_at);
+    }
+
+    fn note(&mut self, kind: Kind, blocks: &[Ipv4Addr], arrived: bool, until: Instant) {
+        let now = Instant::now();
+        self.unseen.retain(|change| change.until > now);
+        let changes = blocks.iter().map(|first| Unseen {
+            kind,
+            first: *first,
+            arrived,
+            until,
+        });
+        self.unseen
+            .extend(changes.filter(|change| change.until > now));
+    }
+
+    /// Returns the first addresses of the blocks of a kind that a listing shows now.
+    pub(super) fn seen(&self, kind: Kind, now: Instant) -> Vec<Ipv4Addr> {
+        let mut blocks = self.blocks(kind).to_vec();
+        let unseen = self.unseen.iter().rev();
+        for change in unseen.filter(|change| change.kind == kind && change.until > now) {
+            match change.arrived {
+                true => blocks.retain(|first| *first != change.first),
+                false if !blocks.contains(&change.first) => blocks.push(change.first),
+                false => {}
+            }
+        }
+        blocks
     }
 }
 

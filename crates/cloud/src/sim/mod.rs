@@ -6,6 +6,7 @@
 //! returns. With a [`Ledger`] it goes on in the next process ([`SimulatedEc2::resume`]). Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
 //! [`SimulatedEc2::changes_since`].
 
+mod address_faults;
 mod addresses;
 mod fault;
 mod fleet;
@@ -32,12 +33,14 @@ use mullion_api::{
 use mullion_engine::ip::Kind;
 use tokio::sync::watch;
 
+pub use address_faults::{AddressFaults, ParseFaultsError};
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
 pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
 use crate::{Clock, Instance, InstanceId, InstanceState, Offer, Speed};
+use address_faults::FaultyCalls;
 use fault::Faults;
 use fleet::Fleet;
 use ledger::{INSTANCE, RANDOM, SavedInstance};
@@ -61,6 +64,19 @@ pub struct Config {
     pub speed: Speed,
     /// Seed of all random choices.
     pub seed: u64,
+    /// Length of the subnets' mask; where it is `None`, the VPC is divided among them.
+    pub subnet_bits: Option<u8>,
+    /// What goes wrong with calls about addresses.
+    pub address_faults: AddressFaults,
+}
+
+/// The smallest subnet that AWS has: a /28.
+pub const SMALLEST_SUBNET: u8 = 28;
+
+/// Returns the length of the mask of the largest subnets of which the VPC, a /16, holds one for each of `zones` zones.
+pub fn largest_subnet(zones: usize) -> u8 {
+    let index_bits = usize::BITS - zones.saturating_sub(1).leading_zeros();
+    16 + index_bits as u8
 }
 
 impl Config {
@@ -74,6 +90,8 @@ impl Config {
             tags: BTreeMap::new(),
             speed: Speed::REAL,
             seed: 0,
+            subnet_bits: None,
+            address_faults: AddressFaults::default(),
         }
     }
 
@@ -113,6 +131,7 @@ struct State {
     network: Network,
     fleet: Fleet,
     faults: Faults,
+    address_calls: FaultyCalls,
     ledger: Option<Arc<dyn Ledger>>,
 }
 
@@ -166,7 +185,9 @@ impl SimulatedEc2 {
         let mut tags = config.tags.clone();
         tags.entry(labels::DISCOVERY_TAG.into())
             .or_insert_with(|| config.cluster.clone());
-        let network = Network::new(&config.cluster, &zones, &tags, &mut random);
+        let bits = config.subnet_bits;
+        let network = Network::new(&config.cluster, &zones, bits, &tags, &mut random);
+        let address_calls = FaultyCalls::new(config.address_faults.clone());
         Self {
             inner: Arc::new(Inner {
                 config,
@@ -177,6 +198,7 @@ impl SimulatedEc2 {
                     network,
                     fleet: Fleet::default(),
                     faults: Faults::default(),
+                    address_calls,
                     ledger: None,
                 }),
                 changed: watch::Sender::new(0),

@@ -6,11 +6,11 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
 use mullion_engine::ip::Kind;
 
-use super::{Random, Zone, subnet::SubnetState};
+use super::{Random, SMALLEST_SUBNET, Zone, largest_subnet, subnet::SubnetState};
 use crate::{SecurityGroup, Subnet, TagSelector};
 
-/// Host bits of each subnet: a /18, so that four fill the VPC's /16.
-const HOST_BITS: u32 = 14;
+/// Length of the mask of each subnet, where there are four at most: four fill the VPC's /16.
+const SUBNET_BITS: u8 = 18;
 /// EKS puts two network interfaces of the control plane into the cluster's subnets.
 const CONTROL_PLANE_INTERFACES: usize = 2;
 
@@ -31,6 +31,7 @@ impl Network {
     pub(super) fn new(
         cluster: &str,
         zones: &[Zone],
+        bits: Option<u8>,
         tags: &BTreeMap<String, String>,
         random: &mut Random,
     ) -> Self {
@@ -40,15 +41,14 @@ impl Network {
             tags.insert(format!("kubernetes.io/cluster/{cluster}"), "shared".into());
             tags
         };
-        // A /16 has room for four subnets of this size; more zones share it in smaller ones.
-        let index_bits = usize::BITS - zones.len().saturating_sub(1).leading_zeros();
-        let host_bits = HOST_BITS.min(16_u32.saturating_sub(index_bits));
-        let bits = 32 - host_bits as u8;
+        let largest = largest_subnet(zones.len());
+        let bits = bits.unwrap_or(SUBNET_BITS).clamp(largest, SMALLEST_SUBNET);
         let subnets = zones
             .iter()
             .enumerate()
             .map(|(index, zone)| {
-                let first = Ipv4Addr::new(10, 0, 0, 0).to_bits() + ((index as u32) << host_bits);
+                let offset = (index as u32) << (32 - bits);
+                let first = Ipv4Addr::new(10, 0, 0, 0).to_bits() + offset;
                 let subnet = Subnet {
                     id: random.id("subnet").into(),
                     zone: Arc::clone(&zone.name),
@@ -167,7 +167,10 @@ mod tests {
             .collect();
         let mut random = Random::new(7);
         let tags = BTreeMap::from([("karpenter.sh/discovery".to_owned(), "demo".to_owned())]);
-        (Network::new("demo", &zones, &tags, &mut random), random)
+        (
+            Network::new("demo", &zones, None, &tags, &mut random),
+            random,
+        )
     }
 
     #[test]
