@@ -1,8 +1,8 @@
 //! Windows builds, the image tags that stand for them, and which image build runs on which host build.
 //!
 //! Process isolation only: Kubernetes has no other. The rules are data ([`Builds`]) that a user can extend, because
-//! they change with every Windows release: hosts below a stable-ABI release need images of their own build, hosts from
-//! it on run every build between that release and their own (containerd's matcher).
+//! they change with every Windows release: hosts before the first stable-ABI release need images of their own build; later hosts run images
+//! from one long-term release before their own on, up to their own build (containerd's matcher in `containerd/platforms`).
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -95,7 +95,7 @@ pub struct BuildMismatch {
     pub host: Build,
 }
 
-/// The table of releases and of the stable-ABI ones among them.
+/// The table of releases and of the long-term ones with a stable ABI among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Builds {
     releases: Vec<Release>,
@@ -124,7 +124,7 @@ impl Default for Builds {
         };
         Builds {
             releases: RELEASES.iter().map(release).collect(),
-            stable: vec![Build::SERVER_2022],
+            stable: vec![Build::SERVER_2022, Build::SERVER_2025],
         }
     }
 }
@@ -137,7 +137,8 @@ impl Builds {
         self.releases.sort_by_key(|release| release.build);
     }
 
-    /// Declares a build the start of a stable ABI: hosts from it on run images from it on.
+    /// Declares a build a long-term release with a stable ABI: hosts from it on no longer run images older than the long-term release before
+    /// it.
     pub fn add_stable(&mut self, build: Build) {
         self.stable.push(build);
         self.stable.sort_unstable();
@@ -188,8 +189,10 @@ impl Builds {
     /// [`BuildMismatch`] where it does not.
     pub fn check(&self, image: Build, host: Build) -> Result<(), BuildMismatch> {
         let same_line = (image.major, image.minor) == (host.major, host.minor);
-        // The newest stable release at or below the host bounds what the host still runs.
-        let oldest = self.stable.iter().rev().find(|stable| **stable <= host);
+        // The host's own long-term release, and the one before it if there is one.
+        let mut own_and_older = self.stable.iter().rev().filter(|stable| **stable <= host);
+        let own = own_and_older.next();
+        let oldest = own_and_older.next().or(own);
         let runs = same_line
             && match oldest {
                 Some(oldest) => *oldest <= image && image <= host,
@@ -241,20 +244,26 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_stable_release_cuts_off_the_older_images() {
+    fn hosts_past_a_long_term_release_run_images_of_the_one_before_it() {
         let mut builds = Builds::default();
+        // Said once more, it changes nothing.
         builds.add_stable(Build::SERVER_2025);
-        assert!(
-            builds
-                .check(Build::SERVER_2022, Build::windows_10(26_200))
-                .is_err()
-        );
-        assert!(
-            builds
-                .check(Build::SERVER_2025, Build::windows_10(26_200))
-                .is_ok()
-        );
+        let between = Build::windows_10(26_200);
+        assert!(builds.check(Build::SERVER_2022, between).is_ok());
+        assert!(builds.check(Build::SERVER_2025, between).is_ok());
+        assert!(builds.check(between, between).is_ok());
+        assert!(builds.check(Build::SERVER_2019, between).is_err());
         assert!(builds.check(Build::SERVER_2022, Build::SERVER_2022).is_ok());
+    }
+
+    #[test]
+    fn a_new_long_term_release_cuts_off_images_two_releases_back() {
+        let mut builds = Builds::default();
+        let next = Build::windows_10(29_500);
+        builds.add_stable(next);
+        assert!(builds.check(Build::SERVER_2025, next).is_ok());
+        assert!(builds.check(Build::SERVER_2022, next).is_err());
+        assert!(builds.check(Build::SERVER_2022, Build::SERVER_2025).is_ok());
     }
 
     #[test]
