@@ -102,6 +102,8 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         kubeconfig: None,
         speed: Speed::INSTANT,
         exhausted: Vec::new(),
+        subnet_bits: None,
+        address_faults: Default::default(),
         images: Default::default(),
         pod_os_counts: true,
         scheduler: Default::default(),

@@ -8,7 +8,10 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use jiff::SignedDuration;
-use mullion_cloud::Speed;
+use mullion_cloud::{
+    Speed,
+    sim::{AddressFaults, ParseFaultsError, SMALLEST_SUBNET, largest_subnet},
+};
 
 use crate::{
     bench::{api, engine, provision},
@@ -328,6 +331,16 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "OFFERING")]
     pub(crate) insufficient_capacity: Vec<String>,
 
+    /// Size of the subnet in each zone, from /16 (one zone alone) to /28, which has eleven addresses [default: /18, smaller if there are
+    /// more than four zones]
+    #[arg(long, value_name = "/N", value_parser = subnet_size)]
+    pub(crate) subnet_size: Option<u8>,
+
+    /// Let EC2's calls about pod addresses go wrong: terms with commas between, throttle=N%, lost=N% (answers), partial=N%, rate=N/s, lag=TIME
+    /// (until a listing shows a change) and seed=N
+    #[arg(long, value_name = "FAULTS", value_parser = address_faults)]
+    pub(crate) address_faults: Option<AddressFaults>,
+
     /// What is known of your own images: platform, Windows build and size, in front of the built-in table (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
     pub(crate) images: Option<PathBuf>,
@@ -432,6 +445,23 @@ fn speed(text: &str) -> Result<Speed, String> {
         .ok_or_else(|| "it must be a number above 0, or max".to_owned())
 }
 
+/// Reads the size of a subnet, `/24` or `24`, as the length of its mask.
+fn subnet_size(text: &str) -> Result<u8, String> {
+    let bits = text.strip_prefix('/').unwrap_or(text).parse().ok();
+    bits.filter(|bits| (largest_subnet(1)..=SMALLEST_SUBNET).contains(bits))
+        .ok_or_else(|| {
+            format!(
+                "it must be a size from /{} to /{SMALLEST_SUBNET}",
+                largest_subnet(1)
+            )
+        })
+}
+
+fn address_faults(text: &str) -> Result<AddressFaults, String> {
+    text.parse()
+        .map_err(|error: ParseFaultsError| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,12 +479,14 @@ mod tests {
 
     #[test]
     fn what_is_wrong_on_the_command_line_is_one_line_and_a_hint() {
-        let wrong: [&[&str]; 11] = [
+        let wrong: [&[&str]; 13] = [
             &["mullion", "up", "--speed"],
             &["mullion", "completions"],
             &["mullion", "up", "--speed", "-1"],
             &["mullion", "up", "--speed", "fast"],
             &["mullion", "up", "--port", "70000"],
+            &["mullion", "up", "--subnet-size", "/29"],
+            &["mullion", "up", "--address-faults", "lost=5%,throttle=200%"],
             &["mullion", "up", "--port", "1", "--port", "2"],
             &["mullion", "up", "--confg", "x"],
             &["mullion", "up", "extra"],

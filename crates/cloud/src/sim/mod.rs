@@ -105,6 +105,20 @@ impl Config {
     }
 }
 
+impl Config {
+    fn zone_names(&self) -> Vec<String> {
+        match self.zones.as_slice() {
+            [] => region::default_zones(&self.region),
+            zones => zones.to_vec(),
+        }
+    }
+
+    /// Returns how many zones there are, each with a subnet.
+    pub fn zone_count(&self) -> usize {
+        self.zone_names().len()
+    }
+}
+
 /// The simulated EC2 of one account in one region. Cheap to clone; all clones are one EC2.
 #[derive(Clone)]
 pub struct SimulatedEc2 {
@@ -170,10 +184,7 @@ impl SimulatedEc2 {
     /// An EC2 without instances. Subnets and security groups carry the configuration's tags and, unless
     /// those say otherwise, `karpenter.sh/discovery` with the cluster's name.
     pub fn new(config: Config, clock: Clock) -> Self {
-        let names = match config.zones.as_slice() {
-            [] => region::default_zones(&config.region),
-            zones => zones.to_vec(),
-        };
+        let names = config.zone_names();
         let zones: Vec<_> = names
             .into_iter()
             .map(|name| Zone {

@@ -26,6 +26,7 @@ const CA: &str = "pki/ca.crt";
 const CA_KEY: &str = "pki/ca.key";
 const FRONT_PROXY_CA: &str = "pki/front-proxy-ca.crt";
 const CONFIG: &str = "cluster/config";
+const SUBNET_BITS: &str = "cluster/subnet-bits";
 const FILLED: &str = "cluster/filled";
 const DEFINITIONS: &str = "cluster/definitions";
 const PORT: &str = "cluster/port";
@@ -141,6 +142,16 @@ pub(crate) fn config(notes: &Notes) -> Option<String> {
 /// Notes what a new cluster is made from.
 pub(crate) fn set_config(notes: &Notes, config: String) {
     notes.put(CONFIG, config);
+}
+
+/// Returns the length of the mask of subnets that the cluster was made with, if it was chosen.
+pub(crate) fn subnet_bits(notes: &Notes) -> Option<u8> {
+    text(notes, SUBNET_BITS)?.parse().ok()
+}
+
+/// Notes the length of the mask of a new cluster's subnets.
+pub(crate) fn set_subnet_bits(notes: &Notes, bits: u8) {
+    notes.put(SUBNET_BITS, bits.to_string());
 }
 
 /// Whether everything that a cluster begins with has been made.

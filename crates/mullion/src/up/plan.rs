@@ -14,7 +14,10 @@ use mullion_api::{
 use mullion_apiserver::store::Notes;
 use mullion_cloud::{
     LaunchRequest, Speed, catalogue, node_group,
-    sim::{self, CapacityPattern, ParsePatternError, SimulatedEc2},
+    sim::{
+        self, AddressFaults, CapacityPattern, ParsePatternError, SMALLEST_SUBNET, SimulatedEc2,
+        largest_subnet,
+    },
 };
 use mullion_controllers::{kubelet::images::ImageTable, scheduler};
 use tokio::net::TcpListener;
@@ -84,6 +87,10 @@ pub(crate) struct Plan {
     pub(crate) speed: Speed,
     /// What the cloud has no capacity for.
     pub(crate) exhausted: Vec<CapacityPattern>,
+    /// Length of the mask of the simulated cloud's subnets; `None` divides the VPC.
+    pub(crate) subnet_bits: Option<u8>,
+    /// What goes wrong with calls about pod addresses.
+    pub(crate) address_faults: AddressFaults,
     /// What is known about container images.
     pub(crate) images: Arc<ImageTable>,
     /// Whether `spec.os.name` counts in scheduling.
@@ -166,6 +173,8 @@ impl Plan {
             file: args.config,
             port: args.port.map_or(Port::Usual, Port::Exactly),
             speed: args.speed,
+            subnet_bits: args.subnet_size,
+            address_faults: args.address_faults.unwrap_or_default(),
             images: Arc::new(images::table(args.images.as_deref())?),
             pod_os_counts: !args.ignore_pod_os,
             scheduler: scheduler.unwrap_or_default(),
@@ -181,8 +190,12 @@ impl Plan {
         }
         let Some(config) = keep::config(notes) else {
             keep::set_config(notes, self.config.clone());
+            if let Some(bits) = self.subnet_bits {
+                keep::set_subnet_bits(notes, bits);
+            }
             return Ok(());
         };
+        self.keep_subnet_size(keep::subnet_bits(notes))?;
         let kept = match config.as_str() {
             "" => default_spec(),
             text => {
@@ -203,6 +216,32 @@ impl Plan {
         Ok(())
     }
 
+    /// Takes the size of subnets that a kept cluster was made with; its addresses are in them.
+    fn keep_subnet_size(&mut self, kept: Option<u8>) -> Result<(), Failure> {
+        if let Some(bits) = self.subnet_bits.filter(|bits| kept != Some(*bits)) {
+            let was = kept.map_or("the default".to_owned(), |kept| format!("/{kept}"));
+            return Err(Failure::input(format!(
+                "cluster {} was made with --subnet-size {was}, not /{bits}: nodes and pods have addresses in its subnets",
+                self.name
+            ))
+            .hint("leave --subnet-size out to go on with it, or start anew with --fresh"));
+        }
+        self.subnet_bits = kept;
+        Ok(())
+    }
+
+    /// Refuses subnets of which the VPC does not hold one for each zone.
+    fn check_subnets(&self, zones: usize) -> Result<(), Failure> {
+        let largest = largest_subnet(zones);
+        match self.subnet_bits {
+            Some(bits) if bits < largest => Err(Failure::input(format!(
+                "--subnet-size /{bits}: the VPC 10.0.0.0/16 has no room for {zones} subnets of that size"
+            ))
+            .hint(format!("--subnet-size /{largest}, or smaller, down to /{SMALLEST_SUBNET}"))),
+            _ => Ok(()),
+        }
+    }
+
     /// The simulated cloud, as it was if it is kept, and the orders for the instances that are there from the beginning.
     pub(crate) fn cloud(
         &self,
@@ -211,8 +250,11 @@ impl Plan {
     ) -> Result<(SimulatedEc2, Vec<LaunchRequest>), Failure> {
         let config = sim::Config {
             speed: self.speed,
+            subnet_bits: self.subnet_bits,
+            address_faults: self.address_faults.clone(),
             ..sim::Config::for_cluster(&self.spec)
         };
+        self.check_subnets(config.zone_count())?;
         let ec2 = match &self.directory {
             None => SimulatedEc2::new(config, clock),
             Some(directory) => {

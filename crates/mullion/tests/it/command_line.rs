@@ -421,6 +421,17 @@ fn capacity_that_the_cloud_does_not_have_cannot_run_out() {
 }
 
 #[test]
+fn subnets_for_which_the_vpc_has_no_room_are_refused_with_the_largest_that_fit() {
+    let ended = mullion(&["up", "--port", "0", "--subnet-size", "/17"]);
+    assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.stderr,
+        "error: --subnet-size /17: the VPC 10.0.0.0/16 has no room for 3 subnets of that size\n\
+         hint:  --subnet-size /18, or smaller, down to /28\n"
+    );
+}
+
+#[test]
 fn a_label_that_nodes_have_by_themselves_is_refused_with_what_they_have() {
     let ended = up_with(
         "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2}\n\
