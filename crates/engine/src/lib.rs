@@ -27,6 +27,7 @@
 //! - [`remedy`]: [`Cluster::remedies`], the smallest change that would place a pod.
 //! - [`scenario`]: the loads it is measured under.
 //! - [`ip`]: the addresses of a Windows node's network interface.
+//! - [`images`]: names of container images, and what they run on.
 //! - [`windows`]: builds, and which image build runs on which host build.
 //!
 //! Architecture invariant: no clock, IO, async, threads or randomness of its own; maps are never seeded at random;
@@ -43,6 +44,7 @@ pub mod disrupt;
 mod error;
 pub mod explain;
 mod filter;
+pub mod images;
 mod intern;
 pub mod ip;
 mod labels;

@@ -115,6 +115,9 @@ const RELEASES: [(&str, u32, &[&str]); 9] = [
     ("Windows Server 2025", 26_100, &["ltsc2025"]),
 ];
 
+/// The oldest build that containers were ever made for (Windows Server 2016).
+const OLDEST: u32 = 14_393;
+
 impl Default for Builds {
     fn default() -> Self {
         let release = |&(name, number, tags): &(&str, u32, &[&str])| Release {
@@ -167,8 +170,9 @@ impl Builds {
             .1
             .to_ascii_lowercase();
         let parts = || tag.split(['-', '_']);
-        let exact =
-            parts().find_map(|part| part.parse::<Build>().ok().filter(|build| build.major == 10));
+        // The version of an application may look like a build too: `10.0.3` is .NET's.
+        let is_known = |build: &Build| build.major == 10 && build.number >= OLDEST;
+        let exact = parts().find_map(|part| part.parse::<Build>().ok().filter(is_known));
         // The longest tag part wins, so that `ltsc2019` is not read as something shorter by an extension.
         let named = || {
             let hits = self.releases.iter().flat_map(|release| {
@@ -288,6 +292,7 @@ mod tests {
             Some(26_100)
         );
         assert_eq!(of("nginx:1.25"), None);
+        assert_eq!(of("mcr.microsoft.com/dotnet/sdk:10.0.100"), None);
         assert_eq!(of("host:5000/nginx"), None);
     }
 

@@ -19,6 +19,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use mullion_engine::images::ImageTable;
 use rustc_hash::FxBuildHasher;
 use tokio::sync::mpsc;
 
@@ -30,7 +31,6 @@ use self::{
 use super::{
     addresses::Addresses,
     host::Host,
-    images::ImageTable,
     node::{NodeFacts, Readiness},
     pace::Pace,
     pod::{Effect, Step},

@@ -9,14 +9,16 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use mullion_engine::windows::Builds;
+use mullion_engine::{
+    images::{ImageRef, ImageTable, System},
+    windows::Builds,
+};
 use rustc_hash::FxBuildHasher;
 
 use super::{
     addresses::Addresses,
     admit::{self, Occupant, Occupied},
     config::Found,
-    images::{ImageRef, ImageTable},
     node::NodeFacts,
     pace::{Delays, Pace},
     pod::{Need, Parts, PodSim, Step},
@@ -49,13 +51,13 @@ impl Host {
         pace: Pace,
         now: Timestamp,
     ) -> Self {
-        let delays = if facts.is_windows() {
-            Delays::WINDOWS
+        let (system, delays) = if facts.is_windows() {
+            (System::Windows, Delays::WINDOWS)
         } else {
-            Delays::LINUX
+            (System::Linux, Delays::LINUX)
         };
         let preloaded = preloaded(&facts, table.builds());
-        let mut images = NodeImages::new(table, &facts.os, facts.windows_build, pace, delays);
+        let mut images = NodeImages::new(table, system, facts.windows_build, pace, delays);
         for image in preloaded {
             images.adopt(&image, now);
         }

@@ -4,6 +4,8 @@
 
 use std::fmt::Write as _;
 
+use mullion_engine::images::ImageRef;
+
 /// 64 hexadecimal digits that stand for `parts`.
 pub(crate) fn hex64(parts: &[&str]) -> String {
     let mut text = String::with_capacity(64);
@@ -27,6 +29,18 @@ pub(crate) fn container_id(pod_uid: &str, container: &str, attempt: i32) -> Stri
         "containerd://{}",
         hex64(&[pod_uid, container, &attempt.to_string()])
     )
+}
+
+/// Repository and digest of an image; one that is known by its tag gets a digest derived from its name.
+pub(crate) fn repo_digest(image: &ImageRef) -> String {
+    match &image.digest {
+        Some(digest) => format!("{}@{digest}", image.repository),
+        None => format!(
+            "{}@sha256:{}",
+            image.repository,
+            hex64(&[&image.full_name()])
+        ),
+    }
 }
 
 #[cfg(test)]

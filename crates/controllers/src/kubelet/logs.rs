@@ -9,10 +9,10 @@ use std::{borrow::Cow, fmt::Write as _, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 use kube::ResourceExt;
+use mullion_engine::images::ImageRef;
 
 use super::{
     environment::{self, Sources, Variables},
-    images::ImageRef,
     pod::ephemeral,
 };
 use crate::{Context, Informer};

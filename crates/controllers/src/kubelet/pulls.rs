@@ -8,11 +8,14 @@ use std::{collections::HashMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ContainerImage;
-use mullion_engine::windows::Build;
+use mullion_engine::{
+    images::{Host, ImageRef, ImageTable, System},
+    windows::Build,
+};
 use rustc_hash::FxBuildHasher;
 
 use super::{
-    images::{ImageRef, ImageTable, Platform},
+    ids,
     pace::{Delays, Pace},
 };
 
@@ -23,7 +26,7 @@ const MAX_REPORTED: usize = 50;
 #[derive(Clone, Debug)]
 pub struct NodeImages {
     table: Arc<ImageTable>,
-    os: String,
+    system: System,
     windows_build: Option<Build>,
     pace: Pace,
     delays: Delays,
@@ -50,17 +53,17 @@ pub struct Pull {
 }
 
 impl NodeImages {
-    /// An empty image store of a node that runs `os` (and, for Windows, `windows_build`).
+    /// An empty image store of a node that runs `system` (and, for Windows, `windows_build`).
     pub fn new(
         table: Arc<ImageTable>,
-        os: &str,
+        system: System,
         windows_build: Option<Build>,
         pace: Pace,
         delays: Delays,
     ) -> Self {
         Self {
             table,
-            os: os.to_owned(),
+            system,
             windows_build,
             pace,
             delays,
@@ -78,17 +81,17 @@ impl NodeImages {
 
     /// Notes that `image` is on the node, as a running container shows after a restart.
     pub fn adopt(&mut self, image: &ImageRef, now: Timestamp) {
-        let bytes = self.table.facts(image, &self.os).bytes;
+        let bytes = self.table.sizes(image, self.system).bytes;
         self.store(image, bytes, now);
     }
 
     /// Queues a pull of `image`.
     pub fn pull(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
-        let facts = self.table.facts(image, &self.os);
+        let sizes = self.table.sizes(image, self.system);
         let on_its_way = self.known.contains_key(&image.full_name());
-        let runs = self.runs(facts.platform);
+        let runs = self.runs(image);
         let work = if runs && !on_its_way {
-            self.delays.pull(facts.download_bytes)
+            self.delays.pull(sizes.download_bytes)
         } else {
             self.delays.pull_check
         };
@@ -101,12 +104,12 @@ impl NodeImages {
             };
         }
         if !on_its_way {
-            self.store(image, facts.bytes, done_at);
+            self.store(image, sizes.bytes, done_at);
         }
         Pull {
             done_at,
             work,
-            result: Ok(facts.bytes),
+            result: Ok(sizes.bytes),
         }
     }
 
@@ -156,23 +159,22 @@ impl NodeImages {
         self.known.insert(
             image.full_name(),
             Stored {
-                digest: image.repo_digest(),
+                digest: ids::repo_digest(image),
                 bytes,
                 here_at,
             },
         );
     }
 
-    fn runs(&self, platform: Platform) -> bool {
-        match (platform, self.os.as_str()) {
-            (Platform::Unknown | Platform::Any, _)
-            | (Platform::Linux, "linux")
-            | (Platform::Windows(None), "windows") => true,
-            (Platform::Windows(Some(image)), "windows") => self
-                .windows_build
-                .is_none_or(|host| self.table.builds().check(image, host).is_ok()),
-            _ => false,
-        }
+    /// Whether the image has a manifest for this node. What nobody knows runs anywhere: to refuse it would be a guess.
+    fn runs(&self, image: &ImageRef) -> bool {
+        let host = Host {
+            system: self.system,
+            architecture: None,
+            build: self.windows_build,
+        };
+        let guess = self.table.guess(image);
+        guess.is_none_or(|guess| guess.runs.runs_on(host, self.table.builds()))
     }
 }
 
@@ -196,12 +198,12 @@ mod tests {
     use super::*;
 
     fn node(os: &str, build: Option<Build>, pace: Pace) -> NodeImages {
-        let delays = if os == "windows" {
-            Delays::WINDOWS
-        } else {
-            Delays::LINUX
+        let system = System::of_label(os).expect("a system that nodes have");
+        let delays = match system {
+            System::Windows => Delays::WINDOWS,
+            System::Linux => Delays::LINUX,
         };
-        NodeImages::new(Arc::default(), os, build, pace, delays)
+        NodeImages::new(Arc::default(), system, build, pace, delays)
     }
 
     fn image(name: &str) -> ImageRef {

@@ -18,14 +18,13 @@ use std::{net::Ipv4Addr, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
-use mullion_engine::windows::Build;
+use mullion_engine::{images::ImageTable, windows::Build};
 use serde_json::{Value, json};
 
 use super::{
     addresses::Addresses,
     config::Found,
     host::Host,
-    images::ImageTable,
     node::{NodeFacts, Readiness},
     pace::Pace,
     pod::{Effect, Step},

@@ -2,8 +2,10 @@
 
 use std::{borrow::Cow, path::Path};
 
-use mullion_controllers::kubelet::images::{ImageRow, ImageTable, Platform};
-use mullion_engine::windows::{Build, Builds, Release};
+use mullion_engine::{
+    images::{ImageRow, ImageTable, Published},
+    windows::{Build, Builds, Release},
+};
 use serde::Deserialize;
 
 use crate::{
@@ -83,13 +85,13 @@ fn parse(text: &str) -> Result<ImageTable, String> {
             .as_deref()
             .map(|text| build(text, &at("build")))
             .transpose()?;
-        let platform = match (image.os, fixed) {
-            (Os::Windows, build) => Platform::Windows(build),
+        let published = match (image.os, fixed) {
+            (Os::Windows, build) => Published::Windows(build),
             (_, Some(_)) => {
                 return Err(format!("{}: only a Windows image has a build", at("build")));
             }
-            (Os::Linux, None) => Platform::Linux,
-            (Os::Any, None) => Platform::Any,
+            (Os::Linux, None) => Published::Linux,
+            (Os::Any, None) => Published::Both,
         };
         let bytes = image
             .megabytes
@@ -97,7 +99,7 @@ fn parse(text: &str) -> Result<ImageTable, String> {
             .ok_or_else(|| format!("{}: {} is too large", at("megabytes"), image.megabytes))?;
         rows.push(ImageRow {
             repository: Cow::Owned(image.repository),
-            platform,
+            published,
             bytes,
             base_bytes: 0,
         });

@@ -19,7 +19,8 @@ use mullion_cloud::{
         largest_subnet,
     },
 };
-use mullion_controllers::{kubelet::images::ImageTable, scheduler};
+use mullion_controllers::scheduler;
+use mullion_engine::images::ImageTable;
 use tokio::net::TcpListener;
 
 use super::{images, scheduler_config};

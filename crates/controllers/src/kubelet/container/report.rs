@@ -12,9 +12,10 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
+use mullion_engine::images::ImageRef;
 
 use super::{Exit, Role, State, Unit};
-use crate::kubelet::{ids, images::ImageRef};
+use crate::kubelet::ids;
 
 /// What a status says besides what its [`Unit`] remembers.
 pub(in crate::kubelet) struct Subject<'a> {
@@ -86,7 +87,7 @@ impl Unit {
             ));
             if let Ok(image) = ImageRef::parse(&self.image) {
                 status.image = image.full_name();
-                status.image_id = image.repo_digest();
+                status.image_id = ids::repo_digest(&image);
             }
             let resources = subject.container.map(resources);
             status.allocated_resources = resources

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use mullion_engine::images::ImageRef;
 
 use super::{Life, Parts, PodSim, Sandbox, config::Volumes};
-use crate::kubelet::{container::State, images::ImageRef};
+use crate::kubelet::container::State;
 
 impl PodSim {
     pub(super) fn adopt(&mut self, parts: &mut Parts<'_>, now: Timestamp) {

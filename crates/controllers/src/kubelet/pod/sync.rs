@@ -9,12 +9,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Container;
+use mullion_engine::images::ImageRef;
 
 use super::{Parts, PodSim};
 use crate::kubelet::{
     annotations,
     container::{Backoff, Exit, Failure, Retry, Role, State, Unit},
-    images::ImageRef,
     pace::go_duration,
     status::has_initialized,
 };

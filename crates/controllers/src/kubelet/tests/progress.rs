@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use mullion_engine::windows::Build;
+use mullion_engine::{images::ImageTable, windows::Build};
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 
@@ -16,7 +16,6 @@ use crate::kubelet::{
     addresses::Addresses,
     config::Keys,
     host::Host,
-    images::ImageTable,
     node::Readiness,
     pace::Pace,
     pod::{Effect, Step},
