@@ -77,6 +77,14 @@ pub const MIRRORED_FROM: &str = "mullion.dev/mirrored-from";
 
 /// Keeps NodeClaims and their nodes until pods are drained and the instance is gone.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
+/// On a pod or namespace: `false` keeps placement from images away, `true` lets it in.
+pub const PLACE_BY_IMAGE: &str = "mullion.dev/place-by-image";
+/// On a namespace: where pods go whose images run on Linux and on Windows (`linux` or `windows`).
+pub const DEFAULT_OS: &str = "mullion.dev/default-os";
+/// On a pod: what its images run on, instead of what their registries say (`windows/amd64:10.0.20348`).
+pub const RUNS_ON: &str = "mullion.dev/runs-on";
+/// On a pod: what placement from images has added, and why (JSON).
+pub const PLACED_BY_IMAGE: &str = "mullion.dev/placed-by-image";
 
 /// Keeps EC2NodeClasses until no NodeClaim uses them.
 pub const EC2NODECLASS_FINALIZER: &str = "karpenter.k8s.aws/termination";

@@ -1,0 +1,234 @@
+//! What has been learnt of images, and for how long it holds. Pure: `now` is an argument.
+//!
+//! An image named by digest never changes; one named by a tag is asked for again after ten minutes, and what was known of it holds up to a
+//! day while its registry fails. A failure keeps the image from being asked for again for 30 s, and a registry that wants fewer requests
+//! is left alone as long as it says.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{error::AskError, manifest::Content};
+
+/// How long a tag is believed without asking again.
+const TAG_HOLDS: Duration = Duration::from_secs(600);
+/// How long it is believed while its registry fails.
+const STALE_HOLDS: Duration = Duration::from_secs(86_400);
+/// How long an image that could not be had is not asked for again.
+const FAILURE_HOLDS: Duration = Duration::from_secs(30);
+/// Images that are remembered; those that were used longest ago go first.
+const MOST_IMAGES: usize = 4_000;
+/// Registries whose wish to be left alone is remembered.
+const MOST_REGISTRIES: usize = 1_000;
+
+/// An image as a pod names it, with the credentials that fit it.
+pub(crate) type Key = (String, Vec<crate::keyring::Credentials>);
+
+#[derive(Debug)]
+struct Entry {
+    learnt: Option<(Content, Instant)>,
+    failed: Option<(AskError, Instant)>,
+    by_digest: bool,
+    used: Instant,
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    images: HashMap<Key, Entry>,
+    /// Until when registries want to be left alone.
+    quiet: HashMap<String, (AskError, Instant)>,
+}
+
+/// What the cache says of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It is known.
+    Known(Content),
+    /// It could not be had.
+    Failed(AskError),
+    /// Nothing.
+    Nothing,
+}
+
+impl Cache {
+    /// Returns what is known of an image.
+    pub(crate) fn word(&mut self, key: &Key, now: Instant) -> Word {
+        let Some(entry) = self.images.get_mut(key) else {
+            return Word::Nothing;
+        };
+        entry.used = now;
+        let holds = |at: Instant| entry.by_digest || now < at + STALE_HOLDS;
+        match (&entry.learnt, &entry.failed) {
+            (Some((content, at)), _) if holds(*at) => Word::Known(content.clone()),
+            (_, Some((error, _))) => Word::Failed(error.clone()),
+            _ => Word::Nothing,
+        }
+    }
+
+    /// Returns whether the registry is to be asked about an image.
+    pub(crate) fn is_due(&self, key: &Key, registry: &str, now: Instant) -> bool {
+        if self
+            .quiet
+            .get(registry)
+            .is_some_and(|(_, until)| now < *until)
+        {
+            return false;
+        }
+        let Some(entry) = self.images.get(key) else {
+            return true;
+        };
+        let is_known = entry
+            .learnt
+            .as_ref()
+            .is_some_and(|(_, at)| entry.by_digest || now < *at + TAG_HOLDS);
+        let has_failed = entry
+            .failed
+            .as_ref()
+            .is_some_and(|(_, at)| now < *at + FAILURE_HOLDS);
+        !is_known && !has_failed
+    }
+
+    /// Notes what a registry has answered.
+    pub(crate) fn note(
+        &mut self,
+        key: Key,
+        registry: &str,
+        by_digest: bool,
+        answer: Result<Content, AskError>,
+        now: Instant,
+    ) {
+        if let Err(error @ AskError::TooMany { retry_after, .. }) = &answer {
+            self.quiet.retain(|_, (_, until)| now < *until);
+            if self.quiet.len() < MOST_REGISTRIES {
+                let until = now + *retry_after;
+                self.quiet
+                    .insert(registry.to_owned(), (error.clone(), until));
+            }
+        }
+        self.make_room(&key);
+        let entry = self.images.entry(key).or_insert(Entry {
+            learnt: None,
+            failed: None,
+            by_digest,
+            used: now,
+        });
+        match answer {
+            Ok(content) => {
+                entry.learnt = Some((content, now));
+                entry.failed = None;
+            }
+            Err(error) => {
+                if error.is_final() {
+                    entry.learnt = None;
+                }
+                entry.failed = Some((error, now));
+            }
+        }
+    }
+
+    /// Forgets a tenth of the images when there are too many, so that room is not made for each new one.
+    fn make_room(&mut self, key: &Key) {
+        if self.images.len() < MOST_IMAGES || self.images.contains_key(key) {
+            return;
+        }
+        let mut used: Vec<Instant> = self.images.values().map(|entry| entry.used).collect();
+        used.sort_unstable();
+        let oldest = used[MOST_IMAGES / 10];
+        self.images.retain(|_, entry| entry.used > oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        (name.to_owned(), Vec::new())
+    }
+
+    fn content(digest: &str) -> Content {
+        Content {
+            digest: digest.to_owned(),
+            variants: Ok(Vec::new()),
+        }
+    }
+
+    fn failure() -> AskError {
+        AskError::Unreachable {
+            host: "r".to_owned(),
+            why: "connection refused".to_owned(),
+        }
+    }
+
+    fn after(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_tag_is_asked_for_again_after_ten_minutes_and_a_digest_never() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        cache.note(key("tag"), "r", false, Ok(content("a")), start);
+        cache.note(key("digest"), "r", true, Ok(content("b")), start);
+        assert!(!cache.is_due(&key("tag"), "r", after(start, 599)));
+        assert!(cache.is_due(&key("tag"), "r", after(start, 600)));
+        let year = after(start, 365 * 86_400);
+        assert!(!cache.is_due(&key("digest"), "r", year));
+        assert_eq!(cache.word(&key("digest"), year), Word::Known(content("b")));
+    }
+
+    #[test]
+    fn while_the_registry_fails_a_tag_is_believed_for_a_day() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        cache.note(key("tag"), "r", false, Ok(content("a")), start);
+        cache.note(key("tag"), "r", false, Err(failure()), after(start, 600));
+        assert!(!cache.is_due(&key("tag"), "r", after(start, 629)));
+        assert!(cache.is_due(&key("tag"), "r", after(start, 630)));
+        let word = cache.word(&key("tag"), after(start, 86_399));
+        assert_eq!(word, Word::Known(content("a")));
+        let word = cache.word(&key("tag"), after(start, 86_400));
+        assert_eq!(word, Word::Failed(failure()));
+    }
+
+    #[test]
+    fn an_image_that_is_gone_is_known_no_longer() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        cache.note(key("tag"), "r", false, Ok(content("a")), start);
+        let gone = AskError::NotFound {
+            host: "r".to_owned(),
+        };
+        cache.note(key("tag"), "r", false, Err(gone.clone()), after(start, 600));
+        assert_eq!(
+            cache.word(&key("tag"), after(start, 600)),
+            Word::Failed(gone)
+        );
+    }
+
+    #[test]
+    fn a_registry_that_wants_fewer_requests_is_left_alone_with_all_of_its_images() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        let error = AskError::TooMany {
+            host: "r".to_owned(),
+            retry_after: Duration::from_secs(120),
+        };
+        cache.note(key("a"), "r", false, Err(error), start);
+        assert!(!cache.is_due(&key("b"), "r", after(start, 119)));
+        assert!(cache.is_due(&key("b"), "other", start));
+        assert!(cache.is_due(&key("b"), "r", after(start, 120)));
+    }
+
+    #[test]
+    fn the_images_used_longest_ago_make_room() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        for index in 0..MOST_IMAGES {
+            let at = start + Duration::from_millis(index as u64);
+            cache.note(key(&index.to_string()), "r", true, Ok(content("a")), at);
+        }
+        let now = after(start, 3600);
+        cache.word(&key("0"), now);
+        cache.note(key("new"), "r", true, Ok(content("b")), now);
+        assert!(cache.images.len() <= MOST_IMAGES);
+        assert!(!cache.is_due(&key("0"), "r", now), "it was used just now");
+        assert!(cache.is_due(&key("1"), "r", now));
+    }
+}

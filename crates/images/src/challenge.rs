@@ -1,0 +1,154 @@
+//! How a registry asks for credentials (`WWW-Authenticate`), and the token that is fetched with them.
+
+use http::HeaderMap;
+use serde::Deserialize;
+
+/// What a registry wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Challenge {
+    /// User and password in every request.
+    Basic,
+    /// A token from elsewhere.
+    Bearer {
+        /// Where tokens are given.
+        realm: String,
+        /// For whom, if it says so.
+        service: Option<String>,
+        /// For what, if it says so.
+        scope: Option<String>,
+    },
+}
+
+impl Challenge {
+    /// Reads the challenges of an answer; a token is preferred to a password.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Challenge> {
+        let all = headers.get_all(http::header::WWW_AUTHENTICATE);
+        let all = all.iter().filter_map(|value| value.to_str().ok());
+        let mut found: Vec<_> = all.filter_map(Challenge::parse).collect();
+        let bearer = found.iter().position(|one| *one != Challenge::Basic);
+        match bearer {
+            Some(index) => Some(found.swap_remove(index)),
+            None => found.pop(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Challenge> {
+        let (scheme, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
+        if scheme.eq_ignore_ascii_case("basic") {
+            return Some(Challenge::Basic);
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return None;
+        }
+        let (mut realm, mut service, mut scope) = (None, None, None);
+        for (key, value) in parameters(rest) {
+            match key.to_ascii_lowercase().as_str() {
+                "realm" => realm = Some(value),
+                "service" => service = Some(value),
+                "scope" => scope = Some(value),
+                _ => {}
+            }
+        }
+        Some(Challenge::Bearer {
+            realm: realm?,
+            service,
+            scope,
+        })
+    }
+}
+
+/// Reads `key="value",key=value`; a quoted value may hold commas.
+fn parameters(text: &str) -> Vec<(String, String)> {
+    let (mut found, mut rest) = (Vec::new(), text);
+    while let Some((key, after)) = rest.split_once('=') {
+        let key = key.trim_matches([' ', ',']).to_owned();
+        let (value, tail) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => after.split_once(',').unwrap_or((after, "")),
+        };
+        found.push((key, value.trim().to_owned()));
+        rest = tail;
+    }
+    found
+}
+
+/// What a token service answers.
+#[derive(Deserialize)]
+pub(crate) struct TokenAnswer {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+impl TokenAnswer {
+    /// The token.
+    pub(crate) fn token(self) -> Option<String> {
+        self.token
+            .or(self.access_token)
+            .filter(|token| !token.is_empty())
+    }
+}
+
+/// Returns where a token is asked for, with its query.
+pub(crate) fn token_target(target: &str, service: Option<&str>, scope: &str) -> String {
+    let separator = if target.contains('?') { '&' } else { '?' };
+    let mut target = format!("{target}{separator}scope={}", encoded(scope));
+    if let Some(service) = service {
+        target += &format!("&service={}", encoded(service));
+    }
+    target
+}
+
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn challenge(text: &str) -> Option<Challenge> {
+        Challenge::parse(text)
+    }
+
+    #[test]
+    fn challenges_are_read_with_commas_in_quotes() {
+        let bearer = challenge(
+            r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull,push""#,
+        );
+        assert_eq!(
+            bearer,
+            Some(Challenge::Bearer {
+                realm: "https://auth.docker.io/token".to_owned(),
+                service: Some("registry.docker.io".to_owned()),
+                scope: Some("repository:a/b:pull,push".to_owned()),
+            })
+        );
+        assert_eq!(
+            challenge(r#"Basic realm="Registry""#),
+            Some(Challenge::Basic)
+        );
+        assert_eq!(challenge("Bearer"), None);
+        assert_eq!(challenge("Negotiate"), None);
+    }
+
+    #[test]
+    fn a_token_is_asked_for_with_service_and_scope() {
+        assert_eq!(
+            token_target(
+                "/token?a=1",
+                Some("registry.docker.io"),
+                "repository:a/b:pull"
+            ),
+            "/token?a=1&scope=repository%3Aa%2Fb%3Apull&service=registry.docker.io"
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! The one place that opens connections, and the addresses that it refuses.
+//!
+//! Names are resolved here and the connection goes to the address that was looked at, so that a second look-up cannot give another one.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+use crate::error::AskError;
+
+/// How long name and connection may take together.
+pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dialing {
+    /// A host name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether TLS is spoken.
+    pub tls: bool,
+    /// Whether an address of this machine may be meant.
+    pub loopback: bool,
+}
+
+/// A connection.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Opens connections.
+pub trait Dial: Send + Sync {
+    /// Opens one.
+    fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>>;
+}
+
+/// Opens connections of the operating system.
+pub struct SystemDial {
+    tls: Arc<ClientConfig>,
+}
+
+impl Default for SystemDial {
+    fn default() -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let mut tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider has the default versions of TLS")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        SystemDial { tls: Arc::new(tls) }
+    }
+}
+
+impl Dial for SystemDial {
+    fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
+        Box::pin(async move {
+            let host = to.host.clone();
+            let connected = timeout(CONNECT_PATIENCE, connect(&to)).await;
+            let stream = connected.map_err(|_| AskError::TimedOut {
+                host: host.clone(),
+                patience: CONNECT_PATIENCE,
+            })??;
+            // Small messages go at once.
+            let _ = stream.set_nodelay(true);
+            if !to.tls {
+                return Ok(Box::new(stream) as Box<dyn Io>);
+            }
+            let unreachable = |why: String| AskError::Unreachable {
+                host: host.clone(),
+                why,
+            };
+            let name = ServerName::try_from(to.host.clone())
+                .map_err(|error| unreachable(error.to_string()))?;
+            let secured = TlsConnector::from(self.tls.clone()).connect(name, stream);
+            match secured.await {
+                Ok(stream) => Ok(Box::new(stream) as Box<dyn Io>),
+                Err(error) => Err(unreachable(error.to_string())),
+            }
+        })
+    }
+}
+
+async fn connect(to: &Dialing) -> Result<TcpStream, AskError> {
+    let Dialing { host, port, .. } = to;
+    let found = lookup_host((host.as_str(), *port)).await;
+    let addresses: Vec<SocketAddr> = found
+        .map_err(|error| AskError::Unresolved {
+            host: host.clone(),
+            why: error.to_string(),
+        })?
+        .collect();
+    // One bad address makes the host a bad one: which address is used must not be chance.
+    for address in &addresses {
+        permit(host, address.ip(), to.loopback)?;
+    }
+    let mut failure = AskError::Unresolved {
+        host: host.clone(),
+        why: "the resolver gives no address".to_owned(),
+    };
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => {
+                failure = AskError::Unreachable {
+                    host: host.clone(),
+                    why: error.to_string(),
+                };
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// Addresses at which clouds tell machines who they are; link-local ones go without saying.
+const METADATA: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Refuses the addresses that no registry has.
+pub(crate) fn permit(host: &str, address: IpAddr, loopback: bool) -> Result<(), AskError> {
+    let plain = embedded(address);
+    let why = if METADATA.contains(&plain) {
+        "a cloud's metadata service"
+    } else if is_link_local(plain) {
+        "a link-local address"
+    } else if plain.is_unspecified() || plain.is_multicast() || is_broadcast(plain) {
+        "no address of one machine"
+    } else if plain.is_loopback() && !loopback {
+        "an address of this machine"
+    } else {
+        return Ok(());
+    };
+    Err(AskError::Refused {
+        host: host.to_owned(),
+        address,
+        why,
+    })
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+fn is_broadcast(address: IpAddr) -> bool {
+    // The whole network 0.0.0.0/8 means this machine.
+    matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] == 0)
+}
+
+/// Returns the IPv4 address that an IPv6 address stands for: IPv4-mapped and -compatible ones, NAT64 and 6to4.
+fn embedded(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else {
+        return address;
+    };
+    let v4 = |high: u16, low: u16| {
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
+        IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+    };
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => address,
+        [0, 0, 0, 0, 0, 0xffff | 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            v4(high, low)
+        }
+        [0x2002, high, low, ..] => v4(high, low),
+        _ => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_permitted(address: &str, loopback: bool) -> bool {
+        let address = address.parse().expect("an address");
+        permit("registry.example.com", address, loopback).is_ok()
+    }
+
+    #[test]
+    fn addresses_that_no_registry_has_are_refused_in_every_notation() {
+        for address in [
+            "169.254.169.254",
+            "169.254.1.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "fe80::1",
+            "fd00:ec2::254",
+            "168.63.129.16",
+            "100.100.100.200",
+            "0.0.0.0",
+            "0.0.0.1",
+            "::",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+        ] {
+            assert!(!is_permitted(address, true), "{address}");
+        }
+        for address in ["10.0.0.1", "192.168.1.1", "52.1.2.3", "2600::1"] {
+            assert!(is_permitted(address, false), "{address}");
+        }
+    }
+
+    #[test]
+    fn this_machine_is_asked_only_if_it_was_named() {
+        for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_permitted(address, true), "{address}");
+            assert!(!is_permitted(address, false), "{address}");
+        }
+    }
+}

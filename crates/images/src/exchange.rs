@@ -1,0 +1,238 @@
+//! HTTP with the limits that a registry is given: 4 MiB an answer, three redirects, one open connection per host.
+//!
+//! Invariant: an `Authorization` header goes to the host it is for and is dropped at a redirect to any other one.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{
+    HeaderMap, HeaderValue, Request, StatusCode, Uri,
+    header::{self, HeaderName},
+};
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+
+use crate::{
+    dial::{Dial, Dialing},
+    error::AskError,
+    settings::{Settings, is_loopback, split},
+};
+
+/// The longest answer that is read.
+pub(crate) const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// How often an answer may lead elsewhere.
+pub(crate) const MOST_REDIRECTS: usize = 3;
+/// How long a registry is left alone that does not say for how long (429).
+const USUAL_RETRY: Duration = Duration::from_secs(30);
+/// How long it is left alone at most.
+const LONGEST_RETRY: Duration = Duration::from_secs(3600);
+
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Origin {
+    /// Host with port, as in a URL.
+    pub(crate) host: String,
+    /// Whether TLS is not spoken.
+    pub(crate) plain: bool,
+}
+
+/// An answer, whole.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// The requests about one image.
+pub(crate) struct Exchange<'a> {
+    dial: Arc<dyn Dial>,
+    settings: &'a Settings,
+    /// Whether the registry that is asked is one of this machine; then others of this machine may be meant too.
+    loopback: bool,
+    open: HashMap<Origin, SendRequest<Empty<Bytes>>>,
+}
+
+impl<'a> Exchange<'a> {
+    /// The requests to a registry of that name.
+    pub(crate) fn new(dial: Arc<dyn Dial>, settings: &'a Settings, registry: &str) -> Self {
+        Exchange {
+            dial,
+            settings,
+            loopback: is_loopback(registry),
+            open: HashMap::new(),
+        }
+    }
+
+    /// Sends a GET and follows where it leads. Any status but a redirect is an answer.
+    pub(crate) async fn get(
+        &mut self,
+        origin: &Origin,
+        target: &str,
+        accept: &str,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Answer, AskError> {
+        let (mut at, mut path) = (origin.clone(), target.to_owned());
+        for _ in 0..=MOST_REDIRECTS {
+            let authorization = authorization.filter(|_| at == *origin);
+            let answer = self.once(&at, &path, accept, authorization).await?;
+            let moved = matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308);
+            let Some(location) = answer.headers.get(header::LOCATION).filter(|_| moved) else {
+                return Ok(answer);
+            };
+            (at, path) = self.next(&at, location)?;
+        }
+        Err(AskError::Redirects {
+            host: origin.host.clone(),
+            limit: MOST_REDIRECTS,
+        })
+    }
+
+    /// Returns where an absolute URL leads, if it may be followed.
+    pub(crate) fn place(&self, from: &Origin, url: &str) -> Result<(Origin, String), AskError> {
+        let unexpected = |what: String| AskError::Unexpected {
+            host: from.host.clone(),
+            what,
+        };
+        let uri: Uri = url
+            .parse()
+            .map_err(|_| unexpected(format!("with {url:?}, which is no URL")))?;
+        let plain = match uri.scheme_str() {
+            Some("https") => false,
+            Some("http") => true,
+            _ => return Err(unexpected(format!("with {url:?}, which is no URL of HTTP"))),
+        };
+        let authority = uri.authority().map(|authority| authority.as_str());
+        let host = authority
+            .filter(|host| !host.contains('@'))
+            .unwrap_or_default();
+        if host.is_empty() {
+            return Err(unexpected(format!("with {url:?}, which names no host")));
+        }
+        if plain && !self.settings.is_plain(host) {
+            return Err(unexpected(format!("with {url:?}, which is without TLS")));
+        }
+        let target = uri.path_and_query().map_or("/", |target| target.as_str());
+        let origin = Origin {
+            host: host.to_owned(),
+            plain,
+        };
+        Ok((origin, target.to_owned()))
+    }
+
+    fn next(&self, at: &Origin, location: &HeaderValue) -> Result<(Origin, String), AskError> {
+        let location = location.to_str().unwrap_or_default();
+        match location.starts_with('/') && !location.starts_with("//") {
+            true => Ok((at.clone(), location.to_owned())),
+            false => self.place(at, location),
+        }
+    }
+
+    async fn once(
+        &mut self,
+        at: &Origin,
+        target: &str,
+        accept: &str,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Answer, AskError> {
+        let request = request(at, target, accept, authorization)?;
+        let mut sender = self.sender(at).await?;
+        let broken = |why: String| AskError::Unreachable {
+            host: at.host.clone(),
+            why,
+        };
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| broken(error.to_string()))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MOST_BYTES).collect().await;
+        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+            true => AskError::TooLong {
+                host: at.host.clone(),
+                limit: MOST_BYTES,
+            },
+            false => broken(error.to_string()),
+        })?;
+        self.open.insert(at.clone(), sender);
+        if head.status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(AskError::TooMany {
+                host: at.host.clone(),
+                retry_after: retry_after(&head.headers),
+            });
+        }
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body: body.to_bytes(),
+        })
+    }
+
+    /// Returns the open connection to a host, or opens one.
+    fn sender<'s>(
+        &'s mut self,
+        at: &'s Origin,
+    ) -> BoxFuture<'s, Result<SendRequest<Empty<Bytes>>, AskError>> {
+        Box::pin(async move {
+            if let Some(mut sender) = self.open.remove(at)
+                && sender.ready().await.is_ok()
+            {
+                return Ok(sender);
+            }
+            let (host, port) = split(&at.host, if at.plain { 80 } else { 443 });
+            let to = Dialing {
+                host: host.to_owned(),
+                port,
+                tls: !at.plain,
+                loopback: self.loopback || self.settings.hosts.contains(&at.host),
+            };
+            let stream = self.dial.dial(to).await?;
+            let (sender, connection) =
+                http1::handshake(TokioIo::new(stream))
+                    .await
+                    .map_err(|error| AskError::Unreachable {
+                        host: at.host.clone(),
+                        why: error.to_string(),
+                    })?;
+            // It ends when the sender is dropped, which the whole request's time limit sees to.
+            tokio::spawn(connection);
+            Ok(sender)
+        })
+    }
+}
+
+fn request(
+    at: &Origin,
+    target: &str,
+    accept: &str,
+    authorization: Option<&HeaderValue>,
+) -> Result<Request<Empty<Bytes>>, AskError> {
+    let mut request = Request::get(target)
+        .header(header::HOST, &at.host)
+        .header(header::ACCEPT, accept)
+        .header(
+            header::USER_AGENT,
+            concat!("mullion/", env!("CARGO_PKG_VERSION")),
+        );
+    if let Some(value) = authorization {
+        request = request.header(header::AUTHORIZATION, value);
+    }
+    request
+        .body(Empty::new())
+        .map_err(|error| AskError::Unexpected {
+            host: at.host.clone(),
+            what: format!("with a path that cannot be asked for: {error}"),
+        })
+}
+
+/// Returns for how long the registry wants to be left alone. A date counts as the usual time: only seconds are read.
+fn retry_after(headers: &HeaderMap) -> Duration {
+    const RETRY_AFTER: HeaderName = header::RETRY_AFTER;
+    let text = headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok());
+    let seconds = text.and_then(|text| text.trim().parse().ok());
+    let wait = seconds.map_or(USUAL_RETRY, Duration::from_secs);
+    wait.min(LONGEST_RETRY)
+}

@@ -1,0 +1,191 @@
+//! The door to all registries: answers from memory at once, and asks in the background, each image once at a time.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use mullion_engine::images::ImageRef;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{Instant, timeout},
+};
+
+use crate::{
+    cache::{Cache, Key, Word},
+    dial::Dial,
+    error::AskError,
+    keyring::Keyring,
+    manifest::Content,
+    registry,
+    settings::Settings,
+};
+
+/// How long whoever needs an answer waits for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a registry is given, from the first connection to the last answer: less than [`PATIENCE`], so that its failure is known to
+/// those who waited.
+const CALL_PATIENCE: Duration = Duration::from_millis(950);
+/// Requests to one registry at a time.
+const CALLS_PER_REGISTRY: usize = 4;
+/// Images that are asked for, or wait to be, at a time.
+const MOST_ASKED: usize = 256;
+
+/// What is known of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Its registry has answered.
+    Content(Content),
+    /// Its registry has been asked and gave no answer.
+    Failed(AskError),
+    /// Its registry has not been asked yet.
+    NotAsked,
+    /// Its registry may not be asked.
+    NotPermitted,
+}
+
+/// All registries.
+pub struct Registries {
+    settings: Settings,
+    dial: Arc<dyn Dial>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    cache: Cache,
+    /// Images that are being asked for; the receiver ends with the answer.
+    asked: HashMap<Key, watch::Receiver<()>>,
+    /// The calls that each registry may still get; an idle registry has no entry.
+    calls: HashMap<String, Arc<Semaphore>>,
+}
+
+impl Registries {
+    /// The registries that `settings` permits, over `dial`.
+    pub fn new(settings: Settings, dial: Arc<dyn Dial>) -> Arc<Self> {
+        Arc::new(Registries {
+            settings,
+            dial,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Returns whether the image's registry may be asked.
+    pub fn permits(&self, image: &ImageRef) -> bool {
+        self.settings.permits(image.registry())
+    }
+
+    /// Returns what is known of an image; never waits.
+    pub fn known(&self, image: &ImageRef, keyring: &Keyring) -> Known {
+        if !self.permits(image) {
+            return Known::NotPermitted;
+        }
+        let word = self
+            .state()
+            .cache
+            .word(&key(image, keyring), Instant::now());
+        match word {
+            Word::Known(content) => Known::Content(content),
+            Word::Failed(error) => Known::Failed(error),
+            Word::Nothing => Known::NotAsked,
+        }
+    }
+
+    /// Asks the image's registry unless the answer is known, and waits for it a second at most. Whoever asks for the same image meanwhile
+    /// waits for the same answer.
+    pub async fn fetch(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
+        if let Some(mut answered) = self.begin(image, keyring) {
+            // It ends with an error when the answer is there: the sender is gone.
+            let _ = timeout(PATIENCE, answered.changed()).await;
+        }
+    }
+
+    /// Starts to ask, if that is due; returns what ends with the answer.
+    fn begin(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) -> Option<watch::Receiver<()>> {
+        if !self.permits(image) {
+            return None;
+        }
+        let key = key(image, keyring);
+        let mut state = self.state();
+        if let Some(answered) = state.asked.get(&key) {
+            return Some(answered.clone());
+        }
+        let is_due = state.cache.is_due(&key, image.registry(), Instant::now());
+        if !is_due || state.asked.len() >= MOST_ASKED {
+            return None;
+        }
+        let (done, answered) = watch::channel(());
+        state.asked.insert(key.clone(), answered.clone());
+        let calls = state
+            .calls
+            .entry(image.registry().to_owned())
+            .or_insert_with(|| Arc::new(Semaphore::new(CALLS_PER_REGISTRY)))
+            .clone();
+        drop(state);
+        let (this, image, keyring) = (self.clone(), image.clone(), keyring.clone());
+        tokio::spawn(async move {
+            let answer = this.ask(&image, &keyring, &key, &calls).await;
+            this.end(&image, key, answer);
+            drop(done);
+        });
+        Some(answered)
+    }
+
+    async fn ask(
+        &self,
+        image: &ImageRef,
+        keyring: &Keyring,
+        key: &Key,
+        calls: &Semaphore,
+    ) -> Option<Result<Content, AskError>> {
+        let _call = calls.acquire().await.ok()?;
+        // An earlier call may have been told to leave the registry alone.
+        let now = Instant::now();
+        if !self.state().cache.is_due(key, image.registry(), now) {
+            return None;
+        }
+        let asked = registry::ask(&self.dial, &self.settings, image, keyring);
+        let answer = timeout(CALL_PATIENCE, asked).await;
+        let answer = answer.unwrap_or_else(|_| {
+            Err(AskError::TimedOut {
+                host: image.registry().to_owned(),
+                patience: CALL_PATIENCE,
+            })
+        });
+        match &answer {
+            Ok(content) => tracing::debug!("{} is {}", image.full_name(), content.digest),
+            Err(error) => tracing::debug!("{}: {error}", image.full_name()),
+        }
+        Some(answer)
+    }
+
+    fn end(&self, image: &ImageRef, key: Key, answer: Option<Result<Content, AskError>>) {
+        let mut state = self.state();
+        state.asked.remove(&key);
+        // Whoever still waits for a call holds the semaphore too.
+        let is_idle = |calls: &Arc<Semaphore>| {
+            Arc::strong_count(calls) <= 2 && calls.available_permits() == CALLS_PER_REGISTRY
+        };
+        if state.calls.get(image.registry()).is_some_and(is_idle) {
+            state.calls.remove(image.registry());
+        }
+        if let Some(answer) = answer {
+            let by_digest = image.digest.is_some();
+            let now = Instant::now();
+            let registry = image.registry();
+            state.cache.note(key, registry, by_digest, answer, now);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(image: &ImageRef, keyring: &Keyring) -> Key {
+    (image.full_name(), keyring.fitting(image))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The protocol of registries, as far as reading a manifest needs it: manifest, challenge, token, config blob.
+//!
+//! An index is handed over as it is; nobody picks a platform from it. What has a digest is verified against it.
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{HeaderValue, StatusCode, header};
+use mullion_engine::images::ImageRef;
+use sha2::{Digest, Sha256, Sha512};
+
+use crate::{
+    challenge::{Challenge, TokenAnswer, token_target},
+    dial::Dial,
+    error::AskError,
+    exchange::{Answer, Exchange, Origin},
+    keyring::{Credentials, Keyring},
+    manifest::{self, ACCEPT, Content, Manifest, Variant},
+    settings::Settings,
+};
+
+/// Credentials that are tried for one image at most.
+const MOST_TRIES: usize = 3;
+
+/// Asks an image's registry, or a mirror of it, what is in the image.
+///
+/// # Errors
+/// What the last of them answered.
+pub(crate) async fn ask(
+    dial: &Arc<dyn Dial>,
+    settings: &Settings,
+    image: &ImageRef,
+    keyring: &Keyring,
+) -> Result<Content, AskError> {
+    let mut failure = AskError::NotFound {
+        host: image.registry().to_owned(),
+    };
+    for endpoint in settings.endpoints(image.registry()) {
+        let is_mirror = settings
+            .mirrors
+            .get(image.registry())
+            .is_some_and(|mirrors| mirrors.contains(&endpoint));
+        // Credentials for a registry are not for its mirrors.
+        let fitting = match is_mirror {
+            true => keyring.at(&endpoint.host, image.path()),
+            false => keyring.fitting(image),
+        };
+        let mut tries: Vec<_> = fitting.into_iter().take(MOST_TRIES).map(Some).collect();
+        if tries.is_empty() {
+            tries.push(None);
+        }
+        for credentials in tries {
+            let mut talk = Talk {
+                exchange: Exchange::new(dial.clone(), settings, &endpoint.host),
+                origin: Origin {
+                    host: endpoint.host.clone(),
+                    plain: endpoint.plain,
+                },
+                path: image.path(),
+                credentials,
+                authorization: None,
+            };
+            match talk.content(image).await {
+                Ok(content) => return Ok(content),
+                Err(error) => failure = error,
+            }
+            if !matches!(failure, AskError::Unauthorized { .. }) {
+                break;
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// The requests to one registry about one repository.
+struct Talk<'a> {
+    exchange: Exchange<'a>,
+    origin: Origin,
+    path: &'a str,
+    credentials: Option<Credentials>,
+    /// What the registry has accepted.
+    authorization: Option<HeaderValue>,
+}
+
+impl Talk<'_> {
+    async fn content(&mut self, image: &ImageRef) -> Result<Content, AskError> {
+        let reference = image.digest.as_deref().or(image.tag.as_deref());
+        let reference = reference.unwrap_or("latest");
+        let target = format!("/v2/{}/manifests/{reference}", self.path);
+        let answer = self.get(&target, ACCEPT).await?;
+        if let Some(digest) = &image.digest {
+            self.verify(digest, &answer.body)?;
+        }
+        let media_type = answer.headers.get(header::CONTENT_TYPE);
+        let media_type = media_type
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        let media_type = media_type.split(';').next().unwrap_or_default().trim();
+        let digest = image.digest.clone();
+        let digest =
+            digest.unwrap_or_else(|| format!("sha256:{}", hex(&Sha256::digest(&answer.body))));
+        let variants = match manifest::read(media_type, &answer.body) {
+            Manifest::Index(variants) => variants,
+            Manifest::Single { config, bytes } => self.single(&config, &digest, bytes).await?,
+            Manifest::Other(why) => Err(why),
+        };
+        Ok(Content { digest, variants })
+    }
+
+    /// Reads the platform of a single image from its config.
+    async fn single(
+        &mut self,
+        config: &str,
+        digest: &str,
+        bytes: u64,
+    ) -> Result<Result<Vec<Variant>, String>, AskError> {
+        if !manifest::is_digest(config) {
+            return Ok(Err(
+                "its config has no digest that can be verified".to_owned()
+            ));
+        }
+        let target = format!("/v2/{}/blobs/{config}", self.path);
+        let answer = self.get(&target, "*/*").await?;
+        self.verify(config, &answer.body)?;
+        let variant = manifest::read_config(&answer.body).map(|(platform, os_version)| Variant {
+            platform,
+            os_version,
+            digest: digest.to_owned(),
+            bytes: Some(bytes),
+        });
+        Ok(variant.map(|variant| vec![variant]))
+    }
+
+    /// Gets something of the repository, with credentials once the registry asks for them.
+    async fn get(&mut self, target: &str, accept: &str) -> Result<Answer, AskError> {
+        let authorization = self.authorization.clone();
+        let answer = self
+            .exchange
+            .get(&self.origin, target, accept, authorization.as_ref())
+            .await?;
+        if answer.status != StatusCode::UNAUTHORIZED || authorization.is_some() {
+            return self.accepted(answer);
+        }
+        let challenge = Challenge::of(&answer.headers).ok_or_else(|| self.unauthorized())?;
+        let authorization = self.authorize(challenge).await?;
+        let answer = self
+            .exchange
+            .get(&self.origin, target, accept, Some(&authorization))
+            .await?;
+        self.authorization = Some(authorization);
+        self.accepted(answer)
+    }
+
+    async fn authorize(&mut self, challenge: Challenge) -> Result<HeaderValue, AskError> {
+        let basic = self.credentials.as_ref().map(basic);
+        let (realm, service) = match challenge {
+            Challenge::Basic => return basic.ok_or_else(|| self.unauthorized()),
+            Challenge::Bearer { realm, service, .. } => (realm, service),
+        };
+        let (at, target) = self.exchange.place(&self.origin, &realm)?;
+        // The scope is ours: a registry that names a wider one gets no token for it.
+        let scope = format!("repository:{}:pull", self.path);
+        let target = token_target(&target, service.as_deref(), &scope);
+        let answer = self
+            .exchange
+            .get(&at, &target, "application/json", basic.as_ref())
+            .await?;
+        let answer = self.accepted(answer)?;
+        let token: Option<TokenAnswer> = serde_json::from_slice(&answer.body).ok();
+        let token = token.and_then(TokenAnswer::token);
+        let value = token.and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
+        value.ok_or_else(|| AskError::Unexpected {
+            host: at.host.clone(),
+            what: "without a token".to_owned(),
+        })
+    }
+
+    /// Returns an answer of success, or what it means.
+    fn accepted(&self, answer: Answer) -> Result<Answer, AskError> {
+        let host = self.origin.host.clone();
+        match answer.status {
+            status if status.is_success() => Ok(answer),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.unauthorized()),
+            StatusCode::NOT_FOUND => Err(AskError::NotFound { host }),
+            status => Err(AskError::Unexpected {
+                host,
+                what: format!("with {status}"),
+            }),
+        }
+    }
+
+    fn unauthorized(&self) -> AskError {
+        AskError::Unauthorized {
+            host: self.origin.host.clone(),
+        }
+    }
+
+    fn verify(&self, digest: &str, body: &[u8]) -> Result<(), AskError> {
+        let actual = match digest.split_once(':') {
+            Some(("sha256", _)) => format!("sha256:{}", hex(&Sha256::digest(body))),
+            Some(("sha512", _)) => format!("sha512:{}", hex(&Sha512::digest(body))),
+            _ => String::new(),
+        };
+        match actual.eq_ignore_ascii_case(digest) {
+            true => Ok(()),
+            false => Err(AskError::Unexpected {
+                host: self.origin.host.clone(),
+                what: format!("with something else than {digest}"),
+            }),
+        }
+    }
+}
+
+fn basic(credentials: &Credentials) -> HeaderValue {
+    let Credentials { user, password } = credentials;
+    let encoded = STANDARD.encode(format!("{user}:{password}"));
+    let mut value = HeaderValue::from_str(&format!("Basic {encoded}"))
+        .expect("base64 has no characters that a header forbids");
+    value.set_sensitive(true);
+    value
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
