@@ -2,7 +2,7 @@
 //! `kube-system/extension-apiserver-authentication` (kube-apiserver: the cluster-authentication-trust controller). What others have added to
 //! its authorities, names and headers stays; certificates stay until they expire.
 
-use std::{io::Cursor, sync::Arc};
+use std::{collections::HashSet, io::Cursor, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
@@ -83,16 +83,16 @@ fn add_item(data: &mut Map<String, Value>, field: &str, item: &str) -> Option<()
 
 /// The certificates of all texts, each once, without those that have expired.
 fn combine(texts: &[&str], now: Timestamp) -> String {
-    let mut found: Vec<Vec<u8>> = Vec::new();
+    let (mut seen, mut found) = (HashSet::new(), Vec::new());
     for text in texts {
         let blocks = Pem::iter_from_reader(Cursor::new(text)).map_while(Result::ok);
         for block in blocks.filter(|block| block.label == "CERTIFICATE") {
-            if holds(&block.contents, now) && !found.contains(&block.contents) {
-                found.push(block.contents);
+            if holds(&block.contents, now) && seen.insert(block.contents.clone()) {
+                found.push(pem(&block.contents));
             }
         }
     }
-    found.iter().map(|der| pem(der)).collect()
+    found.concat()
 }
 
 fn holds(der: &[u8], now: Timestamp) -> bool {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use crate::registry::Table;
 
@@ -221,12 +221,11 @@ impl Metrics {
             );
         }
         out.push_str(&objects);
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen = FxHashSet::default();
         for row in table.rows() {
             let rules = &row.resource.rules;
             let stored = !rules.transient && !rules.read_only;
-            if stored && !seen.contains(&&*row.resource.storage) {
-                seen.push(&row.resource.storage);
+            if stored && seen.insert(&*row.resource.storage) {
                 let (name, count) = (row.resource.qualified(), row.collection.len());
                 let _ = writeln!(
                     out,

@@ -211,15 +211,12 @@ fn no_write_costs_more_than_its_body_times_its_logarithm() {
     assert!(grown.is_empty(), "{}:\n{}", grown.len(), grown.join("\n"));
 }
 
-/// Checks that look through the items before each item are what the counts above find only with samples that reach them.
-#[test]
-fn no_code_looks_through_the_items_before_an_item() {
+/// Returns the lines of this crate's sources, tests left out, in which `wrong` finds something, with the names of their files.
+fn lines_of_code(wrong: impl Fn(&str) -> Vec<String>) -> Vec<String> {
     let mut folders = vec![std::path::PathBuf::from(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/src"
     ))];
-    let pattern =
-        regex::Regex::new(r"\[(\.\.\w*index|index \+ 1\.\.)\]").expect("the pattern is valid");
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("the sources are there") {
@@ -229,16 +226,49 @@ fn no_code_looks_through_the_items_before_an_item() {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let (checks, _) = text
+            let (code, _) = text
                 .split_once("#[cfg(test)]\nmod tests")
                 .unwrap_or((&text, ""));
-            let lines = checks.lines().filter(|line| pattern.is_match(line));
+            let lines = wrong(code).into_iter();
             found.extend(lines.map(|line| format!("{}: {line}", path.display())));
         }
     }
+    found
+}
+
+/// Checks that look through the items before each item are what the counts above find only with samples that reach them.
+#[test]
+fn no_code_looks_through_the_items_before_an_item() {
+    let pattern =
+        regex::Regex::new(r"\[(\.\.\w*index|index \+ 1\.\.)\]").expect("the pattern is valid");
+    let found = lines_of_code(|code| {
+        let lines = code.lines().filter(|line| pattern.is_match(line));
+        lines.map(str::to_owned).collect()
+    });
     assert!(
         found.is_empty(),
         "keep a set of what was seen:\n{}",
         found.join("\n")
     );
+}
+
+/// Lists that grow while they are looked through for each item; comparing values is no step that the counts above see.
+#[test]
+fn what_was_seen_is_kept_in_sets() {
+    /// Lists that hold a few items, however long the body is: groups, versions and verbs of the server, names in a folder.
+    const SHORT: [&str; 4] = ["groups", "names", "verbs", "versions"];
+    let list = regex::Regex::new(r"let mut (\w+)(: Vec<[^=]*>)? =[^;]*?(Vec::|vec!|Vec<|: Vec<)");
+    let list = list.expect("the pattern is valid");
+    let found = lines_of_code(|code| {
+        let names = list.captures_iter(code).map(|found| found[1].to_owned());
+        let names = names.filter(|name| !SHORT.contains(&name.as_str()));
+        let looked_through = names.flat_map(|name| {
+            let call = format!(r"\b{name}\s*\.contains\(");
+            let call = regex::Regex::new(&call).expect("names are words");
+            let lines = code.lines().filter(|line| call.is_match(line));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        });
+        looked_through.collect()
+    });
+    assert!(found.is_empty(), "keep a set of what was seen: {found:#?}");
 }

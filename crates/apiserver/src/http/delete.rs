@@ -1,6 +1,6 @@
 //! DELETE of one object: options, preconditions, grace, finalizers, and what is answered.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use axum::body::Body;
 use http::Response;
@@ -458,7 +458,8 @@ fn set_propagation(object: &mut Value, propagation: Propagation) -> bool {
         Propagation::Foreground => after.push(FOREGROUND.into()),
         Propagation::Orphan => after.push(ORPHAN.into()),
     }
-    let same = before.len() == after.len() && before.iter().all(|name| after.contains(name));
+    let kept: HashSet<&String> = after.iter().collect();
+    let same = before.len() == after.len() && before.iter().all(|name| kept.contains(name));
     if same {
         return false;
     }

@@ -1,5 +1,7 @@
 //! What the server itself says in `metadata`, on creation and on change, and what it lets clients say.
 
+use std::collections::HashSet;
+
 use jiff::{Timestamp, Unit};
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
@@ -194,16 +196,17 @@ pub(crate) fn dedup_owners(object: &mut Value) -> Vec<String> {
     let Some(Value::Array(owners)) = of(object).get_mut("ownerReferences") else {
         return Vec::new();
     };
+    let mut seen = HashSet::with_capacity(owners.len());
+    let is_first: Vec<bool> = owners.iter().map(|owner| seen.insert(owner)).collect();
+    let mut is_first = is_first.into_iter();
     let mut repeated = Vec::new();
-    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
-    for owner in owners.drain(..) {
-        if kept.contains(&owner) {
+    owners.retain(|owner| {
+        let keeps = is_first.next().unwrap_or(true);
+        if !keeps {
             repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
-        } else {
-            kept.push(owner);
         }
-    }
-    *owners = kept;
+        keeps
+    });
     repeated
 }
 

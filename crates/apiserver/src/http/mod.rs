@@ -212,7 +212,8 @@ async fn route(
                 false => call.query.timeout()?,
             };
             let Some(network) = network else {
-                return running::to_its_end(call, object.watch, parts.method, body, false).await;
+                let answer = running::to_its_end(call, object.watch, parts.method, body, false);
+                return Box::pin(answer).await;
             };
             call.on_network = true;
             let begun = Instant::now();
@@ -229,7 +230,8 @@ async fn route(
                 let patience = Patience::of(timeout.map_or(most, |timeout| timeout.min(most)));
                 call.patience = patience.clone();
                 call.is_exempt = is_exempt;
-                let answer = running::in_turn(call, object.watch, parts.method, body);
+                // Futures of kilobytes are not to be copied from one into the next.
+                let answer = Box::pin(running::in_turn(call, object.watch, parts.method, body));
                 let answer = patience.bound(answer).await;
                 count(&answer);
                 return answer.map(|answer| patience.bound_body(answer));
@@ -244,7 +246,7 @@ async fn route(
                 busy: busy.clone(),
                 stream: stream.clone(),
             });
-            let answer = objects(call, object.watch, parts.method, body).await;
+            let answer = Box::pin(objects(call, object.watch, parts.method, body)).await;
             count(&answer);
             Ok(answer?.map(|body| {
                 Body::new(With {

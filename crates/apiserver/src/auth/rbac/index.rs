@@ -100,7 +100,9 @@ impl Subjects {
         for (names, map) in [(&binding.users, users), (&binding.groups, groups)] {
             for (name, _) in names {
                 let bindings = map.entry(name.clone()).or_default();
-                if !bindings.iter().any(|other| Arc::ptr_eq(other, binding)) {
+                // A binding that names somebody twice has just been added.
+                let last = bindings.last();
+                if !last.is_some_and(|last| Arc::ptr_eq(last, binding)) {
                     bindings.push(binding.clone());
                 }
             }

@@ -10,6 +10,8 @@ mod rules;
 mod spared;
 mod structural;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 pub(crate) use spared::Spared;
@@ -172,7 +174,7 @@ pub(crate) fn check_selectable_fields(
         return;
     }
     let schema = Schema::parse(schema);
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen = HashSet::new();
     for (index, field) in fields.iter().enumerate() {
         let at = path.index(index);
         let at = at.child("jsonPath");
@@ -195,10 +197,8 @@ pub(crate) fn check_selectable_fields(
             let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
             errors.invalid(&at, given, why);
         }
-        if seen.contains(&found.text) {
+        if !seen.insert(found.text) {
             errors.duplicate(&at, given);
-        } else {
-            seen.push(found.text);
         }
     }
     if seen.len() > MAX_SELECTABLE_FIELDS {

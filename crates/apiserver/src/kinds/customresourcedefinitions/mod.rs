@@ -159,16 +159,16 @@ impl Kind for CustomResourceDefinition {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        let formats = |object: &Value| {
+        let formats = |object: &Value| -> Vec<String> {
             let schemas = versions(object).iter().filter_map(spec::schema_of);
             schemas.flat_map(definition::unknown_formats).collect()
         };
-        let mut known: Vec<String> = old.map(formats).unwrap_or_default();
+        let mut known: HashSet<String> = old.map(formats).unwrap_or_default().into_iter().collect();
         let mut warnings = Vec::new();
         for format in formats(object) {
-            if !known.contains(&format) {
-                warnings.push(format!("unrecognized format {}", quote(&format)));
-                known.push(format);
+            let warning = format!("unrecognized format {}", quote(&format));
+            if known.insert(format) {
+                warnings.push(warning);
             }
         }
         warnings

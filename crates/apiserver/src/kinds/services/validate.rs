@@ -123,7 +123,7 @@ fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
 
 fn ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let ports = spec.items("ports");
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = path.index(index);
         let name = port.text("name");
@@ -133,10 +133,9 @@ fn ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
             }
         } else {
             check(errors, &path.child("name"), name, names::dns_label(name));
-            if seen.contains(&name) {
+            if !seen.insert(name) {
                 errors.duplicate(&path.child("name"), name);
             }
-            seen.push(name);
         }
         let number = port.integer("port").unwrap_or(0);
         for sentence in names::port_number(number) {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rustc_hash::FxHashSet;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
@@ -17,7 +18,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
     walker.count_object()?;
     let mut map = Map::new();
     // A field that was null has left nothing in the map to tell that it was there.
-    let mut nulls: Vec<&'s str> = Vec::new();
+    let mut nulls: FxHashSet<&'s str> = FxHashSet::default();
     let outer = walker.owner;
     let owner = fields.go_name();
     while let Some(key) = entries.next_key_seed(FieldName(fields))? {
@@ -30,7 +31,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
             }
         };
         let again = map.contains_key(&*field.name);
-        if again || nulls.contains(&&*field.name) {
+        if again || nulls.contains(&*field.name) {
             walker.report(&field.name, Problem::Duplicate);
         }
         walker.owner = owner;
@@ -44,7 +45,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
         walker.fields.pop();
         walker.path.truncate(length);
         if value.is_null() {
-            nulls.push(&field.name);
+            nulls.insert(&field.name);
             continue;
         }
         let name = name.unwrap_or_else(|| field.name.to_string());
