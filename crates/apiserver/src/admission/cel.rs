@@ -33,8 +33,8 @@ pub(crate) struct Scope {
     patches: bool,
     /// Whether there are `variables`, with names in them or not.
     composed: bool,
-    /// What the policy has given names to (`variables.NAME`), with their types.
-    variables: BTreeMap<String, Type>,
+    /// The type of `variables`: a field for each value that the policy has given a name.
+    variables: Arc<Object>,
 }
 
 impl Default for Scope {
@@ -46,7 +46,10 @@ impl Default for Scope {
             asks_of_request: true,
             patches: false,
             composed: false,
-            variables: BTreeMap::new(),
+            variables: Arc::new(Object {
+                name: "kubernetes.variables".to_owned(),
+                ..Object::default()
+            }),
         }
     }
 }
@@ -79,7 +82,9 @@ impl Scope {
     /// Gives a value a name that later expressions may use.
     pub(crate) fn declare(&mut self, name: &str, kind: &Type) {
         self.compose();
-        self.variables.insert(name.to_owned(), remembered(kind));
+        // Shared with nothing by now, so that a policy of many variables is not copied for each.
+        let variables = Arc::make_mut(&mut self.variables);
+        variables.fields.insert(name.to_owned(), remembered(kind));
     }
 
     /// The same for expressions that may not ask who may do what (messages).
@@ -115,12 +120,7 @@ impl Scope {
             environment = environment.with("params", params.clone());
         }
         if self.composed {
-            let variables = Object {
-                name: "kubernetes.variables".to_owned(),
-                fields: self.variables.clone(),
-                open: false,
-            };
-            environment = environment.with("variables", Type::Object(Arc::new(variables)));
+            environment = environment.with("variables", Type::Object(self.variables.clone()));
         }
         match self.patches {
             true => environment.with_patches(),

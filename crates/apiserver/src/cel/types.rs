@@ -33,7 +33,7 @@ pub(crate) enum Type {
 }
 
 /// A type with named fields.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Object {
     pub(crate) name: String,
     pub(crate) fields: BTreeMap<String, Type>,

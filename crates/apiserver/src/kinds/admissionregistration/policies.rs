@@ -260,14 +260,15 @@ fn variables(list: &[Value], scope: &mut Scope, path: &Path<'_>, errors: &mut Er
             errors.required(&at.child("expression"), "expression is not specified");
             continue;
         }
-        match Expression::compile_for(text, scope, Wanted::Anything) {
-            Ok(expression) => scope.declare(name, expression.result()),
+        let kind = match Expression::compile_for(text, scope, Wanted::Anything) {
+            Ok(expression) => expression.result().clone(),
             Err(refusal) => {
                 refusal.record(text, &at.child("expression"), errors);
                 // It is told once: what speaks of it may be right.
-                scope.declare(name, &cel::Type::Dyn);
+                cel::Type::Dyn
             }
-        }
+        };
+        scope.declare(name, &kind);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the spec of a definition must look like, in the order in which upstream looks.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -102,40 +102,52 @@ fn check_names_of_versions(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
+/// The fields of a version that may stand at the top in place of the versions.
+const PARTS: [&str; 4] = [
+    "schema",
+    "subresources",
+    "additionalPrinterColumns",
+    "selectableFields",
+];
+
 /// What stands in each version, or once at the top if all versions say the same.
 struct Parts<'v> {
     versions: &'v [Value],
-    before: &'v [Value],
+    /// The fields about which all versions say the same.
+    shared: Vec<&'static str>,
+    /// The stored versions by their names.
+    before: HashMap<&'v str, &'v Value>,
     spared: definition::Spared,
 }
 
 impl<'v> Parts<'v> {
     fn of(object: &'v Value, old: Option<&'v Value>) -> Self {
-        let before = old.map(versions).unwrap_or_default();
+        let (versions, before) = (versions(object), old.map(versions).unwrap_or_default());
+        let is_shared = |field: &&str| {
+            let mut pairs = versions.windows(2);
+            pairs.all(|pair| pair[0].get(field) == pair[1].get(field))
+        };
         Parts {
-            versions: versions(object),
-            before,
+            versions,
+            shared: PARTS.into_iter().filter(is_shared).collect(),
+            before: before
+                .iter()
+                .map(|version| (text(version, "name"), version))
+                .collect(),
             spared: definition::Spared::by(before.iter().filter_map(schema_of)),
         }
     }
 
-    /// Whether all versions say the same about something.
-    fn is_shared(&self, field: &str) -> bool {
-        let mut pairs = self.versions.windows(2);
-        pairs.all(|pair| pair[0].get(field) == pair[1].get(field))
-    }
-
     /// What a change of a version's schema is not held against.
     fn spared(&self, version: &Value) -> definition::Spared {
-        let before = self.before.iter();
-        let mut same_name = before.filter(|old| old["name"] == version["name"]);
-        let is_unchanged = same_name.any(|old| schema_of(old) == schema_of(version));
+        let old = self.before.get(text(version, "name"));
+        let is_unchanged = old.is_some_and(|old| schema_of(old) == schema_of(version));
         self.spared.of_version(is_unchanged)
     }
 
     /// Checks what stands at the top, or what stands in a version.
     fn check(&self, version: &Value, at_top: bool, path: &Path<'_>, errors: &mut Errors) {
-        let is_here = |field: &str| self.is_shared(field) == at_top;
+        let is_here = |field: &str| self.shared.contains(&field) == at_top;
         let schema = schema_of(version);
         if let Some(schema) = schema.filter(|_| is_here("schema")) {
             // One status subresource of any version restricts the schema that all share.
