@@ -10,6 +10,7 @@
 // An `expect` says which invariant holds; tests may do without.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+pub mod admission;
 pub mod api_error;
 pub mod autoscaler;
 pub mod cluster_role_aggregation;

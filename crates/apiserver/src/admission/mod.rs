@@ -25,6 +25,7 @@ mod storage_protection;
 mod taint_nodes;
 pub(crate) mod webhook;
 
+pub use crate::auth::rbac::Decision;
 pub use chain::{DisabledPlugins, UnknownPlugin, builtins};
 
 use std::{
@@ -35,7 +36,11 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    auth::{self, rbac::Authorizer},
+    auth::{
+        self,
+        attributes::{self, Attributes, Target},
+        rbac::Authorizer,
+    },
     field::Emptied,
     kinds::{Resource, tree::Tree},
     status::Status,
@@ -130,7 +135,37 @@ pub struct Ctx<'a> {
     pub(crate) emptied: Emptied,
 }
 
+/// Something that a user may be allowed to do with an object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Access<'a> {
+    /// As `use`.
+    pub verb: &'a str,
+    /// The object's API group; empty for core.
+    pub group: &'a str,
+    /// The object's kind, in the plural.
+    pub plural: &'a str,
+    /// The namespace of the question; empty for the cluster scope.
+    pub namespace: &'a str,
+    /// The object's name.
+    pub name: &'a str,
+}
+
 impl Ctx<'_> {
+    /// Returns whether a user may do something, and why: what a SubjectAccessReview answers.
+    pub fn decide(&self, user: &User, access: &Access<'_>) -> Decision {
+        let attributes = Attributes {
+            verb: access.verb.into(),
+            target: Target::Resource(attributes::Resource {
+                group: access.group,
+                resource: access.plural,
+                namespace: access.namespace,
+                name: access.name.into(),
+                ..attributes::Resource::default()
+            }),
+        };
+        self.authorizer.decide(user, &attributes)
+    }
+
     /// Says something in a `Warning` header; the same thing only once.
     pub(crate) fn warn(&self, text: String) {
         let warnings = self.warnings.lock();

@@ -36,9 +36,9 @@ use super::{
     metrics::SimulatedMetrics,
     nodes::{self, Machine},
     plan::Plan,
+    pod_rules,
     progress::Progress,
     published, setup, story,
-    windows_addresses::WindowsAddresses,
 };
 use crate::{
     certs::Certs,
@@ -55,6 +55,8 @@ use crate::{
 /// EKS's range of cluster addresses for a VPC in 10.0.0.0/16, and the address of the `kubernetes` Service in it.
 const SERVICE_CIDR: &str = "172.20.0.0/16";
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 20, 0, 1));
+/// The user that the controllers of this program are to the API server.
+const OWN_USER: &str = "system:mullion";
 /// How often it is looked whether the nodes are ready.
 const NODES_CHECK: Duration = Duration::from_millis(20);
 /// How long stopping may take.
@@ -119,7 +121,9 @@ impl Cluster {
                 .collect(),
             client_authority: Some(certs.ca.clone()),
             front_proxy_authority: Some(front_proxies),
-            admission: vec![Arc::new(WindowsAddresses), Arc::new(InertFields)],
+            admission: pod_rules::plugins(OWN_USER)
+                .chain([Arc::new(InertFields) as _])
+                .collect(),
             provided: sources.metrics.provided(),
             logs: Some(Arc::new(sources.logs.clone())),
             limits: open_files::server_limits(),
@@ -373,7 +377,7 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
 /// Who the controllers are to the API server.
 fn administrator() -> User {
     User {
-        name: "system:mullion".into(),
+        name: OWN_USER.into(),
         groups: vec!["system:masters".into(), "system:authenticated".into()],
         ..User::default()
     }

@@ -13,12 +13,12 @@ mod logs;
 mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod plan;
+mod pod_rules;
 mod progress;
 pub(crate) mod published;
 pub(crate) mod scheduler_config;
 mod setup;
 mod story;
-mod windows_addresses;
 
 use std::{pin::pin, time::Duration};
 

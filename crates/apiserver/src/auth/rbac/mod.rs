@@ -24,10 +24,11 @@ pub(crate) struct Authorizer {
 
 /// What the authorizer says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Decision {
-    pub(crate) allowed: bool,
+pub struct Decision {
+    /// Whether it is allowed.
+    pub allowed: bool,
     /// Which binding allows it, or what went wrong on the way to a refusal; may be empty.
-    pub(crate) reason: String,
+    pub reason: String,
 }
 
 impl Authorizer {

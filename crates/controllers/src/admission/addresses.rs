@@ -1,0 +1,104 @@
+//! The address of a Windows pod: who asks for one, and who may write it into the pod.
+//!
+//! Source: amazon-vpc-resource-controller-k8s ("VRC"), webhooks/core. As there, nothing happens unless the ConfigMap
+//! `kube-system/amazon-vpc-cni` switches Windows addresses on, and a Deployment of the controller's legacy version switches them off.
+//! Beyond VRC, which reads the node selector alone, every way to ask for Windows counts ([`super::system`]).
+
+use std::collections::BTreeMap;
+
+use mullion_api::labels::{OS_WINDOWS, PRIVATE_IPV4};
+use mullion_engine::ip::Settings;
+use serde_json::Value;
+
+use super::{Known, Rule, Verdict, Write, system};
+
+/// The users that VRC runs as.
+const CONTROLLERS: [&str; 3] = [
+    "system:serviceaccount:kube-system:vpc-resource-controller",
+    "system:serviceaccount:kube-system:eks-vpc-resource-controller",
+    "eks:vpc-resource-controller",
+];
+
+/// Requests one address for every pod that will run on Windows, and keeps others from choosing the address.
+pub struct WindowsAddresses {
+    /// The user that the address controller of this program runs as.
+    pub controller: String,
+}
+
+impl Rule for WindowsAddresses {
+    fn name(&self) -> &'static str {
+        "WindowsAddresses"
+    }
+
+    fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        let spec = &write.pod["spec"];
+        let mut verdict = Verdict::default();
+        if write.old.is_none()
+            && spec["hostNetwork"] != true
+            && !system::is_host_process(spec)
+            && system::is_required(spec, OS_WINDOWS, known)
+            && is_switched_on(known)
+        {
+            request_address(&spec["containers"][0], &mut verdict);
+        }
+        verdict
+    }
+
+    fn validate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        let address = annotation(write.pod);
+        let why = match write.old {
+            None if address.is_some() => {
+                format!("pod cannot be created with {PRIVATE_IPV4} annotation")
+            }
+            Some(old)
+                if address.unwrap_or_default() != annotation(old).unwrap_or_default()
+                    && !self.is_controller(write.user) =>
+            {
+                "annotation is not set by vpc-resource-controller".to_owned()
+            }
+            _ => return Verdict::default(),
+        };
+        match is_switched_on(known) {
+            true => Verdict::refused(403, why),
+            false => Verdict::default(),
+        }
+    }
+}
+
+impl WindowsAddresses {
+    fn is_controller(&self, user: &str) -> bool {
+        user == self.controller || CONTROLLERS.contains(&user)
+    }
+}
+
+fn annotation(pod: &Value) -> Option<&str> {
+    pod["metadata"]["annotations"][PRIVATE_IPV4].as_str()
+}
+
+/// Sets request and limit of the first container to one address, whatever they were: the pod as a whole gets one address.
+fn request_address(first: &Value, verdict: &mut Verdict) {
+    for list in ["requests", "limits"] {
+        if first["resources"][list][PRIVATE_IPV4] != "1" {
+            let path = ["spec", "containers", "0", "resources", list, PRIVATE_IPV4];
+            verdict.set(&path, "1");
+        }
+    }
+}
+
+/// Returns whether Windows pods get addresses (VRC: `IsWindowsIPAMEnabled`).
+fn is_switched_on(known: &dyn Known) -> bool {
+    let namespace = Some("kube-system");
+    let legacy = known.find("apps", "deployments", namespace, "vpc-resource-controller");
+    if legacy.is_some() {
+        return false;
+    }
+    let config = known.find("", "configmaps", namespace, "amazon-vpc-cni");
+    config.is_some_and(|config| {
+        let data = config["data"].as_object().into_iter().flatten();
+        let data = data.map(|(key, value)| {
+            let value = value.as_str().unwrap_or_default();
+            (key.clone(), value.to_owned())
+        });
+        Settings::read(&BTreeMap::from_iter(data)).0.windows_ipam
+    })
+}

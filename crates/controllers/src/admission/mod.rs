@@ -1,0 +1,166 @@
+//! Rules of ours about pods that are written: they change a pod, refuse it, or warn about it.
+//!
+//! A [`Rule`] is a function over a pod and what is [`Known`] about its cluster. It knows neither an API server nor an HTTP server: `mullion up`
+//! calls it as a plugin of its API server, and a webhook server can call it with an AdmissionReview's objects. [`system`] says which operating
+//! system a pod asks for; [`addresses`] has the address of a Windows pod.
+//!
+//! Invariant: a rule is idempotent. It is asked again once others (webhooks) have changed the pod.
+
+pub mod addresses;
+pub mod system;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+/// A pod that is created or updated, before it is stored.
+#[derive(Clone, Copy)]
+pub struct Write<'a> {
+    /// The name of the user who writes it.
+    pub user: &'a str,
+    /// The pod's namespace.
+    pub namespace: &'a str,
+    /// The pod as it would be stored.
+    pub pod: &'a Value,
+    /// The stored pod of an update; `None` for a creation.
+    pub old: Option<&'a Value>,
+}
+
+/// What a rule can look up in the pod's cluster.
+pub trait Known {
+    /// Returns the object of that group, plural and name; `namespace` is `None` for cluster-scoped kinds.
+    fn find(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>>;
+
+    /// Returns all objects of a kind, of one namespace or of all.
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
+
+    /// Returns whether a service account may do something in its namespace, as a LocalSubjectAccessReview says it.
+    fn may(&self, account: &ServiceAccount<'_>, access: &Access<'_>) -> Permission;
+}
+
+/// A service account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceAccount<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+/// Something that can be done with one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access<'a> {
+    /// As `use`.
+    pub verb: &'a str,
+    /// The object's API group.
+    pub group: &'a str,
+    /// The object's kind, in the plural.
+    pub plural: &'a str,
+    /// The object's name.
+    pub name: &'a str,
+}
+
+/// The answer to [`Known::may`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permission {
+    /// Whether it is allowed.
+    pub allowed: bool,
+    /// The authorizer's reason; often empty.
+    pub reason: String,
+}
+
+/// What a rule says about a write.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Changes of the pod, in order.
+    pub changes: Vec<Change>,
+    /// Sentences for the client's `Warning` headers.
+    pub warnings: Vec<String>,
+    /// Why the write is refused, if it is; the changes do not matter then.
+    pub refusal: Option<Refusal>,
+}
+
+impl Verdict {
+    /// Returns the verdict that refuses a write with an HTTP status code.
+    pub fn refused(code: u16, text: String) -> Self {
+        Verdict {
+            refusal: Some(Refusal { code, text }),
+            ..Verdict::default()
+        }
+    }
+
+    /// Adds a change: the field at `path` gets `value`.
+    pub fn set(&mut self, path: &[&str], value: impl Into<Value>) {
+        self.changes.push(Change {
+            path: path.iter().map(|step| (*step).to_owned()).collect(),
+            value: value.into(),
+        });
+    }
+}
+
+/// Why a write is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The HTTP status code of the answer.
+    pub code: u16,
+    /// The sentence for the user.
+    pub text: String,
+}
+
+/// One field that gets a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Names of fields and indexes of list items, from the pod down. Items must exist; objects on the way are made.
+    pub path: Vec<String>,
+    /// The field's new value.
+    pub value: Value,
+}
+
+impl Change {
+    /// Gives the field of `pod` its value.
+    pub fn apply(self, pod: &mut Value) {
+        let mut place = pod;
+        for step in &self.path {
+            if let Value::Array(items) = place {
+                let index: Option<usize> = step.parse().ok();
+                let Some(item) = index.and_then(|index| items.get_mut(index)) else {
+                    return;
+                };
+                place = item;
+            } else {
+                if !place.is_object() {
+                    *place = Value::Object(Map::new());
+                }
+                place = &mut place[step.as_str()];
+            }
+        }
+        *place = self.value;
+    }
+}
+
+/// One rule about pods.
+pub trait Rule: Send + Sync {
+    /// Returns the rule's name, for logs and metrics.
+    fn name(&self) -> &'static str;
+
+    /// Changes a pod, or refuses the write, before the pod is validated.
+    fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        let _ = (write, known);
+        Verdict::default()
+    }
+
+    /// Refuses the write of a pod that is valid, or lets it pass; its changes are ignored.
+    fn validate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        let _ = (write, known);
+        Verdict::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Which operating system a pod asks for, in every way the scheduler and the kubelet understand.
+//!
+//! Placement from images does not belong here: it writes its result into the fields that this module reads.
+
+use mullion_api::labels::{BETA_OS, OS, OS_LINUX, OS_WINDOWS, WINDOWS_BUILD};
+use serde_json::Value;
+
+use super::Known;
+
+/// Returns whether a pod's spec lets the pod run on nodes of one system (`linux` or `windows`) only.
+///
+/// One of these is enough: the node selector (today's label, the beta label or a Windows build), the RuntimeClass's node selector,
+/// `spec.os.name`, a required node affinity all of whose terms imply the system, and the node that the pod is bound to.
+pub fn is_required(spec: &Value, system: &str, known: &dyn Known) -> bool {
+    selects(&spec["nodeSelector"], system)
+        || spec["os"]["name"] == system
+        || class_selects(spec, system, known)
+        || affinity_requires(spec, system, known)
+        || runs_on(spec["nodeName"].as_str(), system, known)
+}
+
+/// Returns whether a container of the pod is a HostProcess container; then all of them are, and use the host's network.
+pub fn is_host_process(spec: &Value) -> bool {
+    let says_so = |owner: &Value| owner["securityContext"]["windowsOptions"]["hostProcess"] == true;
+    let mut containers = ["initContainers", "containers"]
+        .into_iter()
+        .flat_map(|list| items(&spec[list]));
+    says_so(spec) || containers.any(says_so)
+}
+
+fn selects(selector: &Value, system: &str) -> bool {
+    let by_name = [OS, BETA_OS].iter().any(|label| selector[label] == system);
+    by_name || (system == OS_WINDOWS && selector[WINDOWS_BUILD].is_string())
+}
+
+/// kube-apiserver's RuntimeClass plugin has already copied the selector into the pod, unless the plugin is disabled.
+fn class_selects(spec: &Value, system: &str, known: &dyn Known) -> bool {
+    let name = spec["runtimeClassName"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        return false;
+    }
+    let class = known.find("node.k8s.io", "runtimeclasses", None, name);
+    class.is_some_and(|class| selects(&class["scheduling"]["nodeSelector"], system))
+}
+
+fn affinity_requires(spec: &Value, system: &str, known: &dyn Known) -> bool {
+    let node_affinity = &spec["affinity"]["nodeAffinity"];
+    let required = &node_affinity["requiredDuringSchedulingIgnoredDuringExecution"];
+    // A term without requirements matches no node, so it takes the pod nowhere.
+    let mut terms = items(&required["nodeSelectorTerms"])
+        .iter()
+        .filter(|term| !items(&term["matchExpressions"]).is_empty() || has_fields(term))
+        .peekable();
+    terms.peek().is_some() && terms.all(|term| term_requires(term, system, known))
+}
+
+fn has_fields(term: &Value) -> bool {
+    !items(&term["matchFields"]).is_empty()
+}
+
+fn term_requires(term: &Value, system: &str, known: &dyn Known) -> bool {
+    let mut expressions = items(&term["matchExpressions"]).iter();
+    let mut fields = items(&term["matchFields"]).iter();
+    expressions.any(|expression| implies(expression, system))
+        || fields.any(|field| names_nodes(field, system, known))
+}
+
+/// Returns whether only nodes of the system have labels as the expression wants them. Every kubelet sets the label of its system.
+fn implies(expression: &Value, system: &str) -> bool {
+    let key = expression["key"].as_str().unwrap_or_default();
+    let operator = expression["operator"].as_str().unwrap_or_default();
+    let values = items(&expression["values"]);
+    match (key, operator) {
+        (OS | BETA_OS, "In") => !values.is_empty() && values.iter().all(|value| value == system),
+        (OS | BETA_OS, "NotIn") => values.iter().any(|value| value == other(system)),
+        (WINDOWS_BUILD, "In" | "Exists") => system == OS_WINDOWS,
+        _ => false,
+    }
+}
+
+/// Returns whether a requirement on `metadata.name` leaves only nodes of the system, as the DaemonSet controller's leaves one.
+fn names_nodes(field: &Value, system: &str, known: &dyn Known) -> bool {
+    let names = items(&field["values"]);
+    field["key"] == "metadata.name"
+        && field["operator"] == "In"
+        && !names.is_empty()
+        && names
+            .iter()
+            .all(|name| runs_on(name.as_str(), system, known))
+}
+
+fn runs_on(node: Option<&str>, system: &str, known: &dyn Known) -> bool {
+    let Some(name) = node.filter(|name| !name.is_empty()) else {
+        return false;
+    };
+    let node = known.find("", "nodes", None, name);
+    node.is_some_and(|node| node["metadata"]["labels"][OS] == system)
+}
+
+/// Returns the other one of the two systems that kubelets run on.
+fn other(system: &str) -> &'static str {
+    match system {
+        OS_WINDOWS => OS_LINUX,
+        _ => OS_WINDOWS,
+    }
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
+}

@@ -1,0 +1,125 @@
+//! Calls the rules about pods ([`mullion_controllers::admission`]) as plugins of the API server.
+//!
+//! They stand after the API server's own plugins, and are asked again when a webhook has changed the pod.
+
+use std::sync::Arc;
+
+use mullion_apiserver::{
+    admission::{self, Ctx, Plugin, Request, User, What},
+    status::Status,
+};
+use mullion_controllers::admission::{
+    Access, Known, Permission, Refusal, Rule, ServiceAccount, Verdict, Write,
+    addresses::WindowsAddresses,
+};
+use serde_json::Value;
+
+/// Returns the plugins in the order they run; `controller` is the user that the controllers of this program run as.
+pub(super) fn plugins(controller: &str) -> impl Iterator<Item = Arc<dyn Plugin>> {
+    let rules: Vec<Box<dyn Rule>> = vec![Box::new(WindowsAddresses {
+        controller: controller.to_owned(),
+    })];
+    rules
+        .into_iter()
+        .map(|rule| Arc::new(PodRule(rule)) as Arc<dyn Plugin>)
+}
+
+/// A rule as a plugin.
+struct PodRule(Box<dyn Rule>);
+
+impl Plugin for PodRule {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.writes("", "pods")
+    }
+
+    fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        let verdict = self.0.mutate(&write(ctx, request), &Lookups(ctx));
+        let Verdict {
+            changes,
+            warnings,
+            refusal,
+        } = verdict;
+        request.warnings.extend(warnings);
+        refuse(refusal)?;
+        for change in changes {
+            change.apply(request.object);
+        }
+        Ok(())
+    }
+
+    fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        let verdict = self.0.validate(&write(ctx, request), &Lookups(ctx));
+        refuse(verdict.refusal)
+    }
+}
+
+fn write<'a>(ctx: &'a Ctx<'_>, request: &'a Request<'_>) -> Write<'a> {
+    Write {
+        user: &ctx.user.name,
+        namespace: request.namespace.unwrap_or_default(),
+        pod: request.object,
+        old: request.old,
+    }
+}
+
+/// Returns the refusal as an error. It has no details: kubectl would print them in place of the text.
+fn refuse(refusal: Option<Refusal>) -> Result<(), Status> {
+    let Some(Refusal { code, text }) = refusal else {
+        return Ok(());
+    };
+    let reason = match code {
+        403 => "Forbidden",
+        404 => "NotFound",
+        422 => "Invalid",
+        500 => "InternalError",
+        _ => "",
+    };
+    Err(Status::new(code, reason, text))
+}
+
+/// The API server's objects and rights as rules look them up.
+struct Lookups<'a>(&'a Ctx<'a>);
+
+impl Known for Lookups<'_> {
+    fn find(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>> {
+        self.0.lookup.find(group, plural, namespace, name)
+    }
+
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        self.0.lookup.list(group, plural, namespace)
+    }
+
+    fn may(&self, account: &ServiceAccount<'_>, access: &Access<'_>) -> Permission {
+        let ServiceAccount { namespace, name } = account;
+        let user = User {
+            name: format!("system:serviceaccount:{namespace}:{name}"),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+            ],
+            ..User::default()
+        };
+        let access = admission::Access {
+            verb: access.verb,
+            group: access.group,
+            plural: access.plural,
+            namespace,
+            name: access.name,
+        };
+        let decision = self.0.decide(&user, &access);
+        Permission {
+            allowed: decision.allowed,
+            reason: decision.reason,
+        }
+    }
+}
