@@ -5,8 +5,8 @@
 //! opens connections (`dial`), which refuses the addresses no registry has. [`Settings`] says which registries may be asked at all;
 //! [`Keyring`] holds the credentials of one pod.
 //!
-//! Invariant: nothing that a registry answers makes this program ask for more than 4 MiB, follow more than three redirects, connect to a
-//! link-local address, or send credentials to another host than the one they are for.
+//! Invariant: nothing that a registry answers makes this program read more than 4 MiB, follow more than three redirects, connect to a
+//! link-local address, or take credentials along a redirect to another host.
 
 mod cache;
 mod challenge;

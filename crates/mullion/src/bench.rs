@@ -105,6 +105,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         subnet_bits: None,
         address_faults: Default::default(),
         images: Default::default(),
+        registries: Default::default(),
         pod_os_counts: true,
         scheduler: Default::default(),
         scheduler_text: None,

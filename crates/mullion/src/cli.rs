@@ -345,6 +345,11 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) images: Option<PathBuf>,
 
+    /// Registries that are asked what an image runs on, beside those of this machine: `all`, `none`, or with commas between HOST, http://HOST
+    /// (without TLS) or HOST=MIRROR (docs/windows.md)
+    #[arg(long, value_name = "HOSTS")]
+    pub(crate) registries: Option<mullion_images::Settings>,
+
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
     #[arg(long)]
     pub(crate) ignore_pod_os: bool,

@@ -33,6 +33,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use futures::future::BoxFuture;
 use serde_json::Value;
 
 use crate::{
@@ -281,6 +282,13 @@ pub trait Plugin: Send + Sync {
     /// Whether the plugin wants to see this request at all. A write of the status that no plugin wants to see may leave most of the
     /// stored object unread.
     fn handles(&self, what: &What<'_>) -> bool;
+
+    /// Returns what has to end before the plugins are asked, such as a look-up elsewhere. It must end by itself; the request holds no
+    /// turn meanwhile, and its object may still change.
+    fn prepare(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Option<BoxFuture<'static, ()>> {
+        let _ = (ctx, request);
+        None
+    }
 
     /// May change the object or refuse the request.
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -10,8 +10,9 @@ mod claims;
 mod creation;
 pub(crate) mod request_limit;
 
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 
+use futures::future::join_all;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -62,6 +63,7 @@ impl<'a> Admission<'a> {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<bool, Status> {
+        self.prepare(name, object, old).await?;
         self.mutate_in_house(name, object, old)?;
         match self.hooks() {
             // Boxed: it is big, and most clusters have no webhook.
@@ -109,6 +111,26 @@ impl<'a> Admission<'a> {
         self.hooks.as_deref().filter(|_| !own)
     }
 
+    /// Waits for what the plugins need.
+    async fn prepare(
+        &self,
+        name: &str,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        let waits = RefCell::new(Vec::new());
+        self.admit(name, object, old, |plugin, ctx, request| {
+            waits.borrow_mut().extend(plugin.prepare(ctx, request));
+            Ok(())
+        })?;
+        let waits = waits.into_inner();
+        if !waits.is_empty() {
+            // Boxed: hardly any write waits.
+            Box::pin(self.call.without_turn(join_all(waits))).await;
+        }
+        Ok(())
+    }
+
     fn mutate_in_house(
         &self,
         name: &str,
@@ -135,6 +157,7 @@ impl<'a> Admission<'a> {
         self.call.without_turn(asked).await?;
         if rounds.changed {
             rounds.repeat();
+            self.prepare(name, object, old).await?;
             self.mutate_in_house(name, object, old)?;
             let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
             self.call.without_turn(asked).await?;

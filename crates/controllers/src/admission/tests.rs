@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{Access, Change, Known, Permission, Rule, ServiceAccount, Write};
 
 mod addresses;
+mod placement;
 
 /// Objects by plural and name; nobody may do anything.
 #[derive(Default)]

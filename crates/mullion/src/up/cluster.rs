@@ -25,11 +25,13 @@ use mullion_controllers::{
     state::SharedState,
     volume_protection, volumes, workloads,
 };
+use mullion_images::{Registries, SystemDial};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     detach,
+    image_placement::ImagePlacement,
     inert_fields::InertFields,
     karpenter,
     logs::SimulatedLogs,
@@ -106,6 +108,8 @@ impl Cluster {
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
         let sources = Sources::default();
+        let registries = Registries::new(plan.registries.clone(), Arc::new(SystemDial::default()));
+        let placement = ImagePlacement::new(plan.images.clone(), registries);
         let config = Config {
             clock: Arc::new({
                 let clock = clock.clone();
@@ -121,7 +125,7 @@ impl Cluster {
                 .collect(),
             client_authority: Some(certs.ca.clone()),
             front_proxy_authority: Some(front_proxies),
-            admission: pod_rules::plugins(OWN_USER)
+            admission: pod_rules::plugins(placement, OWN_USER)
                 .chain([Arc::new(InertFields) as _])
                 .collect(),
             provided: sources.metrics.provided(),

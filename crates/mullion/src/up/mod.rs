@@ -6,6 +6,7 @@
 mod banner;
 pub(crate) mod cluster;
 pub(crate) mod detach;
+mod image_placement;
 mod images;
 mod inert_fields;
 mod karpenter;

@@ -94,6 +94,8 @@ pub(crate) struct Plan {
     pub(crate) address_faults: AddressFaults,
     /// What is known about container images.
     pub(crate) images: Arc<ImageTable>,
+    /// Which registries are asked about images.
+    pub(crate) registries: mullion_images::Settings,
     /// Whether `spec.os.name` counts in scheduling.
     pub(crate) pod_os_counts: bool,
     /// How pods are scheduled.
@@ -177,6 +179,7 @@ impl Plan {
             subnet_bits: args.subnet_size,
             address_faults: args.address_faults.unwrap_or_default(),
             images: Arc::new(images::table(args.images.as_deref())?),
+            registries: args.registries.unwrap_or_default(),
             pod_os_counts: !args.ignore_pod_os,
             scheduler: scheduler.unwrap_or_default(),
             scheduler_text,

@@ -14,14 +14,21 @@ use mullion_controllers::admission::{
 };
 use serde_json::Value;
 
-/// Returns the plugins in the order they run; `controller` is the user that the controllers of this program run as.
-pub(super) fn plugins(controller: &str) -> impl Iterator<Item = Arc<dyn Plugin>> {
+use super::image_placement::ImagePlacement;
+
+/// Returns the plugins in the order they run: `placement` writes what the others read; `controller` is the user that the controllers of
+/// this program run as.
+pub(super) fn plugins(
+    placement: ImagePlacement,
+    controller: &str,
+) -> impl Iterator<Item = Arc<dyn Plugin>> {
     let rules: Vec<Box<dyn Rule>> = vec![Box::new(WindowsAddresses {
         controller: controller.to_owned(),
     })];
-    rules
+    let rules = rules
         .into_iter()
-        .map(|rule| Arc::new(PodRule(rule)) as Arc<dyn Plugin>)
+        .map(|rule| Arc::new(PodRule(rule)) as Arc<dyn Plugin>);
+    std::iter::once(Arc::new(placement) as Arc<dyn Plugin>).chain(rules)
 }
 
 /// A rule as a plugin.
@@ -37,18 +44,7 @@ impl Plugin for PodRule {
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let verdict = self.0.mutate(&write(ctx, request), &Lookups(ctx));
-        let Verdict {
-            changes,
-            warnings,
-            refusal,
-        } = verdict;
-        request.warnings.extend(warnings);
-        refuse(refusal)?;
-        for change in changes {
-            change.apply(request.object);
-        }
-        Ok(())
+        mutate(&*self.0, ctx, request)
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
@@ -57,7 +53,28 @@ impl Plugin for PodRule {
     }
 }
 
-fn write<'a>(ctx: &'a Ctx<'_>, request: &'a Request<'_>) -> Write<'a> {
+/// Lets a rule change a pod, or refuse it.
+pub(super) fn mutate(
+    rule: &dyn Rule,
+    ctx: &Ctx<'_>,
+    request: &mut Request<'_>,
+) -> Result<(), Status> {
+    let verdict = rule.mutate(&write(ctx, request), &Lookups(ctx));
+    let Verdict {
+        changes,
+        warnings,
+        refusal,
+    } = verdict;
+    request.warnings.extend(warnings);
+    refuse(refusal)?;
+    for change in changes {
+        change.apply(request.object);
+    }
+    Ok(())
+}
+
+/// Returns the write as rules see it.
+pub(super) fn write<'a>(ctx: &'a Ctx<'_>, request: &'a Request<'_>) -> Write<'a> {
     Write {
         user: &ctx.user.name,
         namespace: request.namespace.unwrap_or_default(),
@@ -82,7 +99,7 @@ fn refuse(refusal: Option<Refusal>) -> Result<(), Status> {
 }
 
 /// The API server's objects and rights as rules look them up.
-struct Lookups<'a>(&'a Ctx<'a>);
+pub(super) struct Lookups<'a>(pub(super) &'a Ctx<'a>);
 
 impl Known for Lookups<'_> {
     fn find(

@@ -15,6 +15,7 @@ use super::{
     answer::{self, Asked, Record},
     daemon::{self, Daemon},
     groups::{Group, grouped},
+    images::ImageWord,
     outlook::{Outlook, PoolWord, Purchase, outlook, purchase},
     pools::Pools,
 };
@@ -34,6 +35,9 @@ pub(super) struct Explanation {
     /// Why it does not have the resources there that it asks for since it was resized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) resize: Option<String>,
+    /// What its images run on, where that matters.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) images: Vec<ImageWord>,
     /// Why the scheduler does not look at it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed_over: Option<String>,
@@ -103,6 +107,7 @@ impl Explanation {
             pod,
             bound_to: None,
             resize: None,
+            images: Vec::new(),
             passed_over: None,
             unserved: None,
             daemon: None,
@@ -141,6 +146,7 @@ impl Explanation {
             )
             && (&self.nominated, self.waits_for_victims)
                 == (&other.nominated, other.waits_for_victims)
+            && self.images == other.images
             && (&self.awaits, &self.buys) == (&other.awaits, &other.buys)
             && (&self.pools, &self.changes, &self.gates)
                 == (&other.pools, &other.changes, &other.gates)

@@ -9,6 +9,7 @@ mod cases;
 mod daemon;
 mod explanation;
 mod groups;
+mod images;
 mod manifest;
 mod nulls;
 mod object;
@@ -26,7 +27,7 @@ use std::{cmp::Reverse, path::PathBuf};
 
 use clap::Args;
 use mullion_apiserver::validation::selector::Selector;
-use mullion_engine::{ModelError, model::PodSpec};
+use mullion_engine::{ModelError, images::ImageTable, model::PodSpec};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
@@ -216,6 +217,9 @@ fn explain(
         own.and_then(|pod| state.resize_of(pod)).cloned()
     };
     let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
+    let table = ImageTable::default();
+    let images_of = |subject: &Subject| state.images_of(&subject.pod, &table);
+    let images: Vec<_> = subjects.iter().map(images_of).collect();
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
         .iter()
@@ -249,6 +253,7 @@ fn explain(
             index,
             Explanation {
                 resize,
+                images: images[index].clone(),
                 ..explanation
             },
         ));

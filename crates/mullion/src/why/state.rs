@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mullion_api::labels::PLACED_BY_IMAGE;
 use mullion_engine::{
     Cluster, ModelError,
+    images::ImageTable,
     model::{
         CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
         NodeSpec, PdbSpec, PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec,
@@ -21,6 +23,7 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use super::{
+    images::{self, ImageWord},
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
 };
@@ -52,6 +55,8 @@ pub(super) struct State {
     settled: BTreeSet<Title>,
     /// Why pods are not resized that ask for it.
     resizes: BTreeMap<Title, String>,
+    /// What images run on, as placement from images wrote it into pods.
+    images: BTreeMap<Title, Vec<ImageWord>>,
     /// Objects of the kinds that only some questions need.
     others: BTreeMap<Title, Value>,
     /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
@@ -90,6 +95,7 @@ impl State {
             nodes: BTreeMap::new(),
             settled: BTreeSet::new(),
             resizes: BTreeMap::new(),
+            images: BTreeMap::new(),
             others: BTreeMap::new(),
             kubelet_version: None,
         }
@@ -108,6 +114,9 @@ impl State {
         }
         if self.keeps_pods && text.contains(RESIZE_PENDING.0) {
             self.note_resize(&serde_json::from_str(text)?);
+        }
+        if self.keeps_pods && text.contains(PLACED_BY_IMAGE) {
+            self.note_images(&serde_json::from_str(text)?);
         }
         self.tell(text, usual)
             .or_else(|error| match without_nulls(text.as_bytes()) {
@@ -129,6 +138,22 @@ impl State {
             let title = title_of("Pod", pod);
             self.resizes.insert(title, words.join(": "));
         }
+    }
+
+    /// Keeps what placement from images wrote into a pod.
+    pub(super) fn note_images(&mut self, pod: &Value) {
+        if let Some(report) = pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str() {
+            let words = images::of_annotation(report);
+            self.images.insert(title_of("Pod", pod), words);
+        }
+    }
+
+    /// Returns what is known of a pod's images, where that matters.
+    pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
+        let home = pod.template.namespace.clone();
+        let title = ("Pod".to_owned(), home, pod.name.clone());
+        let words = self.images.get(&title).cloned();
+        words.unwrap_or_else(|| images::guessed(pod, table))
     }
 
     /// Why a pod is not resized as it asks; none where it does not ask.

@@ -27,6 +27,9 @@ pub(super) fn text(
     if let Some(why) = &explanation.resize {
         page.paragraph(&format!("Its resize waits: {why}."));
     }
+    for image in &explanation.images {
+        page.paragraph(&format!("{}.", image.text()));
+    }
     if !like_it.is_empty() {
         let names: Vec<_> = like_it.iter().map(|other| other.pod.clone()).collect();
         page.dimmed(&format!("So for {}.", some_of(&names)));

@@ -253,6 +253,7 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
             "pod {home}/{name} exists: the answer is for another one like it; `mullion why pod {name} -n {home}` asks about the one that is there"
         ));
     }
+    source.state.note_images(&admitted);
     let spec: PodSpec = serde_json::from_value(admitted)
         .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
     Ok(Planned {

@@ -13,4 +13,5 @@ mod flows;
 mod import_rules;
 mod kubectl;
 mod process;
+mod registry;
 mod why;

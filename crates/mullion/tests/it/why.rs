@@ -289,7 +289,8 @@ fn a_manifest_is_admitted_first_and_refused_in_the_api_servers_words() {
 fn a_running_cluster_says_what_its_pools_lack_and_what_would_help() {
     let cluster = Cluster::start(&["--speed", "max"]);
     cluster.apply(
-        r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "iis"}, "spec": {
+        // Placement from its image would add the toleration.
+        r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "iis", "labels": {"mullion.dev/place-by-image": "false"}}, "spec": {
             "os": {"name": "windows"}, "nodeSelector": {"node.kubernetes.io/windows-build": "10.0.20348"},
             "containers": [{"name": "c", "image": "mcr.microsoft.com/windows/nanoserver:ltsc2022"}]}}"#,
     );

@@ -4,6 +4,7 @@ mod autoscale;
 mod background;
 mod blog;
 mod identity;
+mod images;
 mod mixed_versions;
 mod once;
 mod pools;

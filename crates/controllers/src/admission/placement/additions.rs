@@ -1,0 +1,313 @@
+//! What placement writes into a pod: node selector, `spec.os.name`, node affinity, tolerations, and the annotation that says so.
+//!
+//! Every addition looks first whether the pod has it, so that a second call adds nothing.
+
+use mullion_api::labels::{ARCH, OS, PLACED_BY_IMAGE, WINDOWS_BUILD};
+use mullion_engine::{
+    images::{Runs, Shape, System},
+    windows::{Build, Builds},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Container, Source, Taint,
+    hosts::{Allowed, is_blank, terms},
+    items,
+};
+use crate::admission::Verdict;
+
+/// How much an own build counts among preferences. A pod that nothing else prefers gets the scorer's full range from any weight.
+const OWN_BUILD_WEIGHT: i64 = 1;
+
+/// Fields of a pod spec that `spec.os.name: windows` forbids.
+const NOT_ON_WINDOWS: [&str; 4] = ["hostUsers", "hostPID", "hostIPC", "shareProcessNamespace"];
+/// Fields of the pod's security context that `spec.os.name: windows` forbids.
+const NOT_IN_WINDOWS_PODS: [&str; 11] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "sysctls",
+    "runAsUser",
+    "runAsGroup",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "seLinuxChangePolicy",
+];
+/// Fields of a container's security context that `spec.os.name: windows` forbids.
+const NOT_IN_WINDOWS_CONTAINERS: [&str; 10] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "capabilities",
+    "readOnlyRootFilesystem",
+    "privileged",
+    "allowPrivilegeEscalation",
+    "procMount",
+    "runAsUser",
+    "runAsGroup",
+];
+
+/// What a placed pod needs.
+pub(super) struct Additions<'a> {
+    pub(super) pod: &'a Value,
+    pub(super) containers: &'a [Container<'a>],
+    /// What all containers run on.
+    pub(super) runs: &'a Runs,
+    pub(super) allowed: &'a Allowed,
+    /// Where the pod goes.
+    pub(super) system: System,
+    /// Taints to tolerate.
+    pub(super) taints: Vec<Taint>,
+    pub(super) builds: &'a Builds,
+}
+
+impl Additions<'_> {
+    /// Writes what the pod lacks into the verdict.
+    pub(super) fn write(&self, verdict: &mut Verdict) {
+        // A pod that has a node already is the scheduler's no longer.
+        if self.spec()["nodeName"]
+            .as_str()
+            .is_some_and(|name| !name.is_empty())
+        {
+            return;
+        }
+        let mut added = Vec::new();
+        self.select(verdict, &mut added);
+        self.name_system(verdict, &mut added);
+        self.require(verdict, &mut added);
+        self.prefer(verdict, &mut added);
+        self.tolerate(verdict, &mut added);
+        if !added.is_empty() {
+            let text = self.report(added).to_string();
+            verdict.set(&["metadata", "annotations", PLACED_BY_IMAGE], text);
+        }
+    }
+
+    fn spec(&self) -> &Value {
+        &self.pod["spec"]
+    }
+
+    fn select(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
+        if self.spec()["nodeSelector"][OS].is_null() {
+            verdict.set(&["spec", "nodeSelector", OS], self.system.as_str());
+            added.push("nodeSelector");
+        }
+    }
+
+    fn name_system(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
+        if self.spec()["os"].is_null() && !self.has_forbidden_field() {
+            verdict.set(&["spec", "os", "name"], self.system.as_str());
+            added.push("os");
+        }
+    }
+
+    /// Whether the pod has a field that it could not have if `spec.os.name` named the system.
+    fn has_forbidden_field(&self) -> bool {
+        let spec = self.spec();
+        let context = &spec["securityContext"];
+        let lists = ["initContainers", "containers", "ephemeralContainers"];
+        let mut contexts = lists
+            .into_iter()
+            .flat_map(|list| items(&spec[list]))
+            .map(|container| &container["securityContext"]);
+        let has =
+            |owner: &Value, fields: &[&str]| fields.iter().any(|field| !owner[*field].is_null());
+        match self.system {
+            System::Linux => {
+                let options = ["windowsOptions"];
+                has(context, &options) || contexts.any(|context| has(context, &options))
+            }
+            System::Windows => {
+                has(spec, &NOT_ON_WINDOWS)
+                    || has(context, &NOT_IN_WINDOWS_PODS)
+                    || contexts.any(|context| has(context, &NOT_IN_WINDOWS_CONTAINERS))
+            }
+        }
+    }
+
+    /// Adds architectures and builds that the pod does not choose itself to every term of its required node affinity.
+    fn require(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
+        let shapes = self.runs.shapes(self.system, self.builds);
+        let requirements: Vec<_> = shapes
+            .iter()
+            .map(|shape| self.requirements(shape))
+            .collect();
+        // One shape without requirements allows everything.
+        if requirements.iter().any(Vec::is_empty) {
+            return;
+        }
+        let own = terms(self.spec());
+        let is_met = |term: &Value| {
+            let has = |list: &Vec<Value>| {
+                let expressions = items(&term["matchExpressions"]);
+                list.iter().all(|one| expressions.contains(one))
+            };
+            is_blank(term) || requirements.iter().any(has)
+        };
+        if !own.is_empty() && own.iter().all(is_met) {
+            return;
+        }
+        let mut all = Vec::new();
+        if own.is_empty() {
+            let term = |list: &Vec<Value>| json!({"matchExpressions": list});
+            all.extend(requirements.iter().map(term));
+        }
+        for term in own {
+            match is_met(term) {
+                true => all.push(term.clone()),
+                false => all.extend(requirements.iter().map(|list| extended(term, list))),
+            }
+        }
+        let path = [
+            "spec",
+            "affinity",
+            "nodeAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            "nodeSelectorTerms",
+        ];
+        verdict.set(&path, all);
+        added.push("requiredAffinity");
+    }
+
+    fn requirements(&self, shape: &Shape) -> Vec<Value> {
+        let mut list = Vec::new();
+        let architectures = shape.architectures.as_ref();
+        if let Some(names) =
+            architectures.filter(|_| !self.allowed.chooses_architecture(self.system))
+        {
+            list.push(is_in(ARCH, names.clone()));
+        }
+        if let Some(hosts) = shape
+            .hosts
+            .as_ref()
+            .filter(|_| !self.allowed.chooses_build())
+        {
+            let hosts = hosts.iter().map(ToString::to_string).collect();
+            list.push(is_in(WINDOWS_BUILD, hosts));
+        }
+        list
+    }
+
+    /// Prefers hosts of the images' own build, where layers of the base image are on disk already.
+    fn prefer(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
+        let field = "preferredDuringSchedulingIgnoredDuringExecution";
+        let node_affinity = &self.spec()["affinity"]["nodeAffinity"];
+        let shapes = self.runs.shapes(self.system, self.builds);
+        let hosts: Vec<Build> = shapes
+            .iter()
+            .flat_map(|s| s.hosts.iter().flatten())
+            .copied()
+            .collect();
+        let own: Vec<_> = self
+            .own_builds()
+            .into_iter()
+            .filter(|b| hosts.contains(b))
+            .collect();
+        let is_choice = hosts.iter().any(|host| !own.contains(host));
+        if own.is_empty() || !is_choice || self.allowed.chooses_build() {
+            return;
+        }
+        let own = own.iter().map(ToString::to_string).collect();
+        let preference = json!({
+            "weight": OWN_BUILD_WEIGHT,
+            "preference": {"matchExpressions": [is_in(WINDOWS_BUILD, own)]},
+        });
+        let mut list = items(&node_affinity[field]).to_vec();
+        if !list.contains(&preference) {
+            list.push(preference);
+            verdict.set(&["spec", "affinity", "nodeAffinity", field], list);
+            added.push("preferredAffinity");
+        }
+    }
+
+    /// Returns the builds that every container with a build has an image of.
+    fn own_builds(&self) -> Vec<Build> {
+        let builds = self.containers.iter().filter_map(|container| {
+            let runs = &container.fact.as_ref()?.runs;
+            let spans = runs.platforms().filter_map(|platform| platform.builds);
+            let builds: Vec<Build> = spans.map(|span| span.newest).collect();
+            Some(builds).filter(|builds| !builds.is_empty())
+        });
+        let common = builds.reduce(|mut common, builds| {
+            common.retain(|build| builds.contains(build));
+            common
+        });
+        common.unwrap_or_default()
+    }
+
+    fn tolerate(&self, verdict: &mut Verdict, added: &mut Vec<&'static str>) {
+        let mut list = items(&self.spec()["tolerations"]).to_vec();
+        let count = list.len();
+        for taint in &self.taints {
+            if !list.iter().any(|toleration| tolerates(toleration, taint)) {
+                list.push(json!({
+                    "key": taint.key,
+                    "operator": "Equal",
+                    "value": taint.value,
+                    "effect": taint.effect,
+                }));
+            }
+        }
+        if list.len() > count {
+            verdict.set(&["spec", "tolerations"], list);
+            added.push("tolerations");
+        }
+    }
+
+    /// Returns what the annotation says: where the pod was sent, by which images, and what was added for it, earlier calls included.
+    fn report(&self, added: Vec<&str>) -> Value {
+        let before = self.pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str();
+        let before: Value = before
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
+        let mut all: Vec<Value> = items(&before["added"]).to_vec();
+        for name in added {
+            if !all.iter().any(|known| known == name) {
+                all.push(name.into());
+            }
+        }
+        let containers = self.containers.iter().map(|container| {
+            let mut entry = json!({"image": container.image});
+            if let Some(fact) = &container.fact {
+                entry["runsOn"] = fact.runs.to_string().into();
+                entry["source"] = fact.source.as_str().into();
+                if let Source::Table(because) = &fact.source {
+                    entry["because"] = because.clone().into();
+                }
+            }
+            (container.name.to_owned(), entry)
+        });
+        json!({
+            "os": self.system.as_str(),
+            "containers": containers.collect::<Map<String, Value>>(),
+            "added": all,
+        })
+    }
+}
+
+fn is_in(key: &str, values: Vec<String>) -> Value {
+    json!({"key": key, "operator": "In", "values": values})
+}
+
+/// Returns a term with further requirements.
+fn extended(term: &Value, requirements: &[Value]) -> Value {
+    let mut term = term.clone();
+    let mut list = items(&term["matchExpressions"]).to_vec();
+    list.extend(requirements.iter().cloned());
+    term["matchExpressions"] = list.into();
+    term
+}
+
+/// Returns whether a toleration tolerates a taint, as the scheduler reads it.
+fn tolerates(toleration: &Value, taint: &Taint) -> bool {
+    let text = |field: &str| toleration[field].as_str().unwrap_or_default();
+    let effect = matches!(text("effect"), "") || text("effect") == taint.effect;
+    let key = text("key").is_empty() || text("key") == taint.key;
+    let value = match text("operator") {
+        "Exists" => true,
+        _ => !text("key").is_empty() && text("value") == taint.value,
+    };
+    effect && key && value
+}

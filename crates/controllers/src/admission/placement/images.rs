@@ -1,0 +1,149 @@
+//! What is known of the images of a pod's containers, and from which source.
+//!
+//! Sources in order: the pod's annotation `mullion.dev/runs-on`, the image's registry, the table of usual names and tags. The first two are
+//! certain; the table guesses.
+
+use std::sync::Arc;
+
+use mullion_api::labels;
+use mullion_engine::images::{ImageRef, ImageTable, Runs};
+use serde_json::Value;
+
+use super::{Facts, items};
+use crate::admission::Known;
+
+/// Where a fact about an image comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The pod's annotation.
+    Annotation,
+    /// The image's registry.
+    Registry,
+    /// The table of usual names and tags; the text says which name or tag.
+    Table(String),
+}
+
+impl Source {
+    /// Whether a pod may be refused because of it.
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, Source::Table(_))
+    }
+
+    /// Returns the word for it in the annotation `mullion.dev/placed-by-image`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Source::Annotation => "annotation",
+            Source::Registry => "registry",
+            Source::Table(_) => "table",
+        }
+    }
+}
+
+/// What an image runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// The platforms.
+    pub runs: Runs,
+    /// Who says so.
+    pub source: Source,
+}
+
+/// A container and what is known of its image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container<'a> {
+    /// The container's name.
+    pub name: &'a str,
+    /// The image as the pod names it.
+    pub image: &'a str,
+    /// What the image runs on; `None` if nobody knows.
+    pub fact: Option<Fact>,
+}
+
+impl Container<'_> {
+    /// Whether what is known is certain.
+    pub fn is_certain(&self) -> bool {
+        self.fact
+            .as_ref()
+            .is_some_and(|fact| fact.source.is_certain())
+    }
+}
+
+/// Returns all containers of a pod with what is known of their images.
+pub fn containers<'a>(
+    pod: &'a Value,
+    namespace: &str,
+    table: &ImageTable,
+    facts: &dyn Facts,
+    known: &dyn Known,
+) -> Vec<Container<'a>> {
+    let spec = &pod["spec"];
+    let annotation = pod["metadata"]["annotations"][labels::RUNS_ON].as_str();
+    let annotated: Option<Runs> = annotation.and_then(|text| text.parse().ok());
+    let secrets = || pull_secrets(spec, namespace, known);
+    let fact = |image: &str| {
+        if let Some(runs) = &annotated {
+            return Some(Fact {
+                runs: runs.clone(),
+                source: Source::Annotation,
+            });
+        }
+        let image = ImageRef::parse(image).ok()?;
+        if let Some(runs) = facts.in_registry(&image, &secrets) {
+            return Some(Fact {
+                runs,
+                source: Source::Registry,
+            });
+        }
+        let guess = table.guess(&image)?;
+        Some(Fact {
+            runs: guess.runs,
+            source: Source::Table(guess.because),
+        })
+    };
+    let container = |(container, is_host_process): (&'a Value, bool)| {
+        let text = |field: &str| container[field].as_str().unwrap_or_default();
+        let mut fact = fact(text("image"));
+        // A HostProcess container shares the host's system, whatever the build of its image.
+        if let Some(fact) = fact.as_mut().filter(|_| is_host_process) {
+            fact.runs = fact.runs.on_any_build();
+        }
+        Container {
+            name: text("name"),
+            image: text("image"),
+            fact,
+        }
+    };
+    of(spec).map(container).collect()
+}
+
+/// Returns every container of a pod spec, and whether it is a HostProcess container.
+pub(super) fn of(spec: &Value) -> impl Iterator<Item = (&Value, bool)> {
+    let host_process =
+        |owner: &Value| owner["securityContext"]["windowsOptions"]["hostProcess"].as_bool();
+    let of_pod = host_process(spec);
+    let lists = ["initContainers", "containers", "ephemeralContainers"];
+    let containers = lists.into_iter().flat_map(|list| items(&spec[list]));
+    containers.map(move |container| {
+        let is_host_process = host_process(container).or(of_pod).unwrap_or(false);
+        (container, is_host_process)
+    })
+}
+
+/// Returns the pull secrets that a pod will have: its own, else those of its service account, which kube-apiserver's ServiceAccount plugin
+/// writes into the pod.
+pub fn pull_secrets(spec: &Value, namespace: &str, known: &dyn Known) -> Vec<Arc<Value>> {
+    let own = items(&spec["imagePullSecrets"]);
+    let account = spec["serviceAccountName"].as_str().unwrap_or("default");
+    let account = match own.is_empty() {
+        true => known.find("", "serviceaccounts", Some(namespace), account),
+        false => None,
+    };
+    let of_account = account
+        .as_ref()
+        .map(|account| items(&account["imagePullSecrets"]));
+    let names = own.iter().chain(of_account.into_iter().flatten());
+    names
+        .filter_map(|secret| secret["name"].as_str())
+        .filter_map(|name| known.find("", "secrets", Some(namespace), name))
+        .collect()
+}

@@ -1,0 +1,251 @@
+//! Placement from images: a pod that does not say where it runs is sent where its images run.
+//!
+//! The rule intersects what the images of all containers run on ([`images`]) with what the pod's own fields allow ([`hosts`]). A pod that
+//! no node can run is refused where registries said so, and warned about where names of images suggest it. What is left is written into the
+//! pod's own fields ([`additions`]), which the scheduler, the provisioner and the address controller read; nobody else has to know images.
+//!
+//! Invariants: the pod's own choice is never changed; whoever knows nothing adds nothing; asked again about its own result, the rule adds
+//! nothing.
+
+mod additions;
+mod hosts;
+mod images;
+mod sentences;
+pub mod taints;
+
+use std::sync::Arc;
+
+use mullion_api::labels;
+use mullion_engine::images::{ImageRef, ImageTable, Runs, System};
+use serde_json::Value;
+
+pub use self::images::{Container, Fact, Source, containers, pull_secrets};
+use self::{additions::Additions, hosts::Allowed};
+use super::{Known, Rule, Verdict, Write};
+
+/// A taint of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value; may be empty.
+    pub value: String,
+    /// As `NoSchedule`.
+    pub effect: String,
+}
+
+/// What the rule knows beyond the cluster's objects. Nothing here waits.
+pub trait Facts: Send + Sync {
+    /// Returns what the image's registry has said it runs on, if it has been asked with those pull secrets. `secrets` looks them up.
+    fn in_registry(&self, image: &ImageRef, secrets: &dyn Fn() -> Vec<Arc<Value>>) -> Option<Runs>;
+
+    /// Returns what [`taints::common`] says, as of a moment ago: to look at all nodes for every pod would cost too much.
+    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint>;
+}
+
+/// Knows no registry, and the taint that Windows nodes have by custom.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFacts;
+
+impl Facts for NoFacts {
+    fn in_registry(&self, _: &ImageRef, _: &dyn Fn() -> Vec<Arc<Value>>) -> Option<Runs> {
+        None
+    }
+
+    fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
+        vec![usual_taint()]
+    }
+}
+
+/// Returns the taint that Windows nodes have by custom: `os=windows:NoSchedule`.
+pub fn usual_taint() -> Taint {
+    Taint {
+        key: "os".to_owned(),
+        value: labels::OS_WINDOWS.to_owned(),
+        effect: "NoSchedule".to_owned(),
+    }
+}
+
+/// Sends pods where their images run.
+pub struct PlaceByImage {
+    /// What names of images suggest, and which Windows build runs where.
+    pub table: Arc<ImageTable>,
+    /// What registries and nodes say.
+    pub facts: Arc<dyn Facts>,
+}
+
+impl Rule for PlaceByImage {
+    fn name(&self) -> &'static str {
+        "PlaceByImage"
+    }
+
+    fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        match write.old {
+            None if is_wanted(write, known) => self.place(write, known),
+            Some(old) if images_differ(old, write.pod) && is_wanted(write, known) => {
+                self.judge(write, known)
+            }
+            _ => Verdict::default(),
+        }
+    }
+}
+
+/// What all containers together run on.
+struct Common {
+    /// By all that is known.
+    runs: Runs,
+    /// By what is certain alone.
+    certain: Runs,
+    /// Whether something is known of every container.
+    is_complete: bool,
+}
+
+impl PlaceByImage {
+    /// Adds to a new pod what its images need, or refuses it.
+    fn place(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        let containers = self.containers(write, known);
+        let (mut verdict, found) = self.weigh(write, known, &containers);
+        let Some((runs, allowed, is_complete)) = found else {
+            return verdict;
+        };
+        let systems = allowed.systems_that_run(&runs, self.table.builds());
+        let system = match systems[..] {
+            [system] => system,
+            [_, _] if is_complete => default_system(write.namespace, known),
+            _ => return verdict,
+        };
+        let taints = match system {
+            System::Windows => self.facts.windows_taints(known),
+            System::Linux => Vec::new(),
+        };
+        let additions = Additions {
+            pod: write.pod,
+            containers: &containers,
+            runs: &runs,
+            allowed: &allowed,
+            system,
+            taints,
+            builds: self.table.builds(),
+        };
+        additions.write(&mut verdict);
+        verdict
+    }
+
+    /// Refuses a change of images that leaves the pod no node.
+    fn judge(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        let containers = self.containers(write, known);
+        self.weigh(write, known, &containers).0
+    }
+
+    /// Holds what the images run on against what the pod allows. Without a refusal, and if anything is known, returns also what to place
+    /// the pod by, where the pod allows itself to run, and whether something is known of every container.
+    fn weigh(
+        &self,
+        write: &Write<'_>,
+        known: &dyn Known,
+        containers: &[Container<'_>],
+    ) -> (Verdict, Option<(Runs, Allowed, bool)>) {
+        let mut verdict = Verdict::default();
+        if containers.iter().all(|container| container.fact.is_none()) {
+            return (verdict, None);
+        }
+        let builds = self.table.builds();
+        let common = self.common(containers);
+        let allowed = Allowed::by(&write.pod["spec"], containers, builds, known);
+        let fits = |runs: &Runs| !allowed.systems_that_run(runs, builds).is_empty();
+        if allowed.is_empty() || fits(&common.runs) {
+            return (verdict, Some((common.runs, allowed, common.is_complete)));
+        }
+        let sentence = |certain| sentences::conflict(containers, &allowed, builds, certain);
+        if !fits(&common.certain) {
+            return (Verdict::refused(403, sentence(true)), None);
+        }
+        verdict.warnings.push(sentence(false));
+        let is_known = containers.iter().any(Container::is_certain);
+        (
+            verdict,
+            is_known.then_some((common.certain, allowed, false)),
+        )
+    }
+
+    fn common(&self, containers: &[Container<'_>]) -> Common {
+        let builds = self.table.builds();
+        let facts = |certain: bool| {
+            let facts = containers.iter().filter_map(|one| one.fact.as_ref());
+            let facts = facts.filter(move |fact| !certain || fact.source.is_certain());
+            facts.fold(Runs::anywhere(), |common, fact| {
+                common.intersection(&fact.runs, builds)
+            })
+        };
+        Common {
+            runs: facts(false),
+            certain: facts(true),
+            is_complete: containers.iter().all(|one| one.fact.is_some()),
+        }
+    }
+
+    fn containers<'a>(&self, write: &Write<'a>, known: &dyn Known) -> Vec<Container<'a>> {
+        images::containers(write.pod, write.namespace, &self.table, &*self.facts, known)
+    }
+}
+
+/// Returns the images of a pod spec that can be asked for, each once.
+pub fn images_of(spec: &Value) -> Vec<ImageRef> {
+    let mut images: Vec<ImageRef> = Vec::new();
+    for (container, _) in images::of(spec) {
+        let name = container["image"].as_str().unwrap_or_default();
+        if let Ok(image) = ImageRef::parse(name)
+            && !images.contains(&image)
+        {
+            images.push(image);
+        }
+    }
+    images
+}
+
+/// Returns whether placement from images is on for a pod: the label of the pod decides, then the one of its namespace; kube-system is out.
+pub fn is_wanted(write: &Write<'_>, known: &dyn Known) -> bool {
+    let metadata = &write.pod["metadata"];
+    if metadata["annotations"]["kubernetes.io/config.mirror"].is_string() {
+        return false;
+    }
+    let label = |object: &Value| match object["metadata"]["labels"][labels::PLACE_BY_IMAGE].as_str()
+    {
+        Some("false") => Some(false),
+        Some("true") => Some(true),
+        _ => None,
+    };
+    let of_namespace = || {
+        let namespace = known.find("", "namespaces", None, write.namespace)?;
+        label(&namespace)
+    };
+    label(write.pod)
+        .or_else(of_namespace)
+        .unwrap_or(write.namespace != "kube-system")
+}
+
+/// Returns where pods run whose images run on both systems: what the namespace's label says, else Linux.
+fn default_system(namespace: &str, known: &dyn Known) -> System {
+    let namespace = known.find("", "namespaces", None, namespace);
+    let label = namespace
+        .as_ref()
+        .and_then(|namespace| namespace["metadata"]["labels"][labels::DEFAULT_OS].as_str());
+    label.and_then(System::of_label).unwrap_or(System::Linux)
+}
+
+/// Returns whether two versions of a pod have different images.
+fn images_differ(old: &Value, new: &Value) -> bool {
+    let images = |pod: &Value| -> Vec<(String, String)> {
+        let all = images::of(&pod["spec"]);
+        all.map(|(container, _)| {
+            let text = |field: &str| container[field].as_str().unwrap_or_default().to_owned();
+            (text("name"), text("image"))
+        })
+        .collect()
+    };
+    images(old) != images(new)
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
+}

@@ -1,0 +1,91 @@
+//! The taints that Windows pods have to tolerate: those of every Windows node and pool, and of no Linux one.
+//!
+//! A taint that only some Windows nodes carry keeps pods away from them on purpose, so it is not tolerated.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use mullion_api::labels::{OS, OS_WINDOWS};
+use serde_json::Value;
+
+use super::{Taint, items, usual_taint};
+use crate::admission::Known;
+
+/// Beginnings of the keys of taints that come and go with the state of a node.
+const TRANSIENT: [&str; 3] = [
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "karpenter.sh/",
+];
+
+/// Returns the taints that all Windows nodes and NodePools of the cluster have in common and no Linux one has; the usual taint if there
+/// are none of Windows.
+pub fn common(known: &dyn Known) -> Vec<Taint> {
+    let (mut windows, mut linux): (Vec<BTreeSet<Taint>>, Vec<_>) = (Vec::new(), Vec::new());
+    let mut sort = |is_windows: bool, taints: &Value| match is_windows {
+        true => windows.push(lasting(taints)),
+        false => linux.push(lasting(taints)),
+    };
+    for node in known.list("", "nodes", None) {
+        sort(
+            node["metadata"]["labels"][OS] == OS_WINDOWS,
+            &node["spec"]["taints"],
+        );
+    }
+    for pool in known.list("karpenter.sh", "nodepools", None) {
+        if let Some(is_windows) = is_windows_pool(&pool, known) {
+            sort(is_windows, &pool["spec"]["template"]["spec"]["taints"]);
+        }
+    }
+    let common = windows
+        .into_iter()
+        .reduce(|one, another| one.intersection(&another).cloned().collect());
+    let Some(mut common) = common else {
+        return vec![usual_taint()];
+    };
+    common.retain(|taint| !linux.iter().any(|taints| taints.contains(taint)));
+    common.into_iter().collect()
+}
+
+fn lasting(taints: &Value) -> BTreeSet<Taint> {
+    let taints = items(taints).iter().map(|taint| {
+        let text = |field: &str| taint[field].as_str().unwrap_or_default().to_owned();
+        Taint {
+            key: text("key"),
+            value: text("value"),
+            effect: text("effect"),
+        }
+    });
+    let is_lasting = |taint: &Taint| {
+        let transient = TRANSIENT.iter().any(|start| taint.key.starts_with(start));
+        !transient && matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
+    };
+    taints.filter(is_lasting).collect()
+}
+
+/// Returns whether a NodePool buys Windows nodes: by its requirements, else by its EC2NodeClass; `None` if neither says so.
+fn is_windows_pool(pool: &Value, known: &dyn Known) -> Option<bool> {
+    let spec = &pool["spec"]["template"]["spec"];
+    let required = items(&spec["requirements"]).iter().find_map(|requirement| {
+        let is_choice = requirement["key"] == OS && requirement["operator"] == "In";
+        match items(&requirement["values"]) {
+            [value] if is_choice => Some(value == OS_WINDOWS),
+            _ => None,
+        }
+    });
+    required.or_else(|| {
+        let name = spec["nodeClassRef"]["name"].as_str()?;
+        let class = known.find("karpenter.k8s.aws", "ec2nodeclasses", None, name)?;
+        Some(is_windows_class(&class))
+    })
+}
+
+fn is_windows_class(class: &Arc<Value>) -> bool {
+    let spec = &class["spec"];
+    let aliases = items(&spec["amiSelectorTerms"])
+        .iter()
+        .map(|term| &term["alias"]);
+    let mut names = aliases
+        .chain([&spec["amiFamily"]])
+        .filter_map(Value::as_str);
+    names.any(|name| name.to_ascii_lowercase().starts_with(OS_WINDOWS))
+}

@@ -1,0 +1,205 @@
+//! Placement from images as a plugin of the API server: it fetches what the rule ([`PlaceByImage`]) needs before the rule is asked.
+//!
+//! Images of a workload are asked for when its template is written, and nobody waits; a pod waits for its images, a second at most. A
+//! DaemonSet's template is placed as its pods would be, because its controller chooses nodes by the template.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::future::{BoxFuture, FutureExt, join_all};
+use mullion_api::labels::PLACED_BY_IMAGE;
+use mullion_apiserver::{
+    admission::{Ctx, Operation, Plugin, Request, What},
+    status::Status,
+};
+use mullion_controllers::admission::{
+    Known, Rule, Write,
+    placement::{Facts, PlaceByImage, Taint, images_of, is_wanted, pull_secrets, taints},
+};
+use mullion_engine::images::{ImageRef, ImageTable, Runs};
+use mullion_images::{Keyring, Known as Answer, Registries};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::pod_rules::{self, Lookups};
+
+/// How long the taints of Windows nodes are believed: looking at all nodes for every pod would cost too much.
+const TAINTS_HOLD: Duration = Duration::from_secs(1);
+/// Images of one pod that are asked for.
+const MOST_IMAGES: usize = 64;
+
+/// Kinds with a pod template, and where it is.
+const TEMPLATES: [(&str, &str, &str); 7] = [
+    ("apps", "deployments", "/spec/template"),
+    ("apps", "replicasets", "/spec/template"),
+    ("apps", "statefulsets", "/spec/template"),
+    ("apps", "daemonsets", "/spec/template"),
+    ("batch", "jobs", "/spec/template"),
+    ("batch", "cronjobs", "/spec/jobTemplate/spec/template"),
+    ("", "replicationcontrollers", "/spec/template"),
+];
+
+/// What registries and nodes say.
+pub(super) struct ImageFacts {
+    registries: Arc<Registries>,
+    taints: Mutex<Option<(Instant, Vec<Taint>)>>,
+}
+
+impl ImageFacts {
+    /// Facts from those registries.
+    pub(super) fn new(registries: Arc<Registries>) -> Self {
+        ImageFacts {
+            registries,
+            taints: Mutex::default(),
+        }
+    }
+}
+
+impl Facts for ImageFacts {
+    fn in_registry(&self, image: &ImageRef, secrets: &dyn Fn() -> Vec<Arc<Value>>) -> Option<Runs> {
+        if !self.registries.permits(image) {
+            return None;
+        }
+        match self.registries.known(image, &Keyring::of(&secrets())) {
+            Answer::Content(content) => content.runs(),
+            Answer::Failed(_) | Answer::NotAsked | Answer::NotPermitted => None,
+        }
+    }
+
+    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
+        let now = Instant::now();
+        let lock = || self.taints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, taints)) = &*lock()
+            && now < *at + TAINTS_HOLD
+        {
+            return taints.clone();
+        }
+        // Not under the lock: other pods may go on with what they find.
+        let taints = taints::common(known);
+        *lock() = Some((now, taints.clone()));
+        taints
+    }
+}
+
+/// The plugin.
+pub(super) struct ImagePlacement {
+    rule: PlaceByImage,
+    registries: Arc<Registries>,
+}
+
+impl ImagePlacement {
+    /// Places pods by what those registries say, and by the table where they say nothing.
+    pub(super) fn new(table: Arc<ImageTable>, registries: Arc<Registries>) -> Self {
+        let facts = Arc::new(ImageFacts::new(registries.clone()));
+        ImagePlacement {
+            rule: PlaceByImage { table, facts },
+            registries,
+        }
+    }
+}
+
+impl Plugin for ImagePlacement {
+    fn name(&self) -> &'static str {
+        self.rule.name()
+    }
+
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.writes("", "pods") || (template_of(what).is_some() && is_written(what))
+    }
+
+    fn prepare(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Option<BoxFuture<'static, ()>> {
+        let template = template_of(&request.what);
+        let pod = match template {
+            Some(path) => request.object.pointer(path)?,
+            None => &*request.object,
+        };
+        let lookups = Lookups(ctx);
+        let write = pod_rules::write(ctx, request);
+        let write = Write { pod, ..write };
+        let spec = &pod["spec"];
+        let mut images = images_of(spec);
+        images.retain(|image| self.registries.permits(image));
+        images.truncate(MOST_IMAGES);
+        if images.is_empty() || !is_wanted(&write, &lookups) {
+            return None;
+        }
+        let keyring = Keyring::of(&pull_secrets(spec, write.namespace, &lookups));
+        let registries = self.registries.clone();
+        let fetch = async move {
+            join_all(images.iter().map(|image| registries.fetch(image, &keyring))).await;
+        };
+        match template {
+            // A DaemonSet's template is placed below.
+            Some(_) if !request.what.is("apps", "daemonsets") => {
+                tokio::spawn(fetch);
+                None
+            }
+            _ => Some(fetch.boxed()),
+        }
+    }
+
+    fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        match template_of(&request.what) {
+            None => pod_rules::mutate(&self.rule, ctx, request),
+            Some(path) if request.what.is("apps", "daemonsets") => {
+                self.place_template(path, ctx, request)
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl ImagePlacement {
+    /// Places a template as a pod of it would be placed. It is never refused: its pods are.
+    fn place_template(
+        &self,
+        path: &str,
+        ctx: &Ctx<'_>,
+        request: &mut Request<'_>,
+    ) -> Result<(), Status> {
+        let Some(template) = request.object.pointer(path) else {
+            return Ok(());
+        };
+        let old = request.old.and_then(|old| old.pointer(path));
+        if old.is_some_and(|old| !is_to_be_placed(old, template)) {
+            return Ok(());
+        }
+        let write = pod_rules::write(ctx, request);
+        let write = Write {
+            pod: template,
+            old: None,
+            ..write
+        };
+        let verdict = self.rule.mutate(&write, &Lookups(ctx));
+        let refusal = verdict.refusal.map(|refusal| refusal.text);
+        request.warnings.extend(verdict.warnings);
+        match (refusal, request.object.pointer_mut(path)) {
+            (Some(text), _) => request.warnings.push(text),
+            (None, Some(template)) => {
+                for change in verdict.changes {
+                    change.apply(template);
+                }
+            }
+            (None, None) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Whether a changed template is placed anew: what is learnt of images meanwhile must not start a rollout when something else is written.
+fn is_to_be_placed(old: &Value, template: &Value) -> bool {
+    let was_placed = old["metadata"]["annotations"][PLACED_BY_IMAGE].is_string();
+    was_placed || images_of(&old["spec"]) != images_of(&template["spec"])
+}
+
+fn is_written(what: &What<'_>) -> bool {
+    what.subresource.is_none() && matches!(what.operation, Operation::Create | Operation::Update)
+}
+
+fn template_of(what: &What<'_>) -> Option<&'static str> {
+    let mut templates = TEMPLATES.iter();
+    let found = templates.find(|(group, plural, _)| what.is(group, plural));
+    found.map(|(_, _, path)| *path)
+}

@@ -1,0 +1,147 @@
+//! What the images of a pod run on, and who says so: the annotation that placement left in the pod, else the names of the images.
+
+use mullion_api::labels::RUNS_ON;
+use mullion_engine::{
+    images::{ImageRef, ImageTable, Runs, System},
+    model::PodSpec,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+/// What one image runs on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ImageWord {
+    /// The container, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<String>,
+    /// The image as the pod names it.
+    image: String,
+    /// As `linux/amd64`, with commas between several; none if nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs_on: Option<String>,
+    /// `annotation`, `registry` or `table`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    /// The tag or repository that a guess is made from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<String>,
+}
+
+impl ImageWord {
+    /// Returns it as a sentence without a full stop.
+    pub(super) fn text(&self) -> String {
+        let subject = match &self.container {
+            Some(container) => format!("Container {container} ({})", self.image),
+            None => format!("Image {}", self.image),
+        };
+        let runs: Option<Runs> = self.runs_on.as_ref().and_then(|text| text.parse().ok());
+        let Some(runs) = runs else {
+            return format!("{subject}: nobody knows what it runs on");
+        };
+        let source = match (self.source.as_deref(), &self.because) {
+            (_, Some(because)) => format!("by {because} (a guess)"),
+            (Some("registry"), None) => "says its registry".to_owned(),
+            _ => format!("says the annotation {RUNS_ON}"),
+        };
+        format!("{subject} runs on {}, {source}", runs.in_words())
+    }
+}
+
+/// Reads what placement from images wrote into a pod.
+pub(super) fn of_annotation(text: &str) -> Vec<ImageWord> {
+    let report: Value = serde_json::from_str(text).unwrap_or_default();
+    let containers = report["containers"].as_object().into_iter().flatten();
+    let word = |(name, entry): (&String, &Value)| {
+        let text = |field: &str| entry[field].as_str().map(str::to_owned);
+        ImageWord {
+            container: Some(name.clone()),
+            image: text("image").unwrap_or_default(),
+            runs_on: text("runsOn"),
+            source: text("source"),
+            because: text("because"),
+        }
+    };
+    containers.map(word).collect()
+}
+
+/// Judges a pod's images by their names. Says nothing unless one of them does not run on Linux: hardly anybody asks then.
+pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
+    let containers = pod.template.containers.iter();
+    let containers = containers.chain(&pod.template.init_containers);
+    let mut all_on_linux = true;
+    let words = containers.map(|container| {
+        let image = ImageRef::parse(&container.image).ok();
+        let guess = image.and_then(|image| table.guess(&image));
+        let (runs, because) = guess.map(|guess| (guess.runs, guess.because)).unzip();
+        all_on_linux &= runs.as_ref().is_none_or(|runs| runs.has(System::Linux));
+        ImageWord {
+            container: None,
+            image: container.image.clone(),
+            runs_on: runs.as_ref().map(ToString::to_string),
+            source: runs.map(|_| "table".to_owned()),
+            because,
+        }
+    });
+    let words: Vec<_> = words.collect();
+    match all_on_linux {
+        true => Vec::new(),
+        false => words,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::model::Container;
+    use serde_json::json;
+
+    use super::*;
+
+    fn texts(words: &[ImageWord]) -> Vec<String> {
+        words.iter().map(ImageWord::text).collect()
+    }
+
+    #[test]
+    fn an_annotation_says_what_each_container_runs_on_and_from_which_source() {
+        let report = json!({"os": "windows", "containers": {
+            "log": {"image": "r/log:1"},
+            "proxy": {"image": "nginx", "runsOn": "linux", "source": "table", "because": "the repository docker.io/library/nginx"},
+            "web": {"image": "r/web:1", "runsOn": "windows/amd64:10.0.20348", "source": "registry"},
+            "zip": {"image": "r/zip:1", "runsOn": "windows", "source": "annotation"},
+        }});
+        assert_eq!(
+            texts(&of_annotation(&report.to_string())),
+            [
+                "Container log (r/log:1): nobody knows what it runs on",
+                "Container proxy (nginx) runs on Linux, by the repository docker.io/library/nginx (a guess)",
+                "Container web (r/web:1) runs on Windows (amd64) of build 10.0.20348, says its registry",
+                "Container zip (r/zip:1) runs on Windows, says the annotation mullion.dev/runs-on",
+            ]
+        );
+        assert!(of_annotation("no JSON").is_empty());
+    }
+
+    #[test]
+    fn names_of_images_speak_where_one_of_them_is_for_windows() {
+        let pod = |images: &[&str]| {
+            let mut pod = PodSpec::default();
+            pod.template.containers = images
+                .iter()
+                .map(|image| Container {
+                    image: (*image).to_owned(),
+                    ..Container::default()
+                })
+                .collect();
+            pod
+        };
+        let table = ImageTable::default();
+        assert!(guessed(&pod(&["nginx", "r.example.com/a:1"]), &table).is_empty());
+        assert_eq!(
+            texts(&guessed(&pod(&["a/b:ltsc2022", "nginx"]), &table)),
+            [
+                "Image a/b:ltsc2022 runs on Windows of build 10.0.20348, by the tag ltsc2022 (a guess)",
+                "Image nginx runs on Linux, by the repository docker.io/library/nginx (a guess)",
+            ]
+        );
+    }
+}
