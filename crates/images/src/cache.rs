@@ -66,6 +66,13 @@ impl Cache {
         }
     }
 
+    /// Returns what is known of an image by that name, whoever asked.
+    pub(crate) fn known_to_any(&self, name: &str) -> Option<Content> {
+        let mut same = self.images.iter().filter(|((known, _), _)| known == name);
+        same.find_map(|(_, entry)| entry.learnt.as_ref())
+            .map(|(content, _)| content.clone())
+    }
+
     /// Returns whether the registry is to be asked about an image.
     pub(crate) fn is_due(&self, key: &Key, registry: &str, now: Instant) -> bool {
         if self

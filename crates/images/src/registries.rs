@@ -18,7 +18,7 @@ use crate::{
     error::AskError,
     keyring::Keyring,
     manifest::Content,
-    registry,
+    registry::{self, Question},
     settings::Settings,
 };
 
@@ -126,8 +126,15 @@ impl Registries {
         let (this, image, keyring) = (self.clone(), image.clone(), keyring.clone());
         tokio::spawn(async move {
             let answer = this.ask(&image, &keyring, &key, &calls).await;
-            this.end(&image, key, answer);
+            let content = answer
+                .as_ref()
+                .and_then(|answer| answer.as_ref().ok())
+                .cloned();
+            this.end(&image, key.clone(), answer);
             drop(done);
+            if let Some(content) = content.filter(|_| this.settings.sizes) {
+                this.measure(&image, &keyring, key, &content, &calls).await;
+            }
         });
         Some(answered)
     }
@@ -145,7 +152,13 @@ impl Registries {
         if !self.state().cache.is_due(key, image.registry(), now) {
             return None;
         }
-        let asked = registry::ask(&self.dial, &self.settings, image, keyring);
+        let asked = registry::ask(
+            &self.dial,
+            &self.settings,
+            image,
+            keyring,
+            Question::Content,
+        );
         let answer = timeout(CALL_PATIENCE, asked).await;
         let answer = answer.unwrap_or_else(|_| {
             Err(AskError::TimedOut {
@@ -158,6 +171,39 @@ impl Registries {
             Err(error) => tracing::debug!("{}: {error}", image.full_name()),
         }
         Some(answer)
+    }
+
+    /// Adds the sizes of an image's variants to what is known; without an answer they stay unknown.
+    async fn measure(
+        &self,
+        image: &ImageRef,
+        keyring: &Keyring,
+        key: Key,
+        content: &Content,
+        calls: &Semaphore,
+    ) {
+        let variants = content.variants.iter().flatten();
+        if variants.clone().all(|variant| variant.bytes.is_some()) {
+            return;
+        }
+        let Ok(_call) = calls.acquire().await else {
+            return;
+        };
+        let question = Question::Sizes(content);
+        let asked = registry::ask(&self.dial, &self.settings, image, keyring, question);
+        if let Ok(Ok(content)) = timeout(CALL_PATIENCE, asked).await {
+            let now = Instant::now();
+            let by_digest = image.digest.is_some();
+            let mut state = self.state();
+            state
+                .cache
+                .note(key, image.registry(), by_digest, Ok(content), now);
+        }
+    }
+
+    /// Returns what any pod's question about an image was answered.
+    pub fn known_to_any(&self, image: &ImageRef) -> Option<Content> {
+        self.state().cache.known_to_any(&image.full_name())
     }
 
     fn end(&self, image: &ImageRef, key: Key, answer: Option<Result<Content, AskError>>) {

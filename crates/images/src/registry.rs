@@ -19,10 +19,21 @@ use crate::{
     settings::Settings,
 };
 
+/// Images of an index whose sizes are asked for.
+const MOST_SIZES: usize = 16;
 /// Credentials that are tried for one image at most.
 const MOST_TRIES: usize = 3;
 
-/// Asks an image's registry, or a mirror of it, what is in the image.
+/// What a registry is asked.
+#[derive(Clone, Copy)]
+pub(crate) enum Question<'a> {
+    /// What is in the image.
+    Content,
+    /// How large the images of this index are.
+    Sizes(&'a Content),
+}
+
+/// Asks an image's registry, or a mirror of it.
 ///
 /// # Errors
 /// What the last of them answered.
@@ -31,6 +42,7 @@ pub(crate) async fn ask(
     settings: &Settings,
     image: &ImageRef,
     keyring: &Keyring,
+    question: Question<'_>,
 ) -> Result<Content, AskError> {
     let mut failure = AskError::NotFound {
         host: image.registry().to_owned(),
@@ -60,7 +72,11 @@ pub(crate) async fn ask(
                 credentials,
                 authorization: None,
             };
-            match talk.content(image).await {
+            let answer = match question {
+                Question::Content => talk.content(image).await,
+                Question::Sizes(content) => talk.sizes(content.clone()).await,
+            };
+            match answer {
                 Ok(content) => return Ok(content),
                 Err(error) => failure = error,
             }
@@ -105,6 +121,21 @@ impl Talk<'_> {
             Manifest::Other(why) => Err(why),
         };
         Ok(Content { digest, variants })
+    }
+
+    /// Adds the sizes of the images of an index.
+    async fn sizes(&mut self, mut content: Content) -> Result<Content, AskError> {
+        let variants = content.variants.iter_mut().flatten();
+        let unknown = variants.filter(|variant| variant.bytes.is_none());
+        for variant in unknown.take(MOST_SIZES) {
+            let target = format!("/v2/{}/manifests/{}", self.path, variant.digest);
+            let answer = self.get(&target, ACCEPT).await?;
+            self.verify(&variant.digest, &answer.body)?;
+            if let Manifest::Single { bytes, .. } = manifest::read("", &answer.body) {
+                variant.bytes = Some(bytes);
+            }
+        }
+        Ok(content)
     }
 
     /// Reads the platform of a single image from its config.

@@ -15,6 +15,8 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// Hosts without TLS, beside those of this machine.
     pub plain: Vec<String>,
+    /// The sizes of images are asked for too, once their platforms are known: a simulation needs them.
+    pub sizes: bool,
     /// Hosts that are asked before a registry itself, by the registry's host.
     pub mirrors: BTreeMap<String, Vec<Mirror>>,
 }

@@ -19,7 +19,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use mullion_engine::images::ImageTable;
 use rustc_hash::FxBuildHasher;
 use tokio::sync::mpsc;
 
@@ -34,6 +33,7 @@ use super::{
     node::{NodeFacts, Readiness},
     pace::Pace,
     pod::{Effect, Step},
+    pulls::Knowledge,
     writer::{Write, Writers},
 };
 use crate::{Context, timers::Timers};
@@ -71,14 +71,14 @@ pub struct Options {
     /// Speed of simulated work.
     pub pace: Pace,
     /// Known images.
-    pub images: Arc<ImageTable>,
+    pub images: Knowledge,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             pace: Pace::REAL,
-            images: Arc::default(),
+            images: Knowledge::default(),
         }
     }
 }
@@ -183,7 +183,7 @@ impl Driver {
         let host = Host::new(
             NodeFacts::clone(&facts),
             addresses,
-            Arc::clone(&self.options.images),
+            self.options.images.clone(),
             self.options.pace,
             now,
         );

@@ -10,7 +10,7 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use mullion_engine::{
-    images::{ImageRef, ImageTable, System},
+    images::{ImageRef, System},
     windows::Builds,
 };
 use rustc_hash::FxBuildHasher;
@@ -22,7 +22,7 @@ use super::{
     node::NodeFacts,
     pace::{Delays, Pace},
     pod::{Need, Parts, PodSim, Step},
-    pulls::NodeImages,
+    pulls::{Knowledge, NodeImages},
 };
 
 /// One simulated node.
@@ -47,7 +47,7 @@ impl Host {
     pub fn new(
         facts: NodeFacts,
         addresses: Addresses,
-        table: Arc<ImageTable>,
+        knowledge: Knowledge,
         pace: Pace,
         now: Timestamp,
     ) -> Self {
@@ -56,8 +56,9 @@ impl Host {
         } else {
             (System::Linux, Delays::LINUX)
         };
-        let preloaded = preloaded(&facts, table.builds());
-        let mut images = NodeImages::new(table, system, facts.windows_build, pace, delays);
+        let preloaded = preloaded(&facts, knowledge.table.builds());
+        let build = facts.windows_build;
+        let mut images = NodeImages::new(knowledge, system, &facts.arch, build, pace, delays);
         for image in preloaded {
             images.adopt(&image, now);
         }

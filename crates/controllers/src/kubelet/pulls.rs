@@ -9,24 +9,35 @@ use std::{collections::HashMap, sync::Arc};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ContainerImage;
 use mullion_engine::{
-    images::{Host, ImageRef, ImageTable, System},
+    images::{Host, ImageRef, ImageTable, Sizes, System},
     windows::Build,
 };
 use rustc_hash::FxBuildHasher;
 
 use super::{
     ids,
+    images::{self, Contents},
     pace::{Delays, Pace},
 };
 
 /// The kubelet reports at most this many images (`nodeStatusMaxImages`).
 const MAX_REPORTED: usize = 50;
 
+/// What is known of images.
+#[derive(Clone, Debug, Default)]
+pub struct Knowledge {
+    /// What their names suggest, and which Windows build runs where.
+    pub table: Arc<ImageTable>,
+    /// What registries say, which counts more.
+    pub contents: Option<Arc<dyn Contents>>,
+}
+
 /// Images of one node.
 #[derive(Clone, Debug)]
 pub struct NodeImages {
-    table: Arc<ImageTable>,
+    knowledge: Knowledge,
     system: System,
+    architecture: String,
     windows_build: Option<Build>,
     pace: Pace,
     delays: Delays,
@@ -53,17 +64,19 @@ pub struct Pull {
 }
 
 impl NodeImages {
-    /// An empty image store of a node that runs `system` (and, for Windows, `windows_build`).
+    /// An empty image store of a node that runs `system` on `architecture` (and, for Windows, `windows_build`).
     pub fn new(
-        table: Arc<ImageTable>,
+        knowledge: Knowledge,
         system: System,
+        architecture: &str,
         windows_build: Option<Build>,
         pace: Pace,
         delays: Delays,
     ) -> Self {
         Self {
-            table,
+            knowledge,
             system,
+            architecture: architecture.to_owned(),
             windows_build,
             pace,
             delays,
@@ -81,28 +94,26 @@ impl NodeImages {
 
     /// Notes that `image` is on the node, as a running container shows after a restart.
     pub fn adopt(&mut self, image: &ImageRef, now: Timestamp) {
-        let bytes = self.table.sizes(image, self.system).bytes;
+        let bytes = self.found(image).map_or(0, |sizes| sizes.bytes);
         self.store(image, bytes, now);
     }
 
     /// Queues a pull of `image`.
     pub fn pull(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
-        let sizes = self.table.sizes(image, self.system);
+        let found = self.found(image);
         let on_its_way = self.known.contains_key(&image.full_name());
-        let runs = self.runs(image);
-        let work = if runs && !on_its_way {
-            self.delays.pull(sizes.download_bytes)
-        } else {
-            self.delays.pull_check
+        let work = match found {
+            Some(sizes) if !on_its_way => self.delays.pull(sizes.download_bytes),
+            _ => self.delays.pull_check,
         };
         let (done_at, work) = self.queue(work, now);
-        if !runs {
+        let Some(sizes) = found else {
             return Pull {
                 done_at,
                 work,
                 result: Err(no_match(image)),
             };
-        }
+        };
         if !on_its_way {
             self.store(image, sizes.bytes, done_at);
         }
@@ -166,15 +177,28 @@ impl NodeImages {
         );
     }
 
-    /// Whether the image has a manifest for this node. What nobody knows runs anywhere: to refuse it would be a guess.
-    fn runs(&self, image: &ImageRef) -> bool {
+    /// Returns the sizes of the image that the node would run; `None` if there is none for it. What nobody knows runs anywhere: to refuse it
+    /// would be a guess.
+    fn found(&self, image: &ImageRef) -> Option<Sizes> {
+        let Knowledge { table, contents } = &self.knowledge;
         let host = Host {
             system: self.system,
-            architecture: None,
+            architecture: Some(&self.architecture),
             build: self.windows_build,
         };
-        let guess = self.table.guess(image);
-        guess.is_none_or(|guess| guess.runs.runs_on(host, self.table.builds()))
+        let usual = table.sizes(image, self.system);
+        let variants = contents.as_ref().and_then(|known| known.variants(image));
+        let Some(variants) = variants else {
+            let guess = table.guess(image);
+            let runs = guess.is_none_or(|guess| guess.runs.runs_on(host, table.builds()));
+            return runs.then_some(usual);
+        };
+        let chosen = images::choose(&variants, host, table.builds())?;
+        let shared = usual.bytes - usual.download_bytes;
+        Some(chosen.bytes.map_or(usual, |bytes| Sizes {
+            bytes,
+            download_bytes: bytes.saturating_sub(shared),
+        }))
     }
 }
 
@@ -203,7 +227,7 @@ mod tests {
             System::Windows => Delays::WINDOWS,
             System::Linux => Delays::LINUX,
         };
-        NodeImages::new(Arc::default(), system, build, pace, delays)
+        NodeImages::new(Knowledge::default(), system, "amd64", build, pace, delays)
     }
 
     fn image(name: &str) -> ImageRef {
@@ -239,6 +263,44 @@ mod tests {
             let pull = node(os, build, Pace::INSTANT).pull(&image(&name), Timestamp::UNIX_EPOCH);
             assert_eq!(pull.result.is_ok(), runs, "{name} on {os} {build:?}");
         }
+    }
+
+    /// A registry with one image: for Linux on arm64, and for Windows Server 2022.
+    #[derive(Debug)]
+    struct OneImage;
+
+    impl Contents for OneImage {
+        fn variants(&self, _: &ImageRef) -> Option<Vec<images::Variant>> {
+            let variant = |platform: &str, bytes| images::Variant {
+                platform: platform.parse().expect("a platform"),
+                os_version: String::new(),
+                bytes: Some(bytes),
+            };
+            Some(vec![
+                variant("linux/arm64", 5),
+                variant("windows/amd64:10.0.20348", 7),
+            ])
+        }
+    }
+
+    #[test]
+    fn what_a_registry_says_counts_more_than_the_name() {
+        let pull = |system, architecture: &str, build| {
+            let knowledge = Knowledge {
+                contents: Some(Arc::new(OneImage)),
+                ..Knowledge::default()
+            };
+            let (pace, delays) = (Pace::INSTANT, Delays::LINUX);
+            let mut node = NodeImages::new(knowledge, system, architecture, build, pace, delays);
+            node.pull(&image("nginx"), Timestamp::UNIX_EPOCH)
+                .result
+                .ok()
+        };
+        assert_eq!(pull(System::Linux, "amd64", None), None);
+        assert_eq!(pull(System::Linux, "arm64", None), Some(5));
+        let windows = |build| pull(System::Windows, "amd64", Some(build));
+        assert_eq!(windows(Build::SERVER_2019), None);
+        assert_eq!(windows(Build::SERVER_2022), Some(7));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::{net::Ipv4Addr, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
-use mullion_engine::{images::ImageTable, windows::Build};
+use mullion_engine::windows::Build;
 use serde_json::{Value, json};
 
 use super::{
@@ -28,6 +28,7 @@ use super::{
     node::{NodeFacts, Readiness},
     pace::Pace,
     pod::{Effect, Step},
+    pulls::Knowledge,
 };
 
 fn start() -> Timestamp {
@@ -63,8 +64,8 @@ pub(super) fn facts(os: &str, build: Option<Build>) -> NodeFacts {
 /// A node that does not know yet what the API server says of it.
 fn unregistered(facts: NodeFacts, pace: Pace, addresses: u8) -> Host {
     let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
-    let table = Arc::new(ImageTable::default());
-    Host::new(facts, pool, table, pace, start())
+    let knowledge = Knowledge::default();
+    Host::new(facts, pool, knowledge, pace, start())
 }
 
 /// A node, the moment, and what has happened on it so far.

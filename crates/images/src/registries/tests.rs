@@ -134,6 +134,50 @@ async fn an_index_is_read_once_and_then_answered_from_memory() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sizes_come_from_the_layers_once_platforms_are_known() {
+    let manifest = json!({
+        "schemaVersion": 2,
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": format!("sha256:{}", "c".repeat(64)), "size": 1},
+        "layers": [{"digest": format!("sha256:{}", "d".repeat(64)), "size": 5}, {"digest": format!("sha256:{}", "e".repeat(64)), "size": 7}],
+    })
+    .to_string();
+    let mut index = index();
+    for entry in index["manifests"].as_array_mut().expect("a list") {
+        let hex = Sha256::digest(manifest.as_bytes());
+        let hex: String = hex.iter().map(|byte| format!("{byte:02x}")).collect();
+        entry["digest"] = format!("sha256:{hex}").into();
+    }
+    let net = Net::of(move |_, request| {
+        let whole = request.uri().path().ends_with("/manifests/1");
+        Some(reply(
+            200,
+            if whole {
+                index.to_string()
+            } else {
+                manifest.clone()
+            },
+        ))
+    });
+    let mut settings: Settings = "all".parse().expect("a setting");
+    settings.sizes = true;
+    let registries = Registries::new(settings, Arc::new(Pipes(net.clone())));
+    let (image, keyring) = (image("r.example.com/shop:1"), Keyring::default());
+    registries.fetch(&image, &keyring).await;
+    let sizes = || {
+        let content = registries.known_to_any(&image).expect("it is known");
+        let variants = content.variants.expect("it is an index");
+        variants
+            .into_iter()
+            .map(|one| one.bytes)
+            .collect::<Vec<_>>()
+    };
+    while sizes() != [Some(12), Some(12)] {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(net.requests(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_registry_that_hangs_costs_a_second_once_in_half_a_minute() {
     let net = Net::of(|_, _| None);
     let (registries, image) = (registries(&net), image("r.example.com/shop:1"));

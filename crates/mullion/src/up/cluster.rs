@@ -25,13 +25,13 @@ use mullion_controllers::{
     state::SharedState,
     volume_protection, volumes, workloads,
 };
-use mullion_images::{Registries, SystemDial};
+use mullion_images::{Registries, Settings, SystemDial};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     detach,
-    image_placement::ImagePlacement,
+    image_placement::{ImagePlacement, Pulled},
     inert_fields::InertFields,
     karpenter,
     logs::SimulatedLogs,
@@ -85,6 +85,7 @@ pub(crate) struct Cluster {
     ec2: SimulatedEc2,
     announced: Option<Announced>,
     context: Context,
+    registries: Arc<Registries>,
     stop_serving: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
 }
@@ -108,8 +109,13 @@ impl Cluster {
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
         let sources = Sources::default();
-        let registries = Registries::new(plan.registries.clone(), Arc::new(SystemDial::default()));
-        let placement = ImagePlacement::new(plan.images.clone(), registries);
+        // Simulated kubelets pull by size.
+        let settings = Settings {
+            sizes: true,
+            ..plan.registries.clone()
+        };
+        let registries = Registries::new(settings, Arc::new(SystemDial::default()));
+        let placement = ImagePlacement::new(plan.images.clone(), registries.clone());
         let config = Config {
             clock: Arc::new({
                 let clock = clock.clone();
@@ -193,6 +199,7 @@ impl Cluster {
             ec2,
             announced,
             context,
+            registries,
             stop_serving,
             serving,
         };
@@ -275,7 +282,10 @@ impl Cluster {
         self.check_policies();
         let options = kubelet::driver::Options {
             pace,
-            images: self.plan.images.clone(),
+            images: kubelet::pulls::Knowledge {
+                table: self.plan.images.clone(),
+                contents: Some(Arc::new(Pulled(self.registries.clone()))),
+            },
         };
         kubelet::driver::start(
             context,

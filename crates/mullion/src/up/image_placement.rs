@@ -4,6 +4,7 @@
 //! DaemonSet's template is placed as its pods would be, because its controller chooses nodes by the template.
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -14,9 +15,12 @@ use mullion_apiserver::{
     admission::{Ctx, Operation, Plugin, Request, What},
     status::Status,
 };
-use mullion_controllers::admission::{
-    Known, Rule, Write,
-    placement::{Facts, PlaceByImage, Taint, images_of, is_wanted, pull_secrets, taints},
+use mullion_controllers::{
+    admission::{
+        Known, Rule, Write,
+        placement::{Facts, PlaceByImage, Taint, images_of, is_wanted, pull_secrets, taints},
+    },
+    kubelet::images::{Contents, Variant},
 };
 use mullion_engine::images::{ImageRef, ImageTable, Runs};
 use mullion_images::{Keyring, Known as Answer, Registries};
@@ -83,6 +87,28 @@ impl Facts for ImageFacts {
     }
 }
 
+/// What registries have said, for the simulated kubelets' pulls.
+pub(super) struct Pulled(pub(super) Arc<Registries>);
+
+impl fmt::Debug for Pulled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pulled").finish_non_exhaustive()
+    }
+}
+
+impl Contents for Pulled {
+    fn variants(&self, image: &ImageRef) -> Option<Vec<Variant>> {
+        let content = self.0.known_to_any(image)?;
+        let variant = |one: mullion_images::Variant| Variant {
+            platform: one.platform,
+            os_version: one.os_version,
+            bytes: one.bytes,
+        };
+        let variants = content.variants.ok()?;
+        Some(variants.into_iter().map(variant).collect())
+    }
+}
+
 /// The plugin.
 pub(super) struct ImagePlacement {
     rule: PlaceByImage,
@@ -106,7 +132,11 @@ impl Plugin for ImagePlacement {
     }
 
     fn handles(&self, what: &What<'_>) -> bool {
-        what.writes("", "pods") || (template_of(what).is_some() && is_written(what))
+        let is_whole = what.subresource.is_none();
+        let is_pod =
+            what.is("", "pods") && (is_whole || what.subresource == Some("ephemeralcontainers"));
+        let is_written = matches!(what.operation, Operation::Create | Operation::Update);
+        is_written && (is_pod || is_whole && template_of(what).is_some())
     }
 
     fn prepare(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Option<BoxFuture<'static, ()>> {
@@ -194,12 +224,76 @@ fn is_to_be_placed(old: &Value, template: &Value) -> bool {
     was_placed || images_of(&old["spec"]) != images_of(&template["spec"])
 }
 
-fn is_written(what: &What<'_>) -> bool {
-    what.subresource.is_none() && matches!(what.operation, Operation::Create | Operation::Update)
-}
-
 fn template_of(what: &What<'_>) -> Option<&'static str> {
     let mut templates = TEMPLATES.iter();
     let found = templates.find(|(group, plural, _)| what.is(group, plural));
     found.map(|(_, _, path)| *path)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+    use kube::{Api, Client, api::PostParams};
+    use mullion_apiserver::{ApiServer, Config, admission::User};
+    use mullion_images::{AskError, Dial, Dialing, Io};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A network on which no connection is ever made.
+    struct Silence;
+
+    impl Dial for Silence {
+        fn dial(&self, _: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
+            std::future::pending().boxed()
+        }
+    }
+
+    /// An API server whose registries never answer.
+    async fn server() -> Client {
+        let registries = Registries::new("all".parse().expect("a setting"), Arc::new(Silence));
+        let placement = ImagePlacement::new(Arc::default(), registries);
+        let server = ApiServer::new(Config {
+            admission: vec![Arc::new(placement)],
+            ..Config::default()
+        });
+        let client = Client::new(server.router_as(User::administrator()), "default");
+        let account: ServiceAccount =
+            serde_json::from_value(json!({"metadata": {"name": "default"}})).expect("an account");
+        let accounts = Api::default_namespaced(client.clone());
+        let _ = accounts.create(&PostParams::default(), &account).await;
+        client
+    }
+
+    fn pod(name: &str, images: &[&str]) -> Pod {
+        let containers = images.iter().enumerate();
+        let containers: Vec<_> = containers
+            .map(|(index, image)| json!({"name": format!("c{index}"), "image": image}))
+            .collect();
+        serde_json::from_value(
+            json!({"metadata": {"name": name}, "spec": {"containers": containers}}),
+        )
+        .expect("a pod")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_waits_for_silent_registries_a_second_once_and_is_admitted() {
+        let client = server().await;
+        let pods: Api<Pod> = Api::default_namespaced(client);
+        let images = ["a.example.com/a:1", "b.example.com/b:1", "nginx:1.27"];
+        for (name, longest) in [("first", 1_000), ("second", 0)] {
+            let start = Instant::now();
+            let made = pods
+                .create(&PostParams::default(), &pod(name, &images))
+                .await;
+            let waited = start.elapsed().as_millis();
+            assert!(waited <= longest, "{name} waited {waited} ms");
+            // What is known by name still places the pod.
+            let spec = made.expect("it is admitted").spec.expect("it has a spec");
+            assert_eq!(
+                spec.node_selector.expect("placed")["kubernetes.io/os"],
+                "linux"
+            );
+        }
+    }
 }

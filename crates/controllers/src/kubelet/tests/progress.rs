@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use mullion_engine::{images::ImageTable, windows::Build};
+use mullion_engine::windows::Build;
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ use crate::kubelet::{
     node::Readiness,
     pace::Pace,
     pod::{Effect, Step},
+    pulls::Knowledge,
 };
 
 /// The story ends this long after its start.
@@ -359,13 +360,7 @@ fn host(windows: bool, pace: Pace, addresses: u8, now: Timestamp) -> Host {
         facts("linux", None)
     };
     let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
-    let mut host = Host::new(
-        facts.clone(),
-        pool,
-        Arc::new(ImageTable::default()),
-        pace,
-        now,
-    );
+    let mut host = Host::new(facts.clone(), pool, Knowledge::default(), pace, now);
     let node = facts.node(Readiness::Ready, Vec::new(), now);
     host.observe_node(Arc::new(node), now);
     host

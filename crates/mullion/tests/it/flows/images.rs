@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, text},
     registry::{self, Odd, Registry},
 };
 
@@ -143,6 +143,37 @@ fn pods_land_where_the_registries_on_this_machine_say_their_images_run() {
             "--all",
             "--timeout=110s",
         ]);
+        let why = cluster.mullion(&[
+            "why",
+            "pod",
+            "win",
+            "-n",
+            &namespace,
+            "--kubeconfig",
+            "kubeconfig",
+        ]);
+        let said = text(&why.stdout);
+        let expected = format!(
+            "Container c0 ({}) runs on Windows (amd64) of build 10.0.20348, says its registry.",
+            image("win")
+        );
+        assert!(said.replace('\n', " ").contains(&expected), "{said}");
+        // The kubelet pulls by the same facts: a pod that is kept out of placement is told so on the wrong node.
+        let mut astray = pod("astray", &[&image("win")]);
+        astray["metadata"]["labels"]["mullion.dev/place-by-image"] = "false".into();
+        astray["spec"]["nodeSelector"]["kubernetes.io/os"] = "linux".into();
+        cluster.apply(&astray.to_string());
+        let events = [
+            "get",
+            "events",
+            "--field-selector",
+            "involvedObject.name=astray",
+            "-o",
+            "jsonpath={.items[*].message}",
+        ];
+        cluster.until("a failed pull", &events, |said| {
+            said.contains("no match for platform in manifest: not found")
+        });
     }
 }
 
