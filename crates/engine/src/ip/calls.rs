@@ -14,12 +14,21 @@ use super::pool::Step;
 /// The calls under way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    pub(super) assign: Option<(Kind, u32)>,
+    pub(super) assign: Option<Assign>,
     pub(super) give_back: Option<(Kind, Vec<Cidr>)>,
     /// Blocks being given back that EC2 assigned in the meantime.
     pub(super) unclear: Vec<(Kind, Ipv4Addr)>,
     /// When the listing under way began.
     pub(super) list: Option<u64>,
+}
+
+/// The call [`Call::Assign`] under way.
+#[derive(Clone, Debug)]
+pub(super) struct Assign {
+    pub(super) kind: Kind,
+    pub(super) count: u32,
+    /// Blocks that calls of before may have given back after this one assigned them: the call began while that was not known.
+    pub(super) doubtful: Vec<Ipv4Addr>,
 }
 
 /// The waits after failed calls.
@@ -30,6 +39,8 @@ pub(super) struct Retries {
     pub(super) list: Backoff,
     /// The most blocks to ask for while the subnet is short of them.
     pub(super) most: Option<u32>,
+    /// The caller decides how long to wait for a full subnet.
+    pub(super) subnet_waits_elsewhere: bool,
 }
 
 impl Retries {
@@ -48,6 +59,9 @@ impl Retries {
         }
         if short && asked > 1 {
             return false;
+        }
+        if short && self.subnet_waits_elsewhere {
+            return true;
         }
         self.assign.fail(failure, now);
         short
@@ -86,7 +100,12 @@ impl Interface {
         if let Some((at, kind, count)) = wishes.assign
             && at <= now
         {
-            self.calls.assign = Some((kind, count));
+            let doubtful = self.recent.doubted(kind, now).collect();
+            self.calls.assign = Some(Assign {
+                kind,
+                count,
+                doubtful,
+            });
             self.pool_mut(kind).creating(count);
             return Some(Call::Assign { kind, count });
         }
@@ -94,6 +113,23 @@ impl Interface {
         self.calls.give_back = Some((kind, blocks.clone()));
         self.pool_mut(kind).giving_back(&blocks);
         Some(Call::GiveBack { kind, blocks })
+    }
+
+    /// Lets [`Interface::next_call`] return no [`Call::Assign`] while `held`, for a caller whose subnet has no room for all.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Leaves the wait for a full subnet to the caller, who knows the subnet's other interfaces: it uses [`Interface::hold`].
+    pub fn leave_subnet_waits_to_caller(&mut self) {
+        self.retries.subnet_waits_elsewhere = true;
+    }
+
+    /// Returns what the interface would ask EC2 for now, held or not, unless something else comes first.
+    pub fn wants_to_assign(&self, now: u64) -> Option<Kind> {
+        let now = self.peek_time(now);
+        let (at, kind, _) = self.all_wishes(now).assign?;
+        (at <= now).then_some(kind)
     }
 
     /// Returns whether [`Interface::next_call`] would return a call now, and for whom.
@@ -123,7 +159,17 @@ impl Interface {
         self.retries.list.fail(failure, now);
     }
 
+    /// Returns the calls that may be made. While assigning is held, only one whose time has not come is among them, so that
+    /// the caller is woken to ask for leave.
     fn wishes(&self, now: u64) -> Wishes {
+        let mut wishes = self.all_wishes(now);
+        if self.held {
+            wishes.assign = wishes.assign.filter(|(at, ..)| *at > now);
+        }
+        wishes
+    }
+
+    fn all_wishes(&self, now: u64) -> Wishes {
         let mut wishes = Wishes::default();
         if self.calls.list.is_some() {
             return wishes;

@@ -1,9 +1,10 @@
 //! One network interface: two pools over the same slots, the pods that wait, and what the caller has to do.
 
+use core::net::Ipv4Addr;
 use std::collections::VecDeque;
 
 use super::absent::Absent;
-use super::calls::{Calls, Retries};
+use super::calls::{Assign, Calls, Retries};
 use super::cidr::{Cidr, Kind};
 use super::event::{Answer, Event, Failure, PodUid, Why};
 use super::listing::Recent;
@@ -35,6 +36,8 @@ pub struct Interface {
     pub(super) calls: Calls,
     pub(super) retries: Retries,
     pub(super) recent: Recent,
+    /// Whether the caller has no leave to assign now.
+    pub(super) held: bool,
     clock: Clock,
 }
 
@@ -78,6 +81,7 @@ impl Interface {
             calls: Calls::default(),
             retries: Retries::default(),
             recent: Recent::default(),
+            held: false,
             clock: Clock::default(),
         }
     }
@@ -145,12 +149,17 @@ impl Interface {
     }
 
     fn created(&mut self, blocks: &[Cidr], now: u64) {
-        let Some((kind, asked)) = self.calls.assign.take() else {
+        let Some(assign) = self.calls.assign.take() else {
             return self.recheck(now);
         };
+        let (kind, asked) = (assign.kind, assign.count);
         let mut blocks = blocks.to_vec();
         blocks.retain(|block| kind.accepts(*block));
         self.lose_overlapping(kind, &blocks, now);
+        let doubtful = |block: &&Cidr| assign.doubtful.contains(&block.ip);
+        for block in blocks.iter().filter(doubtful) {
+            self.pool_mut(kind).arrive_giving_back(*block);
+        }
         self.note_unclear(kind, &blocks, now);
         let (pool, absent) = self.pool_and_absent(kind);
         pool.created(asked, &blocks, now, absent);
@@ -192,9 +201,10 @@ impl Interface {
     }
 
     fn not_created(&mut self, failure: Failure, now: u64) {
-        let Some((kind, asked)) = self.calls.assign.take() else {
+        let Some(Assign { kind, count, .. }) = self.calls.assign.take() else {
             return self.recheck(now);
         };
+        let asked = count;
         let none_left = self.retries.not_assigned(asked, failure, now);
         match failure {
             // There may be a prefix yet, though not as many as were asked for.
@@ -399,6 +409,18 @@ impl Interface {
     /// Returns for how long `waiting` has waited at the time of the last event.
     pub fn waited_ms(&self, waiting: &Waiting) -> u64 {
         self.clock.now - waiting.since
+    }
+
+    /// Returns the blocks that are being given back, or were and how that ended is not known yet. A controller that starts
+    /// anew has to know them ([`Found::giving_back`](super::Found::giving_back)).
+    pub fn giving_back(&self) -> impl Iterator<Item = (Kind, Ipv4Addr)> {
+        Kind::ALL.into_iter().flat_map(move |kind| {
+            let blocks = self.pool(kind).blocks().filter(|(_, giving)| *giving);
+            let doubted = self.recent.doubted(kind, self.last_time());
+            let apart = doubted.filter(move |ip| !self.pool(kind).is_giving_back(*ip));
+            let ips = blocks.map(|(block, _)| block.ip).chain(apart);
+            ips.map(move |ip| (kind, ip))
+        })
     }
 
     /// Returns the pods whose address is not on the interface.

@@ -36,7 +36,10 @@ struct Change {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
+    /// EC2 said that it assigned it.
     Arrived,
+    /// A listing showed it, which may have been behind.
+    Seen,
     Departed,
     /// It was to be given back, and how that ended is not known.
     Doubtful,
@@ -46,6 +49,11 @@ impl Recent {
     /// Notes that EC2 assigned blocks.
     pub(super) fn arrived(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
         self.note(kind, blocks, What::Arrived, now);
+    }
+
+    /// Notes that a listing showed blocks that were not known.
+    fn seen(&mut self, kind: Kind, blocks: &[Cidr], begun: u64) {
+        self.note(kind, blocks, What::Seen, begun);
     }
 
     /// Notes that EC2 took blocks back.
@@ -97,6 +105,13 @@ impl Recent {
         self.list_at
     }
 
+    /// Returns the blocks of `kind` of which it is not known at `now` whether EC2 took them back.
+    pub(super) fn doubted(&self, kind: Kind, now: u64) -> impl Iterator<Item = Ipv4Addr> {
+        let changes = self.unsettled(kind, now);
+        let doubtful = changes.filter(|change| change.what == What::Doubtful);
+        doubtful.map(|change| change.ip)
+    }
+
     /// Returns the changes of `kind` that a listing that began at `begun` may miss.
     fn unsettled(&self, kind: Kind, begun: u64) -> impl Iterator<Item = &Change> {
         let changes = self.changes.iter();
@@ -117,6 +132,7 @@ impl Interface {
             rest_until: restarted.then_some(now + COOL_DOWN_MS),
             known_warm: &[],
         };
+        let unconfirmed = self.unconfirmed(listing, begun);
         let mut compared = Kind::ALL.map(|kind| self.compare(kind, listing.of(kind), begun, now));
         self.drop_excess(&mut compared);
         // A block may come back as the other kind, so what is gone is taken out of both pools first.
@@ -139,16 +155,31 @@ impl Interface {
             let unknown = |block: &&Cidr| self.pool(kind).block(block.ip).is_none();
             let new: Vec<Cidr> = blocks.iter().filter(unknown).copied().collect();
             // The next listing may come from a part of EC2 that is further behind.
-            self.recent.arrived(kind, &new, begun);
+            self.recent.seen(kind, &new, begun);
             let (pool, absent) = self.pool_and_absent(kind);
             pool.listed_as(blocks, arrival, absent);
         }
         let recent = &mut self.recent;
-        recent.confirm_at = recent.confirm_at.filter(|at| *at > begun);
+        let confirm_at = recent.confirm_at.filter(|at| *at > begun);
+        recent.confirm_at = confirm_at.max(unconfirmed.filter(|_| restarted));
         let doubt = Some(recent.doubt_until).filter(|until| *until > begun);
         let again = compared.iter().filter_map(|(_, again)| *again);
         recent.list_at = again.chain(doubt).chain(recent.confirm_at).max();
         self.tell_losses(answers);
+    }
+
+    /// Returns until when it is open whether all blocks are there that earlier listings showed and this one does not. The
+    /// controller before a restart may have given them back, which an earlier listing may have missed.
+    fn unconfirmed(&self, listing: &Listing, begun: u64) -> Option<u64> {
+        let of_kind = |kind| {
+            let seen = self.recent.unsettled(kind, begun);
+            seen.filter(move |change| {
+                let there = || listing.of(kind).iter().any(|block| block.ip == change.ip);
+                change.what == What::Seen && self.pool(kind).block(change.ip).is_some() && !there()
+            })
+        };
+        let all = Kind::ALL.into_iter().flat_map(of_kind);
+        all.map(|change| change.until).max()
     }
 
     /// Takes out blocks that the pools do not know and that find no slot beside those that are certainly there: EC2 had them
@@ -187,7 +218,7 @@ impl Interface {
             let there = blocks.iter().any(|block| block.ip == change.ip);
             let known = self.pool(kind).block(change.ip);
             match (change.what, known) {
-                (What::Arrived, Some(block)) if !there => blocks.push(block),
+                (What::Arrived | What::Seen, Some(block)) if !there => blocks.push(block),
                 (What::Departed, None) if there => blocks.retain(|block| block.ip != change.ip),
                 (What::Doubtful, Some(_)) => {}
                 _ => continue,
@@ -195,8 +226,8 @@ impl Interface {
             again = again.max(Some(change.until));
         }
         let unsettled = |block: &Cidr| {
-            let mut changes = self.recent.unsettled(kind, begun);
-            changes.any(|change| change.what == What::Doubtful && change.ip == block.ip)
+            let mut doubted = self.recent.doubted(kind, begun);
+            doubted.any(|ip| ip == block.ip)
         };
         let decided = self.pool(kind).blocks().filter(|(_, giving)| *giving);
         let decided = decided

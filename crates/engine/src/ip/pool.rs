@@ -423,19 +423,28 @@ impl Pool {
 
     /// Takes in a block that EC2 put on the interface. One that is being given back stays so: which came last is not known.
     fn arrive(&mut self, block: Cidr, arrival: Arrival<'_>, absent: &mut Absent) {
-        match self.find(block.ip) {
-            Ok(_) => {}
-            Err(at) => {
-                let seats = (0..self.kind.size()).map(|_| Seat::Warm { order: 0 });
-                let block = Block {
-                    cidr: block,
-                    giving_back: false,
-                    seats: seats.collect(),
-                };
-                self.blocks.insert(at, block);
-                self.seat_anew(at, arrival, absent);
-            }
+        if let Err(at) = self.find(block.ip) {
+            self.insert(at, block);
+            self.seat_anew(at, arrival, absent);
         }
+    }
+
+    /// Takes in a block that EC2 put on the interface and may have taken back since. No pod gets an address of it.
+    pub(super) fn arrive_giving_back(&mut self, block: Cidr) {
+        if let Err(at) = self.find(block.ip) {
+            self.insert(at, block);
+            self.blocks[at].giving_back = true;
+        }
+    }
+
+    fn insert(&mut self, at: usize, block: Cidr) {
+        let seats = (0..self.kind.size()).map(|_| Seat::Warm { order: 0 });
+        let block = Block {
+            cidr: block,
+            giving_back: false,
+            seats: seats.collect(),
+        };
+        self.blocks.insert(at, block);
     }
 
     /// Lets the addresses of a block start anew.

@@ -19,6 +19,9 @@ pub struct Found<'a> {
     /// Addresses known to have been warm. An address that a pod got since, or that was to be given back since, must not be
     /// here: whoever keeps this list strikes an address off before giving it to a pod or back to EC2.
     pub warm: &'a [Ipv4Addr],
+    /// Blocks that the controller before was giving back ([`Interface::giving_back`]). A call of it may take effect yet, so a
+    /// block of these that EC2 assigns in the meantime goes to no pod until that has settled.
+    pub giving_back: &'a [(Kind, Ipv4Addr)],
 }
 
 impl Interface {
@@ -44,6 +47,9 @@ impl Interface {
             blocks.retain(|block| kind.accepts(*block));
             let (pool, absent) = interface.pool_and_absent(kind);
             pool.listed_as(&blocks, arrival, absent);
+            let doubtful = found.giving_back.iter().filter(|(of, _)| *of == kind);
+            let doubtful: Vec<_> = doubtful.map(|(_, ip)| Cidr::new(*ip, 32)).collect();
+            interface.recent.doubtful(kind, &doubtful, now);
         }
         interface.recent.confirm_at(now + SETTLE_MS);
         interface

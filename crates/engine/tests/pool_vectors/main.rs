@@ -114,6 +114,7 @@ impl Replay {
             listing: &listing,
             pods: &pods,
             warm: &warm,
+            giving_back: &[],
         };
         Replay {
             kind,

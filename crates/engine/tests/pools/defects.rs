@@ -266,6 +266,7 @@ fn a_pod_that_comes_before_the_first_prefix_hears_that_it_is_coming() {
         listing: &Listing::default(),
         pods: &[],
         warm: &[],
+        giving_back: &[],
     };
     caller.interface = Interface::restore(4, Kind::Prefix, Targets::PREFIXES, found, 0);
     assert_eq!(

@@ -41,6 +41,7 @@ fn after_a_restart_an_address_rests_unless_a_pod_has_it_or_it_is_known_to_have_b
         listing: &listing,
         pods: &pods,
         warm: &warm,
+        giving_back: &[],
     };
     let mut caller = Caller::new(3, Kind::Address, [1, 0, 0]);
     caller.interface = Interface::restore(3, Kind::Address, Targets::ADDRESSES, found, 0);
@@ -65,6 +66,70 @@ fn after_a_restart_an_address_rests_unless_a_pod_has_it_or_it_is_known_to_have_b
         [],
         "the third one was on its way back when the controller died"
     );
+}
+
+#[test]
+fn after_a_restart_a_block_that_was_being_given_back_goes_to_no_pod_before_that_has_settled() {
+    let mut caller = Caller::new(3, Kind::Address, [1, 0, 0]);
+    caller.assigns();
+    caller.created(["10.0.0.5/20"]);
+    caller.event(Event::Configured(Kind::Prefix, Targets::PREFIXES));
+    let block = cidrs(["10.0.0.5/20"]);
+    while let Some(call) = caller.call() {
+        assert_ne!(call, Call::List);
+    }
+    let giving_back: Vec<_> = caller.interface.giving_back().collect();
+    assert_eq!(giving_back, [(Kind::Address, block[0].ip)]);
+    let found = Found {
+        listing: &Listing::default(),
+        pods: &[],
+        warm: &[],
+        giving_back: &giving_back,
+    };
+    caller.interface = Interface::restore(3, Kind::Address, Targets::ADDRESSES, found, 0);
+    let still: Vec<_> = caller.interface.giving_back().collect();
+    assert_eq!(still, giving_back, "the next restart has to know it too");
+    assert_eq!(caller.assigns(), 3);
+    caller.now = 30_000;
+    caller.created(["10.0.0.5/20", "10.0.0.6/20", "10.0.0.7/20"]);
+    assert_eq!(caller.given("a").as_deref(), Some("10.0.0.6/20"));
+    assert_eq!(caller.given("b").as_deref(), Some("10.0.0.7/20"));
+    assert_eq!(
+        caller.given("c"),
+        None,
+        "the call of before may have taken 10.0.0.5 away since it was assigned"
+    );
+}
+
+#[test]
+fn after_a_restart_no_pod_gets_an_address_that_one_listing_shows_and_the_next_does_not() {
+    let listing = |addresses| Listing {
+        addresses,
+        prefixes: vec![],
+    };
+    let there = listing(cidrs(["10.0.0.5/20"]));
+    let found = Found {
+        listing: &there,
+        pods: &[],
+        warm: &[],
+        giving_back: &[],
+    };
+    let mut caller = Caller::new(3, Kind::Address, [1, 0, 0]);
+    caller.interface = Interface::restore(1, Kind::Address, Targets::ADDRESSES, found, 0);
+    caller.given("a");
+    caller.now = 10_000;
+    caller.event(Event::Recheck);
+    assert_eq!(caller.call(), Some(Call::List));
+    caller.event(Event::Listed(listing(vec![])));
+    caller.event(Event::Recheck);
+    assert_eq!(caller.call(), Some(Call::List));
+    caller.event(Event::Listed(listing(cidrs(["10.0.0.6/20"]))));
+    caller.now = 29_000;
+    assert_eq!(caller.call(), Some(Call::List));
+    caller.now = 60_000;
+    let answers = caller.event(Event::Listed(listing(vec![])));
+    let gives = |answer: &Answer| matches!(answer, Answer::Give { .. });
+    assert!(!answers.iter().any(gives), "{answers:?}");
 }
 
 #[test]

@@ -282,6 +282,7 @@ impl World {
             .flat_map(|kind| old.pool(*kind).warm())
             .map(|cidr| cidr.ip)
             .collect();
+        let giving_back: Vec<_> = old.giving_back().collect();
         let (kind, slots) = (old.active(), self.ec2.nics[node].slots as u32);
         match self.random.below(3) {
             0 => warm.clear(),
@@ -301,6 +302,7 @@ impl World {
             listing: &listing,
             pods: &pods,
             warm: &warm,
+            giving_back: &giving_back,
         };
         let targets = targets(&mut self.random);
         let now = self.now();
