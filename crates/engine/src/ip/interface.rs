@@ -230,6 +230,10 @@ impl Interface {
         self.pool_mut(kind).given_back(&gone);
         self.recent.departed(kind, &gone, now);
         self.recent.doubtful(kind, &unclear, now);
+        // An assignment under way may have taken effect before, when somebody else had taken such a block away.
+        if let Some(assign) = self.calls.assign.as_mut().filter(|call| call.kind == kind) {
+            assign.doubtful.extend(gone.iter().map(|block| block.ip));
+        }
         self.retries.give_back.end();
         self.room();
     }

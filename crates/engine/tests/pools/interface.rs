@@ -133,6 +133,29 @@ fn after_a_restart_no_pod_gets_an_address_that_one_listing_shows_and_the_next_do
 }
 
 #[test]
+fn a_block_whose_return_ended_while_it_was_assigned_goes_to_no_pod_before_that_has_settled() {
+    let mut caller = Caller::new(3, Kind::Address, [1, 0, 0]);
+    assert_eq!(caller.assigns(), 1);
+    caller.created(["10.0.0.5/20"]);
+    caller.event(Event::Configured(Kind::Prefix, Targets::PREFIXES));
+    while let Some(call) = caller.call() {
+        if let Call::Assign { .. } = call {
+            caller.event(Event::NotCreated(Failure::NoPrefix));
+        }
+    }
+    caller.event(Event::Configured(Kind::Address, Targets::ADDRESSES));
+    assert_eq!(caller.assigns(), 2);
+    caller.event(Event::GivenBack);
+    caller.created(["10.0.0.5/20", "10.0.0.6/20"]);
+    assert_eq!(caller.given("a").as_deref(), Some("10.0.0.6/20"));
+    assert_eq!(
+        caller.given("b"),
+        None,
+        "which of the two calls took effect first is not known"
+    );
+}
+
+#[test]
 fn after_a_switch_both_kinds_share_the_slots_and_the_old_one_drains() {
     let mut caller = Caller::new(3, Kind::Address, [2, 3, 0]);
     assert_eq!(caller.assigns(), 3);
