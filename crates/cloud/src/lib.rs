@@ -32,6 +32,6 @@ pub use provider::{
 pub use resources::{Resources, format_bytes, format_milli};
 pub use speed::Speed;
 pub use template::{
-    KubeletSettings, NodeTemplate, Reserved, TemplateError, Threshold, default_volume_gib,
-    family_of,
+    KubeletSettings, NodeTemplate, Reserved, TemplateError, Threshold, WindowsAddresses,
+    default_volume_gib, family_of,
 };

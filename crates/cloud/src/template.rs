@@ -9,7 +9,12 @@ use mullion_api::{
     karpenter::{EC2NodeClassSpec, KubeletConfiguration, ResourceList},
     labels,
 };
-use mullion_engine::model::Quantity;
+use mullion_engine::{
+    ip::{PREFIX_SIZE, Settings},
+    model::Quantity,
+};
+
+use crate::catalogue::InstanceType;
 
 /// Image, root volume and kubelet settings of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +29,42 @@ pub struct NodeTemplate {
     pub raid0: bool,
     /// Kubelet settings.
     pub kubelet: KubeletSettings,
+    /// How pods get addresses where the node runs Windows.
+    pub windows_addresses: WindowsAddresses,
+}
+
+/// How pods on Windows nodes get their addresses: the switches of the ConfigMap `kube-system/amazon-vpc-cni`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WindowsAddresses {
+    /// Not at all (`enable-windows-ipam` is not true).
+    Off,
+    /// One by one.
+    #[default]
+    Single,
+    /// In /28 prefixes of 16 addresses, on types that can have them (`enable-windows-prefix-delegation`).
+    Prefixes,
+}
+
+impl WindowsAddresses {
+    /// Returns what the ConfigMap's switches say.
+    pub fn of(settings: &Settings) -> Self {
+        match (settings.windows_ipam, settings.prefix_delegation) {
+            (false, _) => Self::Off,
+            (true, false) => Self::Single,
+            (true, true) => Self::Prefixes,
+        }
+    }
+
+    /// Returns how many addresses a Windows node of a type has for pods: the slots of its first interface, one of its addresses being the
+    /// node's own, and sixteen times as many with prefixes (VRC: `pkg/aws/vpc/limits.go`).
+    pub fn on(self, instance_type: &InstanceType) -> u64 {
+        let slots = instance_type.ipv4_per_eni.saturating_sub(1);
+        match self {
+            Self::Off => 0,
+            Self::Prefixes if instance_type.windows_prefix_delegation => slots * PREFIX_SIZE as u64,
+            Self::Single | Self::Prefixes => slots,
+        }
+    }
 }
 
 /// Settings of the kubelet that change what a node offers.
@@ -134,6 +175,7 @@ impl NodeTemplate {
             root_volume_gib: default_volume_gib(family),
             raid0: false,
             kubelet: KubeletSettings::default(),
+            windows_addresses: WindowsAddresses::default(),
         }
     }
 

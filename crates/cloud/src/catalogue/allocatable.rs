@@ -6,7 +6,8 @@
 //! - ephemeral storage: the root volume, or with RAID0 the local disks;
 //! - pods: 110 on Windows; elsewhere what the interfaces can address, `enis * (addresses - 1) + 2`;
 //!   `maxPods` overrides both, `podsPerCore` caps them;
-//! - Windows addresses: those of the first interface but its own, `addresses - 1`.
+//! - Windows addresses: those of the first interface but its own, `addresses - 1`, or sixteen times as many with prefix delegation. Pods are
+//!   bounded by pod slots and addresses, whichever are fewer.
 //!
 //! Allocatable is capacity less kube-reserved, system-reserved and hard eviction:
 //! - CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest;
@@ -80,7 +81,7 @@ fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources 
     if let AmiFamily::Windows(..) = template.family {
         extend(
             labels::PRIVATE_IPV4,
-            instance_type.ipv4_per_eni.saturating_sub(1),
+            template.windows_addresses.on(instance_type),
         );
     }
     if let Some(gpu) = &instance_type.gpu {
@@ -166,7 +167,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{KubeletSettings, catalogue};
+    use crate::{KubeletSettings, WindowsAddresses, catalogue};
 
     const WINDOWS: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
 
@@ -226,6 +227,25 @@ mod tests {
         assert_eq!(reserved_cpu_milli(4), 80);
         assert_eq!(reserved_cpu_milli(8), 90);
         assert_eq!(reserved_cpu_milli(96), 310);
+    }
+
+    #[test]
+    fn prefix_delegation_multiplies_addresses_and_not_pod_slots() {
+        let addresses = |name: &str, windows_addresses| {
+            let template = NodeTemplate {
+                windows_addresses,
+                ..template(WINDOWS)
+            };
+            let node = node(name, &template);
+            (node.capacity.pods, node.allocatable.private_ipv4())
+        };
+        use WindowsAddresses::{Off, Prefixes, Single};
+        assert_eq!(addresses("m5.large", Single), (110, 9));
+        assert_eq!(addresses("m5.large", Prefixes), (110, 144));
+        assert_eq!(addresses("m5.large", Off), (110, 0));
+        assert_eq!(addresses("m4.large", Prefixes), (110, 9), "not on Nitro");
+        assert_eq!(addresses("m5.metal", Prefixes), (110, 784));
+        assert_eq!(addresses("c5.4xlarge", Prefixes), (110, 464));
     }
 
     #[test]

@@ -54,7 +54,9 @@ pub(super) async fn step(
         }
         Err(refusal) => return refuse(karpenter, claim, &refusal).await,
     };
-    let market = Market::open(&class, karpenter.options.version, &*karpenter.cloud).await?;
+    let addresses = karpenter.windows_addresses();
+    let (version, cloud) = (karpenter.options.version, &*karpenter.cloud);
+    let market = Market::open(&class, version, addresses, cloud).await?;
     let request = order(karpenter, claim, &class, &market);
     if request.options.is_empty() {
         return refuse(karpenter, claim, &Refusal::NoOptions).await;

@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::{Api, Client, runtime::watcher};
 use mullion_api::{
     eksctl::KubernetesVersion,
     karpenter::{EC2NodeClass, NodeClaim, NodePool},
     labels,
 };
-use mullion_cloud::CloudProvider;
+use mullion_cloud::{CloudProvider, WindowsAddresses};
+use mullion_engine::ip::Settings;
 
 use super::{Batcher, DecisionLog, nominations::Nominations};
 use crate::{Context, Informer, Recorder, nodepool::health::Registrations, state::SharedState};
@@ -23,6 +24,9 @@ pub const BY_PROVIDER_ID: &str = "providerID";
 pub const BY_POOL: &str = "nodepool";
 /// Index of NodePools and NodeClaims by the name of their EC2NodeClass.
 pub const BY_CLASS: &str = "nodeclass";
+
+/// Namespace and name of the ConfigMap by which EKS switches addresses of Windows pods.
+const VPC_CNI: (&str, &str) = ("kube-system", "amazon-vpc-cni");
 
 /// How nodes are bought in this process.
 #[derive(Clone, Debug)]
@@ -52,6 +56,8 @@ pub struct KarpenterContext {
     pub claims: Informer<NodeClaim>,
     /// EC2NodeClasses.
     pub classes: Informer<EC2NodeClass>,
+    /// The ConfigMap that says how Windows pods get addresses.
+    pub vpc_cni: Informer<ConfigMap>,
     /// The engine's cluster, which the scheduler decides on, too.
     pub state: SharedState,
     /// Wakes the provisioner.
@@ -102,6 +108,15 @@ impl KarpenterContext {
         );
         let (tasks, shutdown) = informer_parts();
         let classes = Informer::new(Api::all(base.client.clone()), &[], tasks, shutdown);
+        let (tasks, shutdown) = informer_parts();
+        let vpc_cni = Informer::with_config(
+            Api::<ConfigMap>::namespaced(base.client.clone(), VPC_CNI.0),
+            watcher::Config::default().fields(&format!("metadata.name={}", VPC_CNI.1)),
+            |_| {},
+            &[],
+            tasks,
+            shutdown,
+        );
         Self {
             cloud,
             log,
@@ -109,6 +124,7 @@ impl KarpenterContext {
             pools,
             claims,
             classes,
+            vpc_cni,
             state: state.clone(),
             batcher: Batcher::default(),
             nominations: Nominations::default(),
@@ -124,10 +140,20 @@ impl KarpenterContext {
         self.pools.synced().await
             && self.claims.synced().await
             && self.classes.synced().await
+            && self.vpc_cni.synced().await
             && informers.daemon_sets.synced().await
             && informers.nodes.synced().await
             && informers.pods.synced().await
             && self.state.synced().await
+    }
+
+    /// Returns how pods of the next Windows nodes will get addresses. Where there is no ConfigMap, one by one, as Karpenter takes it.
+    pub fn windows_addresses(&self) -> WindowsAddresses {
+        let config = self.vpc_cni.get(VPC_CNI.0, VPC_CNI.1);
+        config.map_or_else(WindowsAddresses::default, |config| {
+            let data = config.data.clone().unwrap_or_default();
+            WindowsAddresses::of(&Settings::read(&data).0)
+        })
     }
 
     /// The claim behind a node, by provider id.

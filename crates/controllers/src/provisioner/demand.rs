@@ -159,6 +159,8 @@ pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, Mo
 /// The markets of all classes that ready pools refer to, by class name.
 async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
     let mut markets = BTreeMap::new();
+    let addresses = karpenter.windows_addresses();
+    let (version, cloud) = (karpenter.options.version, &*karpenter.cloud);
     let pools = karpenter.pools.list();
     let claims = karpenter.claims.list();
     let of_pools = pools
@@ -175,7 +177,7 @@ async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
         let Some(class) = karpenter.classes.get("", name) else {
             continue;
         };
-        match Market::open(&class, karpenter.options.version, &*karpenter.cloud).await {
+        match Market::open(&class, version, addresses, cloud).await {
             Ok(market) => {
                 markets.insert(name.clone(), market);
             }

@@ -10,12 +10,12 @@ use std::{
 
 use mullion_api::{
     ami::Os,
-    karpenter::{EC2NodeClass, Requirement, ResourceList},
+    karpenter::{EC2NodeClass, Operator, Requirement, ResourceList},
     labels,
 };
 use mullion_cloud::{
     CapacityType, CloudError, CloudProvider, LaunchOption, NodeTemplate, Offer, Offering,
-    TemplateError,
+    TemplateError, WindowsAddresses,
     catalogue::{InstanceType, allocatable},
     image::NodeImage,
 };
@@ -28,6 +28,16 @@ use super::requirements::admits;
 
 /// Most options that one launch tries (AWS provider: instance types in a fleet request).
 const MAX_LAUNCH_OPTIONS: usize = 60;
+
+/// Windows nodes with less memory are bought only where a pool asks for them: what Windows and the kubelet take leaves pods next to nothing
+/// of 2 GiB.
+pub const LEAST_WINDOWS_MIB: u64 = 4096;
+/// Labels by which a requirement asks for small types.
+const SIZES: [&str; 3] = [
+    labels::INSTANCE_TYPE,
+    labels::INSTANCE_MEMORY,
+    labels::INSTANCE_SIZE,
+];
 
 /// Why a class has no market.
 #[derive(Debug, thiserror::Error)]
@@ -53,16 +63,20 @@ pub struct Market {
 }
 
 impl Market {
-    /// The market of a class whose status names its subnets.
+    /// The market of a class whose status names its subnets. `windows_addresses` is how pods get addresses now, if its nodes run Windows.
     ///
     /// # Errors
     /// When the class is incomplete or the cloud does not answer.
     pub async fn open(
         class: &EC2NodeClass,
         version: mullion_api::eksctl::KubernetesVersion,
+        windows_addresses: WindowsAddresses,
         cloud: &dyn CloudProvider,
     ) -> Result<Self, MarketError> {
-        let template = NodeTemplate::from_class(&class.spec, version)?;
+        let template = NodeTemplate {
+            windows_addresses,
+            ..NodeTemplate::from_class(&class.spec, version)?
+        };
         let offers = cloud.offers(template.family.os()).await?;
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
         Ok(Self {
@@ -108,7 +122,7 @@ impl Market {
         requirements: &[Requirement],
     ) -> Option<provision::InstanceType> {
         let labels = node_labels(&offer.instance_type, fixed);
-        if !allows(requirements, &labels) {
+        if !allows(requirements, &labels) || self.is_too_small(offer, requirements) {
             return None;
         }
         let offerings: Vec<_> = self
@@ -144,7 +158,9 @@ impl Market {
         let fixed = self.fixed_labels();
         let mut priced = Vec::new();
         for offer in self.offers.iter() {
-            if !allows(requirements, &node_labels(&offer.instance_type, &fixed)) {
+            if !allows(requirements, &node_labels(&offer.instance_type, &fixed))
+                || self.is_too_small(offer, requirements)
+            {
                 continue;
             }
             let resources = allocatable::of(&offer.instance_type, &self.template);
@@ -176,6 +192,40 @@ impl Market {
     /// The image that a machine of this architecture boots.
     pub fn image(&self, arch: mullion_cloud::catalogue::Arch) -> NodeImage {
         NodeImage::new(self.template.family, self.template.version, arch)
+    }
+
+    /// Whether a type has less than [`LEAST_WINDOWS_MIB`] for Windows and no requirement asks for small ones: by naming types or sizes, or by a
+    /// bound on memory. A list of types to leave out asks for none.
+    fn is_too_small(&self, offer: &Offer, requirements: &[Requirement]) -> bool {
+        let asks = |requirement: &Requirement| {
+            let key = labels::normalized(&requirement.key);
+            let excludes = matches!(
+                requirement.operator,
+                Operator::NotIn | Operator::DoesNotExist | Operator::Exists
+            );
+            SIZES.contains(&key) && !excludes
+        };
+        self.os() == Os::Windows
+            && offer.instance_type.memory_mib < LEAST_WINDOWS_MIB
+            && !requirements.iter().any(asks)
+    }
+
+    /// The types that the requirements admit and that are left out because they are too small for Windows, cheapest first.
+    pub fn too_small(&self, requirements: &[Requirement]) -> Vec<&InstanceType> {
+        let fixed = self.fixed_labels();
+        let small = self.offers.iter().filter(|offer| {
+            self.is_too_small(offer, requirements)
+                && allows(requirements, &node_labels(&offer.instance_type, &fixed))
+                && self
+                    .sold_here(offer)
+                    .any(|own| allows_offering(requirements, own))
+        });
+        let mut small: Vec<_> = small.collect();
+        small.sort_by_key(|offer| self.sold_here(offer).map(|own| own.price).min());
+        small
+            .into_iter()
+            .map(|offer| &*offer.instance_type)
+            .collect()
     }
 
     fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
@@ -256,7 +306,7 @@ pub fn instance_labels(
 
 #[cfg(test)]
 mod tests {
-    use mullion_api::{eksctl::KubernetesVersion, karpenter::Operator};
+    use mullion_api::eksctl::KubernetesVersion;
     use mullion_cloud::{
         Clock, Speed,
         sim::{Config, SimulatedEc2},
@@ -266,6 +316,10 @@ mod tests {
     use super::*;
 
     async fn market(family: &str, minor: u32) -> Market {
+        market_with(family, minor, WindowsAddresses::Single).await
+    }
+
+    async fn market_with(family: &str, minor: u32, addresses: WindowsAddresses) -> Market {
         let version = KubernetesVersion::from_minor(minor).expect("known");
         let config = Config {
             speed: Speed::INSTANT,
@@ -283,7 +337,8 @@ mod tests {
             ]}
         }))
         .expect("a class");
-        Market::open(&class, version, &ec2).await.expect("a market")
+        let market = Market::open(&class, version, addresses, &ec2);
+        market.await.expect("a market")
     }
 
     fn blog_requirements() -> Vec<Requirement> {
@@ -309,6 +364,75 @@ mod tests {
         assert_eq!(options[0].to_string(), "on-demand c6a.xlarge in us-west-2a");
         assert_eq!(options[1].to_string(), "on-demand c6a.xlarge in us-west-2b");
         assert_eq!(options.len(), MAX_LAUNCH_OPTIONS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn prefix_delegation_buys_smaller_machines_for_as_many_addresses() {
+        let wanted = requests(&[("pods", "60"), (labels::PRIVATE_IPV4, "60")]);
+        let first = async |addresses| {
+            let market = market_with("Windows2022", 27, addresses).await;
+            let options = market.launch_options(&blog_requirements(), &wanted);
+            options.first().map(|option| option.instance_type.clone())
+        };
+        // 60 single addresses need an interface with more than 50: there is none.
+        assert_eq!(first(WindowsAddresses::Single).await, None);
+        let bought = first(WindowsAddresses::Prefixes).await.expect("a type");
+        assert_eq!(bought, "c6a.large");
+        assert_eq!(first(WindowsAddresses::Off).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn windows_nodes_under_four_gibibytes_are_bought_only_where_the_pool_asks_for_them() {
+        let market = market("Windows2022", 36).await;
+        let five = requests(&[("pods", "5"), (labels::PRIVATE_IPV4, "3")]);
+        let cheapest = |requirements: &[Requirement]| {
+            let options = market.launch_options(requirements, &five);
+            options[0].instance_type.clone()
+        };
+        let mut pool = blog_requirements();
+        let small = market.too_small(&pool);
+        assert_eq!(small.first().map(|own| &*own.name), Some("c7a.medium"));
+        let memory = |name: &str| {
+            let kind = mullion_cloud::catalogue::get(name).expect("known");
+            kind.memory_mib
+        };
+        assert!(memory(&cheapest(&pool)) >= LEAST_WINDOWS_MIB);
+        assert!(
+            market
+                .machines(&pool)
+                .iter()
+                .all(|own| memory(&own.name) >= LEAST_WINDOWS_MIB)
+        );
+        let asking = [
+            Requirement::new(labels::INSTANCE_SIZE, Operator::In, ["medium"]),
+            Requirement::new(labels::INSTANCE_MEMORY, Operator::Lt, ["4096"]),
+            Requirement::new(labels::INSTANCE_TYPE, Operator::In, ["c7a.medium"]),
+        ];
+        for requirement in asking {
+            pool.push(requirement);
+            assert_eq!(cheapest(&pool), "c7a.medium");
+            assert!(market.too_small(&pool).is_empty());
+            pool.pop();
+        }
+        let not = Requirement::new(labels::INSTANCE_TYPE, Operator::NotIn, ["c7i.large"]);
+        pool.push(not);
+        assert!(memory(&cheapest(&pool)) >= LEAST_WINDOWS_MIB);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn types_that_windows_does_not_run_on_are_never_bought_for_it() {
+        let market = market("Windows2022", 36).await;
+        let named = |name: &str| {
+            let requirement = Requirement::new(labels::INSTANCE_TYPE, Operator::In, [name]);
+            market.machines(&[requirement]).len()
+        };
+        let unknown = mullion_cloud::catalogue::all().iter().find(|own| {
+            // x86-64, sold with Linux, and not in the table of the VPC resource controller.
+            own.arch == mullion_cloud::catalogue::Arch::Amd64 && !own.windows_capable
+        });
+        assert_eq!(named(&unknown.expect("there are some").name), 0);
+        assert_eq!(named("m6g.large"), 0, "arm64");
+        assert_eq!(named("m5.large"), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -71,6 +71,11 @@ fn watch(karpenter: &KarpenterContext) {
             batcher.trigger(claim.uid().unwrap_or_default());
         }
     });
+    // How many addresses Windows nodes have decides how many are bought.
+    let batcher = karpenter.batcher.clone();
+    karpenter.vpc_cni.on_change(move |change| {
+        batcher.trigger(change.object().uid().unwrap_or_default());
+    });
     let batcher = karpenter.batcher.clone();
     karpenter.pools.on_change(move |change| {
         let pool = change.object();

@@ -10,7 +10,7 @@ use mullion_api::{
     karpenter::{EC2NodeClass, NodePool},
 };
 use mullion_cloud::{
-    Clock, Speed,
+    Clock, Speed, WindowsAddresses,
     sim::{Config, SimulatedEc2},
 };
 use mullion_controllers::provisioner::{self, market::Market, template};
@@ -203,7 +203,7 @@ async fn pool(case: Case) -> Result<NodeTemplate, Failure> {
             } },
         },
     }));
-    let market = Market::open(&class, version, &cloud)
+    let market = Market::open(&class, version, WindowsAddresses::Single, &cloud)
         .await
         .map_err(|error| Failure::run(format!("nothing to buy: {error}")))?;
     Ok(template::of(

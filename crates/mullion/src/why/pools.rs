@@ -64,9 +64,10 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
         Config::new("why", &region, version),
         Clock::starting_at(Timestamp::UNIX_EPOCH),
     );
+    let addresses = state.windows_addresses();
     let mut markets = BTreeMap::new();
     for class in &classes {
-        if let Ok(market) = Market::open(class, version, &cloud).await {
+        if let Ok(market) = Market::open(class, version, addresses, &cloud).await {
             // What a class could buy if pools asked for something else.
             let for_sale = market.machines(&[]);
             markets.insert(class.name_any(), (market, for_sale));

@@ -73,6 +73,12 @@ const LISTS: [(&str, &str); 23] = [
     ("EC2NodeClass", "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"),
 ];
 
+/// The ConfigMap that says how Windows pods get addresses.
+const VPC_CNI: (&str, &str) = (
+    "ConfigMap",
+    "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Damazon-vpc-cni",
+);
+
 /// What an API server looks at when it admits a pod.
 const CLASSES: [(&str, &str); 4] = [
     (
@@ -99,7 +105,7 @@ pub(super) async fn live(
     rules: &Told,
 ) -> Result<Source, Failure> {
     let (client, server) = client(kubeconfig, context).await?;
-    let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS)
+    let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS.into_iter().chain([VPC_CNI]))
         .map(|(kind, path)| list(&client, &server, kind, path))
         .buffered(AT_ONCE)
         .try_collect()

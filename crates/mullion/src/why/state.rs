@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mullion_api::labels::PLACED_BY_IMAGE;
+use mullion_cloud::WindowsAddresses;
 use mullion_engine::{
     Cluster, ModelError,
     images::ImageTable,
+    ip::Settings,
     model::{
         CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
         NodeSpec, PdbSpec, PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec,
@@ -248,6 +250,12 @@ impl State {
             "ResourceSlice" => {
                 cluster.set_resource_slice(&named(rest, |own: &ResourceSliceSpec| &own.name)?);
             }
+            "ConfigMap" => {
+                let config = whole(rest)?;
+                if title_of(kind, &config) == vpc_cni() {
+                    self.keep(kind, config);
+                }
+            }
             kind if KEPT.contains(&kind) => self.keep(kind, whole(rest)?),
             "" => return Err(D::Error::custom("an object without a kind")),
             list if list.ends_with("List") => {
@@ -342,6 +350,20 @@ impl State {
         .collect()
     }
 
+    /// Returns what the ConfigMap of the VPC resource controller says, if the state holds it.
+    pub(super) fn address_settings(&self) -> Option<Settings> {
+        let config = self.others.get(&vpc_cni())?;
+        let data = config["data"].as_object().into_iter().flatten();
+        let data = data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+        Some(Settings::read(&data.collect()).0)
+    }
+
+    /// Returns how pods of new Windows nodes get addresses: one by one where the state does not say, as Karpenter takes it.
+    pub(super) fn windows_addresses(&self) -> WindowsAddresses {
+        let settings = self.address_settings();
+        settings.map_or_else(WindowsAddresses::default, |own| WindowsAddresses::of(&own))
+    }
+
     /// Whether there is an object of a kind that is kept as it is.
     pub(super) fn has(&self, kind: &str) -> bool {
         self.others.keys().any(|(own, ..)| own == kind)
@@ -353,6 +375,13 @@ impl State {
             .iter()
             .find(|pod| pod.name == name && pod.template.namespace == namespace)
     }
+}
+
+/// The ConfigMap that switches addresses of Windows pods.
+fn vpc_cni() -> Title {
+    ["ConfigMap", "kube-system", "amazon-vpc-cni"]
+        .map(str::to_owned)
+        .into()
 }
 
 fn title_of(kind: &str, object: &Value) -> Title {
