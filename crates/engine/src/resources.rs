@@ -109,6 +109,14 @@ impl Amounts {
             .map_or(0, |index| self.scalars[index].1)
     }
 
+    /// Puts the amount of an extended resource in place of the one there is.
+    pub(crate) fn set_scalar(&mut self, name: Symbol, amount: i64) {
+        match self.scalars.binary_search_by_key(&name, |scalar| scalar.0) {
+            Ok(index) => self.scalars[index].1 = amount,
+            Err(index) => self.scalars.insert(index, (name, amount)),
+        }
+    }
+
     /// Whether an extended resource is told of, even if there is none.
     pub(crate) fn knows(&self, name: Symbol) -> bool {
         let place = self.scalars.binary_search_by_key(&name, |scalar| scalar.0);

@@ -85,6 +85,14 @@ impl Cluster {
         self.replace_fixed(fixed);
     }
 
+    /// Lets a node have this much of an extended resource until the open checkpoint is rolled back.
+    pub(crate) fn offer(&mut self, id: NodeId, resource: &str, amount: i64) {
+        let resource = self.names.intern(resource);
+        let mut fixed = self.at(id).fixed.clone();
+        fixed.allocatable.set_scalar(resource, amount);
+        self.replace_fixed(fixed);
+    }
+
     /// Counts a pod of a class on a node until the open checkpoint is rolled back.
     pub(crate) fn load_logged(&mut self, class: PodClassId, at: NodeId) {
         self.load(class, at, false);

@@ -6,6 +6,10 @@ use crate::amounts::Unit;
 use crate::model::Quantity;
 use crate::remedy::{Change, units};
 
+/// How prefix delegation is switched on.
+const PREFIX_SWITCH: &str =
+    "set enable-windows-prefix-delegation: \"true\" in the ConfigMap kube-system/amazon-vpc-cni";
+
 /// A quantity in words.
 pub(super) fn said(resource: &str, amount: Quantity) -> String {
     let units = units(resource, amount);
@@ -96,6 +100,21 @@ impl fmt::Display for Change {
             ),
             Change::RaiseLimit { pool, resource, .. } => {
                 write!(f, "raise the {resource} limit of NodePool {pool}")
+            }
+            Change::DelegatePrefixes { on } => {
+                f.write_str(PREFIX_SWITCH)?;
+                let Some(on) = on else { return Ok(()) };
+                let (kind, from, to) = (&on.instance_type, on.from, on.to);
+                match &on.node {
+                    Some(node) => write!(
+                        f,
+                        " and replace node {node}: {kind} then has {to} addresses for pods instead of {from}"
+                    ),
+                    None => write!(
+                        f,
+                        ": {kind} then has {to} addresses for pods instead of {from}"
+                    ),
+                }
             }
             Change::Allow { pool, key, value } => {
                 write!(f, "let NodePool {pool} buy {key}={value}")

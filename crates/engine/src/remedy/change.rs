@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::demand;
 use super::near::{distance, is_misspelt};
+use super::prefixes::{Delegated, PrefixAddresses};
 use crate::model::{
     Container, LabelSelector, NodeSelectorRequirement, Operator, PodAffinity, PodAffinityTerm,
     PodTemplate, Quantity, ResourceMap, TaintEffect, Toleration, TolerationOperator,
@@ -101,6 +102,11 @@ pub enum Change {
         /// By how much at least, in the resource's units; known once a machine is chosen.
         by: Option<Quantity>,
     },
+    /// Switch prefix delegation on for Windows nodes.
+    DelegatePrefixes {
+        /// What it does for the machine that the pod then gets; known once one is chosen.
+        on: Option<Delegated>,
+    },
     /// Let a pool's requirements allow another value of a label that machines decide.
     Allow {
         /// Its name.
@@ -130,6 +136,8 @@ impl Change {
             Change::Uncordon { .. } | Change::RaiseLimit { .. } => 8_000,
             Change::Tolerate { .. } => 10_000,
             Change::Allow { .. } => 12_000,
+            // Nodes have to be replaced for it.
+            Change::DelegatePrefixes { .. } => 14_000,
             Change::Select {
                 key,
                 wanted,
@@ -209,6 +217,7 @@ impl Change {
             Change::Ungate { .. } => (8, "", ""),
             Change::Uncordon { .. } => (9, "", ""),
             Change::RaiseLimit { pool, resource, .. } => (10, pool.as_str(), resource.as_str()),
+            Change::DelegatePrefixes { .. } => (13, "", ""),
             Change::Allow { pool, key, .. } | Change::Label { pool, key, .. } => {
                 (11, pool.as_str(), key.as_str())
             }
@@ -278,14 +287,16 @@ impl Change {
             Change::Ungate { .. } => pod.scheduling_gates.clear(),
             Change::Uncordon { .. }
             | Change::RaiseLimit { .. }
+            | Change::DelegatePrefixes { .. }
             | Change::Allow { .. }
             | Change::Label { .. } => {}
         }
     }
 
     /// Makes a pool's part of the change.
-    pub(super) fn apply_to_pool(&self, template: &mut NodeTemplate) {
+    pub(super) fn apply_to_pool(&self, template: &mut NodeTemplate, prefixes: &PrefixAddresses) {
         match self {
+            Change::DelegatePrefixes { .. } => prefixes.apply_to_pool(template),
             Change::RaiseLimit { pool, resource, .. } if template.pool == *pool => {
                 template.limits_remaining.remove(resource);
             }

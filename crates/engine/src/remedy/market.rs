@@ -254,7 +254,8 @@ impl Buyer<'_> {
         lacking
             .map(|(name, requested)| {
                 let resource = self.cluster.text(name);
-                super::propose::less(resource, requested, machine.room.amount(name))
+                let room = machine.room.amount(name);
+                self.asked.about_amount(resource, requested, room)
             })
             .collect()
     }

@@ -11,6 +11,7 @@ mod change;
 mod demand;
 mod market;
 mod near;
+mod prefixes;
 mod propose;
 
 use std::cmp::Reverse;
@@ -26,6 +27,7 @@ pub use change::Change;
 pub(crate) use change::units;
 pub(crate) use demand::{Demand, Demands};
 pub(crate) use near::{is_misspelt, nearest};
+pub use prefixes::{Delegated, PrefixAddresses};
 
 use market::Market;
 use propose::{Asked, Size, size};
@@ -35,6 +37,15 @@ use propose::{Asked, Size, size};
 const TRIES: usize = 160;
 /// Sets that cost more than this many times the smallest are not worth showing.
 const WORTH: u32 = 2;
+
+/// What is known beside the cluster and the pools.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// Which Windows image runs on which host.
+    pub builds: &'a Builds,
+    /// What prefix delegation would give nodes.
+    pub prefixes: &'a PrefixAddresses,
+}
 
 /// A set of changes that places the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +90,7 @@ impl Cluster {
         &mut self,
         pod: &PodSpec,
         pools: &[NodeTemplate],
-        builds: &Builds,
+        facts: Facts<'_>,
         most: usize,
     ) -> Result<Vec<Remedy>, ModelError> {
         let mut open = BinaryHeap::from([(Reverse(Size::default()), Reverse(Set::new()))]);
@@ -99,7 +110,7 @@ impl Cluster {
             if found.iter().any(|(_, smaller, _)| smaller.is_subset(&set)) {
                 continue;
             }
-            match self.try_changes(pod, (pools, &mut market), builds, &set)? {
+            match self.try_changes(pod, (pools, &mut market), facts, &set)? {
                 Tried::Placed(..) if set.is_empty() => return Ok(Vec::new()),
                 Tried::Placed(place, refined) => {
                     let told = refined.into_iter().map(|own| own.told_of(&pod.template));
@@ -126,7 +137,7 @@ impl Cluster {
         &mut self,
         pod: &PodSpec,
         (pools, market): (&[NodeTemplate], &mut Market),
-        builds: &Builds,
+        facts: Facts<'_>,
         set: &Set,
     ) -> Result<Tried, ModelError> {
         let mut changed = PodSpec {
@@ -134,10 +145,12 @@ impl Cluster {
             nominated_node_name: None,
             ..pod.clone()
         };
+        let today = pools;
         let mut pools = pools.to_vec();
         for change in set {
             change.apply(&mut changed.template);
-            pools.iter_mut().for_each(|pool| change.apply_to_pool(pool));
+            let pools = pools.iter_mut();
+            pools.for_each(|pool| change.apply_to_pool(pool, facts.prefixes));
         }
         let checkpoint = self.checkpoint();
         // Room that is held for the pod is its own.
@@ -149,13 +162,32 @@ impl Cluster {
                 self.uncordon(id);
             }
         }
-        let tried = self.ask(&changed, (&pools, market), builds, set);
+        let delegates = |change: &Change| matches!(change, Change::DelegatePrefixes { .. });
+        if set.iter().any(delegates) {
+            self.delegate_prefixes(facts.prefixes);
+        }
+        let tried = self.ask(&changed, (&pools, market), facts, set);
         self.rollback(checkpoint);
-        tried
+        Ok(match tried? {
+            Tried::Placed(place, changes) => {
+                let on = match &place {
+                    Place::Node(node) => self.delegated(*node, facts.prefixes),
+                    Place::Bought {
+                        pool,
+                        instance_type,
+                        ..
+                    } => facts.prefixes.of_machine(today, pool, instance_type),
+                };
+                let told = changes.into_iter();
+                let told = told.map(|change| change.with_addresses(on.clone()));
+                Tried::Placed(place, told.collect())
+            }
+            refused => refused,
+        })
     }
 
     /// The operating system of a node, if its labels say.
-    pub(crate) fn os_of(&self, node: NodeId) -> Option<&str> {
+    pub fn os_of(&self, node: NodeId) -> Option<&str> {
         let key = self.names().find(label::OS)?;
         Some(self.text(self.at(node).fixed.labels.value(key)?))
     }
@@ -194,10 +226,10 @@ impl Cluster {
         &mut self,
         pod: &PodSpec,
         (pools, market): (&[NodeTemplate], &mut Market),
-        builds: &Builds,
+        facts: Facts<'_>,
         set: &Set,
     ) -> Result<Tried, ModelError> {
-        let asked = Asked::new(pod, builds, self.names_mut());
+        let asked = Asked::new(pod, facts, self.names_mut());
         let mut proposals = BTreeSet::new();
         if !pod.template.scheduling_gates.is_empty() {
             proposals.insert(vec![Change::Ungate {

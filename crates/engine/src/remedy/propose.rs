@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Change;
 use super::change::words;
 use super::demand::{Demand, Demands};
+use super::prefixes::ADDRESSES;
+use super::{Change, Facts};
 use crate::cluster::{Cluster, NodeId};
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -15,7 +16,7 @@ use crate::model::{Operator, PodSpec, PodTemplate, TaintEffect, label};
 use crate::provision::{NodeTemplate, PoolReason};
 use crate::reason::{Conflict, Plugin, Reason, Refusal};
 use crate::schedule::{Answer, Outcome};
-use crate::windows::{Build, Builds};
+use crate::windows::Build;
 
 /// Taints with these beginnings say how a node is, not whom it is for.
 const CONDITIONS: [&str; 3] = [
@@ -25,7 +26,7 @@ const CONDITIONS: [&str; 3] = [
 ];
 
 /// What the VPC resource controller counts for pods.
-const ADDRESSES: &str = "vpc.amazonaws.com/";
+const COUNTED: &str = "vpc.amazonaws.com/";
 
 /// Nodes that lack the same resources, the nearest to letting the pod in first, with what each would take.
 pub(super) type Lacking = Vec<(NodeId, Vec<Change>)>;
@@ -57,8 +58,8 @@ pub(super) fn tolerate(
 
 /// Asking for what is free of a resource. A pod cannot do without cpu or memory, and its Windows addresses are not its own to give up; what it
 /// asks for beside those it may do without.
-pub(super) fn less(resource: &str, requested: i64, free: i64) -> Option<Change> {
-    let is_own = resource.starts_with(ADDRESSES);
+fn less(resource: &str, requested: i64, free: i64) -> Option<Change> {
+    let is_own = resource.starts_with(COUNTED);
     let is_extra = resource.contains('/') || resource.starts_with("hugepages-");
     (free > 0 || is_extra && !is_own).then(|| Change::Request {
         resource: resource.to_owned(),
@@ -77,7 +78,7 @@ fn least(changes: &[Change]) -> (u32, i64) {
 /// A pod that asks, with what is known of its images.
 pub(super) struct Asked<'a> {
     pod: &'a PodSpec,
-    builds: &'a Builds,
+    facts: Facts<'a>,
     images: Vec<Build>,
     os: &'a str,
     /// What it demands of labels.
@@ -122,16 +123,16 @@ pub(super) fn os_of_pool(pool: &NodeTemplate) -> Option<&str> {
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn new(pod: &'a PodSpec, builds: &'a Builds, names: &mut Interner) -> Self {
+    pub(super) fn new(pod: &'a PodSpec, facts: Facts<'a>, names: &mut Interner) -> Self {
         let containers = pod.template.containers.iter();
         let containers = containers.chain(&pod.template.init_containers);
         let images: Vec<_> = containers
-            .filter_map(|container| builds.of_image(&container.image))
+            .filter_map(|container| facts.builds.of_image(&container.image))
             .collect();
         let by_image = if images.is_empty() { LINUX } else { WINDOWS };
         Asked {
             pod,
-            builds,
+            facts,
             os: os_of(&pod.template).unwrap_or(by_image),
             demands: Demands::of(&pod.template, names),
             images,
@@ -248,7 +249,7 @@ impl<'a> Asked<'a> {
         let images = self.images.iter();
         let wrong = images
             .clone()
-            .any(|image| self.builds.check(*image, host).is_err());
+            .any(|image| self.facts.builds.check(*image, host).is_err());
         wrong
             .then(|| images.max().map(ToString::to_string))?
             .map(|newest| Change::Select {
@@ -292,7 +293,7 @@ impl<'a> Asked<'a> {
                 requested,
                 free,
                 ..
-            } => less(cluster.text(resource), requested, free),
+            } => self.about_amount(cluster.text(resource), requested, free),
             Reason::Spread { key, skew, .. } if self.declares_spread(cluster.text(key)) => {
                 Some(Change::RaiseSkew {
                     key: cluster.text(key).to_owned(),
@@ -338,6 +339,14 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// What would take away that there is too little of a resource: asking for less of it, or more addresses for Windows pods.
+    pub(super) fn about_amount(&self, resource: &str, requested: i64, free: i64) -> Option<Change> {
+        if resource == ADDRESSES && self.facts.prefixes.is_known() {
+            return Some(Change::DelegatePrefixes { on: None });
+        }
+        less(resource, requested, free)
+    }
+
     fn declares_spread(&self, key: &str) -> bool {
         let rules = &self.pod.template.topology_spread_constraints;
         rules.iter().any(|rule| rule.topology_key == key)
@@ -362,7 +371,7 @@ impl<'a> Asked<'a> {
             label::ARCH => instead = None,
             label::WINDOWS_BUILD => {
                 let host: Build = instead?.parse().ok()?;
-                let runs = |image: &Build| self.builds.check(*image, host).is_ok();
+                let runs = |image: &Build| self.facts.builds.check(*image, host).is_ok();
                 if !self.images.iter().all(runs) {
                     return None;
                 }

@@ -15,7 +15,7 @@ use mullion_engine::preempt::Preemption;
 use mullion_engine::provision::{
     InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
 };
-use mullion_engine::remedy::Place;
+use mullion_engine::remedy::{Facts, Place, PrefixAddresses};
 use mullion_engine::windows::Builds;
 use mullion_engine::{Checkpoint, Cluster, Decision, Options, Outcome, Profile};
 
@@ -27,6 +27,8 @@ pub(crate) struct Session {
     profiles: Vec<Profile>,
     types: BTreeMap<String, Arc<InstanceType>>,
     pools: Vec<NodeTemplate>,
+    builds: Builds,
+    prefixes: PrefixAddresses,
     checkpoints: Vec<Checkpoint>,
 }
 
@@ -38,6 +40,8 @@ impl Default for Session {
             profiles: Vec::new(),
             types: BTreeMap::new(),
             pools: Vec::new(),
+            builds: Builds::default(),
+            prefixes: PrefixAddresses::default(),
             checkpoints: Vec::new(),
         }
     }
@@ -72,6 +76,7 @@ impl Session {
             "preempt" => self.preempt(&words::pod(&Words::read(rest))),
             "type" => self.instance_type(&Words::read(rest)),
             "pool" => self.pool(&Words::read(rest)),
+            "prefixes" => self.prefixes(rest),
             "plan" => self.plan(rest),
             "without" => self.without(rest),
             "checkpoint" => {
@@ -156,6 +161,16 @@ impl Session {
         said
     }
 
+    /// `prefixes TYPE=N TYPE=N`: the addresses that nodes of the types have with prefix delegation.
+    fn prefixes(&mut self, rest: &str) -> String {
+        let all = rest.split_whitespace().map(|word| {
+            let (kind, count) = word.split_once('=').expect("TYPE=N");
+            (kind.to_owned(), count.parse().expect("a number"))
+        });
+        self.prefixes = all.collect();
+        String::new()
+    }
+
     fn why(&mut self, pod: &PodSpec) -> String {
         let class = self.cluster.pod_class(&pod.template).expect("a valid pod");
         let mut said = String::new();
@@ -177,9 +192,13 @@ impl Session {
     }
 
     fn fix(&mut self, pod: &PodSpec) -> String {
+        let facts = Facts {
+            builds: &self.builds,
+            prefixes: &self.prefixes,
+        };
         let remedies = self
             .cluster
-            .remedies(pod, &self.pools, &Builds::default(), 3)
+            .remedies(pod, &self.pools, facts, 3)
             .expect("valid amounts");
         if remedies.is_empty() {
             return "nothing to change\n".to_owned();

@@ -5,13 +5,14 @@
 use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
     model::{PodSpec, PodTemplate},
-    remedy::{Place, Remedy},
+    remedy::{Facts, Place, Remedy},
     windows::Builds,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::{
+    addresses,
     answer::{self, Asked, Record},
     daemon::{self, Daemon},
     groups::{Group, grouped},
@@ -38,6 +39,9 @@ pub(super) struct Explanation {
     /// What its images run on, where that matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) images: Vec<ImageWord>,
+    /// Why it gets no address as a Windows pod, so that no sandbox is made for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) no_address: Option<String>,
     /// Why the scheduler does not look at it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed_over: Option<String>,
@@ -108,6 +112,7 @@ impl Explanation {
             bound_to: None,
             resize: None,
             images: Vec::new(),
+            no_address: None,
             passed_over: None,
             unserved: None,
             daemon: None,
@@ -147,7 +152,8 @@ impl Explanation {
             && (&self.nominated, self.waits_for_victims)
                 == (&other.nominated, other.waits_for_victims)
             && self.images == other.images
-            && (&self.awaits, &self.buys) == (&other.awaits, &other.buys)
+            && (&self.no_address, &self.awaits, &self.buys)
+                == (&other.no_address, &other.awaits, &other.buys)
             && (&self.pools, &self.changes, &self.gates)
                 == (&other.pools, &other.changes, &other.gates)
     }
@@ -247,6 +253,7 @@ impl<'a> Explainer<'a> {
         if explanation.passed_over.is_some() {
             return Ok(explanation);
         }
+        explanation.no_address = addresses::missing(pod, self.cluster, self.pools.address_settings);
         explanation.unserved = self.unserved(pod);
         if explanation.unserved.is_some() {
             return Ok(explanation);
@@ -419,9 +426,11 @@ impl<'a> Explainer<'a> {
 
     fn changes(&mut self, pod: &PodSpec) -> Result<Vec<ChangeSet>, ModelError> {
         let pools = &self.pools.templates;
-        let remedies = self
-            .cluster
-            .remedies(pod, pools, &Builds::default(), MOST)?;
+        let facts = Facts {
+            builds: &Builds::default(),
+            prefixes: &self.pools.prefixes,
+        };
+        let remedies = self.cluster.remedies(pod, pools, facts, MOST)?;
         let sets = remedies.into_iter();
         Ok(sets
             .map(|remedy| change_set(self.cluster, remedy))

@@ -3,6 +3,7 @@
 //! [`source`] gets the cluster's [`state`] (live or from a file), [`manifest`] reads what does not exist yet, [`template`] says which pods it makes
 //! and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
 
+mod addresses;
 mod answer;
 mod case;
 mod cases;

@@ -19,6 +19,9 @@ pub(super) struct Purchase {
     pub(super) usd_per_hour: f64,
     /// How many of the waiting pods it is for.
     pub(super) pods: usize,
+    /// Why a cheaper type is not bought.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) not_cheaper: Option<String>,
 }
 
 /// One pool's refusal.
@@ -76,6 +79,11 @@ pub(super) fn outlook(
         for pod in &node.pods {
             let purchase = Purchase {
                 pods: node.pods.len(),
+                not_cheaper: pools
+                    .too_small
+                    .get(&node.pool)
+                    .filter(|small| small.price_micro_usd < cheapest.price_micro_usd)
+                    .map(ToString::to_string),
                 ..purchase(&node.pool, &cheapest.name, cheapest.price_micro_usd)
             };
             outlook.buys.insert(pod.clone(), purchase);
@@ -124,5 +132,6 @@ pub(super) fn purchase(pool: &str, instance_type: &str, price_micro_usd: u64) ->
         instance_type: instance_type.to_owned(),
         usd_per_hour: price_micro_usd as f64 / 1e6,
         pods: 1,
+        not_cheaper: None,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Prices and types are the catalogue's; what a live cloud is out of is not known here.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -13,17 +13,19 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    Clock,
+    Clock, WindowsAddresses, catalogue,
     sim::{Config, SimulatedEc2},
 };
 use mullion_controllers::provisioner::{
     in_flight::{expected_node, is_in_flight, prospect},
-    market::Market,
+    market::{LEAST_WINDOWS_MIB, Market},
     overhead, template,
 };
 use mullion_engine::{
+    ip::Settings,
     model::{NodeSpec, PodSpec},
     provision::{InFlightNode, NodeTemplate},
+    remedy::PrefixAddresses,
 };
 
 use super::{answer, state::State};
@@ -43,14 +45,44 @@ pub(super) struct Pools {
     pub(super) unready: Vec<(String, String)>,
     /// The pods that wait for a node, which share what is bought.
     pub(super) waiting: Vec<PodSpec>,
+    /// By pool: the cheapest type that is not bought for Windows because it is too small.
+    pub(super) too_small: BTreeMap<String, TooSmall>,
+    /// What prefix delegation would give Windows nodes, where it is not on.
+    pub(super) prefixes: PrefixAddresses,
+    /// What the ConfigMap of the VPC resource controller says, if it is known.
+    pub(super) address_settings: Option<Settings>,
+}
+
+/// A type that a pool's requirements admit and that it does not buy.
+pub(super) struct TooSmall {
+    pub(super) instance_type: String,
+    pub(super) memory_mib: u64,
+    pub(super) price_micro_usd: u64,
+}
+
+impl fmt::Display for TooSmall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, mib) = (&self.instance_type, self.memory_mib);
+        write!(
+            f,
+            "{kind} has {mib} MiB of memory, and types with less than {LEAST_WINDOWS_MIB} MiB are bought for Windows only where the NodePool's \
+             requirements name instance types, sizes or memory"
+        )
+    }
 }
 
 /// The pools of a state. Those that are not ready, or whose class has no subnets, buy nothing and are left out.
 pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     let pools: Vec<NodePool> = state.kept("NodePool").map_err(Failure::input)?;
     let claims: Vec<NodeClaim> = state.kept("NodeClaim").map_err(Failure::input)?;
+    let addresses = state.windows_addresses();
+    let mut found = Pools {
+        prefixes: prefixes(addresses),
+        address_settings: state.address_settings(),
+        ..Pools::default()
+    };
     if pools.is_empty() && claims.is_empty() {
-        return Ok(Pools::default());
+        return Ok(found);
     }
     let classes: Vec<EC2NodeClass> = state.kept("EC2NodeClass").map_err(Failure::input)?;
     let daemons: Vec<DaemonSet> = state.kept("DaemonSet").map_err(Failure::input)?;
@@ -64,7 +96,6 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
         Config::new("why", &region, version),
         Clock::starting_at(Timestamp::UNIX_EPOCH),
     );
-    let addresses = state.windows_addresses();
     let mut markets = BTreeMap::new();
     for class in &classes {
         if let Ok(market) = Market::open(class, version, addresses, &cloud).await {
@@ -73,7 +104,6 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
             markets.insert(class.name_any(), (market, for_sale));
         }
     }
-    let mut found = Pools::default();
     for pool in &pools {
         let name = pool.name_any();
         let class = &pool.spec.template.spec.node_class_ref.name;
@@ -91,6 +121,19 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
                 continue;
             }
         };
+        let requirements = &pool.spec.template.spec.requirements;
+        if let Some(small) = market.too_small(requirements).into_iter().next() {
+            let small = TooSmall {
+                instance_type: small.name.to_string(),
+                memory_mib: small.memory_mib,
+                price_micro_usd: small.windows_price.map_or(u64::MAX, |price| price.0),
+            };
+            if market.machines(requirements).is_empty() {
+                found.unready.push((name, small.to_string()));
+                continue;
+            }
+            found.too_small.insert(name.clone(), small);
+        }
         let own = |claim: &&NodeClaim| claim.labels().get(labels::NODEPOOL) == Some(&name);
         let own = claims.iter().filter(own);
         found.templates.push(NodeTemplate {
@@ -125,6 +168,19 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     };
     found.waiting = state.pods.iter().filter(waits).cloned().collect();
     Ok(found)
+}
+
+/// What prefix delegation would give each type, if pods get addresses one by one now.
+fn prefixes(now: WindowsAddresses) -> PrefixAddresses {
+    let types = catalogue::all().iter();
+    let types =
+        types.filter(|kind| now == WindowsAddresses::Single && kind.windows_prefix_delegation);
+    types
+        .map(|kind| {
+            let addresses = WindowsAddresses::Prefixes.on(kind);
+            (kind.name.to_string(), addresses as i64)
+        })
+        .collect()
 }
 
 /// Why a pool that exists does not buy.

@@ -30,6 +30,18 @@ pub(super) fn text(
     for image in &explanation.images {
         page.paragraph(&format!("{}.", image.text()));
     }
+    if let Some(why) = &explanation.no_address {
+        page.paragraph(&format!(
+            "It gets no address, so that no sandbox is made for it: {why}."
+        ));
+    }
+    if let Some(why) = explanation
+        .buys
+        .as_ref()
+        .and_then(|own| own.not_cheaper.as_ref())
+    {
+        page.dimmed(&format!("Nothing cheaper: {why}."));
+    }
     if !like_it.is_empty() {
         let names: Vec<_> = like_it.iter().map(|other| other.pod.clone()).collect();
         page.dimmed(&format!("So for {}.", some_of(&names)));

@@ -1,5 +1,6 @@
 //! `mullion why`: of many cases at once, of a file, and of a running cluster.
 
+mod addresses;
 mod manifest;
 mod remedies;
 mod told;

@@ -1,0 +1,130 @@
+//! Prefix delegation: more addresses for pods on the same Windows nodes.
+//!
+//! A node keeps the single addresses it has while it lives, so the switch helps nodes that are bought after it: an existing node has to be
+//! replaced. What is tried on the model is the node with the addresses that its successor would have.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Change;
+use crate::cluster::{Cluster, NodeId};
+use crate::model::{Quantity, label};
+use crate::provision::NodeTemplate;
+
+/// The resource that counts addresses of Windows pods.
+pub(super) const ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
+
+/// How many addresses nodes of each instance type have for Windows pods with prefix delegation. It is empty where prefix delegation is on
+/// already, where it would not help, or where nothing is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrefixAddresses {
+    by_type: BTreeMap<String, i64>,
+}
+
+impl FromIterator<(String, i64)> for PrefixAddresses {
+    fn from_iter<I: IntoIterator<Item = (String, i64)>>(all: I) -> Self {
+        PrefixAddresses {
+            by_type: all.into_iter().collect(),
+        }
+    }
+}
+
+/// What prefix delegation changes about one machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Delegated {
+    /// The node that has to be replaced, where one is there.
+    pub node: Option<String>,
+    /// Instance type.
+    pub instance_type: String,
+    /// Addresses for pods before.
+    pub from: i64,
+    /// Addresses for pods after.
+    pub to: i64,
+}
+
+impl PrefixAddresses {
+    /// Whether prefix delegation may be proposed at all.
+    pub(super) fn is_known(&self) -> bool {
+        !self.by_type.is_empty()
+    }
+
+    pub(super) fn of(&self, instance_type: &str) -> Option<i64> {
+        self.by_type.get(instance_type).copied()
+    }
+
+    /// Gives the types that a pool may buy the addresses that they have with prefixes.
+    pub(super) fn apply_to_pool(&self, template: &mut NodeTemplate) {
+        let types = template.instance_types.iter_mut();
+        for kind in types.chain(&mut template.for_sale) {
+            let more = self.of(&kind.name).map(Quantity::from_units);
+            let now = kind.allocatable.get(ADDRESSES);
+            if let (Some(more), Some(now)) = (more, now)
+                && more > *now
+            {
+                let kind = Arc::make_mut(kind);
+                for amounts in [&mut kind.allocatable, &mut kind.capacity] {
+                    amounts.insert(ADDRESSES.to_owned(), more);
+                }
+            }
+        }
+    }
+
+    /// Says what prefix delegation does for a machine that a pool would buy; `pools` are as they are today.
+    pub(super) fn of_machine(
+        &self,
+        pools: &[NodeTemplate],
+        pool: &str,
+        machine: &str,
+    ) -> Option<Delegated> {
+        let template = pools.iter().find(|template| template.pool == pool)?;
+        let types = template.instance_types.iter().chain(&template.for_sale);
+        let kind = types.into_iter().find(|kind| kind.name == machine)?;
+        Some(Delegated {
+            node: None,
+            instance_type: machine.to_owned(),
+            from: kind.allocatable.get(ADDRESSES)?.value(),
+            to: self.of(machine)?,
+        })
+    }
+}
+
+impl Cluster {
+    /// Gives every Windows node the addresses that its successor would have with prefix delegation, until the open checkpoint is rolled back.
+    pub(super) fn delegate_prefixes(&mut self, prefixes: &PrefixAddresses) {
+        let nodes: Vec<NodeId> = self.nodes().collect();
+        for node in nodes {
+            if let Some(Delegated { from, to, .. }) = self.delegated(node, prefixes)
+                && to > from
+            {
+                self.offer(node, ADDRESSES, to);
+            }
+        }
+    }
+
+    /// Says what prefix delegation does for the successor of a node that has addresses for pods.
+    pub(super) fn delegated(&self, node: NodeId, prefixes: &PrefixAddresses) -> Option<Delegated> {
+        let fixed = &self.at(node).fixed;
+        let kind = self.names().find(label::INSTANCE_TYPE)?;
+        let kind = self.text(fixed.labels.value(kind)?);
+        let addresses = self.names().find(ADDRESSES)?;
+        if !fixed.allocatable.knows(addresses) {
+            return None;
+        }
+        Some(Delegated {
+            node: Some(self.node_name(node).to_owned()),
+            instance_type: kind.to_owned(),
+            from: fixed.allocatable.amount(addresses),
+            to: prefixes.of(kind)?,
+        })
+    }
+}
+
+impl Change {
+    /// The change with what is known once a machine is chosen: how many addresses it has before and after.
+    pub(super) fn with_addresses(self, delegated: Option<Delegated>) -> Change {
+        match self {
+            Change::DelegatePrefixes { .. } => Change::DelegatePrefixes { on: delegated },
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Whether a Windows pod gets an address, and which switch keeps it from one.
+
+use mullion_api::labels;
+use mullion_engine::{Cluster, ip::Settings, model::PodSpec};
+
+/// Returns why a Windows pod gets no address, as far as the ConfigMap and the pod's requests say; `settings` is what the ConfigMap says, if it
+/// is known.
+pub(super) fn missing(
+    pod: &PodSpec,
+    cluster: &Cluster,
+    settings: Option<Settings>,
+) -> Option<String> {
+    let settings = settings?;
+    if pod.template.host_network || !is_windows(pod, cluster) {
+        return None;
+    }
+    let containers = pod.template.containers.iter();
+    let mut requests = containers.map(|container| &container.resources.requests);
+    let asks = requests.any(|own| own.contains_key(labels::PRIVATE_IPV4));
+    match (settings.windows_ipam, asks) {
+        (false, _) => Some(
+            "the ConfigMap kube-system/amazon-vpc-cni does not say enable-windows-ipam: \"true\". Set it and create the pod anew"
+                .to_owned(),
+        ),
+        (true, false) => Some(format!(
+            "it requests no {}. Pods that are created while the ConfigMap kube-system/amazon-vpc-cni says enable-windows-ipam: \"true\" \
+             do: create it anew",
+            labels::PRIVATE_IPV4
+        )),
+        (true, true) => None,
+    }
+}
+
+/// Whether the pod runs on Windows, by its node or by what it says itself.
+fn is_windows(pod: &PodSpec, cluster: &Cluster) -> bool {
+    let node = pod.node_name.as_deref().and_then(|node| cluster.node(node));
+    let by_node = node.and_then(|node| cluster.os_of(node));
+    let by_selector = pod.template.node_selector.get(labels::OS);
+    let own = by_selector.or(pod.template.os.as_ref());
+    by_node.or(own.map(String::as_str)) == Some(labels::OS_WINDOWS)
+}
