@@ -104,6 +104,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         exhausted: Vec::new(),
         subnet_bits: None,
         address_faults: Default::default(),
+        node_profiles: Default::default(),
         images: Default::default(),
         registries: Default::default(),
         pod_os_counts: true,

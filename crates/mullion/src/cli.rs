@@ -341,6 +341,10 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "FAULTS", value_parser = address_faults)]
     pub(crate) address_faults: Option<AddressFaults>,
 
+    /// How long your own nodes take to boot, in place of typical figures (docs/simulation.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) node_profiles: Option<PathBuf>,
+
     /// What is known of your own images: platform, Windows build and size, in front of the built-in table (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
     pub(crate) images: Option<PathBuf>,

@@ -5,11 +5,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mullion_api::ami::Os;
 use mullion_engine::ip::Kind;
 use tokio::time::sleep;
 
-use super::{Inner, Random, interface::Interface};
+use super::{Inner, Random, boot::Boot, interface::Interface};
 use crate::{Instance, InstanceId, InstanceState};
 
 /// The call that buys an instance.
@@ -24,25 +23,24 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Typical figures, up to a tenth longer: a Linux node registers after about 45 s, a Windows node
-    /// after about 5 min.
-    pub(super) fn of(os: Os, random: &mut Random) -> Self {
-        let (pending, boot, shutdown) = match os {
-            Os::Linux => (6_000, 38_000, 8_000),
-            Os::Windows => (12_000, 280_000, 25_000),
+    /// What nodes of an image take, up to a tenth longer.
+    pub(super) fn of(typical: Boot, random: &mut Random) -> Self {
+        let mut about = |time: Duration| {
+            let ms = time.as_millis() as u64;
+            Duration::from_millis(ms + random.below(ms / 10))
         };
-        let mut about = |ms: u64| Duration::from_millis(ms + random.below(ms / 10));
         Self {
-            pending: about(pending),
-            boot: about(boot),
-            shutdown: about(shutdown),
+            pending: about(typical.pending),
+            boot: about(typical.boot),
+            shutdown: about(typical.shutdown),
         }
     }
 }
 
 /// Walks an instance of an earlier process on to where it was going.
 pub(super) fn go_on(inner: &Arc<Inner>, instance: &Instance) {
-    let steps = Steps::of(instance.os(), &mut inner.state().random);
+    let typical = inner.config.node_profiles.of(instance.image.family);
+    let steps = Steps::of(typical, &mut inner.state().random);
     let now = inner.clock.now();
     match instance.state {
         InstanceState::Pending | InstanceState::Running if !instance.booted => {

@@ -8,6 +8,7 @@
 
 mod address_faults;
 mod addresses;
+mod boot;
 mod fault;
 mod fleet;
 mod interface;
@@ -34,6 +35,7 @@ use mullion_engine::ip::Kind;
 use tokio::sync::watch;
 
 pub use address_faults::{AddressFaults, ParseFaultsError};
+pub use boot::{Boot, Images, NodeProfile, NodeProfiles};
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
 pub use ledger::{Ledger, LedgerError, Saved};
@@ -68,6 +70,8 @@ pub struct Config {
     pub subnet_bits: Option<u8>,
     /// What goes wrong with calls about addresses.
     pub address_faults: AddressFaults,
+    /// How long nodes take to boot, where that is known better.
+    pub node_profiles: NodeProfiles,
 }
 
 /// The smallest subnet that AWS has: a /28.
@@ -92,6 +96,7 @@ impl Config {
             seed: 0,
             subnet_bits: None,
             address_faults: AddressFaults::default(),
+            node_profiles: NodeProfiles::default(),
         }
     }
 

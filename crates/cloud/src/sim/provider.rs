@@ -93,9 +93,9 @@ impl CloudProvider for SimulatedEc2 {
                         refused: Vec::new(),
                     });
                 }
-                let os = request.template.family.os();
+                let typical = self.inner.config.node_profiles.of(request.template.family);
                 let (instance, refused) = self.place(&mut state, &request)?;
-                let steps = life::Steps::of(os, &mut state.random);
+                let steps = life::Steps::of(typical, &mut state.random);
                 let (instance, revision) = state.fleet.insert(request.client_token, instance);
                 state.save(&instance.id);
                 self.inner.changed.send_replace(revision);
@@ -162,8 +162,8 @@ impl CloudProvider for SimulatedEc2 {
                     InstanceState::ShuttingDown => return Ok(()),
                     InstanceState::Pending | InstanceState::Running => {}
                 }
-                let os = instance.os();
-                life::Steps::of(os, &mut state.random)
+                let typical = self.inner.config.node_profiles.of(instance.image.family);
+                life::Steps::of(typical, &mut state.random)
             };
             self.inner.update(&id, |instance| {
                 instance.state = InstanceState::ShuttingDown;

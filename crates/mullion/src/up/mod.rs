@@ -12,6 +12,7 @@ mod inert_fields;
 mod karpenter;
 mod logs;
 mod metrics;
+mod node_profiles;
 pub(crate) mod nodes;
 pub(crate) mod plan;
 mod pod_rules;

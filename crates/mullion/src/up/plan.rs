@@ -15,15 +15,15 @@ use mullion_apiserver::store::Notes;
 use mullion_cloud::{
     LaunchRequest, Speed, catalogue, node_group,
     sim::{
-        self, AddressFaults, CapacityPattern, ParsePatternError, SMALLEST_SUBNET, SimulatedEc2,
-        largest_subnet,
+        self, AddressFaults, CapacityPattern, NodeProfiles, ParsePatternError, SMALLEST_SUBNET,
+        SimulatedEc2, largest_subnet,
     },
 };
 use mullion_controllers::scheduler;
 use mullion_engine::images::ImageTable;
 use tokio::net::TcpListener;
 
-use super::{images, scheduler_config};
+use super::{images, node_profiles, scheduler_config};
 use crate::{
     cli::UpArgs,
     clusters::{Chosen, keep},
@@ -92,6 +92,8 @@ pub(crate) struct Plan {
     pub(crate) subnet_bits: Option<u8>,
     /// What goes wrong with calls about pod addresses.
     pub(crate) address_faults: AddressFaults,
+    /// How long nodes take to boot, where that is known better.
+    pub(crate) node_profiles: NodeProfiles,
     /// What is known about container images.
     pub(crate) images: Arc<ImageTable>,
     /// Which registries are asked about images.
@@ -178,6 +180,7 @@ impl Plan {
             speed: args.speed,
             subnet_bits: args.subnet_size,
             address_faults: args.address_faults.unwrap_or_default(),
+            node_profiles: node_profiles::read(args.node_profiles.as_deref())?,
             images: Arc::new(images::table(args.images.as_deref())?),
             registries: args.registries.unwrap_or_default(),
             pod_os_counts: !args.ignore_pod_os,
@@ -256,6 +259,7 @@ impl Plan {
             speed: self.speed,
             subnet_bits: self.subnet_bits,
             address_faults: self.address_faults.clone(),
+            node_profiles: self.node_profiles.clone(),
             ..sim::Config::for_cluster(&self.spec)
         };
         self.check_subnets(config.zone_count())?;
@@ -306,6 +310,7 @@ fn only_one_reads_stdin(args: &UpArgs) -> Result<(), Failure> {
     let files = [
         ("--config", &args.config),
         ("--images", &args.images),
+        ("--node-profiles", &args.node_profiles),
         ("--scheduler-config", &args.scheduler_config),
     ];
     let reads = files.iter().filter_map(|(flag, file)| {

@@ -1,0 +1,150 @@
+//! How long nodes of an image take to boot and to shut down, and what of it a user knows better.
+//!
+//! Invariant: a profile names what it changes; everything else keeps the typical figures of [`Boot::of`].
+
+use std::time::Duration;
+
+use mullion_api::ami::{AmiFamily, Os, WindowsEdition};
+
+/// What a reboot of Windows takes; joining a domain takes two (EKS best practices: domain-joined gMSA).
+const REBOOT: Duration = Duration::from_secs(60);
+const REBOOTS_OF_A_JOIN: u32 = 2;
+/// Per cent of the boot time that are left with EC2 Fast Launch, which saves up to 65 per cent of it.
+const LEFT_BY_FAST_LAUNCH: u32 = 35;
+
+/// Steps of an instance's life at speed 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boot {
+    /// From the purchase to `running`.
+    pub pending: Duration,
+    /// From `running` to the kubelet's first word.
+    pub boot: Duration,
+    /// From the order to stop to `terminated`.
+    pub shutdown: Duration,
+}
+
+impl Boot {
+    /// Returns the typical figures: a Linux node registers after about 45 s, a Windows Server Core node after about 5 min, and one with a
+    /// desktop a minute later.
+    pub fn of(family: AmiFamily) -> Self {
+        let (pending, boot, shutdown) = match family {
+            AmiFamily::Windows(_, WindowsEdition::Core) => (12, 280, 25),
+            AmiFamily::Windows(_, WindowsEdition::Full) => (12, 340, 25),
+            _ => (6, 38, 8),
+        };
+        let [pending, boot, shutdown] = [pending, boot, shutdown].map(Duration::from_secs);
+        Self {
+            pending,
+            boot,
+            shutdown,
+        }
+    }
+}
+
+/// Which images a profile is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Images {
+    /// All of an operating system.
+    Of(Os),
+    /// Those of one family.
+    Family(AmiFamily),
+}
+
+/// What a user knows of the nodes of some images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeProfile {
+    /// Which images.
+    pub images: Images,
+    /// From `running` to the kubelet's first word, at speed 1.
+    pub boot: Option<Duration>,
+    /// From the order to stop to `terminated`, at speed 1.
+    pub shutdown: Option<Duration>,
+    /// Whether EC2 Fast Launch prepares the images, as it can only images of one's own.
+    pub fast_launch: bool,
+    /// Whether nodes join a domain while they boot.
+    pub domain_join: bool,
+}
+
+/// What is known of nodes; the first profile that is about an image counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeProfiles(pub Vec<NodeProfile>);
+
+impl NodeProfiles {
+    /// Returns how long nodes of a family take.
+    pub fn of(&self, family: AmiFamily) -> Boot {
+        let is_about = |profile: &&NodeProfile| match profile.images {
+            Images::Of(os) => os == family.os(),
+            Images::Family(own) => own == family,
+        };
+        let mut boot = Boot::of(family);
+        let Some(profile) = self.0.iter().find(is_about) else {
+            return boot;
+        };
+        boot.boot = profile.boot.unwrap_or(boot.boot);
+        boot.shutdown = profile.shutdown.unwrap_or(boot.shutdown);
+        if profile.fast_launch {
+            boot.boot = boot.boot * LEFT_BY_FAST_LAUNCH / 100;
+        }
+        if profile.domain_join {
+            boot.boot += REBOOT * REBOOTS_OF_A_JOIN;
+        }
+        boot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_api::ami::WindowsRelease;
+
+    use super::*;
+
+    const CORE: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
+    const FULL: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Full);
+
+    fn profile(images: Images) -> NodeProfile {
+        NodeProfile {
+            images,
+            boot: None,
+            shutdown: None,
+            fast_launch: false,
+            domain_join: false,
+        }
+    }
+
+    #[test]
+    fn a_desktop_a_domain_and_fast_launch_change_the_boot_time_of_windows() {
+        let seconds =
+            |profile: NodeProfile, family| NodeProfiles(vec![profile]).of(family).boot.as_secs();
+        let windows = || profile(Images::Of(Os::Windows));
+        assert_eq!(seconds(windows(), CORE), 280);
+        assert_eq!(seconds(windows(), FULL), 340);
+        let joins = NodeProfile {
+            domain_join: true,
+            ..windows()
+        };
+        assert_eq!(seconds(joins.clone(), CORE), 280 + 120);
+        let fast = NodeProfile {
+            fast_launch: true,
+            ..joins
+        };
+        assert_eq!(seconds(fast.clone(), CORE), 98 + 120);
+        assert_eq!(seconds(fast, AmiFamily::AmazonLinux2023), 38);
+    }
+
+    #[test]
+    fn the_first_profile_about_an_image_counts() {
+        let known = NodeProfile {
+            boot: Some(Duration::from_secs(90)),
+            shutdown: Some(Duration::from_secs(5)),
+            ..profile(Images::Family(FULL))
+        };
+        let other = NodeProfile {
+            boot: Some(Duration::from_secs(200)),
+            ..profile(Images::Of(Os::Windows))
+        };
+        let profiles = NodeProfiles(vec![known, other]);
+        assert_eq!(profiles.of(FULL).boot.as_secs(), 90);
+        assert_eq!(profiles.of(FULL).shutdown.as_secs(), 5);
+        assert_eq!(profiles.of(CORE).boot.as_secs(), 200);
+    }
+}

@@ -1,0 +1,118 @@
+//! `--node-profiles FILE`: what a user knows of how long their own nodes take to boot.
+
+use std::{path::Path, time::Duration};
+
+use mullion_api::ami::{AmiFamily, Os};
+use mullion_cloud::sim::{Images, NodeProfile, NodeProfiles};
+use serde::Deserialize;
+
+use crate::{
+    failure::{Failure, first_line},
+    input,
+};
+
+const HINT: &str =
+    "nodes: [{images: WindowsServer2022FullContainer, bootSeconds: 240, fastLaunch: true}]";
+/// No node takes longer: a day.
+const LONGEST_S: u64 = 86_400;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    nodes: Vec<Row>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Row {
+    images: String,
+    boot_seconds: Option<u64>,
+    shutdown_seconds: Option<u64>,
+    #[serde(default)]
+    fast_launch: bool,
+    #[serde(default)]
+    domain_join: bool,
+}
+
+/// Reads the file, if there is one.
+pub(super) fn read(file: Option<&Path>) -> Result<NodeProfiles, Failure> {
+    let Some(path) = file else {
+        return Ok(NodeProfiles::default());
+    };
+    let text = input::text_of(path).map_err(|failure| failure.hint(HINT))?;
+    parse(&text).map_err(|why| Failure::input(format!("{}: {why}", input::named(path))).hint(HINT))
+}
+
+fn parse(text: &str) -> Result<NodeProfiles, String> {
+    let file: File = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
+    let rows = file.nodes.into_iter().enumerate();
+    let profiles = rows.map(|(index, row)| profile(row, index));
+    profiles.collect::<Result<_, _>>().map(NodeProfiles)
+}
+
+fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
+    let at = |field: &str| format!("nodes[{index}].{field}");
+    let images = match row.images.as_str() {
+        "linux" => Images::Of(Os::Linux),
+        "windows" => Images::Of(Os::Windows),
+        name => name.parse().map(Images::Family).map_err(|_| {
+            format!(
+                "{}: {name:?} is neither linux nor windows nor an amiFamily such as WindowsServer2022CoreContainer",
+                at("images")
+            )
+        })?,
+    };
+    let os = match images {
+        Images::Of(os) => os,
+        Images::Family(family) => AmiFamily::os(family),
+    };
+    for (field, is_set) in [
+        ("fastLaunch", row.fast_launch),
+        ("domainJoin", row.domain_join),
+    ] {
+        if is_set && os == Os::Linux {
+            return Err(format!("{}: only Windows nodes have it", at(field)));
+        }
+    }
+    let time = |field: &str, seconds: Option<u64>| match seconds {
+        Some(seconds) if seconds > LONGEST_S => Err(format!(
+            "{}: {seconds} is more than a day of {LONGEST_S} seconds",
+            at(field)
+        )),
+        seconds => Ok(seconds.map(Duration::from_secs)),
+    };
+    Ok(NodeProfile {
+        images,
+        boot: time("bootSeconds", row.boot_seconds)?,
+        shutdown: time("shutdownSeconds", row.shutdown_seconds)?,
+        fast_launch: row.fast_launch,
+        domain_join: row.domain_join,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_are_read_and_wrong_ones_named() {
+        let read = parse(
+            "nodes: [{images: WindowsServer2022FullContainer, bootSeconds: 240, fastLaunch: true}, {images: windows, domainJoin: true}]",
+        );
+        assert_eq!(read.expect("profiles").0.len(), 2);
+        let wrong = |text: &str| parse(text).expect_err("it is wrong");
+        assert_eq!(
+            wrong("nodes: [{images: Solaris}]"),
+            "nodes[0].images: \"Solaris\" is neither linux nor windows nor an amiFamily such as WindowsServer2022CoreContainer"
+        );
+        assert_eq!(
+            wrong("nodes: [{images: linux, fastLaunch: true}]"),
+            "nodes[0].fastLaunch: only Windows nodes have it"
+        );
+        assert_eq!(
+            wrong("nodes: [{images: windows, bootSeconds: 100000}]"),
+            "nodes[0].bootSeconds: 100000 is more than a day of 86400 seconds"
+        );
+        assert!(wrong("nodes: [{images: windows, boot: 1}]").contains("boot"));
+    }
+}
