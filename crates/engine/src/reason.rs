@@ -42,6 +42,8 @@ pub enum Plugin {
     InterPodAffinity,
     /// Images that are there already.
     ImageLocality,
+    /// How long images would take to be pulled; ours, and off by default.
+    PullTime,
     /// Dynamic resource allocation.
     DynamicResources,
     /// What the node's kubelet declares.
@@ -78,6 +80,7 @@ impl Plugin {
             Plugin::PodTopologySpread => "PodTopologySpread",
             Plugin::InterPodAffinity => "InterPodAffinity",
             Plugin::ImageLocality => "ImageLocality",
+            Plugin::PullTime => "PullTime",
             Plugin::DynamicResources => "DynamicResources",
             Plugin::NodeDeclaredFeatures => "NodeDeclaredFeatures",
             Plugin::DefaultPreemption => "DefaultPreemption",

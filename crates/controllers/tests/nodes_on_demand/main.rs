@@ -1,6 +1,7 @@
 //! Nodes on demand, whole clusters at a time: API server, scheduler, workloads, provisioner, simulated EC2 and kubelets
 //! under paused time.
 
+mod addresses;
 mod blog;
 mod failures;
 mod removal;

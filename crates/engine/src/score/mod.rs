@@ -11,6 +11,7 @@ pub(crate) mod least_allocated;
 pub(crate) mod node_affinity;
 pub(crate) mod node_resources_fit;
 pub(crate) mod pod_topology_spread;
+pub(crate) mod pull_time;
 pub(crate) mod resource_allocation;
 pub(crate) mod taint_toleration;
 
@@ -88,6 +89,9 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     column(Plugin::ImageLocality, &|| {
         raw(&|id| image_locality::raw(pod, cluster, cluster.at(id)))
     });
+    column(Plugin::PullTime, &|| {
+        raw(&|id| pull_time::raw(pod, cluster, cluster.at(id)))
+    });
     columns
 }
 
@@ -111,7 +115,12 @@ pub(crate) fn of_load(question: &Question<'_>, node: &Node) -> i64 {
     let images = weighed(Plugin::ImageLocality, &|| {
         image_locality::raw(pod, question.cluster, node)
     });
-    fit.saturating_add(balanced).saturating_add(images)
+    let pull = weighed(Plugin::PullTime, &|| {
+        pull_time::raw(pod, question.cluster, node)
+    });
+    fit.saturating_add(balanced)
+        .saturating_add(images)
+        .saturating_add(pull)
 }
 
 /// The part of a node's total that its static verdict decides, given the largest raw scores of all feasible nodes.

@@ -37,6 +37,9 @@ const KNOWN: [(&str, Option<Plugin>); 20] = [
     ("NodeDeclaredFeatures", Some(Plugin::NodeDeclaredFeatures)),
 ];
 
+/// Ours, which a profile has only if its file names it.
+const OPTIONAL: (&str, Plugin) = ("PullTime", Plugin::PullTime);
+
 /// Plugins that were there once.
 const GONE: [&str; 4] = [
     "AzureDiskLimits",
@@ -141,6 +144,9 @@ impl PluginSet {
 }
 
 fn known(name: &str) -> Option<Option<Plugin>> {
+    if name == OPTIONAL.0 {
+        return Some(Some(OPTIONAL.1));
+    }
     let found = KNOWN.iter().find(|(own, _)| *own == name);
     found.map(|(_, plugin)| *plugin)
 }
@@ -249,7 +255,8 @@ impl Plugins {
             post_filters,
         );
         profile.post_filters = names(post_filters);
-        let scores = Profile::SCORES.map(|(plugin, _)| plugin);
+        let scores = Profile::SCORES.iter().map(|(plugin, _)| *plugin);
+        let scores: Vec<_> = scores.chain([OPTIONAL.1]).collect();
         let weights = resolve("score", "ScorePlugin", &self.score, &scores);
         // No weight told is a weight of 1.
         profile.scores = weights

@@ -127,6 +127,17 @@ fn multi_point_turns_plugins_on_and_off_everywhere_and_points_have_the_last_word
 }
 
 #[test]
+fn pull_time_scores_only_where_a_file_names_it() {
+    assert!(!plugins(json!({})).scores.contains_key(&Plugin::PullTime));
+    for place in ["score", "multiPoint"] {
+        let on = plugins(json!({place: {"enabled": [{"name": "PullTime", "weight": 3}]}}));
+        assert_eq!(on.scores[&Plugin::PullTime], 3, "{place}");
+        assert_eq!(on.scores[&Plugin::ImageLocality], 1, "{place}");
+        assert!(!on.filters.contains(&Plugin::PullTime));
+    }
+}
+
+#[test]
 fn filters_are_asked_in_the_order_in_which_they_are_told() {
     let told_again = plugins(json!({
         "filter": {"enabled": [{"name": "NodeResourcesFit"}, {"name": "NodePorts"}]},
