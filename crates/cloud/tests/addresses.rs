@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -12,7 +13,7 @@ use mullion_api::{
 use mullion_cloud::{
     AddressError, Addresses, CapacityType, Clock, CloudError, CloudProvider, InstanceId,
     InterfaceFacts, InterfaceId, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
-    sim::{Config, SimulatedEc2},
+    sim::{Config, Ledger, Saved, SimulatedEc2},
 };
 use mullion_engine::ip::{Cidr, Failure, Kind};
 
@@ -38,13 +39,9 @@ fn ec2_with(edit: impl FnOnce(&mut Config)) -> SimulatedEc2 {
     ec2
 }
 
-/// Launches a Windows node in zone a.
-async fn launch(
-    ec2: &SimulatedEc2,
-    instance_type: &str,
-    token: &str,
-) -> Result<InstanceId, CloudError> {
-    let launch = ec2.launch(LaunchRequest {
+/// An order for a Windows node in zone a.
+fn order(instance_type: &str, token: &str) -> LaunchRequest {
+    LaunchRequest {
         client_token: token.into(),
         options: vec![LaunchOption {
             instance_type: instance_type.into(),
@@ -55,8 +52,17 @@ async fn launch(
         template: NodeTemplate::new(WINDOWS, version()),
         registration: Registration::default(),
         tags: BTreeMap::new(),
-    });
-    Ok(launch.await?.instance.id.clone())
+    }
+}
+
+/// Launches a Windows node in zone a.
+async fn launch(
+    ec2: &SimulatedEc2,
+    instance_type: &str,
+    token: &str,
+) -> Result<InstanceId, CloudError> {
+    let launch = ec2.launch(order(instance_type, token)).await?;
+    Ok(launch.instance.id.clone())
 }
 
 async fn node(ec2: &SimulatedEc2, instance_type: &str, token: &str) -> InterfaceFacts {
@@ -355,4 +361,56 @@ async fn an_assignment_may_get_fewer_than_it_asked_for() {
     }
     let listing = Addresses::list(&ec2, &facts.id).await.unwrap();
     assert!(listing.addresses.len() < 4 && listing.prefixes.len() < 4);
+}
+
+/// A ledger in memory.
+#[derive(Debug, Default)]
+struct Book(Mutex<Saved>);
+
+impl Ledger for Book {
+    fn put(&self, key: &str, value: Option<Vec<u8>>) {
+        let mut saved = self.0.lock().unwrap();
+        match value {
+            Some(value) => saved.insert(key.into(), value),
+            None => saved.remove(key),
+        };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_process_finds_every_block_on_its_interface_and_gives_none_of_them_again() {
+    let book = Arc::<Book>::default();
+    let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+    let resume = || {
+        let config = Config {
+            speed: Speed::INSTANT,
+            subnet_bits: Some(26),
+            ..Config::new("demo", "us-west-2", version())
+        };
+        let saved = book.0.lock().unwrap().clone();
+        SimulatedEc2::resume(config, clock.clone(), book.clone(), &saved).unwrap()
+    };
+    let ec2 = resume();
+    // A node of a node group was there before the simulation began.
+    let provided = ec2.provide(order("m5.large", "group/w/0")).unwrap();
+    let facts = ec2.interface_of(&provided.id).await.unwrap();
+    assert_eq!(facts.primary, provided.private_ip);
+    let prefixes = ec2.assign(&facts.id, Kind::Prefix, 1).await.unwrap();
+    let addresses = ec2.assign(&facts.id, Kind::Address, 3).await.unwrap();
+    let left = ec2.subnet(&facts.subnet).await.unwrap();
+    drop(ec2);
+
+    let ec2 = resume();
+    let listing = Addresses::list(&ec2, &facts.id).await.unwrap();
+    assert_eq!(listing.prefixes, prefixes);
+    assert_eq!(listing.addresses, addresses);
+    assert_eq!(ec2.subnet(&facts.subnet).await.unwrap(), left);
+    let other = node(&ec2, "m5.4xlarge", "b").await;
+    let more = ec2.assign(&other.id, Kind::Address, 20).await.unwrap();
+    let taken = |block: &Cidr| prefixes[0].ip.to_bits() / 16 == block.ip.to_bits() / 16;
+    assert!(
+        !more
+            .iter()
+            .any(|block| addresses.contains(block) || taken(block))
+    );
 }

@@ -226,9 +226,12 @@ impl Plan {
     /// Takes the size of subnets that a kept cluster was made with; its addresses are in them.
     fn keep_subnet_size(&mut self, kept: Option<u8>) -> Result<(), Failure> {
         if let Some(bits) = self.subnet_bits.filter(|bits| kept != Some(*bits)) {
-            let was = kept.map_or("the default".to_owned(), |kept| format!("/{kept}"));
+            let was = match kept {
+                Some(kept) => format!("with --subnet-size /{kept}"),
+                None => "without --subnet-size".to_owned(),
+            };
             return Err(Failure::input(format!(
-                "cluster {} was made with --subnet-size {was}, not /{bits}: nodes and pods have addresses in its subnets",
+                "cluster {} was made {was}, and its nodes and pods have addresses in those subnets: /{bits} cannot be had now",
                 self.name
             ))
             .hint("leave --subnet-size out to go on with it, or start anew with --fresh"));
@@ -473,6 +476,31 @@ pub(crate) fn group(name: &str, instance_type: &str, nodes: u32) -> NodeGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kept_cluster_keeps_the_size_of_its_subnets() {
+        let with = |flag: &[&str], kept: Option<u8>| {
+            let args = [&["mullion", "up"], flag].concat();
+            let cli = <crate::cli::Cli as clap::Parser>::try_parse_from(args).expect("flags");
+            let crate::cli::Command::Up(args) = cli.command else {
+                panic!("it is up");
+            };
+            let mut plan = Plan::from_args(args).expect("a plan");
+            plan.keep_subnet_size(kept).map(|()| plan.subnet_bits)
+        };
+        assert_eq!(with(&[], Some(24)).expect("it goes on"), Some(24));
+        assert_eq!(
+            with(&["--subnet-size", "24"], Some(24)).expect("it goes on"),
+            Some(24)
+        );
+        let refused = with(&["--subnet-size", "/24"], None).expect_err("another size");
+        assert_eq!(
+            refused.to_string().lines().next(),
+            Some(
+                "error: cluster mullion was made without --subnet-size, and its nodes and pods have addresses in those subnets: /24 cannot be had now"
+            )
+        );
+    }
 
     #[test]
     fn an_error_without_a_hint_gets_an_example_of_its_field() {
