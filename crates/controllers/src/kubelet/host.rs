@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use mullion_engine::{
     images::{ImageRef, System},
+    model::Quantity,
     windows::Builds,
 };
 use rustc_hash::FxBuildHasher;
@@ -36,6 +37,8 @@ pub struct Host {
     delays: Delays,
     pods: HashMap<Arc<str>, PodSim, FxBuildHasher>,
     occupied: Occupied,
+    /// The pods of a Windows node use more memory than there is.
+    is_paging: bool,
     /// Pods that ask for other resources than they have.
     waiting: Vec<Arc<str>>,
     /// See [`Host::take_resized`].
@@ -71,6 +74,7 @@ impl Host {
             delays,
             pods: HashMap::default(),
             occupied: Occupied::default(),
+            is_paging: false,
             waiting: Vec::new(),
             resized: Vec::new(),
         }
@@ -84,6 +88,21 @@ impl Host {
     /// The images it holds.
     pub fn images(&self) -> &NodeImages {
         &self.images
+    }
+
+    /// Looks at the memory that pods use, and returns whether the node has too little of it, so that it pages. Only Windows nodes do.
+    pub fn look_at_memory(&mut self) -> bool {
+        if self.facts.is_windows() {
+            let there = self.facts.allocatable.get("memory");
+            let there = there.and_then(|text| text.parse().ok());
+            let there = there.map_or(i64::MAX, |amount: Quantity| amount.value());
+            let running = self.pods.values().filter(|sim| sim.holds_resources());
+            let used = running
+                .map(PodSim::memory_used)
+                .fold(0, i64::saturating_add);
+            self.is_paging = used > there;
+        }
+        self.is_paging
     }
 
     /// The node's object at the API server, whose labels, taints and allocatable resources count at admission. Resizes that wait are decided
@@ -253,7 +272,10 @@ impl Host {
             images: &mut self.images,
             addresses: &mut self.addresses,
             pace: self.pace,
-            delays: self.delays,
+            delays: match self.is_paging {
+                true => self.delays.while_paging(),
+                false => self.delays,
+            },
         };
         (parts, &mut self.pods)
     }

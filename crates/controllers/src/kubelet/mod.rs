@@ -18,6 +18,7 @@ mod ids;
 pub mod images;
 pub mod logs;
 pub mod machines;
+mod memory;
 pub mod node;
 pub mod pace;
 pub mod pod;

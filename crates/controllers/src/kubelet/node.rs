@@ -241,6 +241,21 @@ impl NodeFacts {
         conditions.into_iter().map(stamp).collect()
     }
 
+    /// Says in a status that the node has too little memory; `before` says since when, if it said so before.
+    pub fn press_memory(status: &mut NodeStatus, before: Option<&[NodeCondition]>, now: Timestamp) {
+        let is_it = |condition: &&NodeCondition| condition.type_ == "MemoryPressure";
+        let before = before.into_iter().flatten().find(is_it);
+        let since = before.filter(|condition| condition.status == "True");
+        let since = since.and_then(|condition| condition.last_transition_time.clone());
+        let conditions = status.conditions.iter_mut().flatten();
+        for condition in conditions.filter(|condition| is_it(&&**condition)) {
+            condition.status = "True".to_owned();
+            condition.reason = Some("KubeletHasInsufficientMemory".to_owned());
+            condition.message = Some("kubelet has insufficient memory available".to_owned());
+            condition.last_transition_time = Some(since.clone().unwrap_or(Time(now)));
+        }
+    }
+
     /// The node's lease, renewed now.
     pub fn lease(&self, node_uid: &str, now: Timestamp) -> Lease {
         let owner = OwnerReference {

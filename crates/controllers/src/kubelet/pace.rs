@@ -87,6 +87,15 @@ impl Delays {
         pull_bytes_per_ms: 15_000,
     };
 
+    /// What things take on a node that pages: four times as long to start.
+    pub fn while_paging(self) -> Self {
+        Self {
+            sandbox: self.sandbox * 4,
+            start: self.start * 4,
+            ..self
+        }
+    }
+
     /// What pulling `bytes` takes.
     pub fn pull(&self, bytes: u64) -> SignedDuration {
         SignedDuration::from_millis(

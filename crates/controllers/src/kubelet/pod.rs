@@ -27,6 +27,7 @@ use std::{borrow::Cow, net::Ipv4Addr, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use mullion_cloud::format_bytes;
 
 pub use config::{Need, Question};
 pub use step::{Effect, Parts, PodEvent, Step};
@@ -38,6 +39,7 @@ use super::{
     admit::Rejection,
     annotations::{self, ProbeKind},
     container::{PlannedExit, Role, Unit},
+    memory,
     probes::{Failing, Probes},
     restart,
     status::Transitions,
@@ -193,6 +195,36 @@ impl PodSim {
     /// Whether it holds resources of its node: it was taken and has not ended.
     pub fn holds_resources(&self) -> bool {
         matches!(self.life, Life::Active | Life::Stopping { .. })
+    }
+
+    /// Returns the bytes of memory that its running containers use.
+    pub(super) fn memory_used(&self) -> i64 {
+        let running = self.units.iter().filter(|unit| unit.is_running());
+        let used = running.filter_map(|unit| {
+            let container = self.container(unit)?;
+            Some(memory::used(&self.pod, container, unit.role == Role::App))
+        });
+        used.fold(0, i64::saturating_add)
+    }
+
+    /// Says that a container of a Windows pod needs more memory than it may have.
+    fn tell_of_limit(&mut self, index: usize) {
+        let unit = &self.units[index];
+        let Some(container) = self.container(unit) else {
+            return;
+        };
+        let needed = memory::needed(&self.pod, container, unit.role == Role::App);
+        if let (Some(needed), Some(limit)) = (needed, memory::limit(container))
+            && needed > limit
+        {
+            let [needed, limit] = [needed, limit].map(|bytes| format_bytes(bytes.max(0) as u64));
+            let message = format!(
+                "Container {} needs {needed} of memory and may have {limit}: what it asks for beyond that fails. Windows ends no container \
+                 for it",
+                unit.name
+            );
+            self.event(true, "MemoryLimitReached", message, Some(index));
+        }
     }
 
     /// Takes note of a newer version of the pod; `true` if it should be stepped even though its spec is as it was: the

@@ -6,6 +6,7 @@ mod devices;
 mod ephemeral;
 mod images;
 mod lives;
+mod memory;
 mod probes;
 mod progress;
 mod replaced;

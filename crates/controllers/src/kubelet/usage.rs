@@ -359,6 +359,11 @@ impl Used {
     }
 }
 
+/// Returns the bytes that a container uses of which nothing is said.
+pub(super) fn usual_memory(container: &Container) -> i64 {
+    usual(container).memory_bytes
+}
+
 /// What a container uses of which nothing is said: half of what it requests.
 fn usual(container: &Container) -> Used {
     let requests = container

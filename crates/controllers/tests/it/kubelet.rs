@@ -243,6 +243,52 @@ async fn a_windows_pod_is_annotated_with_its_address_and_an_image_of_another_bui
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_windows_node_whose_pods_need_more_memory_than_it_has_pages_and_says_so() {
+    let world = World::new(Pace::INSTANT).await;
+    let name = world.windows_node(Build::SERVER_2022, &[]).await;
+    let mut hungry = pod("hungry", "mcr.microsoft.com/windows/servercore:ltsc2022");
+    hungry["spec"]["nodeName"] = json!(name);
+    hungry["metadata"]["annotations"] = json!({
+        "mullion.dev/simulate-usage": "memory=20Gi",
+        "vpc.amazonaws.com/PrivateIPv4Address": "10.0.1.20/24",
+    });
+    world.create::<Pod>(hungry).await;
+    world.until_running("hungry").await;
+    let pressed = || {
+        let node = world.context.informers.nodes.get("", &name)?;
+        node_condition(&node, "MemoryPressure")
+    };
+    world
+        .until("the node is short of memory", || {
+            (pressed().as_deref() == Some("True")).then_some(())
+        })
+        .await;
+    assert_eq!(
+        world.phase("hungry").as_deref(),
+        Some("Running"),
+        "nothing is killed"
+    );
+    world.delete_pod("hungry").await;
+    world
+        .until("the node has enough again", || {
+            (pressed().as_deref() == Some("False")).then_some(())
+        })
+        .await;
+    let reasons: Vec<_> = world
+        .events(&name)
+        .await
+        .into_iter()
+        .map(|(reason, _)| reason)
+        .collect();
+    let turns = ["NodeHasInsufficientMemory", "NodeHasSufficientMemory"];
+    let turned = reasons
+        .iter()
+        .filter(|reason| turns.contains(&reason.as_str()));
+    // The first is the kubelet's word at its start.
+    assert_eq!(turned.collect::<Vec<_>>(), [turns[1], turns[0], turns[1]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_followed_log_ends_when_its_container_stops() {
     let world = World::new(Pace::INSTANT).await;
     let node = world.linux_node().await;

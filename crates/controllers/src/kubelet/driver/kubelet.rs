@@ -44,6 +44,7 @@ pub(super) struct Kubelet {
     reported_at: Timestamp,
     reported_images: usize,
     reported: Readiness,
+    reported_paging: bool,
     /// The node whose status was last held against what is so.
     compared: Option<Arc<Node>>,
 }
@@ -76,6 +77,7 @@ impl Kubelet {
             recorder,
             reported_at: waited,
             reported: readiness,
+            reported_paging: false,
             compared: None,
         }
     }
@@ -95,7 +97,8 @@ impl Kubelet {
     pub(super) fn report(&mut self, now: Timestamp, waited: Timestamp) -> Option<Write> {
         let node = self.node.clone().filter(|_| self.talking)?;
         let images = self.host.images().count(now);
-        let turned = self.readiness != self.reported;
+        let is_paging = self.host.look_at_memory();
+        let turned = self.readiness != self.reported || is_paging != self.reported_paging;
         let old = waited.duration_since(self.reported_at) >= STATUS_REPORT;
         let compared = self.compared.as_ref();
         let compared = compared.is_some_and(|compared| Arc::ptr_eq(compared, &node));
@@ -103,13 +106,17 @@ impl Kubelet {
             return None;
         }
         let stored = node.status.clone().unwrap_or_default();
-        let wanted = self.facts.status(
+        let mut wanted = self.facts.status(
             self.readiness,
             self.host.images().report(now),
             stored.conditions.as_deref(),
             now,
         );
+        if is_paging {
+            NodeFacts::press_memory(&mut wanted, stored.conditions.as_deref(), now);
+        }
         self.compared = Some(node);
+        self.reported_paging = is_paging;
         (self.reported, self.reported_images) = (self.readiness, images);
         let mut status = node_status::difference(&stored, &wanted);
         if status.is_empty() && !old {
@@ -183,6 +190,7 @@ impl Kubelet {
 /// The kubelet's word for what a condition says now.
 fn turn(condition: &NodeCondition) -> &'static str {
     match (&*condition.type_, &*condition.status) {
+        ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
         ("MemoryPressure", _) => "NodeHasSufficientMemory",
         ("DiskPressure", _) => "NodeHasNoDiskPressure",
         ("PIDPressure", _) => "NodeHasSufficientPID",

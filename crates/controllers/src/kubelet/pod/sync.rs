@@ -412,6 +412,9 @@ impl PodSim {
             "Container started".to_owned(),
             Some(index),
         );
+        if parts.facts.is_windows() {
+            self.tell_of_limit(index);
+        }
         let plan = self.plan_run(index, now, parts);
         let unit = &mut self.units[index];
         unit.starts += 1;

@@ -1,0 +1,30 @@
+//! Memory on simulated Windows nodes. Windows ends no container that uses too much: beyond its limit a container's allocations fail, and
+//! when all of them use more than the node has, the node pages and everything takes longer
+//! (Kubernetes: concepts/configuration/windows-resource-management).
+//!
+//! What containers use is what [`super::usage`] tells, as far as the pod itself says so.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use mullion_engine::model::Quantity;
+
+use super::{annotations, usage};
+
+/// Returns the bytes that the pod's annotation says a container needs, whatever its limit.
+pub(super) fn needed(pod: &Pod, container: &Container, is_app: bool) -> Option<i64> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let plan = annotations::usage(annotations, &container.name, is_app)?;
+    Some(plan.memory?.quantity.value())
+}
+
+/// Returns a container's limit in bytes.
+pub(super) fn limit(container: &Container) -> Option<i64> {
+    let limits = container.resources.as_ref()?.limits.as_ref()?;
+    let limit: Quantity = limits.get("memory")?.0.parse().ok()?;
+    Some(limit.value())
+}
+
+/// Returns the bytes that a running container uses.
+pub(super) fn used(pod: &Pod, container: &Container, is_app: bool) -> i64 {
+    let needed = needed(pod, container, is_app).unwrap_or_else(|| usage::usual_memory(container));
+    limit(container).map_or(needed, |limit| needed.min(limit))
+}
