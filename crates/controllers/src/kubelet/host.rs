@@ -61,7 +61,8 @@ impl Host {
         };
         let preloaded = preloaded(&facts, knowledge.table.builds());
         let build = facts.windows_build;
-        let mut images = NodeImages::new(knowledge, system, &facts.arch, build, pace, delays);
+        let mut images = NodeImages::new(knowledge, system, &facts.arch, build, pace, delays)
+            .on_kernel(&facts.kernel_version);
         for image in preloaded {
             images.adopt(&image, now);
         }

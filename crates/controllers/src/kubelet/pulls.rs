@@ -2,7 +2,8 @@
 //!
 //! As with the kubelet's default, a node pulls one image at a time; a pod whose image another pod is already pulling
 //! waits for that pull and then finds the image there. An image that has no manifest for the node fails with
-//! containerd's words.
+//! containerd's words. The base layers that a Windows AMI brings are those of its own build and revision: an image on another base is
+//! downloaded and extracted whole.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -39,6 +40,8 @@ pub struct NodeImages {
     system: System,
     architecture: String,
     windows_build: Option<Build>,
+    /// What follows the build in the version of the Windows AMI.
+    windows_revision: Option<u32>,
     pace: Pace,
     delays: Delays,
     known: HashMap<String, Stored, FxBuildHasher>,
@@ -78,11 +81,18 @@ impl NodeImages {
             system,
             architecture: architecture.to_owned(),
             windows_build,
+            windows_revision: None,
             pace,
             delays,
             known: HashMap::default(),
             puller_free_at: Timestamp::MIN,
         }
+    }
+
+    /// The same on a node whose kernel has this version (`10.0.20348.1607`).
+    pub fn on_kernel(mut self, version: &str) -> Self {
+        self.windows_revision = revision(version);
+        self
     }
 
     /// Whether `image` is on the node.
@@ -103,7 +113,10 @@ impl NodeImages {
         let found = self.found(image);
         let on_its_way = self.known.contains_key(&image.full_name());
         let work = match found {
-            Some(sizes) if !on_its_way => self.delays.pull(sizes.download_bytes),
+            Some(sizes) if !on_its_way => self.delays.pull(match self.has_base_of(image) {
+                true => sizes.download_bytes,
+                false => sizes.bytes,
+            }),
             _ => self.delays.pull_check,
         };
         let (done_at, work) = self.queue(work, now);
@@ -177,6 +190,23 @@ impl NodeImages {
         );
     }
 
+    /// Whether the base layers of an image are on the node, as far as its name tells: a tag that names only the build is taken for the
+    /// newest of it, which the AMI has.
+    fn has_base_of(&self, image: &ImageRef) -> bool {
+        let name = image.full_name();
+        let (Some(own), Some(host)) = (
+            self.knowledge.table.builds().of_image(&name),
+            self.windows_build,
+        ) else {
+            return true;
+        };
+        let tag = name.rsplit([':', '-', '_']);
+        let exact = tag
+            .filter(|part| part.parse::<Build>().is_ok())
+            .find_map(revision);
+        own == host && exact.is_none_or(|exact| Some(exact) == self.windows_revision)
+    }
+
     /// Returns the sizes of the image that the node would run; `None` if there is none for it. What nobody knows runs anywhere: to refuse it
     /// would be a guess.
     fn found(&self, image: &ImageRef) -> Option<Sizes> {
@@ -200,6 +230,11 @@ impl NodeImages {
             download_bytes: bytes.saturating_sub(shared),
         }))
     }
+}
+
+/// What follows the build in a version such as `10.0.20348.1607`.
+fn revision(version: &str) -> Option<u32> {
+    version.splitn(4, '.').nth(3)?.parse().ok()
 }
 
 fn no_match(image: &ImageRef) -> String {
@@ -328,6 +363,21 @@ mod tests {
         let here = [start, first.done_at, other.done_at, again.done_at].map(|at| node.count(at));
         assert_eq!(here, [0, 1, 2, 2]);
         assert!(node.has(&image("nginx"), first.done_at));
+    }
+
+    #[test]
+    fn base_layers_are_there_only_for_images_of_the_amis_own_build_and_revision() {
+        let took = |host: Build, tag: &str| {
+            let node = node("windows", Some(host), Pace::REAL).on_kernel("10.0.20348.1607");
+            let name = format!("mcr.microsoft.com/windows/servercore/iis:{tag}");
+            let pull = { node }.pull(&image(&name), Timestamp::UNIX_EPOCH);
+            assert!(pull.result.is_ok(), "{name}");
+            pull.work
+        };
+        let cached = took(Build::SERVER_2022, "windowsservercore-ltsc2022");
+        assert_eq!(took(Build::SERVER_2022, "10.0.20348.1607"), cached);
+        assert!(took(Build::SERVER_2022, "10.0.20348.2700") > cached * 4);
+        assert!(took(Build::SERVER_2025, "windowsservercore-ltsc2022") > cached * 4);
     }
 
     #[test]
