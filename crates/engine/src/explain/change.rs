@@ -108,11 +108,11 @@ impl fmt::Display for Change {
                 match &on.node {
                     Some(node) => write!(
                         f,
-                        " and replace node {node}: {kind} then has {to} addresses for pods instead of {from}"
+                        " and replace node {node}: {kind} then has addresses for {to} pods instead of {from}"
                     ),
                     None => write!(
                         f,
-                        ": {kind} then has {to} addresses for pods instead of {from}"
+                        ": {kind} then has addresses for {to} pods instead of {from}"
                     ),
                 }
             }

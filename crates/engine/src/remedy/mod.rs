@@ -69,6 +69,8 @@ pub enum Place {
         instance_type: String,
         /// Its price in micro-dollars per hour.
         price_micro_usd: u64,
+        /// How many pods it has addresses for, where the pod asks for one.
+        addresses: Option<i64>,
     },
 }
 
@@ -278,9 +280,11 @@ impl Cluster {
         {
             let own = pools.iter().filter(|pool| pool.pool == bought.pool);
             let mut machines = own.flat_map(|pool| &pool.instance_types);
-            let build = machines
-                .find(|machine| machine.name == cheapest.name)
-                .and_then(|machine| machine.labels.get(label::WINDOWS_BUILD));
+            let machine = machines.find(|machine| machine.name == cheapest.name);
+            let build = machine.and_then(|machine| machine.labels.get(label::WINDOWS_BUILD));
+            let amount = |resource: &str| Some(machine?.allocatable.get(resource)?.value());
+            let addresses = amount(prefixes::ADDRESSES);
+            let addresses = addresses.map(|own| own.min(amount("pods").unwrap_or(i64::MAX)));
             if let Some(change) = asked.about_build(build.map(String::as_str)) {
                 proposals.insert(vec![change]);
                 return Ok(Tried::Refused(proposals));
@@ -292,6 +296,7 @@ impl Cluster {
                 pool: bought.pool.clone(),
                 instance_type: cheapest.name.clone(),
                 price_micro_usd: cheapest.price_micro_usd,
+                addresses: addresses.filter(|_| asked.asks_for(prefixes::ADDRESSES)),
             };
             let refine = |change: &Change| change.refined(pools, &bought.pool, &cheapest.name);
             return Ok(Tried::Placed(place, set.iter().map(refine).collect()));

@@ -36,9 +36,9 @@ pub struct Delegated {
     pub node: Option<String>,
     /// Instance type.
     pub instance_type: String,
-    /// Addresses for pods before.
+    /// How many pods it has addresses for now. Never more than its kubelet runs.
     pub from: i64,
-    /// Addresses for pods after.
+    /// How many it then has.
     pub to: i64,
 }
 
@@ -79,11 +79,15 @@ impl PrefixAddresses {
         let template = pools.iter().find(|template| template.pool == pool)?;
         let types = template.instance_types.iter().chain(&template.for_sale);
         let kind = types.into_iter().find(|kind| kind.name == machine)?;
+        let pods = kind
+            .allocatable
+            .get("pods")
+            .map_or(i64::MAX, |pods| pods.value());
         Some(Delegated {
             node: None,
             instance_type: machine.to_owned(),
-            from: kind.allocatable.get(ADDRESSES)?.value(),
-            to: self.of(machine)?,
+            from: kind.allocatable.get(ADDRESSES)?.value().min(pods),
+            to: self.of(machine)?.min(pods),
         })
     }
 }
@@ -113,8 +117,11 @@ impl Cluster {
         Some(Delegated {
             node: Some(self.node_name(node).to_owned()),
             instance_type: kind.to_owned(),
-            from: fixed.allocatable.amount(addresses),
-            to: prefixes.of(kind)?,
+            from: fixed
+                .allocatable
+                .amount(addresses)
+                .min(fixed.allocatable.pods),
+            to: prefixes.of(kind)?.min(fixed.allocatable.pods),
         })
     }
 }

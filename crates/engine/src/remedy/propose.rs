@@ -144,6 +144,12 @@ impl<'a> Asked<'a> {
         os.is_none_or(|os| os == self.os)
     }
 
+    /// Whether a container of the pod requests a resource.
+    pub(super) fn asks_for(&self, resource: &str) -> bool {
+        let mut containers = self.pod.template.containers.iter();
+        containers.any(|own| own.resources.requests.contains_key(resource))
+    }
+
     /// What would take the refusals of nodes away. Of nodes that lack the same resources, the one that has most left
     /// of them speaks for all; the groups with others in them are given back, since something else may keep the pod from that one.
     pub(super) fn about_nodes(

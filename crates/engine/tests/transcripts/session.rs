@@ -212,7 +212,13 @@ impl Session {
                     pool,
                     instance_type,
                     price_micro_usd,
-                } => format!("{pool} buys {instance_type} at {price_micro_usd}"),
+                    addresses,
+                } => {
+                    let addresses =
+                        addresses.map(|count| format!(" with addresses for {count} pods"));
+                    let addresses = addresses.unwrap_or_default();
+                    format!("{pool} buys {instance_type} at {price_micro_usd}{addresses}")
+                }
             };
             writeln!(out, "{} -> {place}", changes.join(", and ")).expect("a string takes it");
         }

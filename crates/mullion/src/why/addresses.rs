@@ -1,17 +1,16 @@
 //! Whether a Windows pod gets an address, and which switch keeps it from one.
 
 use mullion_api::labels;
-use mullion_engine::{Cluster, ip::Settings, model::PodSpec};
+use mullion_engine::{Cluster, model::PodSpec};
 
-/// Returns why a Windows pod gets no address, as far as the ConfigMap and the pod's requests say; `settings` is what the ConfigMap says, if it
-/// is known.
-pub(super) fn missing(
-    pod: &PodSpec,
-    cluster: &Cluster,
-    settings: Option<Settings>,
-) -> Option<String> {
-    let settings = settings?;
-    if pod.template.host_network || !is_windows(pod, cluster) {
+use super::pools::Pools;
+
+/// Returns why a Windows pod that has no address gets none, as far as the ConfigMap and the pod's requests say.
+pub(super) fn missing(pod: &PodSpec, cluster: &Cluster, pools: &Pools) -> Option<String> {
+    let settings = pools.address_settings?;
+    let title = (pod.template.namespace.clone(), pod.name.clone());
+    let needs_none = pod.template.host_network || pools.addressed.contains(&title);
+    if needs_none || !is_windows(pod, cluster) {
         return None;
     }
     let containers = pod.template.containers.iter();

@@ -253,7 +253,7 @@ impl<'a> Explainer<'a> {
         if explanation.passed_over.is_some() {
             return Ok(explanation);
         }
-        explanation.no_address = addresses::missing(pod, self.cluster, self.pools.address_settings);
+        explanation.no_address = addresses::missing(pod, self.cluster, self.pools);
         explanation.unserved = self.unserved(pod);
         if explanation.unserved.is_some() {
             return Ok(explanation);
@@ -473,7 +473,14 @@ fn change_set(cluster: &Cluster, remedy: Remedy) -> ChangeSet {
             pool,
             instance_type,
             price_micro_usd,
-        } => (None, Some(purchase(&pool, &instance_type, price_micro_usd))),
+            addresses,
+        } => {
+            let bought = Purchase {
+                addresses,
+                ..purchase(&pool, &instance_type, price_micro_usd)
+            };
+            (None, Some(bought))
+        }
     };
     ChangeSet {
         changes,

@@ -19,6 +19,9 @@ pub(super) struct Purchase {
     pub(super) usd_per_hour: f64,
     /// How many of the waiting pods it is for.
     pub(super) pods: usize,
+    /// How many addresses it has for pods, where that decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) addresses: Option<i64>,
     /// Why a cheaper type is not bought.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) not_cheaper: Option<String>,
@@ -132,6 +135,7 @@ pub(super) fn purchase(pool: &str, instance_type: &str, price_micro_usd: u64) ->
         instance_type: instance_type.to_owned(),
         usd_per_hour: price_micro_usd as f64 / 1e6,
         pods: 1,
+        addresses: None,
         not_cheaper: None,
     }
 }

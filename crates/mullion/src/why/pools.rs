@@ -2,7 +2,10 @@
 //!
 //! Prices and types are the catalogue's; what a live cloud is out of is not known here.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -51,6 +54,8 @@ pub(super) struct Pools {
     pub(super) prefixes: PrefixAddresses,
     /// What the ConfigMap of the VPC resource controller says, if it is known.
     pub(super) address_settings: Option<Settings>,
+    /// Namespace and name of the Windows pods that have an address.
+    pub(super) addressed: BTreeSet<(String, String)>,
 }
 
 /// A type that a pool's requirements admit and that it does not buy.
@@ -79,6 +84,7 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     let mut found = Pools {
         prefixes: prefixes(addresses),
         address_settings: state.address_settings(),
+        addressed: state.addressed.clone(),
         ..Pools::default()
     };
     if pools.is_empty() && claims.is_empty() {

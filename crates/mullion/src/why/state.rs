@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mullion_api::labels::PLACED_BY_IMAGE;
+use mullion_api::labels::{self, PLACED_BY_IMAGE};
 use mullion_cloud::WindowsAddresses;
 use mullion_engine::{
     Cluster, ModelError,
@@ -59,6 +59,8 @@ pub(super) struct State {
     resizes: BTreeMap<Title, String>,
     /// What images run on, as placement from images wrote it into pods.
     images: BTreeMap<Title, Vec<ImageWord>>,
+    /// Namespace and name of the Windows pods that have an address.
+    pub(super) addressed: BTreeSet<(String, String)>,
     /// Objects of the kinds that only some questions need.
     others: BTreeMap<Title, Value>,
     /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
@@ -98,6 +100,7 @@ impl State {
             settled: BTreeSet::new(),
             resizes: BTreeMap::new(),
             images: BTreeMap::new(),
+            addressed: BTreeSet::new(),
             others: BTreeMap::new(),
             kubelet_version: None,
         }
@@ -119,6 +122,9 @@ impl State {
         }
         if self.keeps_pods && text.contains(PLACED_BY_IMAGE) {
             self.note_images(&serde_json::from_str(text)?);
+        }
+        if self.keeps_pods && text.contains(labels::PRIVATE_IPV4) {
+            self.note_address(&serde_json::from_str(text)?);
         }
         self.tell(text, usual)
             .or_else(|error| match without_nulls(text.as_bytes()) {
@@ -156,6 +162,16 @@ impl State {
         let title = ("Pod".to_owned(), home, pod.name.clone());
         let words = self.images.get(&title).cloned();
         words.unwrap_or_else(|| images::guessed(pod, table))
+    }
+
+    /// Keeps which pods have been given an address.
+    fn note_address(&mut self, object: &Value) {
+        let metadata = &object["metadata"];
+        if metadata["annotations"][labels::PRIVATE_IPV4].is_string() {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let title = (text(&metadata["namespace"]), text(&metadata["name"]));
+            self.addressed.insert(title);
+        }
     }
 
     /// Why a pod is not resized as it asks; none where it does not ask.

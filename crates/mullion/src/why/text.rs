@@ -265,9 +265,13 @@ fn sentence(purchase: &Purchase) -> String {
 }
 
 fn machine(purchase: &Purchase) -> String {
+    let addresses = purchase.addresses;
+    let addresses = addresses.map(|count| format!(", addresses for {count} pods"));
     format!(
-        "1 x {}, {:.3} USD/h",
-        purchase.instance_type, purchase.usd_per_hour
+        "1 x {}, {:.3} USD/h{}",
+        purchase.instance_type,
+        purchase.usd_per_hour,
+        addresses.unwrap_or_default()
     )
 }
 

@@ -68,6 +68,9 @@ fn a_windows_pod_that_gets_no_address_is_told_which_switch_keeps_it_from_one() {
     insta::assert_snapshot!(text(config("true", "false"), unasked()));
     let asks = pod("iis", Some("win-1"), Some("1"));
     assert!(!text(config("true", "false"), asks).contains("no address"));
+    let mut has_one = pod("iis", Some("win-1"), Some("1"));
+    has_one["metadata"]["annotations"] = json!({ADDRESSES: "10.0.0.9/18"});
+    assert!(!text(config("false", "false"), has_one).contains("no address"));
     let mut host = unasked();
     host["spec"]["hostNetwork"] = json!(true);
     assert!(!text(config("false", "false"), host).contains("no address"));
