@@ -27,6 +27,10 @@ pub const MANIFESTS: &[(&str, &str)] = &[
         "karpenter.k8s.aws_awsnodetemplates.yaml",
         include_str!("../crds/karpenter.k8s.aws_awsnodetemplates.yaml"),
     ),
+    (
+        "vpcresources.k8s.aws_cninodes.yaml",
+        include_str!("../crds/vpcresources.k8s.aws_cninodes.yaml"),
+    ),
 ];
 
 /// All custom resource definitions.

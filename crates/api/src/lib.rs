@@ -13,3 +13,4 @@ pub mod crds;
 pub mod eksctl;
 pub mod karpenter;
 pub mod labels;
+pub mod vpc_resources;

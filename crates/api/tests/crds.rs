@@ -9,6 +9,7 @@ use mullion_api::{
         EC2NodeClass, NodeClaim, NodePool,
         legacy::{AWSNodeTemplate, Provisioner},
     },
+    vpc_resources::CNINode,
 };
 use serde_json::Value;
 
@@ -155,14 +156,16 @@ fn names_agree_with_the_rust_types() {
         names::<EC2NodeClass>(),
         names::<Provisioner>(),
         names::<AWSNodeTemplate>(),
+        names::<CNINode>(),
     ];
     let installed: Vec<_> = crds()
         .into_iter()
         .map(|crd| {
             assert_eq!(crd.spec.scope, "Cluster");
+            let is_karpenters = crd.spec.group != "vpcresources.k8s.aws";
             assert_eq!(
                 crd.spec.names.categories,
-                Some(vec!["karpenter".to_owned()])
+                is_karpenters.then(|| vec!["karpenter".to_owned()])
             );
             [
                 crd.spec.group,

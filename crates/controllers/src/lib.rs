@@ -21,6 +21,7 @@ pub mod events;
 pub mod gc;
 pub mod informer;
 pub mod informers;
+pub mod ipam;
 pub mod kubelet;
 pub mod legacy;
 pub mod metrics;

@@ -1,0 +1,267 @@
+//! One Windows node: its interface, its pods, and what waits until its CNINode is written.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use mullion_cloud::InterfaceFacts;
+use mullion_engine::ip::{Answer, Call, Cidr, Event, Found, Interface, Kind, PodUid, Settings};
+use rustc_hash::FxHashMap;
+
+use super::{
+    calls::{Begun, Calls, Life, Loaded},
+    record::{self, Record},
+    voice::Voice,
+};
+use crate::Key;
+
+/// A pod of the node that needs or has an address.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) key: Key,
+    pub(super) reference: ObjectReference,
+    /// Whether the annotation is there or being written.
+    written: bool,
+}
+
+/// A node whose interface is known.
+pub(super) struct Book {
+    pub(super) life: Life,
+    pub(super) node: Arc<Node>,
+    pub(super) facts: InterfaceFacts,
+    pub(super) interface: Interface,
+    pods: FxHashMap<PodUid, Member>,
+    record: Record,
+    /// Addresses that pods get as soon as the CNINode does not list them as warm.
+    gives: Vec<(PodUid, Cidr)>,
+    /// Calls that are made as soon as the CNINode lists what they give back.
+    give_backs: VecDeque<(Call, Begun)>,
+    /// A capacity is being written.
+    advertising: bool,
+    /// The capacity that was written since the node was last seen.
+    advertised: Option<usize>,
+}
+
+impl Book {
+    /// Opens the book of a node with what was found of it.
+    pub(super) fn open(
+        life: Life,
+        node: Arc<Node>,
+        loaded: Loaded,
+        pods: &[(PodUid, Cidr)],
+        settings: &Settings,
+        now: u64,
+    ) -> Self {
+        let Loaded {
+            facts,
+            listing,
+            record,
+        } = loaded;
+        let (warm, giving_back) = record.as_ref().map(record::listed).unwrap_or_default();
+        let found = Found {
+            listing: &listing,
+            pods,
+            warm: &warm,
+            giving_back: &giving_back,
+        };
+        let (slots, kind) = (slots(&facts), settings.kind(facts.nitro));
+        let targets = settings.targets(kind);
+        let mut interface = Interface::restore(slots, kind, targets, found, now);
+        interface.hold(true);
+        interface.leave_subnet_waits_to_caller();
+        Book {
+            life,
+            node,
+            facts,
+            interface,
+            pods: FxHashMap::default(),
+            record: record.as_ref().map(Record::found).unwrap_or_default(),
+            gives: Vec::new(),
+            give_backs: VecDeque::new(),
+            advertising: false,
+            advertised: None,
+        }
+    }
+
+    /// Takes in new settings.
+    pub(super) fn configure(&mut self, settings: &Settings, now: u64, voice: &mut Voice) {
+        let kind = settings.kind(self.facts.nitro);
+        let targets = settings.targets(kind);
+        self.handle(Event::Configured(kind, targets), now, voice);
+    }
+
+    /// Takes in a pod that needs an address, or that has one by its annotation.
+    pub(super) fn pod_is(
+        &mut self,
+        uid: PodUid,
+        mut member: Member,
+        annotation: Option<Cidr>,
+        now: u64,
+        voice: &mut Voice,
+    ) {
+        let known = self.pods.get(&uid);
+        let written = known.is_some_and(|known| known.written);
+        if known.is_some() && (written || annotation.is_none()) {
+            return;
+        }
+        member.written = annotation.is_some();
+        self.pods.insert(uid.clone(), member);
+        self.gives.retain(|(pod, _)| *pod != uid);
+        let event = match annotation {
+            Some(address) => Event::PodHolds(uid, address),
+            None => Event::PodNeeds(uid),
+        };
+        self.handle(event, now, voice);
+    }
+
+    /// Takes in that a pod is gone, has ended, or got no annotation.
+    pub(super) fn pod_is_gone(&mut self, uid: &PodUid, now: u64, voice: &mut Voice) {
+        if self.pods.remove(uid).is_some() || self.interface.address_of(uid).is_some() {
+            self.gives.retain(|(pod, _)| pod != uid);
+            self.handle(Event::PodGone(uid.clone()), now, voice);
+        }
+    }
+
+    /// Returns a pod of the node.
+    pub(super) fn pod(&self, uid: &PodUid) -> Option<&Member> {
+        self.pods.get(uid)
+    }
+
+    /// Hands an event to the interface, and keeps the addresses that it gives to pods for [`Book::carry_out`].
+    pub(super) fn handle(&mut self, event: Event, now: u64, voice: &mut Voice) {
+        let mut answers = Vec::new();
+        self.interface.handle(event, now, &mut answers);
+        for answer in answers {
+            match answer {
+                Answer::Give { pod, address } => {
+                    if let Some(member) = self.pods.get_mut(&pod).filter(|pod| !pod.written) {
+                        member.written = true;
+                        self.gives.push((pod, address));
+                    }
+                }
+                Answer::Wait { pod, why } => {
+                    if let Some(member) = self.pods.get(&pod) {
+                        voice.waits(member.reference.clone(), why, now);
+                    }
+                }
+                Answer::Lost { pod, address } => {
+                    if let Some(member) = self.pods.get(&pod) {
+                        let node = &self.life.node;
+                        voice.lost(member.reference.clone(), address, node, now);
+                    }
+                }
+            }
+        }
+        self.record.changed(&self.interface, now);
+    }
+
+    /// Makes a call to EC2 that the interface asked for, at once or when the CNINode is written.
+    pub(super) fn call(&mut self, call: Call, now: u64, calls: &Calls) {
+        let begun = Begun {
+            kind: self.interface.active(),
+            count: 0,
+            subnet: self.facts.subnet.clone(),
+            at: now,
+        };
+        match call {
+            Call::Assign { kind, count } => {
+                let begun = Begun {
+                    kind,
+                    count,
+                    ..begun
+                };
+                calls.make(self.life.clone(), &self.facts.id, begun, call);
+            }
+            Call::List => calls.make(self.life.clone(), &self.facts.id, begun, call),
+            Call::GiveBack { .. } => self.give_backs.push_back((call, begun)),
+        }
+        self.record.changed(&self.interface, now);
+    }
+
+    /// Begins the writes and calls that may begin, and the write of the CNINode that the others wait for.
+    pub(super) fn carry_out(&mut self, now: u64, calls: &Calls) {
+        let record = &self.record;
+        let ready = self
+            .gives
+            .extract_if(.., |(_, address)| record.may_give(*address));
+        for (pod, address) in ready {
+            if let Some(member) = self.pods.get(&pod) {
+                calls.annotate(self.life.clone(), pod, &member.key, address);
+            }
+        }
+        while let Some((Call::GiveBack { kind, blocks }, _)) = self.give_backs.front()
+            && self.record.may_give_back(*kind, blocks)
+        {
+            if let Some((call, begun)) = self.give_backs.pop_front() {
+                calls.make(self.life.clone(), &self.facts.id, begun, call);
+            }
+        }
+        let urgent = !self.gives.is_empty() || !self.give_backs.is_empty();
+        if let Some(status) = self.record.next_write(&self.interface, urgent, now) {
+            calls.record(self.life.clone(), &self.node, status);
+        }
+    }
+
+    /// Notes how writing the CNINode ended.
+    pub(super) fn recorded(&mut self, succeeded: bool, now: u64) {
+        self.record.wrote(succeeded, now);
+    }
+
+    /// Writes the node's capacity if the node is ready and says another.
+    pub(super) fn advertise(&mut self, said: Option<u64>, ready: bool, calls: &Calls) {
+        let capacity = self.interface.capacity();
+        let is_said = said == Some(capacity as u64) || self.advertised == Some(capacity);
+        if ready && !self.advertising && !is_said {
+            self.advertising = true;
+            self.advertised = Some(capacity);
+            calls.advertise(self.life.clone(), capacity);
+        }
+    }
+
+    /// Notes how writing the capacity ended.
+    pub(super) fn advertised(&mut self, succeeded: bool) {
+        self.advertising = false;
+        self.advertised = self.advertised.filter(|_| succeeded);
+    }
+
+    /// Takes in a newer version of the node.
+    pub(super) fn see(&mut self, node: Arc<Node>) {
+        self.node = node;
+        self.advertised = self.advertised.filter(|_| self.advertising);
+    }
+
+    /// Returns when the node wants to be looked at if nothing happens before.
+    pub(super) fn wake_at(&self) -> Option<u64> {
+        let times = [self.interface.wake_at(), self.record.due()];
+        times.into_iter().flatten().min()
+    }
+}
+
+impl Member {
+    pub(super) fn new(key: Key, reference: ObjectReference) -> Self {
+        Member {
+            key,
+            reference,
+            written: false,
+        }
+    }
+}
+
+/// Returns how many slots an interface has, which [`Interface`] counts in 32 bits.
+fn slots(facts: &InterfaceFacts) -> u32 {
+    u32::try_from(facts.slots).unwrap_or(u32::MAX)
+}
+
+/// Returns VRC's words for a node that can have no addresses, or none of the kind that is asked for.
+pub(super) fn unsupported(facts: &InterfaceFacts, kind: Kind) -> Option<(String, bool)> {
+    let name = &facts.instance_type;
+    let known = mullion_cloud::catalogue::get(name).is_some_and(|known| known.windows_capable);
+    if !known || facts.slots == 0 {
+        let message = format!("The instance type {name} is not supported for Windows");
+        return Some((message, false));
+    }
+    (kind == Kind::Prefix && !facts.nitro).then(|| {
+        let message =
+            format!("The instance type {name} is not supported for Windows prefix delegation");
+        (message, true)
+    })
+}

@@ -1,0 +1,326 @@
+//! Everything that takes time: calls to EC2 and writes to the Kubernetes API, each in a task that reports how it ended.
+//!
+//! Every task ends: calls to EC2 have a time limit, and a write whose outcome is unknown is looked up until it is known or its pod is gone.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use mullion_api::{
+    labels::PRIVATE_IPV4,
+    vpc_resources::{CNINode, CNINodeSpec, CNINodeStatus, FINALIZER, Ipv4Status},
+};
+use mullion_cloud::{AddressError, Addresses, InstanceId, InterfaceFacts, InterfaceId};
+use mullion_engine::ip::{Call, Cidr, Kind, Listing, PodUid};
+use serde_json::json;
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+use super::driver::NodeName;
+use crate::{Context, Key, api_error};
+
+/// How long a call to EC2 may take (VRC waits 30 s; a cloud's own limit comes first).
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a write waits after a failure before it is looked up.
+const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
+/// Reports that wait for the driver; tasks wait for room.
+const REPORTS: usize = 256;
+
+/// Which life of a node a report is about: a node of the same name may have come since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    pub(super) node: NodeName,
+    pub(super) number: u64,
+}
+
+/// How something ended.
+#[derive(Debug)]
+pub(super) enum Report {
+    Loaded(Life, Result<Loaded, AddressError>),
+    Assigned(Life, Begun, Result<Vec<Cidr>, AddressError>),
+    GivenBack(Life, Arc<str>, Result<(), AddressError>),
+    Listed(Life, Result<Listing, AddressError>),
+    /// The annotation of a pod was written, or not.
+    Annotated(Life, PodUid, Cidr, Written),
+    /// The CNINode was written, or not.
+    Recorded(Life, bool),
+    /// The capacity of the node was written, or not.
+    Advertised(Life, bool),
+}
+
+/// An assignment: of which kind, how many blocks, in which subnet, and since when.
+#[derive(Clone, Debug)]
+pub(super) struct Begun {
+    pub(super) kind: Kind,
+    pub(super) count: u32,
+    pub(super) subnet: Arc<str>,
+    pub(super) at: u64,
+}
+
+/// What is found of a node at the start.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) facts: InterfaceFacts,
+    pub(super) listing: Listing,
+    /// What its CNINode says.
+    pub(super) record: Option<Ipv4Status>,
+}
+
+/// How the write of an annotation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// The pod has it.
+    Yes,
+    /// The API refused it, and the pod has none.
+    Refused,
+    /// The pod is gone.
+    Gone,
+}
+
+/// Starts tasks.
+#[derive(Clone)]
+pub(super) struct Calls {
+    context: Context,
+    cloud: Arc<dyn Addresses>,
+    reports: mpsc::Sender<Report>,
+}
+
+impl Calls {
+    pub(super) fn new(
+        context: &Context,
+        cloud: Arc<dyn Addresses>,
+    ) -> (Self, mpsc::Receiver<Report>) {
+        let (reports, receiver) = mpsc::channel(REPORTS);
+        let context = context.clone();
+        let calls = Calls {
+            context,
+            cloud,
+            reports,
+        };
+        (calls, receiver)
+    }
+
+    fn spawn(&self, task: impl Future<Output = Report> + Send + 'static) {
+        let (reports, shutdown) = (self.reports.clone(), self.context.shutdown.clone());
+        self.context.tasks.spawn(async move {
+            let reported = async {
+                // Nobody listens when the process stops.
+                let _ = reports.send(task.await).await;
+            };
+            shutdown.run_until_cancelled(reported).await;
+        });
+    }
+
+    /// Looks at a node's interface and its CNINode.
+    pub(super) fn load(&self, life: Life, instance: InstanceId) {
+        let (cloud, context) = (Arc::clone(&self.cloud), self.context.clone());
+        self.spawn(async move {
+            let found = async {
+                let facts = limited(cloud.interface_of(&instance)).await?;
+                let listing = limited(cloud.list(&facts.id)).await?;
+                let nodes = Api::<CNINode>::all(context.client.clone());
+                let record = match nodes.get_opt(&life.node).await {
+                    Ok(found) => found.and_then(|found| found.status?.ipv4),
+                    // Nothing is taken for warm then.
+                    Err(error) => {
+                        tracing::debug!(%error, node = &*life.node, "CNINode cannot be read");
+                        None
+                    }
+                };
+                Ok(Loaded {
+                    facts,
+                    listing,
+                    record,
+                })
+            };
+            let found = found.await;
+            Report::Loaded(life, found)
+        });
+    }
+
+    /// Makes a call to EC2.
+    pub(super) fn make(&self, life: Life, interface: &InterfaceId, begun: Begun, call: Call) {
+        let (cloud, interface) = (Arc::clone(&self.cloud), interface.clone());
+        self.spawn(async move {
+            match call {
+                Call::Assign { kind, count } => {
+                    let ended = limited(cloud.assign(&interface, kind, count)).await;
+                    Report::Assigned(life, begun, ended)
+                }
+                Call::GiveBack { kind, blocks } => {
+                    let ended = limited(cloud.give_back(&interface, kind, &blocks)).await;
+                    Report::GivenBack(life, begun.subnet, ended)
+                }
+                Call::List => Report::Listed(life, limited(cloud.list(&interface)).await),
+            }
+        });
+    }
+
+    /// Writes a pod's annotation, guarded by the pod's uid.
+    pub(super) fn annotate(&self, life: Life, pod: PodUid, key: &Key, address: Cidr) {
+        let api = Api::<Pod>::namespaced(self.context.client.clone(), key.namespace());
+        let name = key.name().to_owned();
+        self.spawn(async move {
+            let written = annotate(&api, &name, &pod, address).await;
+            Report::Annotated(life, pod, address, written)
+        });
+    }
+
+    /// Writes the status of a node's CNINode, and creates the CNINode if need be.
+    pub(super) fn record(&self, life: Life, node: &Node, status: Ipv4Status) {
+        let api = Api::<CNINode>::all(self.context.client.clone());
+        let wanted = cni_node(node);
+        self.spawn(async move {
+            let written = record(&api, &life.node, wanted, status).await;
+            if let Err(error) = &written {
+                tracing::debug!(%error, node = &*life.node, "CNINode cannot be written");
+            }
+            Report::Recorded(life, written.is_ok())
+        });
+    }
+
+    /// Removes the CNINode of a node that is gone.
+    pub(super) fn forget(&self, node: NodeName) {
+        let (context, shutdown) = (self.context.clone(), self.context.shutdown.clone());
+        self.context.tasks.spawn(async move {
+            let api = Api::<CNINode>::all(context.client.clone());
+            let removed = shutdown.run_until_cancelled(remove(&api, &node)).await;
+            if let Some(Err(error)) = removed {
+                tracing::debug!(%error, node = &*node, "CNINode cannot be removed");
+            }
+        });
+    }
+
+    /// Removes the CNINodes of nodes that went while the controller was away: of all but `nodes`.
+    pub(super) fn sweep(&self, nodes: BTreeSet<String>) {
+        let (context, shutdown) = (self.context.clone(), self.context.shutdown.clone());
+        self.context.tasks.spawn(async move {
+            let api = Api::<CNINode>::all(context.client.clone());
+            let swept = async {
+                for found in api.list(&ListParams::default()).await? {
+                    let name = found.name_any();
+                    if !nodes.contains(&name) {
+                        remove(&api, &name).await?;
+                    }
+                }
+                Ok::<(), kube::Error>(())
+            };
+            if let Some(Err(error)) = shutdown.run_until_cancelled(swept).await {
+                tracing::debug!(%error, "CNINodes cannot be swept");
+            }
+        });
+    }
+
+    /// Writes how many pods of the node can have an address.
+    pub(super) fn advertise(&self, life: Life, capacity: usize) {
+        let api = Api::<Node>::all(self.context.client.clone());
+        let patch = json!({"status": {"capacity": {PRIVATE_IPV4: capacity.to_string()}}});
+        self.spawn(async move {
+            let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+            let written = api.patch_status(&life.node, &params, &patch).await;
+            if let Err(error) = &written {
+                tracing::debug!(%error, node = &*life.node, "capacity cannot be written");
+            }
+            Report::Advertised(life, written.is_ok())
+        });
+    }
+}
+
+/// Ends a call that takes too long: EC2 may have done it, or may do it yet.
+async fn limited<T>(
+    call: impl Future<Output = Result<T, AddressError>>,
+) -> Result<T, AddressError> {
+    let ended = timeout(PATIENCE, call).await;
+    ended.unwrap_or(Err(AddressError::NoAnswer))
+}
+
+async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Written {
+    let text = address.to_string();
+    let patch = Patch::Merge(json!({"metadata": {
+        "uid": uid.as_str(),
+        "annotations": {PRIVATE_IPV4: text},
+    }}));
+    loop {
+        match api.patch(name, &PatchParams::default(), &patch).await {
+            Ok(_) => return Written::Yes,
+            Err(error) => {
+                if let Some(status) = api_error::status(&error)
+                    && (400..500).contains(&status.code)
+                    && status.code != 429
+                {
+                    tracing::debug!(%error, pod = name, "annotation refused");
+                    // A conflict of uids means that another pod has the name now.
+                    let gone = api_error::is_not_found(&error) || api_error::is_conflict(&error);
+                    return if gone {
+                        Written::Gone
+                    } else {
+                        Written::Refused
+                    };
+                }
+                tracing::debug!(%error, pod = name, "whether the annotation was written is not known");
+            }
+        }
+        sleep(LOOK_UP_AFTER).await;
+        match api.get_opt(name).await {
+            Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
+                if pod.annotations().get(PRIVATE_IPV4) == Some(&text) {
+                    return Written::Yes;
+                }
+            }
+            Ok(_) => return Written::Gone,
+            Err(error) => tracing::debug!(%error, pod = name, "the pod cannot be read"),
+        }
+    }
+}
+
+fn cni_node(node: &Node) -> CNINode {
+    let mut wanted = CNINode::new(&node.name_any(), CNINodeSpec::default());
+    wanted.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    wanted.metadata.owner_references = kube::Resource::owner_ref(node, &()).map(|mut owner| {
+        owner.controller = None;
+        vec![owner]
+    });
+    wanted
+}
+
+async fn record(
+    api: &Api<CNINode>,
+    name: &str,
+    wanted: CNINode,
+    status: Ipv4Status,
+) -> kube::Result<()> {
+    let ipv4 = Some(status);
+    // Lists are replaced as a whole, and those that are empty are not among the fields.
+    let mut patch = json!({"status": CNINodeStatus { ipv4 }});
+    for list in ["warmAddresses", "givingBack"] {
+        let field = &mut patch["status"]["ipv4"][list];
+        if field.is_null() {
+            *field = json!([]);
+        }
+    }
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    match api.patch_status(name, &params, &patch).await {
+        Err(error) if api_error::is_not_found(&error) => {
+            match api.create(&PostParams::default(), &wanted).await {
+                // The kind is not served, so nobody reads what is not written.
+                Err(error) if api_error::is_not_found(&error) => return Ok(()),
+                Err(error) if api_error::is_already_exists(&error) => {}
+                created => drop(created?),
+            }
+            api.patch_status(name, &params, &patch).await.map(drop)
+        }
+        written => written.map(drop),
+    }
+}
+
+async fn remove(api: &Api<CNINode>, name: &str) -> kube::Result<()> {
+    api_error::ignore_not_found(api.delete(name, &DeleteParams::default()).await)?;
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let released = api.patch(name, &PatchParams::default(), &patch).await;
+    api_error::ignore_not_found(released).map(drop)
+}

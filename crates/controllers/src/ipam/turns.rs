@@ -1,0 +1,147 @@
+//! Which node may call EC2 next: one token bucket for all calls, pods that wait before everything else, and nodes in turn.
+
+use std::collections::{HashSet, VecDeque};
+
+use mullion_engine::ip::Want;
+use rustc_hash::FxBuildHasher;
+
+use super::driver::NodeName;
+
+/// Calls per second in the long run, and at once (VRC: `user-client-qps` and `-burst`).
+const PER_SECOND: f64 = 12.0;
+const BURST: f64 = 18.0;
+
+/// The nodes that want a call, in order, and the leave for calls.
+#[derive(Debug)]
+pub(super) struct Turns {
+    tokens: f64,
+    at: u64,
+    pods: Lane,
+    upkeep: Lane,
+}
+
+/// Nodes in the order in which they came, each once.
+#[derive(Debug, Default)]
+struct Lane {
+    order: VecDeque<NodeName>,
+    present: HashSet<NodeName, FxBuildHasher>,
+}
+
+impl Lane {
+    fn add(&mut self, node: &NodeName) {
+        if self.present.insert(node.clone()) {
+            self.order.push_back(node.clone());
+        }
+    }
+
+    fn remove(&mut self, node: &NodeName) {
+        // The entry in the order stays, and is skipped.
+        self.present.remove(node);
+    }
+
+    fn next(&mut self) -> Option<NodeName> {
+        while let Some(node) = self.order.pop_front() {
+            if self.present.remove(&node) {
+                return Some(node);
+            }
+        }
+        None
+    }
+}
+
+impl Turns {
+    pub(super) fn new(now: u64) -> Self {
+        Turns {
+            tokens: BURST,
+            at: now,
+            pods: Lane::default(),
+            upkeep: Lane::default(),
+        }
+    }
+
+    /// Puts a node that wants a call at the end of its lane, unless it waits there already.
+    pub(super) fn add(&mut self, node: &NodeName, want: Want) {
+        match want {
+            Want::Pods(_) => {
+                self.upkeep.remove(node);
+                self.pods.add(node);
+            }
+            Want::Upkeep if !self.pods.present.contains(node) => self.upkeep.add(node),
+            Want::Upkeep => {}
+        }
+    }
+
+    /// Forgets a node.
+    pub(super) fn remove(&mut self, node: &NodeName) {
+        self.pods.remove(node);
+        self.upkeep.remove(node);
+    }
+
+    /// Returns the node whose turn it is, if there is leave for a call. The call is to be taken by [`Turns::spend`].
+    pub(super) fn next(&mut self, now: u64) -> Option<NodeName> {
+        self.refill(now);
+        if self.tokens < 1.0 {
+            return None;
+        }
+        self.pods.next().or_else(|| self.upkeep.next())
+    }
+
+    /// Takes the leave for one call.
+    pub(super) fn spend(&mut self) {
+        self.tokens -= 1.0;
+    }
+
+    /// Returns when there is leave for the next call, if a node waits for it.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        let waits = !(self.pods.present.is_empty() && self.upkeep.present.is_empty());
+        let missing = (1.0 - self.tokens).max(0.0);
+        waits.then(|| self.at + (missing * 1000.0 / PER_SECOND).ceil() as u64)
+    }
+
+    fn refill(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.at) as f64 / 1000.0;
+        self.tokens = (self.tokens + passed * PER_SECOND).min(BURST);
+        self.at = self.at.max(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eighteen_calls_come_at_once_and_twelve_a_second_after_that() {
+        let mut turns = Turns::new(0);
+        let mut calls = |until: u64| {
+            let mut calls = 0;
+            for now in 0..until {
+                turns.add(&"a".into(), Want::Upkeep);
+                while turns.next(now).is_some() {
+                    turns.spend();
+                    calls += 1;
+                    turns.add(&"a".into(), Want::Upkeep);
+                }
+            }
+            calls
+        };
+        assert_eq!(calls(10_000), 18 + 119);
+    }
+
+    #[test]
+    fn waiting_pods_come_before_warm_targets_and_nodes_take_turns() {
+        let mut turns = Turns::new(0);
+        turns.add(&"warm".into(), Want::Upkeep);
+        turns.add(&"a".into(), Want::Pods(50));
+        turns.add(&"b".into(), Want::Pods(1));
+        turns.add(&"warm-first".into(), Want::Upkeep);
+        turns.add(&"warm-first".into(), Want::Pods(1));
+        let mut order = Vec::new();
+        while let Some(node) = turns.next(0) {
+            if &*node == "a" && order.len() < 3 {
+                turns.add(&node, Want::Pods(49));
+            }
+            order.push(node.to_string());
+        }
+        assert_eq!(order, ["a", "b", "warm-first", "a", "warm"]);
+    }
+}

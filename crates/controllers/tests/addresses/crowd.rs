@@ -1,0 +1,71 @@
+//! Many nodes and too few addresses.
+
+use std::time::Duration;
+
+use crate::{ec2::Ec2, world::World};
+
+#[tokio::test(start_paused = true)]
+async fn five_hundred_nodes_on_a_full_subnet_make_at_most_one_call_a_second() {
+    let ec2 = Ec2::new("10.0.0.0/20");
+    ec2.fill_but(0);
+    let world = World::new(ec2.clone()).await;
+    for node in 0..500 {
+        let name = format!("w{node}");
+        world.node(&name, "m5.large", 9).await;
+        world.pod(&format!("p{node}"), &name).await;
+    }
+    let managed = async || {
+        let numbers = world.metrics.numbers();
+        (numbers.nodes.len() == 500).then_some(())
+    };
+    world.until("every node is known", managed).await;
+    let began = ec2.elapsed();
+    world.pass(600).await;
+    let calls = ec2.calls("assign");
+    let later = calls.iter().filter(|at| **at >= began).count();
+    assert!(later <= 600, "{later} calls in 600 s");
+    let most = most_in_ten_seconds(&calls);
+    assert!(most <= 30, "{most} calls in 10 s");
+    let listings = ec2.calls("list").into_iter();
+    let listings = listings.filter(|at| *at >= began + Duration::from_secs(60));
+    assert_eq!(
+        listings.count(),
+        0,
+        "a full subnet is no reason to look again"
+    );
+}
+
+fn most_in_ten_seconds(calls: &[Duration]) -> usize {
+    let windows = calls.iter().map(|begin| {
+        let end = *begin + Duration::from_secs(10);
+        calls
+            .iter()
+            .filter(|at| *begin <= **at && **at < end)
+            .count()
+    });
+    windows.max().unwrap_or(0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_given_back_ends_the_wait_of_its_subnet_at_once() {
+    let ec2 = Ec2::new("10.0.0.0/20");
+    ec2.fill_but(3);
+    let world = World::new(ec2.clone()).await;
+    world.node("w1", "m5.large", 9).await;
+    world.pod("a", "w1").await;
+    world.address("a").await;
+    world.node("w2", "m5.large", 9).await;
+    world.pod("b", "w2").await;
+    world.pass(500).await;
+    assert_eq!(world.annotation("b").await, None, "the subnet is full");
+    let began = ec2.elapsed();
+    let targets = [
+        ("enable-windows-ipam", "true"),
+        ("warm-ip-target", "1"),
+        ("minimum-ip-target", "1"),
+    ];
+    world.configure(&targets).await;
+    world.address("b").await;
+    let waited = ec2.elapsed() - began;
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}

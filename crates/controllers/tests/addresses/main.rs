@@ -1,0 +1,10 @@
+//! The controller of Windows pods' addresses against the embedded API server and an EC2 that is slow and obvious, under paused time.
+
+mod crowd;
+mod ec2;
+mod pods;
+mod restart;
+#[path = "../served/mod.rs"]
+mod served;
+mod settings;
+mod world;
