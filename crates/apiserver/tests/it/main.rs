@@ -22,6 +22,7 @@ mod kube_rs;
 mod large;
 mod limits;
 mod mutations;
+mod pod_os;
 mod pods;
 mod policy_types;
 mod probes;
