@@ -1,4 +1,4 @@
-//! The files of `-f`: every object in them, with where it stands.
+//! Manifests: every object in them, with where it stands. `mullion why -f` and `mullion check` read them here.
 
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,15 @@ pub(super) struct Document {
     pub(super) object: Value,
 }
 
+/// What stands in a document of a text, whatever it is; of a list, each of its items.
+pub(crate) struct Found {
+    /// Which document of the text, from 0.
+    pub(crate) document: usize,
+    /// Which item of the list in it, and of lists in that.
+    pub(crate) items: Vec<usize>,
+    pub(crate) object: Value,
+}
+
 /// Every object of these files, and of the files of these directories; lists are taken apart.
 ///
 /// # Errors
@@ -27,20 +36,25 @@ pub(super) struct Document {
 pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
     for path in paths {
-        match path.is_dir() {
-            true => {
-                for file in files(path)? {
-                    read(&file, &mut found)?;
-                }
-            }
-            false => read(path, &mut found)?,
+        for file in files(path)? {
+            read(&file, &mut found)?;
         }
     }
     Ok(found)
 }
 
-/// The manifests of a directory by name; those of directories in it are not.
-fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+/// Returns the file itself, or the manifests of a directory by name; those of directories in it are not among them.
+///
+/// # Errors
+/// The directory cannot be read or has no manifest.
+pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    match path.is_dir() {
+        true => files_of(path),
+        false => Ok(vec![path.to_owned()]),
+    }
+}
+
+fn files_of(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let shown = directory.display();
     let refuse = |error: std::io::Error| {
         Failure::input(format!("{shown} cannot be read: {}", file_error(&error)))
@@ -65,51 +79,87 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
 fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
     let text = input::text_of(path)?;
     let shown = input::named(path);
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
-        .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
-    let several = documents.len() > 1;
-    for (index, object) in documents.into_iter().enumerate() {
-        let place = match several {
-            true => format!("{shown}: document {}", index + 1),
-            false => shown.to_string(),
+    let (several, objects) = objects(&text, &shown)?;
+    for Found {
+        document,
+        items,
+        object,
+    } in objects
+    {
+        let mut place = match several {
+            true => format!("{shown}: document {}", document + 1),
+            false => shown.clone(),
         };
-        take(object, place, found)?;
+        for index in items {
+            place += &format!(": items[{index}]");
+        }
+        let title = title(&object);
+        if let Some(missing) = missing(&object) {
+            let named = match title.is_empty() {
+                true => title,
+                false => format!(" ({title})"),
+            };
+            return Err(Failure::input(format!(
+                "{place}{named}: an object without {missing}"
+            )));
+        }
+        found.push(Document {
+            place: format!("{place} ({title})"),
+            object,
+        });
     }
     Ok(())
 }
 
-fn take(object: Value, place: String, found: &mut Vec<Document>) -> Result<(), Failure> {
-    if object.is_null() {
-        return Ok(());
-    }
-    if let Some(items) = object["items"].as_array() {
-        let usual = object["kind"].as_str().unwrap_or_default();
-        let usual = usual.strip_suffix("List").unwrap_or_default();
-        for (index, item) in items.iter().enumerate() {
-            let mut item = item.clone();
-            if item["kind"].is_null() && !usual.is_empty() {
-                put(&mut item, "apiVersion", object["apiVersion"].clone());
-                put(&mut item, "kind", usual.into());
-            }
-            take(item, format!("{place}: items[{index}]"), found)?;
-        }
-        return Ok(());
-    }
-    let title = title(&object);
-    if let Some(missing) = missing(&object) {
-        let named = match title.is_empty() {
-            true => title,
-            false => format!(" ({title})"),
+/// Returns whether a text has several documents, and what stands in them; empty ones are passed over and lists taken apart.
+///
+/// # Errors
+/// The text is no YAML.
+pub(crate) fn objects(text: &str, shown: &str) -> Result<(bool, Vec<Found>), Failure> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)
+        .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
+    let several = documents.len() > 1;
+    let mut found = Vec::new();
+    for (document, object) in documents.into_iter().enumerate() {
+        let whole = Found {
+            document,
+            items: Vec::new(),
+            object,
         };
-        return Err(Failure::input(format!(
-            "{place}{named}: an object without {missing}"
-        )));
+        take(whole, &mut found);
     }
-    found.push(Document {
-        place: format!("{place} ({title})"),
-        object,
-    });
-    Ok(())
+    Ok((several, found))
+}
+
+fn take(whole: Found, found: &mut Vec<Found>) {
+    let Found {
+        document,
+        ref items,
+        ref object,
+    } = whole;
+    if object.is_null() {
+        return;
+    }
+    let Some(list) = object["items"].as_array() else {
+        return found.push(whole);
+    };
+    let usual = object["kind"].as_str().unwrap_or_default();
+    let usual = usual.strip_suffix("List").unwrap_or_default();
+    for (index, item) in list.iter().enumerate() {
+        let mut item = item.clone();
+        if item["kind"].is_null() && !usual.is_empty() {
+            put(&mut item, "apiVersion", object["apiVersion"].clone());
+            put(&mut item, "kind", usual.into());
+        }
+        let mut items = items.clone();
+        items.push(index);
+        let item = Found {
+            document,
+            items,
+            object: item,
+        };
+        take(item, found);
+    }
 }
 
 /// What an object lacks that every one has.

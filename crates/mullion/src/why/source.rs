@@ -133,7 +133,7 @@ pub(super) async fn add_classes(client: &Client, state: &mut State) -> Result<()
 }
 
 /// A client of the cluster, and where that is.
-async fn client(
+pub(crate) async fn client(
     path: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<(Client, String), Failure> {
@@ -181,7 +181,7 @@ fn root(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// A list, or nothing where the server does not know the kind.
-async fn list(
+pub(crate) async fn list(
     client: &Client,
     server: &str,
     kind: &'static str,

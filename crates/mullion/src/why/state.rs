@@ -72,12 +72,12 @@ type Title = (String, String, String);
 
 /// Any list: a `v1` List, or one of a kind's own.
 #[derive(Deserialize)]
-pub(super) struct List {
+pub(crate) struct List {
     /// `List`, `PodList`, or the kind of a single object.
     #[serde(default)]
     pub(super) kind: String,
     /// Absent in a single object.
-    pub(super) items: Option<Vec<Box<RawValue>>>,
+    pub(crate) items: Option<Vec<Box<RawValue>>>,
 }
 
 impl State {

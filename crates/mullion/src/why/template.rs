@@ -22,20 +22,27 @@ pub(super) struct Prospect {
     pub(super) daemon: Option<String>,
 }
 
-/// The pod that an object is or would make; none for objects that make no pods.
-pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospect> {
-    let kind = object["kind"].as_str()?;
-    let template = match kind {
-        "Pod" => object,
+/// Returns the fields that lead from an object of a kind to the pod in it; none for kinds that make no pods.
+pub(crate) fn template_path(kind: &str) -> Option<&'static [&'static str]> {
+    match kind {
+        "Pod" => Some(&[]),
         "Deployment"
         | "ReplicaSet"
         | "StatefulSet"
         | "DaemonSet"
         | "Job"
-        | "ReplicationController" => &object["spec"]["template"],
-        "CronJob" => &object["spec"]["jobTemplate"]["spec"]["template"],
-        _ => return None,
-    };
+        | "ReplicationController" => Some(&["spec", "template"]),
+        "CronJob" => Some(&["spec", "jobTemplate", "spec", "template"]),
+        _ => None,
+    }
+}
+
+/// The pod that an object is or would make; none for objects that make no pods.
+pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospect> {
+    let kind = object["kind"].as_str()?;
+    let template = template_path(kind)?
+        .iter()
+        .fold(object, |value, field| &value[*field]);
     let own = &object["metadata"];
     let home = own["namespace"].as_str().or(namespace).unwrap_or("default");
     let name = own["name"].as_str().or(own["generateName"].as_str())?;
