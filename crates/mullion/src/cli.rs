@@ -15,6 +15,7 @@ use mullion_cloud::{
 
 use crate::{
     bench::{api, engine, provision},
+    check::CheckArgs,
     clusters::Chosen,
     failure::Failure,
     why::WhyArgs,
@@ -91,6 +92,8 @@ pub(crate) enum Command {
     Apiserver(ApiServerArgs),
     /// Say where a pod goes, or why nowhere and what would help.
     Why(WhyArgs),
+    /// Find what will go wrong on Windows nodes, in manifests or in a cluster.
+    Check(CheckArgs),
     /// Measure Mullion on this machine.
     Bench {
         #[command(subcommand)]

@@ -9,6 +9,7 @@
 mod apiserver;
 mod bench;
 mod certs;
+mod check;
 mod cli;
 mod clusters;
 mod devices;
@@ -50,6 +51,9 @@ fn main() -> ExitCode {
 /// Runs a command. False: it did its work, and the answer is "no".
 fn run(cli: Cli) -> Result<bool, Failure> {
     let done = match cli.command {
+        Command::Check(args) => {
+            return runtime()?.block_on(check::run(args));
+        }
         // Whatever goes wrong ends the command and is said once, as its failure.
         Command::Why(args) => {
             return runtime()?.block_on(why::run(args));

@@ -10,6 +10,17 @@ pub(crate) fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// Prints data as it is.
+pub(crate) fn whole(text: &str) {
+    // A reader that has gone away wants no more of it.
+    let _ = write!(std::io::stdout(), "{text}");
+}
+
+/// Prints a line that is not data.
+pub(crate) fn aside(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Prints why the program ends, in red where a person reads it.
 pub(crate) fn error(failure: &Failure) {
     let text = failure.to_string();

@@ -7,10 +7,11 @@ use crate::{
     process::ended,
 };
 
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+/// How a run of the program ended.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 fn mullion(args: &[&str]) -> Ended {
@@ -18,7 +19,7 @@ fn mullion(args: &[&str]) -> Ended {
 }
 
 /// Runs the program with this on its stdin.
-fn mullion_with(args: &[&str], stdin: &str) -> Ended {
+pub(crate) fn mullion_with(args: &[&str], stdin: &str) -> Ended {
     let state = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
     command

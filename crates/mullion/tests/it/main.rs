@@ -1,6 +1,7 @@
 //! The program's integration tests, one binary: the import rules of the workspace, the command line, and whole clusters under a real kubectl.
 
 mod apiserver;
+mod check;
 mod clients;
 mod cluster;
 mod command_line;

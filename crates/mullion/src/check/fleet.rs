@@ -1,0 +1,311 @@
+//! The kinds of nodes that a cluster has or can buy: nodes, eksctl's node groups, Karpenter's pools, with what a pod meets there.
+
+use std::collections::BTreeSet;
+
+use mullion_api::{
+    ami::{AmiFamily, Os},
+    labels,
+};
+use mullion_cloud::catalogue;
+use mullion_engine::windows::Build;
+use serde_json::Value;
+
+use super::{
+    path::Path,
+    placement::{Placement, Taint, list},
+    subject::Object,
+    system::System,
+};
+
+/// Nodes that are alike.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// Which object it stands in, and where.
+    pub(super) object: usize,
+    pub(super) path: Path,
+    pub(super) name: String,
+    /// None if nothing says it.
+    pub(super) system: Option<System>,
+    pub(super) build: Option<Build>,
+    pub(super) taints: Vec<Taint>,
+    pub(super) types: Vec<String>,
+    pub(super) source: Source,
+    /// It has at most so many nodes.
+    pub(super) nodes: Option<u64>,
+}
+
+/// What kind of thing a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Node,
+    /// `nodeGroups` of eksctl.
+    Unmanaged,
+    /// `managedNodeGroups` of eksctl.
+    Managed,
+    NodePool,
+    Provisioner,
+}
+
+/// What is known of a cluster's nodes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fleet {
+    pub(super) groups: Vec<Group>,
+    /// There are no other nodes than these: a cluster or a file of pools was given.
+    pub(super) complete: bool,
+    /// The minor version of Kubernetes 1, if something says it.
+    pub(super) minor: Option<u32>,
+}
+
+impl Fleet {
+    pub(super) fn windows(&self) -> impl Iterator<Item = &Group> {
+        self.groups
+            .iter()
+            .filter(|group| group.system == Some(System::Windows))
+    }
+
+    /// Returns the Windows groups whose taints a pod tolerates.
+    pub(super) fn reachable<'f>(
+        &'f self,
+        placement: &'f Placement,
+    ) -> impl Iterator<Item = &'f Group> {
+        self.windows().filter(|group| {
+            group
+                .taints
+                .iter()
+                .all(|taint| !taint.is_hard() || placement.tolerates(taint))
+        })
+    }
+
+    /// Returns the builds of the Windows groups, in order.
+    pub(super) fn builds(&self) -> BTreeSet<Build> {
+        self.windows().filter_map(|group| group.build).collect()
+    }
+
+    /// Reads what objects say about nodes.
+    pub(super) fn of(objects: &[Object], complete: bool) -> Self {
+        let mut groups = Vec::new();
+        for (index, object) in objects.iter().enumerate() {
+            match object.kind() {
+                "Node" if object.is("Node", "") => groups.extend(node(object, index)),
+                "ClusterConfig" if object.is("ClusterConfig", "eksctl.io") => {
+                    eksctl(object, index, &mut groups)
+                }
+                "NodePool" if object.is("NodePool", "karpenter.sh") => {
+                    groups.push(pool(object, index, objects))
+                }
+                "Provisioner" if object.is("Provisioner", "karpenter.sh") => {
+                    groups.push(provisioner(object, index, objects))
+                }
+                _ => {}
+            }
+        }
+        Fleet {
+            groups,
+            complete,
+            minor: objects.iter().filter_map(minor).max(),
+        }
+    }
+}
+
+fn minor(object: &Object) -> Option<u32> {
+    let text = match object.kind() {
+        "ClusterConfig" => object.text_at("/metadata/version"),
+        "Node" => object
+            .text_at("/status/nodeInfo/kubeletVersion")
+            .trim_start_matches('v'),
+        _ => return None,
+    };
+    text.strip_prefix("1.")?.split('.').next()?.parse().ok()
+}
+
+fn node(object: &Object, index: usize) -> Option<Group> {
+    let own = &object.value["metadata"]["labels"];
+    let label = |key: &str| own.get(key).and_then(Value::as_str);
+    Some(Group {
+        object: index,
+        path: Path::default(),
+        name: object.name().to_owned(),
+        system: Some(System::of_label(label(labels::OS)?)?),
+        build: label(labels::WINDOWS_BUILD).and_then(|build| build.parse().ok()),
+        taints: taints(&object.value["spec"]["taints"]),
+        types: label(labels::INSTANCE_TYPE)
+            .map(str::to_owned)
+            .into_iter()
+            .collect(),
+        source: Source::Node,
+        nodes: Some(1),
+    })
+}
+
+fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
+    for (field, source) in [
+        ("nodeGroups", Source::Unmanaged),
+        ("managedNodeGroups", Source::Managed),
+    ] {
+        for (position, group) in list(&object.value[field]).enumerate() {
+            let family = match group["amiFamily"].as_str() {
+                None => Some(AmiFamily::AmazonLinux2023),
+                Some(name) => name.parse::<AmiFamily>().ok(),
+            };
+            let system = match (family, group["amiFamily"].as_str()) {
+                (Some(family), _) => Some(system_of(family)),
+                (None, Some(name)) if name.starts_with("WindowsServer") => Some(System::Windows),
+                _ => None,
+            };
+            let mut types: Vec<String> = list(&group["instanceTypes"])
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect();
+            types.extend(
+                list(&group["instancesDistribution"]["instanceTypes"])
+                    .filter_map(Value::as_str)
+                    .map(str::to_owned),
+            );
+            types.extend(group["instanceType"].as_str().map(str::to_owned));
+            groups.push(Group {
+                object: index,
+                path: Path::of(&[field]).index(position),
+                name: group["name"].as_str().unwrap_or_default().to_owned(),
+                system,
+                build: family.and_then(build_of),
+                taints: taints(&group["taints"]),
+                types,
+                source,
+                nodes: group["maxSize"]
+                    .as_u64()
+                    .or(group["desiredCapacity"].as_u64()),
+            });
+        }
+    }
+}
+
+fn pool(object: &Object, index: usize, objects: &[Object]) -> Group {
+    let template = &object.value["spec"]["template"]["spec"];
+    let class = template["nodeClassRef"]["name"]
+        .as_str()
+        .unwrap_or_default();
+    let class = objects
+        .iter()
+        .find(|own| own.is("EC2NodeClass", "karpenter.k8s.aws") && own.name() == class);
+    let family = class.and_then(|class| family_of(&class.value));
+    karpenter(object, index, template, family, Source::NodePool)
+}
+
+fn provisioner(object: &Object, index: usize, objects: &[Object]) -> Group {
+    let spec = &object.value["spec"];
+    let class = spec["providerRef"]["name"].as_str().unwrap_or_default();
+    let class = objects
+        .iter()
+        .find(|own| own.is("AWSNodeTemplate", "karpenter.k8s.aws") && own.name() == class);
+    let family =
+        class.and_then(|class| AmiFamily::from_karpenter(class.text_at("/spec/amiFamily")));
+    karpenter(object, index, spec, family, Source::Provisioner)
+}
+
+fn karpenter(
+    object: &Object,
+    index: usize,
+    spec: &Value,
+    family: Option<AmiFamily>,
+    source: Source,
+) -> Group {
+    let path = match source {
+        Source::NodePool => Path::of(&["spec", "template", "spec"]),
+        _ => Path::of(&["spec"]),
+    };
+    let required = requirement(spec, labels::OS).and_then(|values| match values.as_slice() {
+        [one] => System::of_label(one),
+        _ => None,
+    });
+    Group {
+        object: index,
+        path,
+        name: object.name().to_owned(),
+        system: required.or(family.map(system_of)),
+        build: family.and_then(build_of).or_else(|| {
+            let builds = requirement(spec, labels::WINDOWS_BUILD)?;
+            builds.first()?.parse().ok()
+        }),
+        taints: taints(&spec["taints"]),
+        types: requirement(spec, labels::INSTANCE_TYPE).unwrap_or_default(),
+        source,
+        nodes: None,
+    }
+}
+
+/// Returns the values that a requirement allows (`In`).
+pub(super) fn requirement(spec: &Value, key: &str) -> Option<Vec<String>> {
+    let found =
+        list(&spec["requirements"]).find(|own| own["key"] == key && own["operator"] == "In")?;
+    Some(
+        list(&found["values"])
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect(),
+    )
+}
+
+/// Returns the family of an EC2NodeClass: by its field, or by the alias of its images.
+pub(super) fn family_of(class: &Value) -> Option<AmiFamily> {
+    let by_alias = || {
+        list(&class["spec"]["amiSelectorTerms"])
+            .find_map(|term| AmiFamily::from_alias(term["alias"].as_str()?))
+    };
+    class["spec"]["amiFamily"]
+        .as_str()
+        .and_then(AmiFamily::from_karpenter)
+        .or_else(by_alias)
+}
+
+pub(super) fn system_of(family: AmiFamily) -> System {
+    match family.os() {
+        Os::Linux => System::Linux,
+        Os::Windows => System::Windows,
+    }
+}
+
+fn build_of(family: AmiFamily) -> Option<Build> {
+    family.windows_release()?.build().parse().ok()
+}
+
+/// Reads taints: a list, or eksctl's map.
+fn taints(value: &Value) -> Vec<Taint> {
+    if let Some(map) = value.as_object() {
+        let of_map = |(key, value): (&String, &Value)| {
+            let text = value.as_str()?;
+            let (value, effect) = text.split_once(':').unwrap_or(("", text));
+            Some(Taint {
+                key: key.clone(),
+                value: value.to_owned(),
+                effect: effect.to_owned(),
+            })
+        };
+        return map.iter().filter_map(of_map).collect();
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of_list = |taint: &Value| Taint {
+        key: text(&taint["key"]),
+        value: text(&taint["value"]),
+        effect: text(&taint["effect"]),
+    };
+    list(value).map(of_list).collect()
+}
+
+/// Returns how many Windows pods a node of the type has addresses for, if Windows runs on it.
+pub(super) fn addresses(name: &str, prefixes: bool) -> Option<u64> {
+    /// kubelet's limit of pods on EKS's Windows nodes.
+    const MAX_PODS: u64 = 110;
+    let known = catalogue::get(name).filter(|known| known.windows_capable)?;
+    let slots = known.ipv4_per_eni.saturating_sub(1);
+    let all = if prefixes && known.windows_prefix_delegation {
+        slots * 16
+    } else {
+        slots
+    };
+    Some(all.min(MAX_PODS))
+}
+
+/// Returns the memory of an instance type in MiB.
+pub(super) fn memory_mib(name: &str) -> Option<u64> {
+    catalogue::get(name).map(|known| known.memory_mib)
+}

@@ -1,0 +1,177 @@
+//! What is known of images: the systems and Windows builds they are for, how large they are, and whether that is a guess.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream};
+use mullion_engine::{
+    images::{self as engine, ImageRef, ImageTable},
+    windows::{Build, Builds},
+};
+use mullion_images::{Content, Keyring, Known, Registries, Settings, SystemDial};
+
+use super::system::System;
+
+/// One platform of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Runs {
+    pub(super) system: System,
+    /// The architecture; none if any.
+    pub(super) architecture: Option<String>,
+    /// The Windows build it was made for; none if any.
+    pub(super) build: Option<Build>,
+}
+
+/// What is known of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fact {
+    pub(super) runs: Vec<Runs>,
+    /// It is read from the image's name, not from a registry.
+    pub(super) guess: bool,
+    /// Its compressed size, if it is known.
+    pub(super) bytes: Option<u64>,
+    /// A Windows entry of its index has no os.version.
+    pub(super) unversioned: bool,
+}
+
+impl Fact {
+    /// Whether it is for that system and no other.
+    pub(super) fn only_of(&self, system: System) -> bool {
+        !self.runs.is_empty() && self.runs.iter().all(|runs| runs.system == system)
+    }
+
+    /// Whether it is for that system.
+    pub(super) fn has(&self, system: System) -> bool {
+        self.runs.iter().any(|runs| runs.system == system)
+    }
+
+    /// Returns the Windows builds it was made for; none if one of its platforms is for any build.
+    pub(super) fn builds(&self) -> Option<Vec<Build>> {
+        let windows = self
+            .runs
+            .iter()
+            .filter(|runs| runs.system == System::Windows);
+        windows
+            .map(|runs| runs.build)
+            .collect::<Option<Vec<_>>>()
+            .filter(|builds| !builds.is_empty())
+    }
+
+    /// Whether a Windows host of that build runs it.
+    pub(super) fn runs_on(&self, host: Build, builds: &Builds) -> bool {
+        self.builds()
+            .is_none_or(|own| own.iter().any(|build| builds.check(*build, host).is_ok()))
+    }
+}
+
+/// Where facts of images come from.
+pub(super) trait Images {
+    /// Returns what is known of an image.
+    fn fact(&self, image: &str) -> Option<Fact>;
+}
+
+/// Nothing is known of any image.
+pub(super) struct Off;
+
+impl Images for Off {
+    fn fact(&self, _image: &str) -> Option<Fact> {
+        None
+    }
+}
+
+/// The table of usual names and tags: guesses.
+#[derive(Default)]
+pub(super) struct Table(ImageTable);
+
+impl Images for Table {
+    fn fact(&self, image: &str) -> Option<Fact> {
+        let reference = ImageRef::parse(image).ok()?;
+        let guess = self.0.guess(&reference)?;
+        let sizes = self.0.sizes(&reference, engine::System::Windows);
+        let of_windows = guess.runs.has(engine::System::Windows);
+        Some(Fact {
+            runs: guess.runs.platforms().map(runs).collect(),
+            guess: true,
+            bytes: of_windows.then_some(sizes.bytes),
+            unversioned: false,
+        })
+    }
+}
+
+fn runs(platform: &engine::Platform) -> Runs {
+    Runs {
+        system: match platform.system {
+            engine::System::Linux => System::Linux,
+            engine::System::Windows => System::Windows,
+        },
+        architecture: platform.architecture.clone(),
+        build: platform.builds.map(|span| span.newest),
+    }
+}
+
+/// What registries said, and the table for images of registries that said nothing.
+pub(super) struct Asked {
+    facts: BTreeMap<String, Fact>,
+    table: Table,
+}
+
+impl Asked {
+    /// Asks the registries of these images, for ten seconds at most.
+    pub(super) async fn of(images: impl IntoIterator<Item = String>) -> Self {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        const AT_ONCE: usize = 16;
+        let settings = Settings {
+            all: true,
+            ..Settings::default()
+        };
+        let registries = Registries::new(settings, Arc::new(SystemDial::default()));
+        let keyring = Keyring::default();
+        let references: Vec<_> = images
+            .into_iter()
+            .filter_map(|image| Some((ImageRef::parse(&image).ok()?, image)))
+            .collect();
+        let fetched = stream::iter(&references).for_each_concurrent(AT_ONCE, |(reference, _)| {
+            registries.fetch(reference, &keyring)
+        });
+        // Whoever has not answered by then is judged by the table.
+        let _ = tokio::time::timeout(PATIENCE, fetched).await;
+        let said =
+            |(reference, image): (ImageRef, String)| match registries.known(&reference, &keyring) {
+                Known::Content(content) => Some((image, of_content(&content)?)),
+                _ => None,
+            };
+        Asked {
+            facts: references.into_iter().filter_map(said).collect(),
+            table: Table::default(),
+        }
+    }
+}
+
+impl Images for Asked {
+    fn fact(&self, image: &str) -> Option<Fact> {
+        let known = self.facts.get(image).cloned();
+        known.or_else(|| self.table.fact(image))
+    }
+}
+
+fn of_content(content: &Content) -> Option<Fact> {
+    let variants = content.variants.as_ref().ok()?;
+    let is_windows = |platform: &engine::Platform| platform.system == engine::System::Windows;
+    let windows = variants.iter().filter(|own| is_windows(&own.platform));
+    Some(Fact {
+        runs: content.runs()?.platforms().map(runs).collect(),
+        guess: false,
+        bytes: windows.clone().filter_map(|own| own.bytes).max(),
+        unversioned: windows.clone().any(|own| own.os_version.is_empty()),
+    })
+}
+
+/// Returns the repository of an image with its registry, without tag and digest.
+pub(super) fn repository(image: &str) -> Option<String> {
+    ImageRef::parse(image).ok().map(|image| image.repository)
+}
+
+/// Whether an image's name has no tag, or the tag `latest`, and no digest.
+pub(super) fn is_latest(image: &str) -> bool {
+    ImageRef::parse(image)
+        .is_ok_and(|image| image.digest.is_none() && image.tag.as_deref() == Some("latest"))
+}

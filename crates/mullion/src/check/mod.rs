@@ -1,0 +1,260 @@
+//! `mullion check`: what will go wrong on Windows nodes, found in manifests before they are applied, or in a cluster.
+//!
+//! [`source`] reads the texts, [`subject`], [`placement`], [`fleet`] and [`images`] say what the rules ask, [`rules`] holds the rules as pure
+//! functions and [`table`] their ids and words. Findings are data ([`problem`]); [`text`] makes sentences of them, [`report`] and [`formats`]
+//! pages. [`session`] applies the rules and writes fixes, through [`yaml`], which changes a field and nothing else of a file.
+
+mod explain;
+mod finding;
+mod fleet;
+mod formats;
+mod ignore;
+mod images;
+mod live;
+mod path;
+mod placement;
+mod problem;
+mod report;
+mod rules;
+mod session;
+mod source;
+mod subject;
+mod system;
+mod table;
+#[cfg(test)]
+mod tests;
+mod text;
+mod yaml;
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::{
+    failure::{Failure, file_error},
+    files, input, out,
+};
+use session::Session;
+
+/// Flags of `mullion check`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Ends with 0 if nothing worse than a remark is found, with 1 for errors and warnings, with 2 for wrong input.
+
+Examples:
+  mullion check shop/
+  helm template chart/ | mullion check -
+  mullion check --pools nodepools.yaml shop/
+  mullion check --fix shop/
+  mullion check --live
+  mullion check --explain MUL001"
+)]
+pub(crate) struct CheckArgs {
+    /// Manifests, directories of manifests, or `-` for stdin
+    #[arg(value_name = "PATH", required_unless_present_any = ["live", "explain"])]
+    paths: Vec<PathBuf>,
+
+    /// Check the objects of a cluster too
+    #[arg(long)]
+    live: bool,
+
+    /// The cluster's kubeconfig [default: $KUBECONFIG, else that of `mullion up`, else ~/.kube/config]
+    #[arg(long, value_name = "PATH", requires = "live")]
+    kubeconfig: Option<PathBuf>,
+
+    /// The kubeconfig's context
+    #[arg(long, value_name = "NAME", requires = "live")]
+    context: Option<String>,
+
+    /// What nodes the cluster has: Nodes, NodePools with their EC2NodeClasses, or an eksctl ClusterConfig
+    #[arg(long, value_name = "FILE")]
+    pools: Option<PathBuf>,
+
+    /// Where to learn what images run on
+    #[arg(long, value_enum, default_value_t = ImageSource::Auto)]
+    images: ImageSource,
+
+    /// Write the fixes that are safe; of stdin, print the fixed text
+    #[arg(long, conflicts_with = "live")]
+    fix: bool,
+
+    /// Write the fixes too that may change what runs today
+    #[arg(long, requires = "fix")]
+    r#unsafe: bool,
+
+    /// Say what a rule is about
+    #[arg(long, value_name = "ID", conflicts_with_all = ["fix", "live"])]
+    explain: Option<String>,
+
+    /// Apply only these rules; may be repeated, or have commas between
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    select: Vec<String>,
+
+    /// Do not apply these rules; may be repeated, or have commas between
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    ignore: Vec<String>,
+
+    /// How to print the findings
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    output: Format,
+}
+
+/// Where facts of images come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ImageSource {
+    /// The registries, then the table
+    Auto,
+    /// The table of usual names and tags: guesses
+    Table,
+    /// Nothing
+    Off,
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// One JSON object
+    Json,
+    /// SARIF 2.1.0
+    Sarif,
+    /// Workflow commands of GitHub
+    Github,
+}
+
+/// Checks. True if nothing worse than a remark is found.
+pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
+    if let Some(id) = &args.explain {
+        out::line(&explain::rule(id)?);
+        return Ok(true);
+    }
+    let named = args.select.iter().chain(&args.ignore);
+    if let Some(id) = named.into_iter().find(|id| table::rule(id).is_none()) {
+        return Err(explain::unknown(id));
+    }
+    let is_stdin = args.paths.iter().any(|path| input::is_stdin(path));
+    if args.fix && is_stdin && args.paths.len() > 1 {
+        return Err(Failure::input(
+            "--fix prints the fixed text of stdin: no file can be given with it",
+        ));
+    }
+    let mut session = session(&args).await?;
+    for text in &session.texts {
+        for (line, fault) in &text.ignores.faults {
+            out::note(&format!("{}:{line}: {fault}", text.name));
+        }
+    }
+    let fixed = match args.fix {
+        true => Some(write(&mut session, args.r#unsafe)?),
+        false => None,
+    };
+    let outcome = session.check()?;
+    let asked = match args.fix || args.live {
+        true => String::new(),
+        false => args
+            .paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect::<Vec<_>>()
+            .join(" "),
+    };
+    // Stdin's fixed text is the data: what is left to say stands beside it.
+    let say = |text: &str| match args.fix && is_stdin {
+        true => out::aside(text),
+        false => out::line(text),
+    };
+    match args.output {
+        Format::Text => {
+            let aside = args.fix && is_stdin;
+            let (colours, width) = match aside {
+                true => (out::colours_on(&std::io::stderr()), out::stderr_width()),
+                false => (out::colours(), out::width()),
+            };
+            if !outcome.reports.is_empty() {
+                say(&report::page(&outcome, colours, width));
+                say("");
+            }
+            if let Some((count, files)) = fixed {
+                let fixes = report::counted(count, "fix", "fixes");
+                say(&format!(
+                    "{fixes} written in {}.",
+                    report::counted(files, "file", "files")
+                ));
+            }
+            say(&report::summary(&outcome, &asked));
+        }
+        Format::Json => say(&formats::json(&outcome)),
+        Format::Sarif => say(&formats::sarif(&outcome)),
+        Format::Github if outcome.reports.is_empty() => {}
+        Format::Github => say(&formats::github(&outcome)),
+    }
+    Ok(!outcome.is_bad())
+}
+
+async fn session(args: &CheckArgs) -> Result<Session, Failure> {
+    let texts = source::texts(&args.paths)?;
+    let known = match &args.pools {
+        Some(path) => {
+            let mut objects = Vec::new();
+            for text in source::texts(std::slice::from_ref(path))? {
+                objects.extend(text.objects(0)?);
+            }
+            let groups = fleet::Fleet::of(&objects, true).groups;
+            if groups.is_empty() {
+                let shown = input::named(path);
+                return Err(Failure::input(format!(
+                    "{shown} has no nodes, no NodePools and no ClusterConfig with node groups"
+                ))
+                .hint("kubectl get nodes,nodepools,ec2nodeclasses -o yaml > pools.yaml"));
+            }
+            Some(objects)
+        }
+        None => None,
+    };
+    let live = match args.live {
+        true => Some(live::objects(args.kubeconfig.clone(), args.context.clone()).await?),
+        false => None,
+    };
+    let images: Box<dyn images::Images> = match args.images {
+        ImageSource::Auto => {
+            let mut named = BTreeSet::new();
+            for text in &texts {
+                named.extend(text.objects(0)?.iter().flat_map(subject::images));
+            }
+            named.extend(live.iter().flatten().flat_map(subject::images));
+            Box::new(images::Asked::of(named).await)
+        }
+        ImageSource::Table => Box::new(images::Table::default()),
+        ImageSource::Off => Box::new(images::Off),
+    };
+    Ok(Session {
+        texts,
+        live,
+        known,
+        images,
+        select: args.select.clone(),
+        ignore: args.ignore.clone(),
+    })
+}
+
+/// Fixes the texts and writes those that changed; of stdin, prints its text in any case.
+fn write(session: &mut Session, with_unsafe: bool) -> Result<(usize, usize), Failure> {
+    let (fixed, changed) = session.fix(with_unsafe)?;
+    for (number, text) in session.texts.iter().enumerate() {
+        match &text.file {
+            None => out::whole(&text.content),
+            Some(path) if changed.contains(&number) => {
+                files::replace(path, text.content.as_bytes()).map_err(|error| {
+                    Failure::run(format!(
+                        "{} cannot be written: {}",
+                        path.display(),
+                        file_error(&error)
+                    ))
+                })?;
+            }
+            Some(_) => {}
+        }
+    }
+    Ok((fixed, changed.len()))
+}

@@ -1,0 +1,206 @@
+//! Where a pod may go by what it says itself: node selector, RuntimeClass, required affinity, tolerations.
+
+use std::collections::BTreeMap;
+
+use mullion_api::labels;
+use serde_json::Value;
+
+use super::{subject::Object, system::System};
+
+/// What a pod says about the operating system of its nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Nothing, or that both will do.
+    Open,
+    /// One system.
+    One(System),
+    /// It names a RuntimeClass that is not known, or a system that is neither.
+    Unknown,
+}
+
+/// What makes the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Selector,
+    Class,
+    Affinity,
+    /// The label of a Windows build, which no Linux node has.
+    Build,
+}
+
+/// Where a pod may go.
+pub(super) struct Placement {
+    pub(super) os: Choice,
+    pub(super) by: Option<By>,
+    /// The selected Windows builds as they are written; none if any will do.
+    pub(super) builds: Option<Vec<String>>,
+    /// The selected architectures; none if any will do.
+    pub(super) architectures: Option<Vec<String>>,
+    /// Its tolerations, with those of the RuntimeClass.
+    pub(super) tolerations: Vec<Value>,
+}
+
+/// A taint that keeps pods away.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Taint {
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) effect: String,
+}
+
+impl Taint {
+    /// The taint that EKS's guides give Windows nodes.
+    pub(super) fn usual() -> Self {
+        Taint {
+            key: "os".to_owned(),
+            value: "windows".to_owned(),
+            effect: "NoSchedule".to_owned(),
+        }
+    }
+
+    /// Whether it keeps pods away rather than asking them to go elsewhere.
+    pub(super) fn is_hard(&self) -> bool {
+        matches!(self.effect.as_str(), "NoSchedule" | "NoExecute")
+    }
+}
+
+impl std::fmt::Display for Taint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.value.is_empty() {
+            true => write!(f, "{}:{}", self.key, self.effect),
+            false => write!(f, "{}={}:{}", self.key, self.value, self.effect),
+        }
+    }
+}
+
+impl Placement {
+    /// Reads a pod's spec; RuntimeClasses are looked for among the objects.
+    pub(super) fn of(spec: &Value, objects: &[Object]) -> Self {
+        let mut selector = texts(&spec["nodeSelector"]);
+        let own = selector.clone();
+        let mut tolerations = list(&spec["tolerations"]).cloned().collect::<Vec<_>>();
+        let class = spec["runtimeClassName"].as_str();
+        let mut unknown = false;
+        if let Some(name) = class {
+            let found = objects
+                .iter()
+                .find(|object| object.is("RuntimeClass", "node.k8s.io") && object.name() == name);
+            match found {
+                Some(class) => {
+                    let scheduling = &class.value["scheduling"];
+                    for (key, value) in texts(&scheduling["nodeSelector"]) {
+                        selector.entry(key).or_insert(value);
+                    }
+                    tolerations.extend(list(&scheduling["tolerations"]).cloned());
+                }
+                None => unknown = true,
+            }
+        }
+        let terms: Vec<&Value> =
+            list(
+                &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+                    ["nodeSelectorTerms"],
+            )
+            .collect();
+        let os_labels = [labels::OS, labels::BETA_OS];
+        let chosen = |keys: &[&str]| {
+            let selected = keys.iter().find_map(|key| selector.get(*key).cloned());
+            match selected {
+                Some(value) => Some(vec![value]),
+                None => values(&terms, keys),
+            }
+        };
+        let builds = chosen(&[labels::WINDOWS_BUILD]);
+        let architectures = chosen(&[labels::ARCH, labels::BETA_ARCH]);
+        let (os, by) = match chosen(&os_labels) {
+            Some(values) => {
+                let by = match os_labels.iter().find(|key| selector.contains_key(**key)) {
+                    Some(key) if own.contains_key(*key) => By::Selector,
+                    Some(_) => By::Class,
+                    None => By::Affinity,
+                };
+                let mut systems: Vec<_> =
+                    values.iter().map(|value| System::of_label(value)).collect();
+                systems.sort();
+                systems.dedup();
+                match systems.as_slice() {
+                    [Some(system)] => (Choice::One(*system), Some(by)),
+                    [None, ..] => (Choice::Unknown, None),
+                    _ => (Choice::Open, None),
+                }
+            }
+            None if unknown => (Choice::Unknown, None),
+            None if builds.is_some() => (Choice::One(System::Windows), Some(By::Build)),
+            None => (Choice::Open, None),
+        };
+        Placement {
+            os,
+            by,
+            builds,
+            architectures,
+            tolerations,
+        }
+    }
+
+    /// Whether it tolerates a taint.
+    pub(super) fn tolerates(&self, taint: &Taint) -> bool {
+        self.tolerations.iter().any(|toleration| {
+            let text = |field: &str| toleration[field].as_str().unwrap_or_default();
+            let same_effect = text("effect").is_empty() || text("effect") == taint.effect;
+            let same_key = text("key") == taint.key
+                || (text("key").is_empty() && text("operator") == "Exists");
+            same_effect
+                && same_key
+                && (text("operator") == "Exists" || text("value") == taint.value)
+        })
+    }
+
+    /// Whether it tolerates every taint that keeps pods from being placed.
+    pub(super) fn tolerates_everything(&self) -> bool {
+        self.tolerations.iter().any(|toleration| {
+            let text = |field: &str| toleration[field].as_str().unwrap_or_default();
+            text("operator") == "Exists"
+                && text("key").is_empty()
+                && matches!(text("effect"), "" | "NoSchedule")
+        })
+    }
+}
+
+/// Returns the values that every term allows a label to have; none if a term allows all.
+fn values(terms: &[&Value], keys: &[&str]) -> Option<Vec<String>> {
+    let mut all = Vec::new();
+    for term in terms {
+        let mut expressions = list(&term["matchExpressions"])
+            .filter(|own| own["key"].as_str().is_some_and(|key| keys.contains(&key)));
+        let expression = expressions.next()?;
+        let named = list(&expression["values"])
+            .filter_map(Value::as_str)
+            .map(str::to_owned);
+        match expression["operator"].as_str()? {
+            "In" => all.extend(named),
+            // Of systems there are two: not the one is the other.
+            "NotIn" if keys.contains(&labels::OS) => {
+                let named: Vec<_> = named.filter_map(|name| System::of_label(&name)).collect();
+                let [system] = named.as_slice() else {
+                    return None;
+                };
+                all.push(system.other().label().to_owned());
+            }
+            _ => return None,
+        }
+    }
+    (!all.is_empty()).then_some(all)
+}
+
+/// Returns the elements of a list; none of what is no list.
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Returns the texts of a map.
+pub(super) fn texts(value: &Value) -> BTreeMap<String, String> {
+    let fields = value.as_object().into_iter().flatten();
+    fields
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}

@@ -1,0 +1,346 @@
+//! What a rule can find, as data. [`super::text`] is the one place that makes sentences of it.
+
+use std::fmt;
+
+use super::{subject::Container, system::System};
+
+/// An image as a sentence names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    pub(super) name: String,
+    /// What is said of it is read from its name.
+    pub(super) guess: bool,
+}
+
+impl Image {
+    /// Returns the image of a container.
+    pub(super) fn of(container: Option<&Container<'_>>) -> Self {
+        let fact = container.and_then(|container| container.fact.as_ref());
+        Image {
+            name: container
+                .map(|container| container.image)
+                .unwrap_or_default()
+                .to_owned(),
+            guess: fact.is_some_and(|fact| fact.guess),
+        }
+    }
+}
+
+/// With `#` it says when the sentence rests on the image's name.
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The registry of Microsoft and the digest say nothing to a reader of a sentence.
+        let name = self
+            .name
+            .strip_prefix("mcr.microsoft.com/")
+            .unwrap_or(&self.name);
+        let name = name.split('@').next().unwrap_or_default();
+        match name {
+            "" => f.write_str("an image without a name"),
+            name if self.guess && f.alternate() => write!(f, "image {name} (by its name)"),
+            name => write!(f, "image {name}"),
+        }
+    }
+}
+
+/// Returns the words with commas between, and with `last` before the last one.
+pub(super) fn joined(words: impl Iterator<Item = String>, last: &str) -> String {
+    let words: Vec<_> = words.collect();
+    match words.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., end] => format!("{} {last} {end}", first.join(", ")),
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Problem {
+    DaemonEverywhere {
+        image: Image,
+        system: System,
+    },
+    MayLandOnLinux {
+        image: Image,
+    },
+    ToleratesEverything {
+        image: Image,
+    },
+    NearWindows {
+        image: Image,
+        group: String,
+        known: bool,
+    },
+    WrongSystem {
+        image: Image,
+        wants: System,
+        chosen: System,
+    },
+    WindowsOnArm,
+    TwoSystems {
+        linux: Image,
+        windows: Image,
+    },
+    WrongArchitecture {
+        image: Image,
+        has: String,
+        chosen: String,
+    },
+    UsualTaint {
+        taint: String,
+    },
+    Untolerated {
+        taint: String,
+        groups: usize,
+    },
+    BetaLabel {
+        beta: &'static str,
+        stable: &'static str,
+    },
+    OsNameAgainstChoice {
+        named: System,
+        chosen: System,
+    },
+    OsNameAlone {
+        named: System,
+    },
+    OsNameMissing,
+    WebhookIsBlind {
+        by_build: bool,
+    },
+    OnlyPreferred {
+        system: System,
+    },
+    CountsTainted {
+        key: String,
+        group: String,
+    },
+
+    WrongBuild {
+        image: Image,
+        needs: String,
+        selected: String,
+    },
+    AnyBuild {
+        image: Image,
+        needs: String,
+        lands: String,
+        none: bool,
+    },
+    BuildForm {
+        text: String,
+    },
+    EndedBuild {
+        image: Image,
+        build: String,
+    },
+    NoSuchHosts {
+        image: Image,
+        build: String,
+    },
+    TooEarlyFor2025 {
+        image: Option<Image>,
+        minor: u32,
+    },
+    NoTag {
+        image: Image,
+        base: bool,
+    },
+    VeryLarge {
+        image: Image,
+        bytes: u64,
+    },
+    AlwaysPulled {
+        image: Image,
+        bytes: u64,
+    },
+    Unversioned {
+        image: Image,
+    },
+
+    GoneVersion {
+        version: String,
+    },
+    HandlerDocker,
+    NoSuchClass {
+        class: String,
+    },
+    ClassConflict {
+        class: String,
+        key: String,
+        pod: String,
+        wanted: String,
+    },
+    ClassLacks {
+        missing: Vec<String>,
+    },
+
+    NotOnWindows {
+        refused: bool,
+    },
+    OptionsOnLinux,
+    HostNetwork,
+    HostProcessNeedsNetwork,
+    HostProcessMixed {
+        container: String,
+    },
+    HostProcessLevel {
+        namespace: String,
+        level: String,
+    },
+    UserName {
+        user: String,
+        why: &'static str,
+    },
+    AdministratorAsNonRoot,
+    SystemAccount {
+        user: String,
+    },
+    MemoryVolume {
+        medium: String,
+    },
+    UnixPath {
+        path: String,
+    },
+    BlockDevice,
+    Propagation {
+        mode: String,
+    },
+    RootMount {
+        path: String,
+    },
+    HugePages {
+        name: String,
+    },
+    WrongShell {
+        shell: String,
+        image: Image,
+        system: System,
+    },
+    Device {
+        name: String,
+    },
+    TargetContainer,
+    NoCredential {
+        name: String,
+    },
+    CredentialWithoutName,
+
+    NoMemoryLimit {
+        container: String,
+    },
+    TooLittleMemory {
+        image: Image,
+        bytes: u64,
+        least: u64,
+    },
+    TooLittleCpu {
+        milli: u64,
+    },
+    SmallType {
+        name: String,
+    },
+    SmallReserve,
+    TooFewAddresses {
+        pods: u64,
+        addresses: u64,
+        prefixes: bool,
+    },
+    TooManyBackends {
+        pods: u64,
+    },
+    TooManyServices {
+        services: usize,
+    },
+    ImpatientProbe {
+        probe: &'static str,
+        seconds: u64,
+    },
+    AddressRequest {
+        value: String,
+    },
+    AddressAnnotation,
+
+    SilentLogs {
+        image: Image,
+    },
+    LogMonitor {
+        why: String,
+    },
+    ShortName {
+        name: String,
+        namespace: String,
+    },
+    Ipv6 {
+        pods: String,
+    },
+    CustomNetworking,
+    SecurityGroups {
+        pods: String,
+    },
+    Fargate {
+        pods: String,
+    },
+    HostsCannotReach {
+        field: &'static str,
+        value: String,
+        pods: String,
+    },
+
+    NoLinuxGroup,
+    NoProxyGroup {
+        role: String,
+    },
+    Untainted {
+        group: String,
+        pods: String,
+    },
+    TaintMap,
+    Effect {
+        effect: String,
+    },
+    GoneFamily {
+        family: String,
+    },
+    KubeletConfig,
+    FamilyAgainstPool {
+        class: String,
+        family: System,
+        required: System,
+    },
+    PoolOnArm,
+    AutoMode,
+    NoWindowsTypes {
+        types: String,
+    },
+    NoPrefixTypes {
+        types: String,
+    },
+    PoolWithoutSystem {
+        pool: String,
+    },
+    IpamMissing,
+    NotBoolean {
+        key: &'static str,
+        value: String,
+    },
+    PrefixesAlone,
+    NotNumber {
+        key: String,
+        value: String,
+    },
+    NegativeTarget {
+        key: String,
+        value: i64,
+    },
+    TwoTargets {
+        key: &'static str,
+    },
+    OnlyMinimum {
+        key: String,
+    },
+    TargetsContradict,
+    OldKarpenter {
+        provisioner: bool,
+    },
+}

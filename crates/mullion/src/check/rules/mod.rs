@@ -1,0 +1,142 @@
+//! The rules: functions of what is checked and what is known, one file for each group of the table.
+
+mod builds;
+mod config_maps;
+mod deprecated;
+mod network;
+mod nodes;
+mod placement;
+mod pod_spec;
+mod resources;
+mod runtime_class;
+
+use mullion_engine::windows::Builds;
+use serde_json::Value;
+
+use super::{
+    finding::Findings,
+    fleet::Fleet,
+    images::Images,
+    placement::{Choice, list},
+    subject::{Object, Pod},
+    system::System,
+};
+
+/// What is checked and what is known.
+pub(super) struct Context<'a> {
+    /// The checked objects first, then those that say what the cluster is like.
+    pub(super) objects: &'a [Object],
+    /// How many of the objects are checked.
+    pub(super) checked: usize,
+    /// The pods of the checked objects.
+    pub(super) pods: Vec<Pod<'a>>,
+    /// The nodes of the cluster: those that were given, else those of the checked objects.
+    pub(super) fleet: Fleet,
+    /// The node groups and pools among the checked objects.
+    pub(super) own: Fleet,
+    pub(super) builds: Builds,
+    /// Something says that there are Windows nodes or pods.
+    pub(super) mixed: bool,
+    /// The objects are all of a cluster's: what is not among them is not there.
+    pub(super) live: bool,
+}
+
+impl<'a> Context<'a> {
+    /// Reads pods and nodes. `known`: objects behind the first `checked` ones describe the cluster's nodes.
+    pub(super) fn new(
+        objects: &'a [Object],
+        checked: usize,
+        known: bool,
+        live: bool,
+        images: &dyn Images,
+    ) -> Self {
+        let pods: Vec<_> = objects[..checked]
+            .iter()
+            .enumerate()
+            .filter_map(|(index, object)| Pod::of(object, index, images, objects))
+            .collect();
+        let own = Fleet::of(&objects[..checked], false);
+        let fleet = match known || live {
+            true => Fleet::of(objects, true),
+            false => own.clone(),
+        };
+        let mixed = fleet.windows().next().is_some()
+            || own.windows().next().is_some()
+            || pods.iter().any(Pod::is_windows)
+            || objects.iter().any(speaks_of_windows);
+        Context {
+            objects,
+            checked,
+            pods,
+            fleet,
+            own,
+            builds: Builds::default(),
+            mixed,
+            live,
+        }
+    }
+
+    /// Returns the checked objects with their numbers.
+    pub(super) fn checked(&self) -> impl Iterator<Item = (usize, &'a Object)> {
+        self.objects[..self.checked].iter().enumerate()
+    }
+
+    /// Returns the Windows pods.
+    pub(super) fn windows(&self) -> impl Iterator<Item = &Pod<'a>> {
+        self.pods.iter().filter(|pod| pod.is_windows())
+    }
+
+    /// Returns the Windows pods that a selector of labels in a namespace selects.
+    pub(super) fn selected(&self, namespace: &str, selector: &Value) -> Vec<&Pod<'a>> {
+        let is_it = |pod: &&Pod<'_>| pod.namespace == namespace && pod.has_labels(selector);
+        self.windows().filter(is_it).collect()
+    }
+
+    /// Whether a pod says no system.
+    pub(super) fn is_open(&self, pod: &Pod<'_>) -> bool {
+        pod.placement.os == Choice::Open
+    }
+}
+
+/// Whether an object that makes no pods and is no node says that there are Windows nodes.
+fn speaks_of_windows(object: &Object) -> bool {
+    match object.kind() {
+        "RuntimeClass" => {
+            object.value["scheduling"]["nodeSelector"]["kubernetes.io/os"] == "windows"
+        }
+        "ConfigMap" if object.name() == "amazon-vpc-cni" => {
+            let value = object.text_at("/data/enable-windows-ipam");
+            config_maps::parse_bool(value) == Some(true)
+        }
+        "EC2NodeClass" => super::fleet::family_of(&object.value)
+            .is_some_and(|family| super::fleet::system_of(family) == System::Windows),
+        "AWSNodeTemplate" => object.text_at("/spec/amiFamily").starts_with("Windows"),
+        _ => false,
+    }
+}
+
+/// Applies every rule.
+pub(super) fn all(context: &Context<'_>) -> Findings {
+    let mut found = Findings::default();
+    for pod in &context.pods {
+        placement::check(context, pod, &mut found);
+        builds::check(context, pod, &mut found);
+        pod_spec::check(context, pod, &mut found);
+        resources::check(context, pod, &mut found);
+        network::check(context, pod, &mut found);
+    }
+    for (index, object) in context.checked() {
+        runtime_class::check(context, index, object, &mut found);
+        network::check_object(context, index, object, &mut found);
+        nodes::check(context, index, object, &mut found);
+        config_maps::check(context, index, object, &mut found);
+    }
+    nodes::check_groups(context, &mut found);
+    resources::check_services(context, &mut found);
+    found
+}
+
+/// Returns the texts of a list.
+fn strings(value: &Value) -> impl Iterator<Item = &str> {
+    list(value).filter_map(Value::as_str)
+}

@@ -1,0 +1,315 @@
+//! Node groups, pools and their classes: MUL052, MUL070, MUL072 to MUL075, MUL077.
+
+use mullion_api::labels;
+use mullion_cloud::catalogue;
+use serde_json::{Map, Value, json};
+
+use super::{Context, builds, config_maps, resources, strings};
+use crate::check::{
+    finding::Findings,
+    fleet::{Group, Source, family_of, requirement, system_of},
+    path::Path,
+    placement::list,
+    problem::Problem,
+    subject::Object,
+    system::System,
+    yaml::edit::Edit,
+};
+
+const RESERVE: f64 = 2.0 * 1_073_741_824.0;
+const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+const GONE: [&str; 2] = [
+    "WindowsServer2004CoreContainer",
+    "WindowsServer20H2CoreContainer",
+];
+
+pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
+    match object.kind() {
+        "ClusterConfig" if object.is("ClusterConfig", "eksctl.io") => {
+            builds::cluster_version(index, object, found);
+            cluster(context, index, object, found);
+            for (field, managed) in [("nodeGroups", false), ("managedNodeGroups", true)] {
+                for (position, group) in list(&object.value[field]).enumerate() {
+                    refused(
+                        index,
+                        &Path::of(&[field]).index(position),
+                        group,
+                        managed,
+                        found,
+                    );
+                }
+            }
+        }
+        "NodePool" if object.is("NodePool", "karpenter.sh") => {
+            builds::object_forms(index, object, found);
+            pool(context, index, object, found);
+        }
+        "EC2NodeClass" if object.is("EC2NodeClass", "karpenter.k8s.aws") => {
+            reserve(index, object, found)
+        }
+        "Provisioner" if object.is("Provisioner", "karpenter.sh") => {
+            builds::object_forms(index, object, found);
+            found.add(
+                "MUL077",
+                index,
+                Path::of(&["apiVersion"]),
+                Problem::OldKarpenter { provisioner: true },
+            );
+        }
+        "AWSNodeTemplate" if object.is("AWSNodeTemplate", "karpenter.k8s.aws") => {
+            found.add(
+                "MUL077",
+                index,
+                Path::of(&["apiVersion"]),
+                Problem::OldKarpenter { provisioner: false },
+            );
+        }
+        _ => {}
+    }
+}
+
+/// The rules about every group and pool alike.
+pub(super) fn check_groups(context: &Context<'_>, found: &mut Findings) {
+    let windows_daemons = || context.windows().any(|pod| pod.kind == "DaemonSet");
+    for group in &context.own.groups {
+        if group.system == Some(System::Windows) {
+            untainted(context, group, found);
+            for name in resources::small(&group.types) {
+                let problem = Problem::SmallType { name: name.clone() };
+                found.add("MUL052", group.object, group.path.clone(), problem);
+            }
+        }
+        if group.source == Source::NodePool && windows_daemons() {
+            without_system(context, group, found);
+        }
+    }
+}
+
+/// MUL070.
+fn cluster(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
+    let own: Vec<_> = context
+        .own
+        .groups
+        .iter()
+        .filter(|group| group.object == index)
+        .collect();
+    let all_windows = !own.is_empty()
+        && own
+            .iter()
+            .all(|group| group.system == Some(System::Windows));
+    if all_windows && list(&object.value["fargateProfiles"]).next().is_none() {
+        found.add("MUL070", index, own[0].path.clone(), Problem::NoLinuxGroup);
+    }
+}
+
+/// MUL072.
+fn untainted(context: &Context<'_>, group: &Group, found: &mut Findings) {
+    if group.source == Source::Node || group.taints.iter().any(|taint| taint.is_hard()) {
+        return;
+    }
+    let Some(pod) = context
+        .pods
+        .iter()
+        .find(|pod| context.is_open(pod) && pod.wanted() != Some(System::Windows))
+    else {
+        return;
+    };
+    let at = group.path.key("taints");
+    let taint = json!({"key": "os", "value": "windows", "effect": "NoSchedule"});
+    let object = &context.objects[group.object].value;
+    let edit = match at.get(object) {
+        Some(Value::Object(_)) => Edit::Set(at.key("os"), json!("windows:NoSchedule")),
+        _ => Edit::Push(at, taint),
+    };
+    let problem = Problem::Untainted {
+        group: group.name.clone(),
+        pods: context.objects[pod.object].title(),
+    };
+    found
+        .add("MUL072", group.object, group.path.clone(), problem)
+        .not_safe([edit]);
+}
+
+/// MUL073.
+fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Findings) {
+    let taints = at.key("taints");
+    if let Some(map) = group["taints"].as_object() {
+        let mut made = Vec::new();
+        for (key, value) in map {
+            let text = value.as_str().unwrap_or_default();
+            let (value, effect) = text.split_once(':').unwrap_or(("", text));
+            if !EFFECTS.contains(&effect) {
+                found.add(
+                    "MUL073",
+                    index,
+                    taints.key(key),
+                    Problem::Effect {
+                        effect: effect.to_owned(),
+                    },
+                );
+                continue;
+            }
+            let mut taint = Map::new();
+            taint.insert("key".to_owned(), json!(key));
+            if !value.is_empty() {
+                taint.insert("value".to_owned(), json!(value));
+            }
+            taint.insert("effect".to_owned(), json!(effect));
+            made.push(Value::Object(taint));
+        }
+        if managed {
+            let whole = made.len() == map.len();
+            let finding = found.add("MUL073", index, taints.clone(), Problem::TaintMap);
+            if whole && !made.is_empty() {
+                finding.safe([Edit::Set(taints, Value::Array(made))]);
+            }
+        }
+    } else {
+        for (position, taint) in list(&group["taints"]).enumerate() {
+            let effect = taint["effect"].as_str().unwrap_or_default();
+            if !EFFECTS.contains(&effect) {
+                let at = taints.index(position).key("effect");
+                found.add(
+                    "MUL073",
+                    index,
+                    at,
+                    Problem::Effect {
+                        effect: effect.to_owned(),
+                    },
+                );
+            }
+        }
+    }
+    let family = group["amiFamily"].as_str().unwrap_or_default();
+    if GONE.contains(&family) {
+        found.add(
+            "MUL073",
+            index,
+            at.key("amiFamily"),
+            Problem::GoneFamily {
+                family: family.to_owned(),
+            },
+        );
+    }
+    if !managed && family.starts_with("WindowsServer") && !group["kubeletExtraConfig"].is_null() {
+        found.add(
+            "MUL073",
+            index,
+            at.key("kubeletExtraConfig"),
+            Problem::KubeletConfig,
+        );
+    }
+}
+
+/// MUL074.
+fn pool(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
+    let spec = &object.value["spec"]["template"]["spec"];
+    let at = Path::of(&["spec", "template", "spec"]);
+    let requirements = at.key("requirements");
+    let class_name = spec["nodeClassRef"]["name"].as_str().unwrap_or_default();
+    let class = context
+        .objects
+        .iter()
+        .find(|own| own.is("EC2NodeClass", "karpenter.k8s.aws") && own.name() == class_name);
+    let family = class.and_then(|class| family_of(&class.value));
+    let systems = requirement(spec, labels::OS);
+    let required = systems
+        .as_ref()
+        .and_then(|systems| match systems.as_slice() {
+            [one] => System::of_label(one),
+            _ => None,
+        });
+    if let (Some(required), Some(family)) = (required, family.filter(|_| required.is_some()))
+        && system_of(family) != required
+    {
+        let problem = Problem::FamilyAgainstPool {
+            class: class_name.to_owned(),
+            family: system_of(family),
+            required,
+        };
+        found.add("MUL074", index, requirements.clone(), problem);
+    }
+    let windows = required.or(family.map(system_of)) == Some(System::Windows);
+    if !windows {
+        return;
+    }
+    if requirement(spec, labels::ARCH).is_some_and(|own| own.iter().all(|own| own == "arm64")) {
+        found.add("MUL074", index, requirements.clone(), Problem::PoolOnArm);
+    }
+    if spec["nodeClassRef"]["group"] == "eks.amazonaws.com" {
+        found.add("MUL074", index, at.key("nodeClassRef"), Problem::AutoMode);
+    }
+    let types = requirement(spec, labels::INSTANCE_TYPE).unwrap_or_default();
+    let known: Option<Vec<_>> = types.iter().map(|name| catalogue::get(name)).collect();
+    let known = known.unwrap_or_default();
+    if !known.is_empty() && known.iter().all(|own| !own.windows_capable) {
+        found.add(
+            "MUL074",
+            index,
+            requirements,
+            Problem::NoWindowsTypes {
+                types: types.join(", "),
+            },
+        );
+    } else if config_maps::prefixes(context.objects)
+        && !known.is_empty()
+        && known.iter().all(|own| !own.windows_prefix_delegation)
+    {
+        found.add(
+            "MUL074",
+            index,
+            requirements,
+            Problem::NoPrefixTypes {
+                types: types.join(", "),
+            },
+        );
+    }
+}
+
+/// MUL075.
+fn without_system(context: &Context<'_>, group: &Group, found: &mut Findings) {
+    let object = &context.objects[group.object];
+    let spec = &object.value["spec"]["template"]["spec"];
+    let requirements = group.path.key("requirements");
+    if list(&spec["requirements"]).any(|own| own["key"] == labels::OS) {
+        return;
+    }
+    let finding = found.add(
+        "MUL075",
+        group.object,
+        requirements.clone(),
+        Problem::PoolWithoutSystem {
+            pool: group.name.clone(),
+        },
+    );
+    if let Some(system) = group.system {
+        let requirement = json!({"key": labels::OS, "operator": "In", "values": [system.label()]});
+        finding.safe([Edit::Push(requirements, requirement)]);
+    }
+}
+
+/// MUL052 of a node class.
+fn reserve(index: usize, object: &Object, found: &mut Findings) {
+    let windows =
+        family_of(&object.value).is_some_and(|family| system_of(family) == System::Windows);
+    let kubelet = &object.value["spec"]["kubelet"];
+    if !windows || resources::reserved(kubelet) >= RESERVE {
+        return;
+    }
+    let at = Path::of(&["spec", "kubelet"]);
+    let edits = [
+        Edit::Set(at.keys(&["systemReserved", "memory"]), json!("1.5Gi")),
+        Edit::Set(at.keys(&["kubeReserved", "memory"]), json!("0.5Gi")),
+    ];
+    let finding = found.add("MUL052", index, at, Problem::SmallReserve);
+    // Whoever has chosen a reserve knows their nodes: only an absent one is written.
+    if kubelet["systemReserved"]["memory"].is_null() && kubelet["kubeReserved"]["memory"].is_null()
+    {
+        finding.not_safe(edits);
+    }
+}
+
+/// Whether a mapping of a role names a group.
+pub(super) fn has_group(mapping: &Value, group: &str) -> bool {
+    strings(&mapping["groups"]).any(|own| own == group)
+}

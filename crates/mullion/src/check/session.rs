@@ -1,0 +1,188 @@
+//! One check: texts in, findings out, fixes back into the texts.
+
+use std::collections::BTreeSet;
+
+use super::{
+    finding::Finding,
+    images::Images,
+    path::Path,
+    rules::{self, Context},
+    source::Text,
+    subject::Object,
+    table::Severity,
+    yaml::edit,
+};
+use crate::failure::Failure;
+
+/// What is checked, and how.
+pub(super) struct Session {
+    pub(super) texts: Vec<Text>,
+    /// Objects that are checked and stand in no text: those of a cluster.
+    pub(super) live: Option<Vec<Object>>,
+    /// Objects that say what the cluster's nodes are.
+    pub(super) known: Option<Vec<Object>>,
+    pub(super) images: Box<dyn Images>,
+    pub(super) select: Vec<String>,
+    pub(super) ignore: Vec<String>,
+}
+
+/// A finding with where it stands.
+pub(super) struct Report {
+    pub(super) finding: Finding,
+    /// `deployment/web`.
+    pub(super) object: String,
+    /// The file, `stdin` or `cluster`.
+    pub(super) file: String,
+    /// The file that a tool made the object of.
+    pub(super) origin: Option<String>,
+    /// From 1; 0 where there is no text.
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+/// What a check found.
+pub(super) struct Outcome {
+    pub(super) reports: Vec<Report>,
+    /// How many objects were checked.
+    pub(super) objects: usize,
+}
+
+impl Outcome {
+    /// Whether something is an error or a warning.
+    pub(super) fn is_bad(&self) -> bool {
+        self.reports
+            .iter()
+            .any(|report| report.finding.severity > Severity::Info)
+    }
+
+    /// Returns how many findings `--fix`, or `--fix --unsafe`, would write.
+    pub(super) fn fixable(&self, with_unsafe: bool) -> usize {
+        let is = |report: &&Report| {
+            report
+                .finding
+                .fix
+                .as_ref()
+                .is_some_and(|fix| fix.safe || with_unsafe)
+        };
+        self.reports.iter().filter(is).count()
+    }
+}
+
+impl Session {
+    /// Applies the rules; returns the findings by text and line, and the objects that they are about.
+    fn apply(&self) -> Result<(Vec<Object>, usize, Vec<Finding>), Failure> {
+        let mut objects = Vec::new();
+        for (number, text) in self.texts.iter().enumerate() {
+            objects.extend(text.objects(number)?);
+        }
+        let copy = |own: &Object| Object {
+            value: own.value.clone(),
+            text: usize::MAX,
+            document: own.document,
+            root: Path::default(),
+        };
+        objects.extend(self.live.iter().flatten().map(copy));
+        let checked = objects.len();
+        objects.extend(self.known.iter().flatten().map(copy));
+        let context = Context::new(
+            &objects,
+            checked,
+            self.known.is_some(),
+            self.live.is_some(),
+            self.images.as_ref(),
+        );
+        let mut found = rules::all(&context).0;
+        drop(context);
+        let named = |ids: &[String], id: &str| ids.iter().any(|own| own.eq_ignore_ascii_case(id));
+        found.retain(|finding| {
+            let id = finding.rule.id;
+            let object = &objects[finding.object];
+            let silenced = self
+                .texts
+                .get(object.text)
+                .is_some_and(|text| text.ignores.silence(id, &text.locate(object, &finding.at)));
+            (self.select.is_empty() || named(&self.select, id))
+                && !named(&self.ignore, id)
+                && !silenced
+        });
+        found.sort_by_key(|finding| (finding.object, finding.at.clone(), finding.rule.id));
+        found.dedup_by(|one, other| {
+            one.object == other.object && one.at == other.at && one.problem == other.problem
+        });
+        Ok((objects, checked, found))
+    }
+
+    /// Checks.
+    pub(super) fn check(&self) -> Result<Outcome, Failure> {
+        let (objects, checked, found) = self.apply()?;
+        let mut reports: Vec<_> = found
+            .into_iter()
+            .map(|finding| {
+                let object = &objects[finding.object];
+                let text = self.texts.get(object.text);
+                let location = text
+                    .map(|text| text.locate(object, &finding.at))
+                    .unwrap_or_default();
+                let report = Report {
+                    object: object.title(),
+                    file: text.map_or("cluster", |text| text.name.as_str()).to_owned(),
+                    origin: text.and_then(|text| text.origin(object)).map(str::to_owned),
+                    line: location.line,
+                    column: location.column,
+                    finding,
+                };
+                (object.text, report)
+            })
+            .collect();
+        reports.sort_by_key(|(text, report)| {
+            (
+                *text,
+                report.finding.object,
+                report.line,
+                report.finding.rule.id,
+            )
+        });
+        let reports = reports.into_iter().map(|(_, report)| report).collect();
+        Ok(Outcome {
+            reports,
+            objects: checked,
+        })
+    }
+
+    /// Changes the texts until no fix is left that can be written. Returns how many findings were fixed and in which texts.
+    pub(super) fn fix(&mut self, with_unsafe: bool) -> Result<(usize, BTreeSet<usize>), Failure> {
+        /// A fix may uncover another finding; more rounds than that are a mistake of a rule's.
+        const ROUNDS: usize = 10;
+        let mut fixed = 0;
+        let mut changed = BTreeSet::new();
+        for _ in 0..ROUNDS {
+            let (objects, _, found) = self.apply()?;
+            let mut written = 0;
+            for finding in found {
+                let Some(fix) = finding.fix.filter(|fix| fix.safe || with_unsafe) else {
+                    continue;
+                };
+                let object = &objects[finding.object];
+                let Some(text) = self.texts.get(object.text) else {
+                    continue;
+                };
+                // All of a fix or nothing of it.
+                let mut edits = fix.edits.iter().map(|edit| edit.below(&object.root));
+                let content = edits.try_fold(text.content.clone(), |content, edit| {
+                    edit::apply(&content, object.document, &edit)
+                });
+                if let Some(content) = content {
+                    self.texts[object.text] =
+                        Text::of(text.name.clone(), text.file.clone(), content)?;
+                    changed.insert(object.text);
+                    written += 1;
+                }
+            }
+            fixed += written;
+            if written == 0 {
+                break;
+            }
+        }
+        Ok((fixed, changed))
+    }
+}

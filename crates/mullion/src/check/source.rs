@@ -1,0 +1,156 @@
+//! The texts that are checked, and the objects in them with where they stand.
+
+use std::path::{Path as FilePath, PathBuf};
+
+use super::{
+    ignore::Ignores,
+    path::{Path, Step},
+    subject::Object,
+    yaml::tree::{self, Comment, Location, Node},
+};
+use crate::{
+    failure::{Failure, first_line},
+    input,
+    why::manifest,
+};
+
+/// A text with objects.
+pub(super) struct Text {
+    /// How it is called in messages.
+    pub(super) name: String,
+    /// The file it stands in; none for stdin.
+    pub(super) file: Option<PathBuf>,
+    pub(super) content: String,
+    roots: Vec<Option<Node>>,
+    /// What Helm and kustomize say each document was made of.
+    origins: Vec<Option<String>>,
+    pub(super) ignores: Ignores,
+}
+
+impl Text {
+    /// Reads a file, or stdin.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn read(path: &FilePath) -> Result<Self, Failure> {
+        let content = input::text_of(path)?;
+        let file = (!input::is_stdin(path)).then(|| path.to_owned());
+        Text::of(input::named(path), file, content)
+    }
+
+    /// Takes a text in.
+    ///
+    /// # Errors
+    /// It is not YAML.
+    pub(super) fn of(
+        name: String,
+        file: Option<PathBuf>,
+        content: String,
+    ) -> Result<Self, Failure> {
+        let parsed = tree::parse(&content).map_err(|error| {
+            let failure = Failure::input(format!("{name}: {}", first_line(&error)));
+            match content.contains("{{") {
+                true => failure.hint(
+                    "a chart is checked as Helm renders it: helm template CHART | mullion check -",
+                ),
+                false => failure,
+            }
+        });
+        let (roots, comments) = parsed?;
+        let origins = roots
+            .iter()
+            .map(|root| origin(root.as_ref()?, &comments))
+            .collect();
+        Ok(Text {
+            ignores: Ignores::of(&comments),
+            name,
+            file,
+            content,
+            roots,
+            origins,
+        })
+    }
+
+    /// Returns its objects; documents without kind and apiVersion are no objects of Kubernetes and are passed over.
+    ///
+    /// # Errors
+    /// It is not YAML.
+    pub(super) fn objects(&self, number: usize) -> Result<Vec<Object>, Failure> {
+        let (_, found) = manifest::objects(&self.content, &self.name)?;
+        let has = |object: &Object| !object.kind().is_empty() && !object.api_version().is_empty();
+        let objects = found.into_iter().map(|found| Object {
+            value: found.object,
+            text: number,
+            document: found.document,
+            root: Path(
+                found
+                    .items
+                    .iter()
+                    .flat_map(|index| [Step::Key("items".to_owned()), Step::Index(*index)])
+                    .collect(),
+            ),
+        });
+        Ok(objects.filter(has).collect())
+    }
+
+    /// Returns where a place of an object stands.
+    pub(super) fn locate(&self, object: &Object, at: &Path) -> Location {
+        let root = self.roots.get(object.document).and_then(Option::as_ref);
+        root.map(|root| root.locate(&object.root.join(at)))
+            .unwrap_or_default()
+    }
+
+    /// Returns the file that a tool made the object's document of.
+    pub(super) fn origin<'o>(&'o self, object: &'o Object) -> Option<&'o str> {
+        let annotations = &object.value["metadata"]["annotations"];
+        let by_comment = self.origins.get(object.document).and_then(Option::as_deref);
+        by_comment.or_else(|| {
+            let origin = annotations["config.kubernetes.io/origin"].as_str()?;
+            origin
+                .lines()
+                .find_map(|line| line.trim().strip_prefix("path: "))
+        })
+    }
+}
+
+/// Returns what the comments above a document say it was made of: `# Source: chart/templates/x.yaml`.
+fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
+    let mut line = root.line;
+    let above = comments
+        .iter()
+        .rev()
+        .filter(|comment| comment.alone && comment.line < root.line);
+    for comment in above {
+        if comment.line + 1 != line {
+            return None;
+        }
+        line = comment.line;
+        if let Some(source) = comment.text.trim().strip_prefix("Source: ") {
+            return Some(source.trim().to_owned());
+        }
+    }
+    None
+}
+
+/// Returns the texts of files and of the manifests of directories, each once.
+///
+/// # Errors
+/// One cannot be read or is not YAML.
+pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
+    let mut texts: Vec<Text> = Vec::new();
+    for path in paths {
+        if path.join("Chart.yaml").is_file() {
+            let shown = path.display();
+            return Err(Failure::input(format!(
+                "{shown} is a Helm chart: its templates are checked as Helm renders them"
+            ))
+            .hint(format!("helm template {shown} | mullion check -")));
+        }
+        for file in manifest::files(path)? {
+            if !texts.iter().any(|text| text.file.as_ref() == Some(&file)) {
+                texts.push(Text::read(&file)?);
+            }
+        }
+    }
+    Ok(texts)
+}

@@ -1,0 +1,292 @@
+//! The nodes of a YAML document with the bytes of the text they take up.
+//!
+//! Values are read elsewhere, by the reader that all commands share; this tree says where they stand.
+
+use std::ops::Range;
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StructureStyle};
+
+use crate::check::path::{Path, Step};
+
+/// A node of a document.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// Its bytes; of a block collection, from its first key or dash to the end of its last leaf.
+    pub(crate) bytes: Range<usize>,
+    /// The column of its first byte, from 0.
+    pub(crate) column: usize,
+    /// The line of its first byte, from 1.
+    pub(crate) line: usize,
+    pub(crate) shape: Shape,
+}
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub(crate) enum Shape {
+    Scalar {
+        text: String,
+        style: ScalarStyle,
+    },
+    Map {
+        entries: Vec<(Node, Node)>,
+        flow: bool,
+    },
+    List {
+        items: Vec<Node>,
+        flow: bool,
+    },
+    /// A reference to a node elsewhere in the document.
+    Alias,
+}
+
+impl Node {
+    /// Returns the field of a map with its key.
+    pub(crate) fn entry(&self, key: &str) -> Option<&(Node, Node)> {
+        let Shape::Map { entries, .. } = &self.shape else {
+            return None;
+        };
+        entries.iter().find(|(own, _)| own.is_text(key))
+    }
+
+    /// Whether it is a scalar of this text.
+    pub(crate) fn is_text(&self, wanted: &str) -> bool {
+        matches!(&self.shape, Shape::Scalar { text, .. } if text == wanted)
+    }
+
+    /// Returns the node one step down.
+    pub(crate) fn step(&self, step: &Step) -> Option<&Node> {
+        match (step, &self.shape) {
+            (Step::Key(key), _) => self.entry(key).map(|(_, value)| value),
+            (Step::Index(index), Shape::List { items, .. }) => items.get(*index),
+            _ => None,
+        }
+    }
+
+    /// Returns the line and column, from 1, of the deepest part of a path that is there, and the lines of all its parts.
+    pub(crate) fn locate(&self, path: &Path) -> Location {
+        let mut node = self;
+        let mut found = Location {
+            line: self.line,
+            column: self.column + 1,
+            lines: vec![self.line],
+        };
+        for step in &path.0 {
+            let (mark, next) = match step {
+                Step::Key(key) => match node.entry(key) {
+                    Some((key, value)) => (key, value),
+                    None => break,
+                },
+                Step::Index(_) => match node.step(step) {
+                    Some(item) => (item, item),
+                    None => break,
+                },
+            };
+            found.line = mark.line;
+            found.column = mark.column + 1;
+            found.lines.push(mark.line);
+            node = next;
+        }
+        found
+    }
+}
+
+/// Where a path of a document stands in the text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    /// The lines of the document's start and of every part of the path.
+    pub(crate) lines: Vec<usize>,
+}
+
+/// A comment of a text.
+#[derive(Clone, Debug)]
+pub(crate) struct Comment {
+    pub(crate) line: usize,
+    /// Nothing else stands on its line.
+    pub(crate) alone: bool,
+    /// What stands behind the `#`.
+    pub(crate) text: String,
+}
+
+/// Returns the root of every document of a text; none for an empty document.
+///
+/// # Errors
+/// The text is not YAML.
+pub(crate) fn documents(text: &str) -> Result<Vec<Option<Node>>, ScanError> {
+    parse(text).map(|(roots, _)| roots)
+}
+
+/// Returns the root of every document of a text, and its comments.
+///
+/// # Errors
+/// The text is not YAML.
+pub(crate) fn parse(text: &str) -> Result<(Vec<Option<Node>>, Vec<Comment>), ScanError> {
+    let mut roots: Vec<Option<Node>> = Vec::new();
+    let mut comments = Vec::new();
+    let mut open: Vec<Open> = Vec::new();
+    for next in Parser::new_from_str(text) {
+        let (event, span) = next?;
+        let node = match event {
+            Event::DocumentStart(..) => {
+                roots.push(None);
+                continue;
+            }
+            Event::Comment(content, _) => {
+                let at = bytes(span).start;
+                let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+                comments.push(Comment {
+                    line: span.start.line(),
+                    alone: text[line..at].trim().is_empty(),
+                    text: content.into_owned(),
+                });
+                continue;
+            }
+            Event::MappingStart(style, ..) => {
+                open.push(Open::new(span, style, true));
+                continue;
+            }
+            Event::SequenceStart(style, ..) => {
+                open.push(Open::new(span, style, false));
+                continue;
+            }
+            Event::MappingEnd | Event::SequenceEnd => match open.pop() {
+                Some(collection) => collection.close(text, span),
+                None => continue,
+            },
+            Event::Scalar(content, style, ..) => {
+                let mut bytes = bytes(span);
+                // A block scalar ends where the next token starts: its trailing blank lines are not its text.
+                let own = text.get(bytes.clone()).unwrap_or_default();
+                bytes.end = bytes.start + own.trim_end().len();
+                leaf(
+                    span,
+                    bytes,
+                    Shape::Scalar {
+                        text: content.into_owned(),
+                        style,
+                    },
+                )
+            }
+            Event::Alias(_) | Event::UnresolvedAlias(_) => leaf(span, bytes(span), Shape::Alias),
+            _ => continue,
+        };
+        match open.last_mut() {
+            Some(parent) => parent.children.push(node),
+            None => {
+                if let Some(root) = roots.last_mut() {
+                    *root = Some(node);
+                }
+            }
+        }
+    }
+    Ok((roots, comments))
+}
+
+/// A collection whose end has not been read.
+struct Open {
+    span: Span,
+    flow: bool,
+    map: bool,
+    children: Vec<Node>,
+}
+
+impl Open {
+    fn new(span: Span, style: StructureStyle, map: bool) -> Self {
+        Open {
+            span,
+            flow: style == StructureStyle::Flow,
+            map,
+            children: Vec::new(),
+        }
+    }
+
+    fn close(self, text: &str, end: Span) -> Node {
+        let mut range = bytes(self.span);
+        let (mut line, mut column) = (self.span.start.line(), self.span.start.col());
+        range.end = match (self.flow, self.children.last()) {
+            (false, Some(last)) => last.bytes.end,
+            _ => bytes(end).end,
+        };
+        // A block map may be reported from its anchor or tag on: its first key is where it stands.
+        if let (true, false, Some(first)) = (self.map, self.flow, self.children.first()) {
+            (line, column) = (first.line, first.column);
+            range.start = first.bytes.start;
+        }
+        // Where a list's first dash stands, which the parser does not say of a list that is not indented.
+        if let (false, false, Some(first)) = (self.map, self.flow, self.children.first())
+            && let Some(dash) = text[..first.bytes.start].rfind('-')
+        {
+            range.start = dash;
+            let start = text[..dash].rfind('\n').map_or(0, |at| at + 1);
+            column = text[start..dash].chars().count();
+        }
+        let shape = match self.map {
+            false => Shape::List {
+                items: self.children,
+                flow: self.flow,
+            },
+            true => {
+                let mut entries = Vec::with_capacity(self.children.len() / 2);
+                let mut children = self.children.into_iter();
+                while let (Some(key), Some(mut value)) = (children.next(), children.next()) {
+                    // `key:` without a value: the parser puts the value where the next token is.
+                    if value.bytes.is_empty() && matches!(value.shape, Shape::Scalar { .. }) {
+                        let colon = text[key.bytes.end..].find(':').unwrap_or_default();
+                        let end = key.bytes.end + colon + 1;
+                        value.bytes = end..end;
+                    }
+                    entries.push((key, value));
+                }
+                Shape::Map {
+                    entries,
+                    flow: self.flow,
+                }
+            }
+        };
+        Node {
+            bytes: range,
+            column,
+            line,
+            shape,
+        }
+    }
+}
+
+fn leaf(span: Span, bytes: Range<usize>, shape: Shape) -> Node {
+    Node {
+        bytes,
+        column: span.start.col(),
+        line: span.start.line(),
+        shape,
+    }
+}
+
+fn bytes(span: Span) -> Range<usize> {
+    span.byte_range().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_where_they_stand() {
+        let text = "# head\na:\n  b: [1, {c: d}]\n  e: |\n    text\n\n---\n- x\n";
+        let roots = documents(text).expect("YAML");
+        let root = roots[0].as_ref().expect("a map");
+        let path = Path::of(&["a", "b"]).index(1).key("c");
+        let found = root.locate(&path);
+        assert_eq!(
+            (found.line, found.column, found.lines.as_slice()),
+            (3, 11, &[2, 2, 3, 3, 3][..])
+        );
+        let (_, block) = root
+            .entry("a")
+            .and_then(|(_, a)| a.entry("e"))
+            .expect("there");
+        assert!(text[block.bytes.clone()].ends_with("text"));
+        let list = roots[1].as_ref().expect("a list");
+        assert_eq!((list.line, list.column), (8, 0));
+    }
+}

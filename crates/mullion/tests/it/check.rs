@@ -1,0 +1,207 @@
+//! `mullion check` as a user runs it: exit codes, stdin, files that are rewritten, formats, and what the examples and charts are told.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use crate::command_line::mullion_with;
+
+const POD: &str = "# the shop\napiVersion: v1\nkind: Pod\nmetadata:\n  name: shop\nspec:\n  containers:\n  - name: shop\n    image: mcr.microsoft.com/windows/nanoserver:ltsc2022\n";
+const LINUX: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, image: 'nginx:1.27'}]}\n";
+
+fn check(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
+    let args: Vec<_> = ["check", "--images", "table"]
+        .iter()
+        .chain(args)
+        .copied()
+        .collect();
+    let ended = mullion_with(&args, stdin);
+    (ended.code, ended.stdout, ended.stderr)
+}
+
+fn examples() -> String {
+    format!("{}/../../examples", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_code_says_whether_something_is_wrong() {
+    let cases = [
+        (LINUX, Some(0)),
+        (POD, Some(1)),
+        ("", Some(0)),
+        ("a: b\n", Some(0)),
+        ("a: [\n", Some(2)),
+        (
+            "apiVersion: v1\nkind: RuntimeClass\nmetadata: {name: {{ .Values.name }}}\n",
+            Some(2),
+        ),
+    ];
+    for (text, expected) in cases {
+        let (code, stdout, stderr) = check(&["-"], text);
+        assert_eq!(code, expected, "{text}\n{stdout}{stderr}");
+    }
+    let (code, _, stderr) = check(
+        &["-"],
+        "metadata: {name: {{ .Values.name }}}\nspec: {{- if }}\n",
+    );
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.contains("helm template CHART | mullion check -"),
+        "{stderr}"
+    );
+    let (code, ..) = check(&["--select", "MUL999", "-"], "");
+    assert_eq!(code, Some(2));
+}
+
+#[test]
+fn remarks_alone_are_no_failure() {
+    let (code, stdout, _) = check(
+        &["--select", "MUL033", "-"],
+        "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: windows}\nhandler: h\n",
+    );
+    assert_eq!(code, Some(0), "{stdout}");
+    assert!(stdout.contains("info"), "{stdout}");
+}
+
+#[test]
+fn what_a_person_reads_names_object_line_rule_and_fix() {
+    let (_, stdout, stderr) = check(&["-"], POD);
+    assert_eq!(stderr, "");
+    insta::assert_snapshot!(stdout);
+}
+
+#[test]
+fn the_fixed_text_of_stdin_is_printed_and_has_no_finding_that_can_be_fixed() {
+    let (_, fixed, told) = check(&["--fix", "-"], POD);
+    assert!(fixed.starts_with("# the shop\n"), "{fixed}");
+    insta::assert_snapshot!(fixed);
+    assert!(told.contains("written in"), "{told}");
+    let (_, again, _) = check(&["--fix", "-"], &fixed);
+    assert_eq!(again, fixed);
+    let (_, json, _) = check(&["-o", "json", "-"], &fixed);
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    let safe = |finding: &Value| finding["fix"]["safe"] == true;
+    let findings = answer["findings"].as_array().expect("a list");
+    assert!(!findings.iter().any(safe), "{json}");
+}
+
+#[cfg(unix)]
+#[test]
+fn only_files_that_change_are_written_through_links_and_with_their_mode() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("below")).expect("a directory");
+    fs::write(at("below/shop.yaml"), POD).expect("a file");
+    fs::set_permissions(at("below/shop.yaml"), fs::Permissions::from_mode(0o640))
+        .expect("its owner may");
+    symlink(at("below/shop.yaml"), at("shop.yaml")).expect("a link");
+    fs::write(at("web.yaml"), LINUX).expect("a file");
+    let inode = |name: &str| fs::metadata(at(name)).expect("there").ino();
+    let before = inode("web.yaml");
+    let shown = directory.path().display().to_string();
+    let (_, stdout, stderr) = check(&["--fix", &shown], "");
+    assert!(stdout.contains("in 1 file."), "{stdout}{stderr}");
+    assert!(
+        fs::symlink_metadata(at("shop.yaml"))
+            .expect("there")
+            .is_symlink()
+    );
+    let written = fs::metadata(at("below/shop.yaml")).expect("there");
+    assert_eq!(written.permissions().mode() & 0o777, 0o640);
+    let text = fs::read_to_string(at("below/shop.yaml")).expect("readable");
+    assert!(text.contains("kubernetes.io/os: windows"), "{text}");
+    assert_eq!(inode("web.yaml"), before);
+    let fixed = inode("below/shop.yaml");
+    let (_, stdout, _) = check(&["--fix", &shown], "");
+    assert!(stdout.contains("0 fixes written in 0 files."), "{stdout}");
+    assert_eq!(inode("below/shop.yaml"), fixed);
+}
+
+#[test]
+fn programs_read_json_sarif_and_commands_of_github() {
+    let text = "---\n# Source: shop/templates/pod.yaml\n".to_owned() + POD;
+    let (_, json, _) = check(&["-o", "json", "--select", "MUL001", "-"], &text);
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    let finding = &answer["findings"][0];
+    assert_eq!(
+        (finding["id"].as_str(), finding["line"].as_u64()),
+        (Some("MUL001"), Some(8))
+    );
+    assert_eq!(finding["source"], "shop/templates/pod.yaml");
+    let (_, sarif, _) = check(&["-o", "sarif", "--select", "MUL001", "-"], &text);
+    let log: Value = serde_json::from_str(&sarif).expect("JSON");
+    let run = &log["runs"][0];
+    let result = &run["results"][0];
+    assert_eq!(
+        result["ruleId"],
+        run["tool"]["driver"]["rules"][result["ruleIndex"].as_u64().expect("a number") as usize]["id"]
+    );
+    let place = &result["locations"][0]["physicalLocation"];
+    assert_eq!(place["artifactLocation"]["uri"], "shop/templates/pod.yaml");
+    let (_, lines, _) = check(&["-o", "github", "--select", "MUL001", "-"], &text);
+    assert!(
+        lines.starts_with(
+            "::error file=shop/templates/pod.yaml,line=8,col=1,title=MUL001::pod/shop: "
+        ),
+        "{lines}"
+    );
+}
+
+#[test]
+fn the_mistakes_of_the_examples_are_found() {
+    let (code, json, _) = check(&["-o", "json", &examples()], "");
+    assert_eq!(code, Some(1));
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    let findings = answer["findings"].as_array().expect("a list");
+    let has = |object: &str, file: &str, id: &str| {
+        findings.iter().any(|own| {
+            let path = Path::new(own["file"].as_str().unwrap_or_default());
+            own["object"] == object && own["id"] == id && path.ends_with(file)
+        })
+    };
+    for (object, file, id) in [
+        (
+            "clusterconfig/windows-karpenter-demo",
+            "eksctl-cluster.yaml",
+            "MUL071",
+        ),
+        (
+            "runtimeclass/windows-2022",
+            "runtimeclass-2022-v1beta1.yaml",
+            "MUL030",
+        ),
+        (
+            "runtimeclass/windows-2022",
+            "runtimeclass-2022-v1beta1.yaml",
+            "MUL031",
+        ),
+        ("deployment/win-webserver", "win-webserver.yaml", "MUL021"),
+        ("deployment/win-webserver", "win-webserver.yaml", "MUL050"),
+    ] {
+        assert!(has(object, file, id), "{object} {id}\n{json}");
+    }
+}
+
+#[test]
+fn extracts_of_linux_charts_are_silent_until_the_cluster_has_windows() {
+    let charts = format!("{}/tests/check/charts", env!("CARGO_MANIFEST_DIR"));
+    let (code, stdout, stderr) = check(&[&charts], "");
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("no findings"), "{stdout}");
+    let pools = format!("{}/tests/check/pools.yaml", env!("CARGO_MANIFEST_DIR"));
+    let (code, stdout, _) = check(&["--pools", &pools, &charts], "");
+    assert_eq!(code, Some(1), "{stdout}");
+    let shown = stdout.replace(&charts, "charts");
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn a_rule_is_explained() {
+    let (code, stdout, _) = check(&["--explain", "mul010"], "");
+    assert_eq!(code, Some(0));
+    insta::assert_snapshot!(stdout);
+    let (code, ..) = check(&["--explain", "MUL999"], "");
+    assert_eq!(code, Some(2));
+}
