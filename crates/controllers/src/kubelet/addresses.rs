@@ -5,6 +5,9 @@
 //! back rests for 30 s, as in the VPC CNI and the VPC resource controller, because connections to its last owner may
 //! still be about.
 //!
+//! On a Windows node another controller gives the addresses ([`crate::ipam`]): it writes them to the pods' annotations, and the node only
+//! notes which pod uses which.
+//!
 //! Invariant: an address is free, resting or used by exactly one pod, never two of these.
 
 use std::{
@@ -23,6 +26,8 @@ pub const COOL_DOWN: SignedDuration = SignedDuration::from_secs(30);
 /// Addresses of one node, by the uid of the pod that uses them.
 #[derive(Default)]
 pub struct Addresses {
+    /// A pod has the address that its annotation names, or none.
+    annotated: bool,
     more: Option<Source>,
     free: VecDeque<Ipv4Addr>,
     resting: VecDeque<(Timestamp, Ipv4Addr)>,
@@ -36,6 +41,19 @@ impl Addresses {
             free: addresses.into_iter().collect(),
             ..Self::default()
         }
+    }
+
+    /// The addresses of a Windows node, which come by the annotations of its pods.
+    pub fn annotated() -> Self {
+        Self {
+            annotated: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a pod has the address that its annotation names, or none.
+    pub fn are_annotated(&self) -> bool {
+        self.annotated
     }
 
     /// A pool of at most `most` addresses, each asked of `take` when it is first needed.
@@ -96,7 +114,7 @@ impl Addresses {
             self.resting.remove(at);
         } else if let Some(more) = self.more.as_mut().filter(|more| more.left > 0) {
             more.left -= 1;
-        } else {
+        } else if !self.annotated {
             return;
         }
         self.used.insert(Arc::clone(pod), address);
@@ -104,7 +122,9 @@ impl Addresses {
 
     /// Takes the address of `pod` back; it can be used again after the [`COOL_DOWN`].
     pub fn release(&mut self, pod: &str, now: Timestamp) {
-        if let Some(address) = self.used.remove(pod) {
+        if let Some(address) = self.used.remove(pod)
+            && !self.annotated
+        {
             self.resting.push_back((
                 now.saturating_add(COOL_DOWN).unwrap_or(Timestamp::MAX),
                 address,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use mullion_api::ami::Os;
+use mullion_api::{ami::Os, labels};
 use mullion_cloud::{Instance, InstanceId, Resources, sim::SimulatedEc2};
 use tokio::sync::mpsc;
 
@@ -68,16 +68,21 @@ impl Known {
 }
 
 fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> Machine {
-    // A Windows node has the secondary addresses of one interface, a Linux node as many as it may run pods.
-    let most = match instance.os() {
-        Os::Windows => instance.capacity.private_ipv4(),
-        Os::Linux => instance.capacity.pods,
-    };
+    let mut facts = facts(instance);
+    if instance.os() == Os::Windows {
+        // How many addresses there are, and which pod gets which, the controller of addresses says.
+        facts.capacity.remove(labels::PRIVATE_IPV4);
+        facts.allocatable.remove(labels::PRIVATE_IPV4);
+        return Machine::Booted {
+            facts: Box::new(facts),
+            addresses: Addresses::annotated(),
+        };
+    }
     let known = ec2.assigned_addresses(&instance.id);
     let (ec2, id) = (ec2.clone(), instance.id.clone());
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let most = usize::try_from(instance.capacity.pods).unwrap_or(usize::MAX);
     Machine::Booted {
-        facts: Box::new(facts(instance)),
+        facts: Box::new(facts),
         addresses: Addresses::on_demand(most, move || ec2.assign_address(&id).ok())
             .with_assigned(known, now),
     }

@@ -242,6 +242,7 @@ impl PodSim {
         if steered {
             self.complain(Some(&before));
         }
+        let addressed = self.notice_address(&before);
         if before.metadata.generation != self.pod.metadata.generation {
             self.notice_resize(before);
         }
@@ -251,7 +252,7 @@ impl PodSim {
             self.written = None;
         }
         let joined = self.take_ephemeral();
-        overruled || steered || outdated || joined
+        overruled || steered || addressed || outdated || joined
     }
 
     /// Does all that is due at `now`.

@@ -91,6 +91,17 @@ impl Scene {
         }
     }
 
+    /// A Windows node whose pods get their addresses by annotations.
+    fn annotated() -> Self {
+        let facts = facts("windows", Some(Build::SERVER_2022));
+        let mut scene = Self::new(facts.clone(), Pace::INSTANT, 0);
+        let node = facts.node(Readiness::Ready, Vec::new(), start());
+        let (pool, knowledge) = (Addresses::annotated(), Knowledge::default());
+        scene.host = Host::new(facts, pool, knowledge, Pace::INSTANT, start());
+        scene.host.observe_node(Arc::new(node), start());
+        scene
+    }
+
     fn linux(pace: Pace) -> Self {
         Self::new(facts("linux", None), pace, 5)
     }

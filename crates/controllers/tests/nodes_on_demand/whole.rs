@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
 use k8s_openapi::{
-    api::core::v1::{Event, Node, Pod},
+    api::core::v1::{ConfigMap, Event, Node, Pod},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -18,7 +18,7 @@ use mullion_cloud::{
     sim::{Config, SimulatedEc2},
 };
 use mullion_controllers::{
-    Context, gc,
+    Context, gc, ipam,
     kubelet::{driver, machines, pace::Pace},
     namespace, node_lifecycle, pdb, podgc,
     provisioner::{self, DecisionLog, KarpenterContext},
@@ -72,6 +72,8 @@ impl Whole {
         pdb::start(&context);
         podgc::start(&context);
         node_lifecycle::start(&context, Some(cloud));
+        ipam::start(&context, Arc::new(ec2.clone()));
+        give_windows_addresses(&context).await;
         let options = driver::Options {
             pace: Pace::REAL,
             ..driver::Options::default()
@@ -347,4 +349,14 @@ pub(crate) fn is_ready(node: &Node) -> bool {
         .into_iter()
         .flatten()
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Switches on the addresses of Windows pods.
+async fn give_windows_addresses(context: &Context) {
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), "kube-system");
+    let map =
+        json!({"metadata": {"name": "amazon-vpc-cni"}, "data": {"enable-windows-ipam": "true"}});
+    let map = serde_json::from_value(map).expect("a ConfigMap");
+    let created = maps.create(&PostParams::default(), &map).await;
+    created.expect("it is accepted");
 }

@@ -18,7 +18,7 @@ use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User, store::Notes};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
-    Context, autoscaler, cluster_role_aggregation, gc,
+    Context, autoscaler, cluster_role_aggregation, gc, ipam,
     kubelet::{self, pace::Pace, usage::Meter},
     namespace, node_lifecycle, pdb, podgc, quota, resource_claims, scheduler, service,
     serviceaccount,
@@ -381,10 +381,14 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     resource_claims::start(context);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
+    // Nobody else can be giving addresses here.
+    if ipam::Mode::default().acts(false) {
+        ipam::start(context, Arc::new(ec2.clone()));
+    }
     scheduler::start_with(context, state, 0, &plan.scheduler);
     tracing::info!(
         "started: deployments, replica sets, daemon sets, stateful sets, jobs, autoscalers, quotas, services, endpoints, namespaces, service accounts, aggregated \
-         roles, disruption budgets, volumes, resource claims, garbage collection, node lifecycle, scheduler"
+         roles, disruption budgets, volumes, resource claims, garbage collection, node lifecycle, Windows addresses, scheduler"
     );
 }
 

@@ -28,9 +28,9 @@ impl PodSim {
         if self.written == fingerprint {
             return;
         }
-        let address = self
-            .ip
-            .filter(|_| parts.facts.is_windows() && !self.address_written);
+        let address = self.ip.filter(|_| {
+            parts.facts.is_windows() && !parts.addresses.are_annotated() && !self.address_written
+        });
         let address = address.map(|ip| format!("{ip}/{}", parts.facts.subnet_prefix_len));
         self.address_written |= address.is_some();
         self.written = fingerprint;

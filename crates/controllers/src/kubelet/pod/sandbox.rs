@@ -3,10 +3,16 @@
 //!
 //! A pod on the host's network, which every Windows HostProcess pod is, has the node's address and takes none.
 
-use jiff::{SignedDuration, Timestamp};
+use std::net::Ipv4Addr;
 
-use super::{Need, Parts, PodSim, devices};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Need, Parts, PodSim, WINDOWS_ADDRESS, devices};
 use crate::kubelet::{config::Found, ids};
+
+/// How long the network plugin of a Windows node waits for a pod's annotation.
+const ANNOTATION_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
 
 /// How soon the kubelet tries again to make a sandbox.
 const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(10);
@@ -19,6 +25,10 @@ pub(in crate::kubelet) enum Sandbox {
     Asking,
     /// They have been.
     Told(Box<Found>),
+    /// The network plugin waits for the annotation with the pod's address.
+    Addressing {
+        until: Timestamp,
+    },
     Creating {
         until: Timestamp,
     },
@@ -32,7 +42,7 @@ impl Sandbox {
     /// When there is something to do about it.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         match self {
-            Self::Creating { until } => Some(*until),
+            Self::Creating { until } | Self::Addressing { until } => Some(*until),
             Self::Failed { retry_at } => Some(*retry_at),
             Self::None | Self::Asking | Self::Told(_) | Self::Up => None,
         }
@@ -64,6 +74,9 @@ impl PodSim {
                 let found = found.clone();
                 self.begin_with_devices(&found, parts, now);
             }
+            Sandbox::Addressing { until } if *until > now && self.annotated_address().is_none() => {
+            }
+            Sandbox::Addressing { .. } => self.make_sandbox(parts, now),
             Sandbox::Creating { .. } => {}
         }
         if let Sandbox::Creating { until } = self.sandbox
@@ -90,6 +103,42 @@ impl PodSim {
     }
 
     fn begin_sandbox(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
+        let waits = parts.addresses.are_annotated() && !self.host_network();
+        if waits && self.annotated_address().is_none() {
+            let until = now.saturating_add(ANNOTATION_PATIENCE);
+            self.sandbox = Sandbox::Addressing {
+                until: until.unwrap_or(Timestamp::MAX),
+            };
+        } else {
+            self.make_sandbox(parts, now);
+        }
+    }
+
+    /// Returns the address that the pod's annotation names.
+    fn annotated_address(&self) -> Option<Ipv4Addr> {
+        let annotations = self.pod.metadata.annotations.as_ref()?;
+        let (ip, _) = annotations.get(WINDOWS_ADDRESS)?.split_once('/')?;
+        ip.parse().ok()
+    }
+
+    /// Takes note that the pod may have its address since it was as `before`. Returns whether its sandbox was waiting for that.
+    pub(super) fn notice_address(&mut self, before: &Pod) -> bool {
+        let had = before.metadata.annotations.as_ref();
+        let had = had.is_some_and(|annotations| annotations.contains_key(WINDOWS_ADDRESS));
+        if had || self.annotated_address().is_none() {
+            return false;
+        }
+        match self.sandbox {
+            Sandbox::Addressing { .. } => true,
+            Sandbox::Failed { .. } => {
+                self.sandbox = Sandbox::None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn make_sandbox(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         match self.obtain_address(parts, now) {
             Ok(()) => {
                 self.sandbox = Sandbox::Creating {
@@ -109,13 +158,15 @@ impl PodSim {
         if self.host_network() {
             return Ok(());
         }
-        let address = parts
-            .addresses
-            .assign(&self.uid, now)
-            .map_err(|exhausted| {
-                let retry = now.saturating_add(SANDBOX_RETRY).unwrap_or(Timestamp::MAX);
-                exhausted.until.map_or(retry, |until| until.min(retry))
-            })?;
+        let retry = now.saturating_add(SANDBOX_RETRY).unwrap_or(Timestamp::MAX);
+        let address = if parts.addresses.are_annotated() {
+            let address = self.annotated_address().ok_or(retry)?;
+            parts.addresses.adopt(&self.uid, address);
+            address
+        } else {
+            let given = parts.addresses.assign(&self.uid, now);
+            given.map_err(|exhausted| exhausted.until.map_or(retry, |until| until.min(retry)))?
+        };
         self.ip = Some(address);
         Ok(())
     }

@@ -171,6 +171,30 @@ fn a_windows_pod_waits_for_an_address_until_one_has_rested() {
 }
 
 #[test]
+fn the_sandbox_of_a_windows_pod_waits_for_the_annotation_and_fails_as_long_as_there_is_none() {
+    let mut scene = Scene::annotated();
+    let pod = one("app:1");
+    let wake = scene.observe(&pod);
+    scene.run(wake, 9);
+    assert_eq!(scene.lines, ["0s status Pending web=ContainerCreating"]);
+    let wake = scene.observe(&pod);
+    scene.run(wake, 15);
+    assert!(scene.lines[1].starts_with("10s Warning FailedCreatePodSandBox: "));
+    assert!(
+        scene.lines[1].ends_with("pod does not have label vpc.amazonaws.com/PrivateIPv4Address"),
+        "{}",
+        scene.lines[1]
+    );
+    let mut addressed = pod;
+    addressed["metadata"]["annotations"] =
+        json!({"vpc.amazonaws.com/PrivateIPv4Address": "10.0.1.77/19"});
+    let wake = scene.observe(&addressed);
+    scene.run(wake, 20);
+    let last = scene.lines.last().map(String::as_str);
+    assert_eq!(last, Some("15s status Running 10.0.1.77 web=Running+"));
+}
+
+#[test]
 fn a_pod_on_the_host_network_has_the_nodes_address_and_takes_none() {
     let mut scene = Scene::new(facts("windows", Some(Build::SERVER_2022)), Pace::INSTANT, 0);
     let mut host_process = one("app:1");
