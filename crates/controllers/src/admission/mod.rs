@@ -2,11 +2,14 @@
 //!
 //! A [`Rule`] is a function over a pod and what is [`Known`] about its cluster. It knows neither an API server nor an HTTP server: `mullion up`
 //! calls it as a plugin of its API server, and a webhook server can call it with an AdmissionReview's objects. [`system`] says which operating
-//! system a pod asks for; [`placement`] sends pods where their images run; [`addresses`] has the address of a Windows pod.
+//! system a pod asks for; [`placement`] sends pods where their images run; [`addresses`] has the address of a Windows pod, [`gmsa`] its group
+//! managed service accounts.
 //!
 //! Invariant: a rule is idempotent. It is asked again once others (webhooks) have changed the pod.
 
 pub mod addresses;
+pub mod gmsa;
+mod go_json;
 pub mod placement;
 pub mod system;
 

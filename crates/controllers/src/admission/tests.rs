@@ -7,18 +7,33 @@ use serde_json::{Value, json};
 use super::{Access, Change, Known, Permission, Rule, ServiceAccount, Write};
 
 mod addresses;
+mod gmsa;
 mod placement;
 
-/// Objects by plural and name; nobody may do anything.
+/// Objects by plural and name, and what service accounts may do.
 #[derive(Default)]
 pub(super) struct Cluster {
     objects: BTreeMap<(String, String), Arc<Value>>,
+    rights: Vec<String>,
+    reason: String,
 }
 
 impl Cluster {
     pub(super) fn with(mut self, plural: &str, name: &str, object: Value) -> Self {
         let key = (plural.to_owned(), name.to_owned());
         self.objects.insert(key, Arc::new(object));
+        self
+    }
+
+    /// Grants a right, as `namespace/account verb name`.
+    pub(super) fn granting(mut self, right: &str) -> Self {
+        self.rights.push(right.to_owned());
+        self
+    }
+
+    /// Lets the authorizer give a reason.
+    pub(super) fn because(mut self, reason: &str) -> Self {
+        reason.clone_into(&mut self.reason);
         self
     }
 }
@@ -34,8 +49,15 @@ impl Known for Cluster {
         of_kind.map(|(_, object)| object.clone()).collect()
     }
 
-    fn may(&self, _: &ServiceAccount<'_>, _: &Access<'_>) -> Permission {
-        Permission::default()
+    fn may(&self, account: &ServiceAccount<'_>, access: &Access<'_>) -> Permission {
+        let ServiceAccount { namespace, name } = account;
+        let Access { verb, name: of, .. } = access;
+        Permission {
+            allowed: self
+                .rights
+                .contains(&format!("{namespace}/{name} {verb} {of}")),
+            reason: self.reason.clone(),
+        }
     }
 }
 
