@@ -14,6 +14,7 @@ mod container;
 pub mod driver;
 mod environment;
 pub mod host;
+mod identity;
 mod ids;
 pub mod images;
 pub mod logs;

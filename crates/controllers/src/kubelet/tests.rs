@@ -4,6 +4,7 @@ mod complaints;
 mod config;
 mod devices;
 mod ephemeral;
+mod identity;
 mod images;
 mod lives;
 mod memory;

@@ -16,6 +16,7 @@ use super::{Effect, Parts, PodSim, Sandbox, sync};
 use crate::kubelet::{
     config::{self, Found, Object},
     container::{Retry, State},
+    identity,
 };
 
 /// The first pause after a volume could not be filled; each one after it is twice as long.
@@ -244,7 +245,7 @@ impl PodSim {
         let objects = container.map(|container| config::of_container(container).objects());
         let objects = objects.unwrap_or_default();
         if objects.is_empty() {
-            return sync::creating(parts, now);
+            return self.create(index, parts, now);
         }
         self.ask(Need::Container(index), objects);
         State::Configuring { told: None }
@@ -260,11 +261,34 @@ impl PodSim {
     ) -> State {
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         let uses = self.container(&self.units[index]).map(config::of_container);
-        let Err(error) = uses.unwrap_or_default().environment(namespace, found) else {
-            return sync::creating(parts, now);
-        };
+        match uses.unwrap_or_default().environment(namespace, found) {
+            Ok(()) => self.create(index, parts, now),
+            Err(error) => self.refused(index, "CreateContainerConfigError", error, now),
+        }
+    }
+
+    /// What follows when its environment is known: it is created, unless its account breaks the pod's policy.
+    fn create(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) -> State {
+        let container = self.container(&self.units[index]);
+        let error = container
+            .filter(|_| parts.facts.is_windows())
+            .and_then(|own| identity::breaks_non_root(&self.pod, own, &self.reference()));
+        match error {
+            None => sync::creating(parts, now),
+            Some(error) => self.refused(index, "CreateContainerConfigError", error, now),
+        }
+    }
+
+    /// A container that cannot be created or started as it is; tried again at the kubelet's next look.
+    pub(super) fn refused(
+        &mut self,
+        index: usize,
+        reason: &'static str,
+        error: String,
+        now: Timestamp,
+    ) -> State {
         self.event(true, "Failed", format!("Error: {error}"), Some(index));
-        self.failed(index, "CreateContainerConfigError", error);
+        self.failed(index, reason, error);
         State::Blocked {
             retry: Some(Box::new(Retry {
                 backing_off_at: None,

@@ -15,6 +15,7 @@ use super::{Parts, PodSim};
 use crate::kubelet::{
     annotations,
     container::{Backoff, Exit, Failure, Retry, Role, State, Unit},
+    identity, ids,
     pace::go_duration,
     status::has_initialized,
 };
@@ -399,6 +400,21 @@ impl PodSim {
         }
     }
 
+    /// Returns why the runtime cannot start a container that is created.
+    fn cannot_start(&self, index: usize, parts: &Parts<'_>) -> Option<String> {
+        let unit = &self.units[index];
+        let container = self.container(unit)?;
+        let why = parts
+            .facts
+            .is_windows()
+            .then(|| identity::cannot_log_on(&self.pod, container))??;
+        let id = ids::container_id(&self.uid, &unit.name, unit.starts);
+        let id = id.trim_start_matches("containerd://");
+        Some(format!(
+            "failed to start containerd task {id:?}: {why}: unknown"
+        ))
+    }
+
     fn started(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) -> State {
         self.event(
             false,
@@ -406,6 +422,9 @@ impl PodSim {
             "Container created".to_owned(),
             Some(index),
         );
+        if let Some(error) = self.cannot_start(index, parts) {
+            return self.refused(index, "RunContainerError", error, now);
+        }
         self.event(
             false,
             "Started",

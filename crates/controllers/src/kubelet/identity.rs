@@ -1,0 +1,100 @@
+//! The accounts that Windows containers run as: which ones the kubelet and the runtime refuse.
+//!
+//! Pure: a container of a pod in, the refusal's words out. Linux containers have users by number and are not looked at.
+
+use k8s_openapi::api::core::v1::{Container, Pod, WindowsSecurityContextOptions};
+
+/// The account that counts as root on Windows.
+const ROOT: &str = "ContainerAdministrator";
+/// The service accounts that a HostProcess container may run as.
+const SERVICE_ACCOUNTS: [&str; 3] = ["SYSTEM", "LOCAL SERVICE", "NETWORK SERVICE"];
+/// The local groups of Windows Server; a HostProcess container may run as a temporary member of one.
+const LOCAL_GROUPS: [&str; 20] = [
+    "Access Control Assistance Operators",
+    "Administrators",
+    "Backup Operators",
+    "Certificate Service DCOM Access",
+    "Cryptographic Operators",
+    "Device Owners",
+    "Distributed COM Users",
+    "Event Log Readers",
+    "Guests",
+    "Hyper-V Administrators",
+    "IIS_IUSRS",
+    "Network Configuration Operators",
+    "Performance Log Users",
+    "Performance Monitor Users",
+    "Power Users",
+    "Print Operators",
+    "Remote Desktop Users",
+    "Remote Management Users",
+    "Replicator",
+    "Users",
+];
+
+/// Returns why a container that must not run as root may not be created (kubelet: `verifyRunAsNonRoot` of security_context_windows.go).
+///
+/// Only an account that the pod or the container names counts: images of Windows name none. `pod_reference` is the pod in the kubelet's
+/// messages.
+pub(super) fn breaks_non_root(
+    pod: &Pod,
+    container: &Container,
+    pod_reference: &str,
+) -> Option<String> {
+    let own = container.security_context.as_ref();
+    let of_pod = pod.spec.as_ref()?.security_context.as_ref();
+    let non_root = own
+        .and_then(|context| context.run_as_non_root)
+        .or_else(|| of_pod?.run_as_non_root);
+    let account = account(pod, container)?;
+    (non_root == Some(true) && account.eq_ignore_ascii_case(ROOT)).then(|| {
+        format!(
+            "container's runAsUserName ({account}) which will be regarded as root identity and will break non-root policy (pod: \
+             {pod_reference:?}, container: {})",
+            container.name
+        )
+    })
+}
+
+/// Returns why a HostProcess container cannot be started (hcsshim: `processToken` of internal/jobcontainers/logon.go). Its account must be
+/// one of the service accounts in `NT AUTHORITY` or a local group of the node.
+pub(super) fn cannot_log_on(pod: &Pod, container: &Container) -> Option<String> {
+    if option(pod, container, |options| options.host_process) != Some(true) {
+        return None;
+    }
+    let account = account(pod, container).unwrap_or_default();
+    let is_any = |names: &[&str], name: &str| {
+        let mut names = names.iter();
+        names.any(|known| known.eq_ignore_ascii_case(name))
+    };
+    let is_known = match account.split_once('\\') {
+        // The runtime compares the domain as it is written.
+        Some((domain, user)) => domain == "NT AUTHORITY" && is_any(&SERVICE_ACCOUNTS, user),
+        None => is_any(&LOCAL_GROUPS, account),
+    };
+    let why = match account {
+        "" => "empty username or group name passed",
+        _ => "failed to logon user: The user name or password is incorrect.",
+    };
+    (!is_known).then(|| format!("failed to create user process token: {why}"))
+}
+
+fn account<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a str> {
+    option(pod, container, |options| {
+        options.run_as_user_name.as_deref()
+    })
+}
+
+/// Returns an option of the container, or of the pod where the container has none.
+fn option<'a, T>(
+    pod: &'a Pod,
+    container: &'a Container,
+    of: impl Fn(&'a WindowsSecurityContextOptions) -> Option<T>,
+) -> Option<T> {
+    let own = container.security_context.as_ref();
+    let own = own.and_then(|context| of(context.windows_options.as_ref()?));
+    own.or_else(|| {
+        let context = pod.spec.as_ref()?.security_context.as_ref()?;
+        of(context.windows_options.as_ref()?)
+    })
+}
