@@ -18,6 +18,7 @@ mod why {
     mod answer;
     mod case;
     pub(super) mod cases;
+    mod images;
     mod nulls;
     mod object;
     mod state;

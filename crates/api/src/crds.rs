@@ -1,7 +1,7 @@
 //! The manifests of the custom resources, as the API server installs them.
 //!
 //! Invariant: the YAML files are the only place a schema is written. Facts (fields, types,
-//! defaults, patterns, CEL rules, printer columns) equal Karpenter's; a few descriptions are short.
+//! defaults, patterns, CEL rules, printer columns) equal Karpenter's and windows-gmsa's; a few descriptions are short.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
@@ -30,6 +30,10 @@ pub const MANIFESTS: &[(&str, &str)] = &[
     (
         "vpcresources.k8s.aws_cninodes.yaml",
         include_str!("../crds/vpcresources.k8s.aws_cninodes.yaml"),
+    ),
+    (
+        "windows.k8s.io_gmsacredentialspecs.yaml",
+        include_str!("../crds/windows.k8s.io_gmsacredentialspecs.yaml"),
     ),
 ];
 

@@ -108,6 +108,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         images: Default::default(),
         registries: Default::default(),
         pod_os_counts: true,
+        gmsa_random_hostname: false,
         scheduler: Default::default(),
         scheduler_text: None,
         detached: false,

@@ -361,6 +361,10 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     pub(crate) ignore_pod_os: bool,
 
+    /// Give Windows pods with a GMSACredentialSpec and without a host name a random one (windows-gmsa: RANDOM_HOSTNAME)
+    #[arg(long)]
+    pub(crate) gmsa_random_hostname: bool,
+
     /// kube-scheduler's configuration file (a KubeSchedulerConfiguration): profiles, plugins, weights, scoring strategies
     #[arg(long, value_name = "FILE")]
     pub(crate) scheduler_config: Option<PathBuf>,

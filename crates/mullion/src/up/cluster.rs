@@ -131,7 +131,7 @@ impl Cluster {
                 .collect(),
             client_authority: Some(certs.ca.clone()),
             front_proxy_authority: Some(front_proxies),
-            admission: pod_rules::plugins(placement, OWN_USER)
+            admission: pod_rules::plugins(placement, OWN_USER, plan.gmsa_random_hostname)
                 .chain([Arc::new(InertFields) as _])
                 .collect(),
             provided: sources.metrics.provided(),

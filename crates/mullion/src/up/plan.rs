@@ -100,6 +100,8 @@ pub(crate) struct Plan {
     pub(crate) registries: mullion_images::Settings,
     /// Whether `spec.os.name` counts in scheduling.
     pub(crate) pod_os_counts: bool,
+    /// Whether pods with a GMSACredentialSpec and without a host name get a random one.
+    pub(crate) gmsa_random_hostname: bool,
     /// How pods are scheduled.
     pub(crate) scheduler: scheduler::config::Config,
     /// The text of the file that says so.
@@ -184,6 +186,7 @@ impl Plan {
             images: Arc::new(images::table(args.images.as_deref())?),
             registries: args.registries.unwrap_or_default(),
             pod_os_counts: !args.ignore_pod_os,
+            gmsa_random_hostname: args.gmsa_random_hostname,
             scheduler: scheduler.unwrap_or_default(),
             scheduler_text,
             detached: args.detached,

@@ -10,7 +10,7 @@ use mullion_apiserver::{
 };
 use mullion_controllers::admission::{
     Access, Known, Permission, Refusal, Rule, ServiceAccount, Verdict, Write,
-    addresses::WindowsAddresses,
+    addresses::WindowsAddresses, gmsa::Gmsa,
 };
 use serde_json::Value;
 
@@ -21,10 +21,12 @@ use super::image_placement::ImagePlacement;
 pub(super) fn plugins(
     placement: ImagePlacement,
     controller: &str,
+    random_host_name: bool,
 ) -> impl Iterator<Item = Arc<dyn Plugin>> {
-    let rules: Vec<Box<dyn Rule>> = vec![Box::new(WindowsAddresses {
+    let addresses = WindowsAddresses {
         controller: controller.to_owned(),
-    })];
+    };
+    let rules: [Box<dyn Rule>; 2] = [Box::new(addresses), Box::new(Gmsa { random_host_name })];
     let rules = rules
         .into_iter()
         .map(|rule| Arc::new(PodRule(rule)) as Arc<dyn Plugin>);

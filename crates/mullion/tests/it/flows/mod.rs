@@ -3,6 +3,7 @@
 mod autoscale;
 mod background;
 mod blog;
+mod gmsa;
 mod identity;
 mod images;
 mod mixed_versions;
