@@ -138,9 +138,8 @@ impl Driver {
         self.read_settings();
         self.follow();
         loop {
-            let now = self.now();
-            self.ring(now);
-            self.dispatch(now);
+            self.ring();
+            self.dispatch(self.now());
             let wake = self.timers.next().map(|at| self.until(at));
             let queue = self.queue.clone();
             tokio::select! {
@@ -194,8 +193,12 @@ impl Driver {
         self.began.saturating_add(after).unwrap_or(Timestamp::MAX)
     }
 
-    fn ring(&mut self, now: u64) {
-        while let Some(alarm) = self.timers.pop_due(self.context.clock.steady()) {
+    fn ring(&mut self) {
+        // All that are due come first: one that is set again for now rings in the next round, in which others have their turn too.
+        let due = self.context.clock.steady();
+        let alarms: Vec<_> = std::iter::from_fn(|| self.timers.pop_due(due)).collect();
+        let now = self.now();
+        for alarm in alarms {
             match alarm {
                 Alarm::Node(node) => self.touch(&node, Some(Event::Wake), now),
                 Alarm::Subnet(key) => self.open(&key, now),

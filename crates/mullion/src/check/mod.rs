@@ -2,7 +2,7 @@
 //!
 //! [`source`] reads the texts, [`subject`], [`placement`], [`fleet`] and [`images`] say what the rules ask, [`rules`] holds the rules as pure
 //! functions and [`table`] their ids and words. Findings are data ([`problem`]); [`text`] makes sentences of them, [`report`] and [`formats`]
-//! pages. [`session`] applies the rules and writes fixes, through [`yaml`], which changes a field and nothing else of a file.
+//! pages. [`mod@session`] applies the rules and writes fixes, through [`yaml`], which changes a field and nothing else of a file.
 
 mod explain;
 mod finding;

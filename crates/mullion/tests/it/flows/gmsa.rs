@@ -60,15 +60,19 @@ fn a_windows_workload_gets_the_group_managed_service_account_that_it_names() {
         "service account \"default\" is not authorized to `use` GMSA cred spec \"gmsa-webapp1\"";
     assert!(refused.contains(why), "{refused}");
 
-    let role = [
-        "create",
-        "clusterrole",
-        "webapp1-role",
-        "--verb=use",
-        "--resource=gmsacredentialspecs.windows.k8s.io",
-        "--resource-name=gmsa-webapp1",
-    ];
-    cluster.kubectl(&role);
+    // kubectl create clusterrole refuses the verb.
+    cluster.apply(
+        "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: webapp1-role}
+rules:
+- apiGroups: [windows.k8s.io]
+  resources: [gmsacredentialspecs]
+  verbs: [use]
+  resourceNames: [gmsa-webapp1]
+",
+    );
     cluster.kubectl(&[
         "create",
         "rolebinding",
