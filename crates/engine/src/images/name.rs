@@ -144,7 +144,7 @@ impl ImageRef {
 fn is_host(text: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.chars().all(|c| c.is_ascii_digit());
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
-        return address.parse::<std::net::Ipv6Addr>().is_ok()
+        return address.parse::<core::net::Ipv6Addr>().is_ok()
             && (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port));
     }
     let (host, port) = match text.split_once(':') {
