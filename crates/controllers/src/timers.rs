@@ -48,19 +48,22 @@ impl<K: Clone + Eq + Hash> Timers<K> {
         }
     }
 
-    /// The next key whose deadline is not after `now`; its deadline is gone then.
-    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<K> {
-        while let Some(Reverse((at, sequence))) = self.heap.peek().copied() {
-            if at > now {
-                return None;
-            }
+    /// Returns the keys whose deadlines are not after `now`, in order; their deadlines are gone then.
+    ///
+    /// All come at once: a key that is set again for a moment that has come, while these are seen to, is due in the next round. A loop over
+    /// single ones might never end.
+    pub(crate) fn take_due(&mut self, now: Timestamp) -> Vec<K> {
+        let mut due = Vec::new();
+        while let Some(Reverse((at, sequence))) = self.heap.peek().copied()
+            && at <= now
+        {
             self.heap.pop();
             if let Some(key) = self.keys.remove(&sequence) {
                 self.armed.remove(&key);
-                return Some(key);
+                due.push(key);
             }
         }
-        None
+        due
     }
 
     /// The earliest deadline.
@@ -98,10 +101,24 @@ mod tests {
         timers.set("c", Some(at(4)));
         timers.set("c", None);
         assert_eq!(timers.next(), Some(at(3)));
-        assert_eq!(timers.pop_due(at(6)), Some("b"));
-        assert_eq!(timers.pop_due(at(6)), None);
+        assert_eq!(timers.take_due(at(6)), ["b"]);
+        assert_eq!(timers.take_due(at(6)), [""; 0]);
         assert_eq!(timers.next(), Some(at(9)));
-        assert_eq!(timers.pop_due(at(9)), Some("a"));
+        timers.set("d", Some(at(8)));
+        assert_eq!(timers.take_due(at(9)), ["d", "a"]);
         assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn a_key_that_is_set_again_for_a_moment_that_has_come_is_due_in_the_next_round() {
+        let mut timers = Timers::default();
+        timers.set("a", Some(at(5)));
+        let mut rung = 0;
+        for key in timers.take_due(at(5)) {
+            rung += 1;
+            timers.set(key, Some(at(5)));
+        }
+        assert_eq!((rung, timers.next()), (1, Some(at(5))));
+        assert_eq!(timers.take_due(at(5)), ["a"]);
     }
 }

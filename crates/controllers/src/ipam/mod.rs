@@ -19,26 +19,3 @@ mod turns;
 mod voice;
 
 pub use driver::start;
-
-/// Whether this controller gives Windows pods their addresses (`--ipam`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// On where no other controller can be doing it: in the embedded cluster and on nodes that run outside EKS.
-    #[default]
-    Auto,
-    /// On.
-    On,
-    /// Off: somebody else gives addresses.
-    Off,
-}
-
-impl Mode {
-    /// Returns whether the controller acts; `is_eks` says that EKS runs the control plane, and so VRC.
-    pub const fn acts(self, is_eks: bool) -> bool {
-        match self {
-            Mode::Auto => !is_eks,
-            Mode::On => true,
-            Mode::Off => false,
-        }
-    }
-}

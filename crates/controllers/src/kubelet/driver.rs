@@ -150,7 +150,7 @@ impl Driver {
             }
             let waited = self.context.clock.steady();
             let now = self.context.clock.now();
-            while let Some(timer) = self.timers.pop_due(waited) {
+            for timer in self.timers.take_due(waited) {
                 self.due(timer, now);
             }
         }

@@ -95,7 +95,7 @@ impl Evictor {
 
     /// Evicts the pods whose time has come.
     pub(super) fn evict_due(&mut self, now: Timestamp) {
-        while let Some(uid) = self.timers.pop_due(now) {
+        for uid in self.timers.take_due(now) {
             if self.evictions.take_due(&uid, now)
                 && let Some(pod) = self.waiting.remove(&uid)
             {

@@ -382,9 +382,7 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
     // Nobody else can be giving addresses here.
-    if ipam::Mode::default().acts(false) {
-        ipam::start(context, Arc::new(ec2.clone()));
-    }
+    ipam::start(context, Arc::new(ec2.clone()));
     scheduler::start_with(context, state, 0, &plan.scheduler);
     tracing::info!(
         "started: deployments, replica sets, daemon sets, stateful sets, jobs, autoscalers, quotas, services, endpoints, namespaces, service accounts, aggregated \

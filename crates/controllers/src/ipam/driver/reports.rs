@@ -1,0 +1,208 @@
+//! How calls and writes ended that tasks made for the loop.
+
+use std::sync::Arc;
+
+use kube::Resource;
+use mullion_cloud::AddressError;
+use mullion_engine::ip::{Cidr, Event, Failure, Kind, PodUid};
+
+use super::{Driver, RETRY, State, Work, objects::member};
+use crate::{
+    Key,
+    informers::BY_NODE,
+    ipam::{
+        book::{Book, unsupported},
+        calls::{Begun, Life, Loaded, Report, Written},
+    },
+    pods,
+};
+
+impl Driver {
+    /// Takes in how a call or a write ended.
+    pub(super) fn report(&mut self, report: Report) {
+        let now = self.now();
+        match report {
+            Report::Loaded(life, loaded) => self.loaded(&life, loaded, now),
+            Report::Assigned(life, begun, ended) => {
+                self.metrics.called("assign", &ended);
+                self.assigned(&begun, &ended, now);
+                if let Err(AddressError::NoPrefix) = ended {
+                    self.tell_no_prefix(&life, now);
+                }
+                self.ended(&life, ended.map(Event::Created), Event::NotCreated, now);
+            }
+            Report::GivenBack(life, subnet, ended) => {
+                self.metrics.called("give-back", &ended);
+                let given = ended.is_ok();
+                let event = ended.map(|()| Event::GivenBack);
+                self.ended(&life, event, Event::NotGivenBack, now);
+                if given {
+                    self.room(&subnet, now);
+                }
+            }
+            Report::Listed(life, ended) => {
+                self.metrics.called("list", &ended);
+                self.ended(&life, ended.map(Event::Listed), Event::NotListed, now);
+            }
+            Report::Annotated(life, pod, address, written) => {
+                self.annotated(&life, &pod, address, written, now);
+            }
+            Report::Recorded(life, succeeded) => {
+                if let Some(book) = self.book(&life) {
+                    book.recorded(succeeded, now);
+                    self.touch(&life.node, None, now);
+                } else if self.context.informers.nodes.get("", &life.node).is_none() {
+                    // It may have been written after it was removed.
+                    self.calls.forget(life.node);
+                }
+            }
+            Report::Advertised(life, succeeded) => {
+                if let Some(book) = self.book(&life) {
+                    book.advertised(succeeded);
+                    if !succeeded {
+                        let node = Work::Node(life.node.clone());
+                        self.queue.add_after(node, RETRY.base);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the book of a node if that node still leads the life that a report is about.
+    fn book(&mut self, life: &Life) -> Option<&mut Book> {
+        match self.nodes.get_mut(&life.node) {
+            Some(State::Managed(book)) if book.life == *life => Some(book),
+            _ => None,
+        }
+    }
+
+    fn loaded(&mut self, life: &Life, loaded: Result<Loaded, AddressError>, now: u64) {
+        self.metrics.called("load", &loaded);
+        let name = &life.node;
+        if !matches!(self.nodes.get(name), Some(State::Loading(current)) if current == life) {
+            return;
+        }
+        self.nodes.remove(name);
+        let Some(node) = self.context.informers.nodes.get("", name) else {
+            return;
+        };
+        let retry = Work::Node(name.clone());
+        let loaded = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                tracing::debug!(%error, node = &**name, "the network interface cannot be read");
+                return self.queue.add_rate_limited(retry);
+            }
+        };
+        self.queue.forget(&retry);
+        if let Some((message, has_addresses)) = unsupported(&loaded.facts, self.settings.kind(true))
+        {
+            self.voice.unsupported(&node, message, now);
+            if !has_addresses {
+                self.nodes.insert(name.clone(), State::Unsupported);
+                return;
+            }
+        }
+        let here = self.context.informers.pods.by_index(BY_NODE, name);
+        let alive = here.iter().filter(|pod| !pods::is_finished(pod));
+        let members: Vec<_> = alive
+            .filter_map(|pod| Some((Key::of(&**pod), member(pod)?)))
+            .collect();
+        let holders: Vec<_> = members
+            .iter()
+            .filter_map(|(_, (uid, _, annotation))| Some((uid.clone(), (*annotation)?)))
+            .collect();
+        let mut book = Book::open(life.clone(), node, loaded, &holders, &self.settings, now);
+        for (key, (uid, member, annotation)) in members {
+            self.pods.insert(key, (uid.clone(), name.clone()));
+            book.pod_is(uid, member, annotation, now, &mut self.voice);
+        }
+        self.nodes
+            .insert(name.clone(), State::Managed(Box::new(book)));
+        self.touch(name, None, now);
+    }
+
+    /// Tells the subnet how an assignment ended, whether its node is still there or not.
+    fn assigned(&mut self, begun: &Begun, ended: &Result<Vec<Cidr>, AddressError>, now: u64) {
+        let key = (begun.subnet.clone(), begun.kind);
+        let subnet = self.subnets.entry(key.clone()).or_default();
+        let none_left = |error: &AddressError| {
+            matches!(error.failure(), Failure::NoAddress | Failure::NoPrefix)
+        };
+        match ended {
+            Ok(blocks) if blocks.len() as u64 >= u64::from(begun.count) => subnet.succeeded(),
+            Err(error) if !none_left(error) => subnet.ended(),
+            // Half as many are asked for at once.
+            Err(_) if begun.count > 1 => subnet.has_less(),
+            Ok(_) | Err(_) => subnet.refused(begun.at, now),
+        }
+        self.open(&key, now);
+    }
+
+    /// Lets nodes try again that wait for room in a subnet.
+    fn room(&mut self, subnet: &Arc<str>, now: u64) {
+        for kind in Kind::ALL {
+            let key = (subnet.clone(), kind);
+            if let Some(subnet) = self.subnets.get_mut(&key) {
+                subnet.has_room();
+                self.open(&key, now);
+            }
+        }
+    }
+
+    fn tell_no_prefix(&mut self, life: &Life, now: u64) {
+        if let Some(State::Managed(book)) = self.nodes.get(&life.node) {
+            self.voice.no_prefix(book.node.object_ref(&()), now);
+        }
+    }
+
+    fn ended(
+        &mut self,
+        life: &Life,
+        ended: Result<Event, AddressError>,
+        failed: fn(Failure) -> Event,
+        now: u64,
+    ) {
+        if self.book(life).is_none() {
+            return;
+        }
+        if let Err(error) = &ended {
+            tracing::debug!(%error, node = &*life.node, "a call to EC2 failed");
+            if error.is_not_found() {
+                // The instance is gone and its node soon will be, or the node has another interface now.
+                self.nodes.remove(&life.node);
+                self.forget_node(&life.node);
+                return self.queue.add_rate_limited(Work::Node(life.node.clone()));
+            }
+        }
+        let event = ended.unwrap_or_else(|error| failed(error.failure()));
+        self.touch(&life.node, Some(event), now);
+    }
+
+    fn annotated(&mut self, life: &Life, uid: &PodUid, address: Cidr, written: Written, now: u64) {
+        let Some(State::Managed(book)) = self.nodes.get_mut(&life.node) else {
+            return;
+        };
+        if book.life != *life {
+            return;
+        }
+        let Some(member) = book.pod(uid).cloned() else {
+            return;
+        };
+        let pod = Work::Pod(member.key.clone());
+        match written {
+            Written::Yes => {
+                self.queue.forget(&pod);
+                self.voice.allocated(member.reference, address, now);
+            }
+            Written::Refused | Written::Gone => {
+                self.pods.remove(&member.key);
+                book.pod_is_gone(uid, now, &mut self.voice);
+                if written == Written::Refused {
+                    self.queue.add_rate_limited(pod);
+                }
+            }
+        }
+        self.touch(&life.node, None, now);
+    }
+}
