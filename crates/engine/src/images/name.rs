@@ -26,7 +26,7 @@ pub enum InvalidImage {
 }
 
 /// A parsed image reference.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageRef {
     /// Registry and path: `docker.io/library/nginx`.
     pub repository: String,

@@ -4,6 +4,7 @@
 //! DaemonSet's template is placed as its pods would be, because its controller chooses nodes by the template.
 
 use std::{
+    cell::LazyCell,
     fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -62,14 +63,22 @@ impl ImageFacts {
 }
 
 impl Facts for ImageFacts {
-    fn in_registry(&self, image: &ImageRef, secrets: &dyn Fn() -> Vec<Arc<Value>>) -> Option<Runs> {
-        if !self.registries.permits(image) {
-            return None;
-        }
-        match self.registries.known(image, &Keyring::of(&secrets())) {
-            Answer::Content(content) => content.runs(),
-            Answer::Failed(_) | Answer::NotAsked | Answer::NotPermitted => None,
-        }
+    fn in_registries(
+        &self,
+        images: &[Option<ImageRef>],
+        secrets: &dyn Fn() -> Vec<Arc<Value>>,
+    ) -> Vec<Option<Runs>> {
+        let keyring = LazyCell::new(|| Keyring::of(&secrets()));
+        let images = images.iter().map(|image| {
+            let image = image
+                .as_ref()
+                .filter(|image| self.registries.permits(image))?;
+            match self.registries.known(image, &keyring) {
+                Answer::Content(content) => content.runs(),
+                Answer::Failed(_) | Answer::NotAsked | Answer::NotPermitted => None,
+            }
+        });
+        images.collect()
     }
 
     fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {

@@ -79,37 +79,45 @@ pub fn containers<'a>(
     let spec = &pod["spec"];
     let annotation = pod["metadata"]["annotations"][labels::RUNS_ON].as_str();
     let annotated: Option<Runs> = annotation.and_then(|text| text.parse().ok());
+    let text = |container: &'a Value, field: &str| container[field].as_str().unwrap_or_default();
+    let images: Vec<Option<ImageRef>> = match annotated {
+        Some(_) => Vec::new(),
+        None => of(spec)
+            .map(|(container, _)| ImageRef::parse(text(container, "image")).ok())
+            .collect(),
+    };
     let secrets = || pull_secrets(spec, namespace, known);
-    let fact = |image: &str| {
+    let mut in_registries = facts.in_registries(&images, &secrets).into_iter();
+    let mut images = images.iter();
+    let mut fact = || {
         if let Some(runs) = &annotated {
             return Some(Fact {
                 runs: runs.clone(),
                 source: Source::Annotation,
             });
         }
-        let image = ImageRef::parse(image).ok()?;
-        if let Some(runs) = facts.in_registry(&image, &secrets) {
+        let (image, runs) = (images.next()?, in_registries.next()?);
+        if let Some(runs) = runs {
             return Some(Fact {
                 runs,
                 source: Source::Registry,
             });
         }
-        let guess = table.guess(&image)?;
+        let guess = table.guess(image.as_ref()?)?;
         Some(Fact {
             runs: guess.runs,
             source: Source::Table(guess.because),
         })
     };
     let container = |(container, is_host_process): (&'a Value, bool)| {
-        let text = |field: &str| container[field].as_str().unwrap_or_default();
-        let mut fact = fact(text("image"));
+        let mut fact = fact();
         // A HostProcess container shares the host's system, whatever the build of its image.
         if let Some(fact) = fact.as_mut().filter(|_| is_host_process) {
             fact.runs = fact.runs.on_any_build();
         }
         Container {
-            name: text("name"),
-            image: text("image"),
+            name: text(container, "name"),
+            image: text(container, "image"),
             fact,
         }
     };

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use mullion_api::labels;
 use mullion_engine::images::{ImageRef, ImageTable, Runs, System};
+use rustc_hash::FxHashSet;
 use serde_json::Value;
 
 pub use self::images::{Container, Fact, Source, containers, pull_secrets};
@@ -36,8 +37,13 @@ pub struct Taint {
 
 /// What the rule knows beyond the cluster's objects. Nothing here waits.
 pub trait Facts: Send + Sync {
-    /// Returns what the image's registry has said it runs on, if it has been asked with those pull secrets. `secrets` looks them up.
-    fn in_registry(&self, image: &ImageRef, secrets: &dyn Fn() -> Vec<Arc<Value>>) -> Option<Runs>;
+    /// Returns for each image of a pod what its registry has said it runs on, if it has been asked with the pod's pull secrets, which
+    /// `secrets` looks up.
+    fn in_registries(
+        &self,
+        images: &[Option<ImageRef>],
+        secrets: &dyn Fn() -> Vec<Arc<Value>>,
+    ) -> Vec<Option<Runs>>;
 
     /// Returns what [`taints::common`] says, as of a moment ago: to look at all nodes for every pod would cost too much.
     fn windows_taints(&self, known: &dyn Known) -> Vec<Taint>;
@@ -48,8 +54,12 @@ pub trait Facts: Send + Sync {
 pub struct NoFacts;
 
 impl Facts for NoFacts {
-    fn in_registry(&self, _: &ImageRef, _: &dyn Fn() -> Vec<Arc<Value>>) -> Option<Runs> {
-        None
+    fn in_registries(
+        &self,
+        images: &[Option<ImageRef>],
+        _: &dyn Fn() -> Vec<Arc<Value>>,
+    ) -> Vec<Option<Runs>> {
+        vec![None; images.len()]
     }
 
     fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
@@ -191,16 +201,11 @@ impl PlaceByImage {
 
 /// Returns the images of a pod spec that can be asked for, each once.
 pub fn images_of(spec: &Value) -> Vec<ImageRef> {
-    let mut images: Vec<ImageRef> = Vec::new();
-    for (container, _) in images::of(spec) {
-        let name = container["image"].as_str().unwrap_or_default();
-        if let Ok(image) = ImageRef::parse(name)
-            && !images.contains(&image)
-        {
-            images.push(image);
-        }
-    }
-    images
+    let mut seen = FxHashSet::default();
+    images::of(spec)
+        .filter_map(|(container, _)| ImageRef::parse(container["image"].as_str()?).ok())
+        .filter(|image| seen.insert(image.clone()))
+        .collect()
 }
 
 /// Returns whether placement from images is on for a pod: the label of the pod decides, then the one of its namespace; kube-system is out.

@@ -18,8 +18,15 @@ struct Answers {
 }
 
 impl Facts for Answers {
-    fn in_registry(&self, image: &ImageRef, _: &dyn Fn() -> Vec<Arc<Value>>) -> Option<Runs> {
-        self.runs.get(&image.full_name()).cloned()
+    fn in_registries(
+        &self,
+        images: &[Option<ImageRef>],
+        _: &dyn Fn() -> Vec<Arc<Value>>,
+    ) -> Vec<Option<Runs>> {
+        let images = images.iter();
+        images
+            .map(|image| self.runs.get(&image.as_ref()?.full_name()).cloned())
+            .collect()
     }
 
     fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
