@@ -37,6 +37,24 @@ impl System {
             .into_iter()
             .find(|system| system.as_str() == value)
     }
+
+    /// Returns the other one.
+    pub fn other(self) -> System {
+        match self {
+            System::Linux => System::Windows,
+            System::Windows => System::Linux,
+        }
+    }
+}
+
+/// The name as sentences have it.
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            System::Linux => "Linux",
+            System::Windows => "Windows",
+        })
+    }
 }
 
 /// The builds of the Windows images that a host has to run: the oldest and the newest of them.

@@ -7,14 +7,13 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::catalogue;
-use mullion_engine::windows::Build;
+use mullion_engine::{images::System, windows::Build};
 use serde_json::Value;
 
 use super::{
     path::Path,
     placement::{Placement, Taint, list},
     subject::Object,
-    system::System,
 };
 
 /// Nodes that are alike.

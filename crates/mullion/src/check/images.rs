@@ -4,12 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use mullion_engine::{
-    images::{self as engine, ImageRef, ImageTable},
+    images::{ImageRef, ImageTable, Platform, System},
     windows::{Build, Builds},
 };
 use mullion_images::{Content, Keyring, Known, Registries, Settings, SystemDial};
-
-use super::system::System;
 
 /// One platform of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,8 +84,8 @@ impl Images for Table {
     fn fact(&self, image: &str) -> Option<Fact> {
         let reference = ImageRef::parse(image).ok()?;
         let guess = self.0.guess(&reference)?;
-        let sizes = self.0.sizes(&reference, engine::System::Windows);
-        let of_windows = guess.runs.has(engine::System::Windows);
+        let sizes = self.0.sizes(&reference, System::Windows);
+        let of_windows = guess.runs.has(System::Windows);
         Some(Fact {
             runs: guess.runs.platforms().map(runs).collect(),
             guess: true,
@@ -97,12 +95,9 @@ impl Images for Table {
     }
 }
 
-fn runs(platform: &engine::Platform) -> Runs {
+fn runs(platform: &Platform) -> Runs {
     Runs {
-        system: match platform.system {
-            engine::System::Linux => System::Linux,
-            engine::System::Windows => System::Windows,
-        },
+        system: platform.system,
         architecture: platform.architecture.clone(),
         build: platform.builds.map(|span| span.newest),
     }
@@ -155,7 +150,7 @@ impl Images for Asked {
 
 fn of_content(content: &Content) -> Option<Fact> {
     let variants = content.variants.as_ref().ok()?;
-    let is_windows = |platform: &engine::Platform| platform.system == engine::System::Windows;
+    let is_windows = |platform: &Platform| platform.system == System::Windows;
     let windows = variants.iter().filter(|own| is_windows(&own.platform));
     Some(Fact {
         runs: content.runs()?.platforms().map(runs).collect(),

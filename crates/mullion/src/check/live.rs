@@ -11,67 +11,39 @@ use crate::{failure::Failure, why::source};
 /// Lists asked for at the same time.
 const AT_ONCE: usize = 4;
 
-/// Kind, apiVersion and path of what is looked at.
+/// Kind, apiVersion and what follows the apiVersion in the path of the list.
 const LISTS: [(&str, &str, &str); 20] = [
-    ("Pod", "v1", "/api/v1/pods"),
-    ("Service", "v1", "/api/v1/services"),
-    ("Namespace", "v1", "/api/v1/namespaces"),
-    ("Node", "v1", "/api/v1/nodes"),
-    (
-        "ConfigMap",
-        "v1",
-        "/api/v1/namespaces/kube-system/configmaps",
-    ),
-    (
-        "ReplicationController",
-        "v1",
-        "/api/v1/replicationcontrollers",
-    ),
-    ("Deployment", "apps/v1", "/apis/apps/v1/deployments"),
-    ("ReplicaSet", "apps/v1", "/apis/apps/v1/replicasets"),
-    ("StatefulSet", "apps/v1", "/apis/apps/v1/statefulsets"),
-    ("DaemonSet", "apps/v1", "/apis/apps/v1/daemonsets"),
-    ("Job", "batch/v1", "/apis/batch/v1/jobs"),
-    ("CronJob", "batch/v1", "/apis/batch/v1/cronjobs"),
-    (
-        "RuntimeClass",
-        "node.k8s.io/v1",
-        "/apis/node.k8s.io/v1/runtimeclasses",
-    ),
-    (
-        "NodePool",
-        "karpenter.sh/v1",
-        "/apis/karpenter.sh/v1/nodepools",
-    ),
-    (
-        "EC2NodeClass",
-        "karpenter.k8s.aws/v1",
-        "/apis/karpenter.k8s.aws/v1/ec2nodeclasses",
-    ),
-    (
-        "Provisioner",
-        "karpenter.sh/v1alpha5",
-        "/apis/karpenter.sh/v1alpha5/provisioners",
-    ),
+    ("Pod", "v1", "pods"),
+    ("Service", "v1", "services"),
+    ("Namespace", "v1", "namespaces"),
+    ("Node", "v1", "nodes"),
+    ("ConfigMap", "v1", "namespaces/kube-system/configmaps"),
+    ("ReplicationController", "v1", "replicationcontrollers"),
+    ("Deployment", "apps/v1", "deployments"),
+    ("ReplicaSet", "apps/v1", "replicasets"),
+    ("StatefulSet", "apps/v1", "statefulsets"),
+    ("DaemonSet", "apps/v1", "daemonsets"),
+    ("Job", "batch/v1", "jobs"),
+    ("CronJob", "batch/v1", "cronjobs"),
+    ("RuntimeClass", "node.k8s.io/v1", "runtimeclasses"),
+    ("NodePool", "karpenter.sh/v1", "nodepools"),
+    ("EC2NodeClass", "karpenter.k8s.aws/v1", "ec2nodeclasses"),
+    ("Provisioner", "karpenter.sh/v1alpha5", "provisioners"),
     (
         "AWSNodeTemplate",
         "karpenter.k8s.aws/v1alpha1",
-        "/apis/karpenter.k8s.aws/v1alpha1/awsnodetemplates",
+        "awsnodetemplates",
     ),
-    (
-        "ENIConfig",
-        "crd.k8s.amazonaws.com/v1alpha1",
-        "/apis/crd.k8s.amazonaws.com/v1alpha1/eniconfigs",
-    ),
+    ("ENIConfig", "crd.k8s.amazonaws.com/v1alpha1", "eniconfigs"),
     (
         "SecurityGroupPolicy",
         "vpcresources.k8s.aws/v1beta1",
-        "/apis/vpcresources.k8s.aws/v1beta1/securitygrouppolicies",
+        "securitygrouppolicies",
     ),
     (
         "GMSACredentialSpec",
         "windows.k8s.io/v1",
-        "/apis/windows.k8s.io/v1/gmsacredentialspecs",
+        "gmsacredentialspecs",
     ),
 ];
 
@@ -84,17 +56,18 @@ pub(super) async fn objects(
     context: Option<String>,
 ) -> Result<Vec<Object>, Failure> {
     let (client, server) = source::client(kubeconfig, context).await?;
-    let lists: Vec<_> =
-        stream::iter(LISTS)
-            .map(|(kind, version, path)| {
-                let (client, server) = (&client, &server);
-                async move {
-                    Ok::<_, Failure>((version, source::list(client, server, kind, path).await?))
-                }
-            })
-            .buffered(AT_ONCE)
-            .try_collect()
-            .await?;
+    let lists: Vec<_> = stream::iter(LISTS)
+        .map(|(kind, version, resource)| {
+            let (client, server) = (&client, &server);
+            async move {
+                let root = if version == "v1" { "api" } else { "apis" };
+                let path = format!("/{root}/{version}/{resource}");
+                Ok::<_, Failure>((version, source::list(client, server, kind, &path).await?))
+            }
+        })
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await?;
     let mut objects = Vec::new();
     for (version, (kind, list)) in lists {
         for item in list.and_then(|list| list.items).unwrap_or_default() {

@@ -19,7 +19,6 @@ mod rules;
 mod session;
 mod source;
 mod subject;
-mod system;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use mullion_api::labels;
+use mullion_engine::images::System;
 use serde_json::Value;
 
-use super::{subject::Object, system::System};
+use super::subject::Object;
 
 /// What a pod says about the operating system of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +185,7 @@ fn values(terms: &[&Value], keys: &[&str]) -> Option<Vec<String>> {
                 let [system] = named.as_slice() else {
                     return None;
                 };
-                all.push(system.other().label().to_owned());
+                all.push(system.other().as_str().to_owned());
             }
             _ => return None,
         }

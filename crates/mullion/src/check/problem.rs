@@ -1,8 +1,9 @@
 //! What a rule can find, as data. [`super::text`] is the one place that makes sentences of it.
 
+use mullion_engine::images::System;
 use std::fmt;
 
-use super::{subject::Container, system::System};
+use super::subject::Container;
 
 /// An image as a sentence names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

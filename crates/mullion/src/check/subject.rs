@@ -1,12 +1,12 @@
 //! What is checked: objects with the text they stand in, and the pods in them with everything a rule asks of a pod.
 
+use mullion_engine::images::System;
 use serde_json::Value;
 
 use super::{
     images::{Fact, Images},
     path::Path,
     placement::{Choice, Placement},
-    system::System,
 };
 use crate::why::template::template_path;
 

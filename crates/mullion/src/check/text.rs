@@ -1,9 +1,10 @@
 //! Sentences for findings: what is wrong, and what a reader can do where no fix is written.
 
+use mullion_engine::images::System;
+
 use super::{
     path::{Path, Step},
     problem::{Problem, joined},
-    system::System,
     yaml::edit::Edit,
 };
 
@@ -27,8 +28,8 @@ impl Problem {
             Untolerated { taint, groups: 1 } => format!("the pod chooses Windows and does not tolerate {taint} of the only Windows nodes: it stays Pending"),
             Untolerated { taint, groups } => format!("the pod chooses Windows and is kept off by taints of all {groups} groups of Windows nodes ({taint}): it stays Pending"),
             BetaLabel { beta, stable } => format!("{beta} is deprecated: {stable} replaced it"),
-            OsNameAgainstChoice { named, chosen } => format!("spec.os.name is {}, and the pod chooses {chosen}: the kubelet refuses it", named.label()),
-            OsNameAlone { named } => format!("spec.os.name is {}, and nothing chooses nodes of {named}: the scheduler ignores spec.os", named.label()),
+            OsNameAgainstChoice { named, chosen } => format!("spec.os.name is {}, and the pod chooses {chosen}: the kubelet refuses it", named.as_str()),
+            OsNameAlone { named } => format!("spec.os.name is {}, and nothing chooses nodes of {named}: the scheduler ignores spec.os", named.as_str()),
             OsNameMissing => "spec.os.name is missing: fields that Windows does not have are ignored instead of refused".to_owned(),
             WebhookIsBlind { by_build: false } => "Windows is chosen by node affinity only: EKS's webhook reads the node selector, and the pod gets no address".to_owned(),
             WebhookIsBlind { by_build: true } => "Windows is chosen by its build only: EKS's webhook reads kubernetes.io/os of the node selector, and the pod gets no address".to_owned(),

@@ -185,7 +185,7 @@ pub(crate) async fn list(
     client: &Client,
     server: &str,
     kind: &'static str,
-    path: &'static str,
+    path: &str,
 ) -> Result<(&'static str, Option<List>), Failure> {
     let failed = |why: String| {
         Failure::input(format!("{server}{path} cannot be listed: {why}"))

@@ -1,7 +1,7 @@
 //! Builds and images: MUL020 to MUL027.
 
 use mullion_api::labels;
-use mullion_engine::windows::Build;
+use mullion_engine::{images::System, windows::Build};
 use serde_json::{Value, json};
 
 use super::{Context, strings};
@@ -12,7 +12,6 @@ use crate::check::{
     placement::{Choice, list},
     problem::{Image, Problem, joined},
     subject::{Container, Object, Pod},
-    system::System,
     yaml::edit::Edit,
 };
 

@@ -10,7 +10,7 @@ mod pod_spec;
 mod resources;
 mod runtime_class;
 
-use mullion_engine::windows::Builds;
+use mullion_engine::{images::System, windows::Builds};
 use serde_json::Value;
 
 use super::{
@@ -19,7 +19,6 @@ use super::{
     images::Images,
     placement::{Choice, list},
     subject::{Object, Pod},
-    system::System,
 };
 
 /// What is checked and what is known.

@@ -1,5 +1,6 @@
 //! Logs, names, network: MUL060 to MUL064.
 
+use mullion_engine::images::System;
 use serde_json::Value;
 
 use super::Context;
@@ -10,7 +11,6 @@ use crate::check::{
     placement::list,
     problem::{Image, Problem},
     subject::{Container, Object, Pod},
-    system::System,
 };
 
 /// Images whose program writes its logs to ETW, the event log or files.

@@ -2,6 +2,7 @@
 
 use mullion_api::labels;
 use mullion_cloud::catalogue;
+use mullion_engine::images::System;
 use serde_json::{Map, Value, json};
 
 use super::{Context, builds, config_maps, resources, strings};
@@ -12,7 +13,6 @@ use crate::check::{
     placement::list,
     problem::Problem,
     subject::Object,
-    system::System,
     yaml::edit::Edit,
 };
 
@@ -283,7 +283,7 @@ fn without_system(context: &Context<'_>, group: &Group, found: &mut Findings) {
         },
     );
     if let Some(system) = group.system {
-        let requirement = json!({"key": labels::OS, "operator": "In", "values": [system.label()]});
+        let requirement = json!({"key": labels::OS, "operator": "In", "values": [system.as_str()]});
         finding.safe([Edit::Push(requirements, requirement)]);
     }
 }

@@ -1,6 +1,7 @@
 //! Placement: MUL001 to MUL012.
 
 use mullion_api::labels;
+use mullion_engine::images::System;
 use serde_json::json;
 
 use super::{Context, deprecated, strings};
@@ -9,7 +10,6 @@ use crate::check::{
     placement::{By, Choice, Taint, list},
     problem::{Image, Problem},
     subject::Pod,
-    system::System,
     table::Severity,
     yaml::edit::Edit,
 };
@@ -38,7 +38,19 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
 
 /// Returns the change that lets a pod choose a system.
 fn select(pod: &Pod<'_>, system: System) -> Edit {
-    Edit::Set(pod.at(&["nodeSelector", labels::OS]), json!(system.label()))
+    Edit::Set(
+        pod.at(&["nodeSelector", labels::OS]),
+        json!(system.as_str()),
+    )
+}
+
+/// MUL004: the images of a DaemonSet are for one system, and its pods go to every node.
+fn daemon_everywhere(pod: &Pod<'_>, system: System, found: &mut Findings) {
+    let image = Image::of(pod.only_of(system));
+    let problem = Problem::DaemonEverywhere { image, system };
+    found
+        .add("MUL004", pod.object, pod.at(&[]), problem)
+        .safe([select(pod, system)]);
 }
 
 /// MUL001, MUL002, MUL004, MUL005.
@@ -59,20 +71,7 @@ fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
         }
     };
     match (pod.wanted(), pod.kind) {
-        (Some(System::Windows), "DaemonSet") => {
-            let image = Image::of(pod.only_of(System::Windows));
-            found
-                .add(
-                    "MUL004",
-                    pod.object,
-                    at,
-                    Problem::DaemonEverywhere {
-                        image,
-                        system: System::Windows,
-                    },
-                )
-                .safe([select(pod, System::Windows)]);
-        }
+        (Some(System::Windows), "DaemonSet") => daemon_everywhere(pod, System::Windows, found),
         (Some(System::Windows), _) => {
             let container = pod.only_of(System::Windows);
             let image = Image::of(container);
@@ -93,18 +92,7 @@ fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                 .safe([select(pod, System::Linux)]);
         }
         (Some(System::Linux), "DaemonSet") if reaches() => {
-            let image = Image::of(pod.only_of(System::Linux));
-            found
-                .add(
-                    "MUL004",
-                    pod.object,
-                    at,
-                    Problem::DaemonEverywhere {
-                        image,
-                        system: System::Linux,
-                    },
-                )
-                .safe([select(pod, System::Linux)]);
+            daemon_everywhere(pod, System::Linux, found);
         }
         (wanted, _) => {
             // An image for both systems may land anywhere.

@@ -1,5 +1,6 @@
 //! Pod specification: MUL040 to MUL048.
 
+use mullion_engine::images::System;
 use serde_json::{Value, json};
 
 use super::Context;
@@ -9,7 +10,6 @@ use crate::check::{
     placement::{Choice, list},
     problem::{Image, Problem},
     subject::{Container, Object, Pod},
-    system::System,
     table::Severity,
     yaml::edit::Edit,
 };
