@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,8 +14,10 @@ use mullion_cloud::{
     CapacityType, Clock, CloudError, CloudProvider, FleetError, Instance, InstanceState,
     LaunchOption, LaunchRequest, NodeTemplate, Registration, Shortage, Speed, TagSelector,
     node_group,
-    sim::{Config, Ledger, Saved, SimulatedEc2},
+    sim::{Config, Saved, SimulatedEc2},
 };
+
+use crate::ledger::Book;
 
 const WINDOWS: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
 
@@ -351,7 +353,7 @@ async fn what_nodes_are_labelled_with_by_themselves_a_group_does_not_change() {
 
 #[tokio::test(start_paused = true)]
 async fn node_groups_become_instances_spread_over_the_zones() {
-    let text = include_str!("../../api/testdata/eksctl-windows-nodegroup.yaml");
+    let text = include_str!("../../../api/testdata/eksctl-windows-nodegroup.yaml");
     let cluster = Cluster::from_yaml(text).unwrap();
     let config = Config {
         speed: Speed::INSTANT,
@@ -421,20 +423,6 @@ async fn groups_of_unknown_or_unfit_types_are_refused_with_their_path() {
         let error = node_group::orders(&cluster, &ec2).unwrap_err();
         assert_eq!(error.to_string(), message);
         assert!(error.hint.is_some());
-    }
-}
-
-/// A ledger in memory.
-#[derive(Debug, Default)]
-struct Book(Mutex<Saved>);
-
-impl Ledger for Book {
-    fn put(&self, key: &str, value: Option<Vec<u8>>) {
-        let mut saved = self.0.lock().unwrap();
-        match value {
-            Some(value) => saved.insert(key.into(), value),
-            None => saved.remove(key),
-        };
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,9 +13,11 @@ use mullion_api::{
 use mullion_cloud::{
     AddressError, Addresses, CapacityType, Clock, CloudError, CloudProvider, InstanceId,
     InterfaceFacts, InterfaceId, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
-    sim::{Config, Ledger, Saved, SimulatedEc2},
+    sim::{Config, SimulatedEc2},
 };
 use mullion_engine::ip::{Cidr, Failure, Kind};
+
+use crate::ledger::Book;
 
 const WINDOWS: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
 
@@ -361,20 +363,6 @@ async fn an_assignment_may_get_fewer_than_it_asked_for() {
     }
     let listing = Addresses::list(&ec2, &facts.id).await.unwrap();
     assert!(listing.addresses.len() < 4 && listing.prefixes.len() < 4);
-}
-
-/// A ledger in memory.
-#[derive(Debug, Default)]
-struct Book(Mutex<Saved>);
-
-impl Ledger for Book {
-    fn put(&self, key: &str, value: Option<Vec<u8>>) {
-        let mut saved = self.0.lock().unwrap();
-        match value {
-            Some(value) => saved.insert(key.into(), value),
-            None => saved.remove(key),
-        };
-    }
 }
 
 #[tokio::test(start_paused = true)]
