@@ -17,6 +17,7 @@ use crate::{
     bench::{api, engine, provision},
     check::CheckArgs,
     clusters::Chosen,
+    doctor::DoctorArgs,
     failure::Failure,
     why::WhyArgs,
 };
@@ -94,6 +95,8 @@ pub(crate) enum Command {
     Why(WhyArgs),
     /// Find what will go wrong on Windows nodes, in manifests or in a cluster.
     Check(CheckArgs),
+    /// Find what keeps a cluster from running Windows, and mend it.
+    Doctor(DoctorArgs),
     /// Measure Mullion on this machine.
     Bench {
         #[command(subcommand)]

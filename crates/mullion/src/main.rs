@@ -13,6 +13,7 @@ mod check;
 mod cli;
 mod clusters;
 mod devices;
+mod doctor;
 mod failure;
 mod files;
 mod input;
@@ -53,6 +54,9 @@ fn run(cli: Cli) -> Result<bool, Failure> {
     let done = match cli.command {
         Command::Check(args) => {
             return runtime()?.block_on(check::run(args));
+        }
+        Command::Doctor(args) => {
+            return runtime()?.block_on(doctor::run(args));
         }
         // Whatever goes wrong ends the command and is said once, as its failure.
         Command::Why(args) => {

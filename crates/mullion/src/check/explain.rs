@@ -35,7 +35,7 @@ pub(super) fn unknown(id: &str) -> Failure {
 }
 
 /// Breaks a text at 80 columns.
-fn filled(text: &str) -> String {
+pub(crate) fn filled(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last_mut().expect("there is one");

@@ -4,17 +4,17 @@
 //! functions and [`table`] their ids and words. Findings are data ([`problem`]); [`text`] makes sentences of them, [`report`] and [`formats`]
 //! pages. [`mod@session`] applies the rules and writes fixes, through [`yaml`], which changes a field and nothing else of a file.
 
-mod explain;
+pub(crate) mod explain;
 mod finding;
 mod fleet;
 mod formats;
 mod ignore;
 mod images;
 mod live;
-mod path;
+pub(crate) mod path;
 mod placement;
 mod problem;
-mod report;
+pub(crate) mod report;
 mod rules;
 mod session;
 mod source;
@@ -23,7 +23,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
-mod yaml;
+pub(crate) mod yaml;
 
 use std::{collections::BTreeSet, path::PathBuf};
 

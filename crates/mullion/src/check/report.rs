@@ -52,7 +52,13 @@ fn finding(report: &Report, colours: bool, width: Option<usize>, lines: &mut Vec
     };
     let severity = painted(&format!("{:<5}", finding.severity.word()), colour, colours);
     let front = format!("{line:>5}  {severity}  {}  ", finding.rule.id);
-    broken(&front, &finding.problem.text(&finding.at), width, lines);
+    broken(
+        &front,
+        INDENT,
+        &finding.problem.text(&finding.at),
+        width,
+        lines,
+    );
     let (label, help) = match &finding.fix {
         Some(fix) if fix.safe => ("fix", text::edits(&fix.edits)),
         Some(fix) => ("unsafe", text::edits(&fix.edits)),
@@ -66,18 +72,24 @@ fn finding(report: &Report, colours: bool, width: Option<usize>, lines: &mut Vec
         "",
         painted(&format!("{label:<6}"), "2", colours)
     );
-    broken(&front, &help, width, lines);
+    broken(&front, INDENT, &help, width, lines);
 }
 
-/// Adds a text behind its front, broken into lines that fit.
-fn broken(front: &str, text: &str, width: Option<usize>, lines: &mut Vec<String>) {
-    let room = width.map_or(usize::MAX, |width| width.saturating_sub(INDENT).max(30));
+/// Adds a text behind its front, broken into lines that fit; all but the first are indented.
+pub(crate) fn broken(
+    front: &str,
+    indent: usize,
+    text: &str,
+    width: Option<usize>,
+    lines: &mut Vec<String>,
+) {
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(30));
     let mut line = front.to_owned();
     let mut used = 0;
     for word in text.split(' ') {
         let count = word.chars().count();
         if used > 0 && used + 1 + count > room {
-            lines.push(std::mem::replace(&mut line, " ".repeat(INDENT)));
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
             used = 0;
         }
         if used > 0 {
@@ -122,14 +134,14 @@ pub(super) fn summary(outcome: &Outcome, asked: &str) -> String {
     format!("{} in {objects}.{fixes}", kinds.join(", "))
 }
 
-pub(super) fn counted(count: usize, one: &str, many: &str) -> String {
+pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
     match count {
         1 => format!("1 {one}"),
         count => format!("{count} {many}"),
     }
 }
 
-fn painted(text: &str, code: &str, colours: bool) -> String {
+pub(crate) fn painted(text: &str, code: &str, colours: bool) -> String {
     match colours {
         true => format!("\x1b[{code}m{text}\x1b[0m"),
         false => text.to_owned(),

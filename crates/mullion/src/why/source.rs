@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// How long one request may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Lists asked for at the same time.
 const AT_ONCE: usize = 4;
 
@@ -169,7 +169,7 @@ pub(crate) async fn client(
 }
 
 /// The innermost cause, which says what went wrong; what is around it says who noticed.
-fn root(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;
@@ -180,6 +180,24 @@ fn root(error: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
+/// Why a list was not had.
+#[derive(Debug)]
+pub(crate) enum ListFault {
+    /// The user may not list it.
+    Forbidden(Failure),
+    /// There was no answer, or none that can be read.
+    Failed(Failure),
+}
+
+impl ListFault {
+    /// Returns it as the end of the command.
+    fn failure(self) -> Failure {
+        match self {
+            ListFault::Forbidden(failure) | ListFault::Failed(failure) => failure,
+        }
+    }
+}
+
 /// A list, or nothing where the server does not know the kind.
 pub(crate) async fn list(
     client: &Client,
@@ -187,19 +205,35 @@ pub(crate) async fn list(
     kind: &'static str,
     path: &str,
 ) -> Result<(&'static str, Option<List>), Failure> {
-    let failed = |why: String| {
+    let list = try_list(client, server, path).await;
+    Ok((kind, list.map_err(ListFault::failure)?))
+}
+
+/// Returns a list, or nothing where the server does not know the kind.
+///
+/// # Errors
+/// [`ListFault::Forbidden`] where the user lacks the permission, so that a caller can do without the list.
+pub(crate) async fn try_list(
+    client: &Client,
+    server: &str,
+    path: &str,
+) -> Result<Option<List>, ListFault> {
+    let failure = |why: String| {
         Failure::input(format!("{server}{path} cannot be listed: {why}"))
             .hint("is the cluster running? `mullion up` says where its kubeconfig is")
     };
+    let failed = |why: String| ListFault::Failed(failure(why));
     let request = Request::get(path)
         .body(Vec::new())
         .map_err(|error| failed(error.to_string()))?;
     match tokio::time::timeout(PATIENCE, client.request_text(request)).await {
-        Ok(Ok(text)) => {
-            let list = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
-            Ok((kind, Some(list)))
+        Ok(Ok(text)) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| failed(error.to_string())),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+            Err(ListFault::Forbidden(failure(status.message)))
         }
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok((kind, None)),
         Ok(Err(error)) => Err(failed(root(&error))),
         Err(_) => Err(failed(format!("no answer within {} s", PATIENCE.as_secs()))),
     }

@@ -1,0 +1,161 @@
+//! A change that mends a problem: data that is shown as the command a user would type, and made through the user's own kubeconfig.
+
+use http::{Method, Request};
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::{
+    kinds::kind,
+    snapshot::{name_of, namespace_of},
+};
+use crate::why::source::{PATIENCE, root};
+
+/// A change.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Change {
+    /// Creates an object; `command` does the same.
+    Create { object: Value, command: String },
+    /// Merges a patch into an object, if the object is still what it was.
+    Merge { object: Value, patch: Value },
+    /// Deletes an object.
+    Delete { object: Value },
+}
+
+impl Change {
+    /// Creates an object of kube-system or of no namespace.
+    pub(super) fn create(object: Value, command: &str) -> Self {
+        Change::Create {
+            object,
+            command: command.to_owned(),
+        }
+    }
+
+    /// Merges a patch into an object.
+    pub(super) fn merge(object: &Value, patch: Value) -> Self {
+        Change::Merge {
+            object: named(object),
+            patch,
+        }
+    }
+
+    /// Deletes an object.
+    pub(super) fn delete(object: &Value) -> Self {
+        Change::Delete {
+            object: named(object),
+        }
+    }
+
+    /// Returns the command that makes the change.
+    pub(super) fn command(&self) -> String {
+        match self {
+            Change::Create { command, .. } => command.clone(),
+            Change::Merge { object, patch } => format!(
+                "kubectl{} patch {} --type merge -p {}",
+                namespace_flag(object),
+                target(object),
+                quoted(&patch.to_string())
+            ),
+            Change::Delete { object } => format!(
+                "kubectl{} delete {}",
+                namespace_flag(object),
+                target(object)
+            ),
+        }
+    }
+
+    /// Makes the change.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub(super) async fn make(&self, client: &Client) -> Result<(), String> {
+        let (method, path, body) = match self {
+            Change::Create { object, .. } => {
+                let path = kind_of(object).collection(namespace_of(object));
+                (Method::POST, path, object.clone())
+            }
+            Change::Merge { object, patch } => {
+                let mut patch = patch.clone();
+                // What another client has changed since is not overwritten.
+                let version = &object["metadata"]["resourceVersion"];
+                if version.is_string() {
+                    patch["metadata"]["resourceVersion"] = version.clone();
+                }
+                (Method::PATCH, path(object), patch)
+            }
+            Change::Delete { object } => (
+                Method::DELETE,
+                path(object),
+                json!({"propagationPolicy": "Background"}),
+            ),
+        };
+        let content = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = Request::builder()
+            .method(method.clone())
+            .uri(path)
+            .header("content-type", content)
+            .body(body.to_string().into_bytes())
+            .map_err(|error| error.to_string())?;
+        match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(kube::Error::Api(status))) if is_done(&method, status.code) => Ok(()),
+            Ok(Err(kube::Error::Api(status))) => Err(status.message),
+            Ok(Err(error)) => Err(root(&error)),
+            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        }
+    }
+}
+
+/// Whether an error says that somebody else has done it already.
+fn is_done(method: &Method, code: u16) -> bool {
+    *method == Method::DELETE && code == 404
+}
+
+/// Returns what names an object, and the revision that a change is meant for.
+fn named(object: &Value) -> Value {
+    let meta = &object["metadata"];
+    let mut kept = json!({"kind": object["kind"], "metadata": {"name": meta["name"]}});
+    for key in ["namespace", "resourceVersion"] {
+        if meta[key].is_string() {
+            kept["metadata"][key] = meta[key].clone();
+        }
+    }
+    kept
+}
+
+fn kind_of(object: &Value) -> &'static super::kinds::Kind {
+    kind(object["kind"].as_str().unwrap_or_default())
+}
+
+fn path(object: &Value) -> String {
+    let collection = kind_of(object).collection(namespace_of(object));
+    // Names of RBAC's objects may have colons, which a path may have too.
+    format!("{collection}/{}", name_of(object))
+}
+
+fn target(object: &Value) -> String {
+    let kind = kind_of(object);
+    let name = name_of(object);
+    match kind.version.contains('.') {
+        // Custom resources and the like: the short name may be another one's.
+        true => {
+            let group = kind.version.split('/').next().unwrap_or_default();
+            format!("{}.{group} {name}", kind.plural)
+        }
+        false => format!("{} {name}", kind.name.to_lowercase()),
+    }
+}
+
+fn namespace_flag(object: &Value) -> String {
+    match namespace_of(object) {
+        "" => String::new(),
+        namespace => format!(" -n {namespace}"),
+    }
+}
+
+/// Quotes a word for a POSIX shell.
+pub(super) fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}

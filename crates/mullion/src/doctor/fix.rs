@@ -1,0 +1,84 @@
+//! `--fix`: shows each change, asks, makes it, and looks at the cluster again.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use kube::Client;
+
+use super::{
+    Row, examine,
+    report::counted,
+    snapshot::{self, Snapshot},
+};
+use crate::{failure::Failure, out};
+
+/// A change may show another problem; more rounds than that are a mistake of a row's.
+const ROUNDS: usize = 4;
+
+/// Makes the changes that the rows name, and returns what the cluster is like then.
+///
+/// # Errors
+/// The cluster does not answer, or there is nobody to ask.
+pub(super) async fn mend(
+    client: &Client,
+    mut snapshot: Snapshot,
+    mut rows: Vec<Row>,
+    yes: bool,
+) -> Result<(Snapshot, Vec<Row>), Failure> {
+    let (mut made, mut asked) = (0, Vec::new());
+    for _ in 0..ROUNDS {
+        let mut made_now = 0;
+        for row in &rows {
+            let changes = row.found.problems.iter().flat_map(|own| &own.changes);
+            for change in changes.collect::<Vec<_>>() {
+                let command = change.command();
+                // What was refused once is not tried again.
+                if asked.contains(&command) {
+                    continue;
+                }
+                out::aside(&format!("{}  {}", row.check.id, row.check.title));
+                out::aside(&format!("  {command}"));
+                asked.push(command);
+                if !yes && !agreed()? {
+                    continue;
+                }
+                match change.make(client).await {
+                    Ok(()) => made_now += 1,
+                    Err(why) => out::aside(&format!("  not changed: {why}")),
+                }
+            }
+        }
+        made += made_now;
+        if made_now == 0 {
+            break;
+        }
+        snapshot = snapshot::take(client, &snapshot.server).await?;
+        rows = examine(&snapshot);
+    }
+    out::aside(&match made {
+        0 => "Nothing was changed.\n".to_owned(),
+        made => format!("{} made.\n", counted(made, "change", "changes")),
+    });
+    Ok((snapshot, rows))
+}
+
+/// Asks for a yes.
+fn agreed() -> Result<bool, Failure> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(
+            Failure::input("--fix asks before each change, and stdin is no terminal")
+                .hint("mullion doctor --fix --yes makes the changes without asking"),
+        );
+    }
+    let mut stderr = std::io::stderr();
+    // A terminal that is gone answers nothing below.
+    let _ = write!(stderr, "  Make this change? [y/N] ");
+    let _ = stderr.flush();
+    let mut line = String::new();
+    let read = stdin.lock().read_line(&mut line);
+    read.map_err(|error| Failure::run(format!("the answer cannot be read: {error}")))?;
+    Ok(matches!(
+        line.trim().to_ascii_lowercase().as_str(),
+        "y" | "yes"
+    ))
+}

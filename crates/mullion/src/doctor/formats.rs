@@ -1,0 +1,45 @@
+//! Results for programs: one JSON object.
+
+use serde_json::{Value, json};
+
+use super::{Row, found::Problem, snapshot::Snapshot};
+
+/// Returns one JSON object with all results.
+pub(super) fn json(snapshot: &Snapshot, rows: &[Row]) -> String {
+    let checks: Vec<Value> = rows.iter().map(of_row).collect();
+    json!({
+        "server": snapshot.server,
+        "version": snapshot.version,
+        "checks": checks,
+    })
+    .to_string()
+}
+
+fn of_row(row: &Row) -> Value {
+    let problems: Vec<_> = row.found.problems.iter().map(of_problem).collect();
+    json!({
+        "id": row.check.id,
+        "title": row.check.title,
+        "result": row.found.outcome().word(),
+        "state": row.found.state,
+        "needs": row.found.missing,
+        "problems": problems,
+    })
+}
+
+fn of_problem(problem: &Problem) -> Value {
+    let commands: Vec<_> = problem
+        .changes
+        .iter()
+        .map(super::change::Change::command)
+        .collect();
+    json!({
+        "severity": if problem.fails { "failed" } else { "warning" },
+        "message": problem.text,
+        "fix": {
+            "automatic": !problem.changes.is_empty(),
+            "commands": commands,
+            "advice": problem.advice,
+        },
+    })
+}

@@ -1,0 +1,130 @@
+//! The kinds of objects that the doctor reads or changes, and where the API server has them.
+
+/// A kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    /// `v1` or `apps/v1`.
+    pub(super) version: &'static str,
+    pub(super) plural: &'static str,
+    pub(super) scope: Scope,
+}
+
+/// Where the objects of a kind are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// In no namespace.
+    Cluster,
+    /// In namespaces, and all of them are read.
+    Everywhere,
+    /// In namespaces, and only those of kube-system are read.
+    KubeSystem,
+    /// In kube-system, and only the object of this name is read: the others are none of the doctor's business.
+    One(&'static str),
+}
+
+/// The namespace of the cluster's own parts.
+pub(super) const KUBE_SYSTEM: &str = "kube-system";
+
+impl Kind {
+    fn root(&self) -> String {
+        match self.version {
+            "v1" => "/api/v1".to_owned(),
+            version => format!("/apis/{version}"),
+        }
+    }
+
+    /// Returns the path of the list that is read.
+    pub(super) fn list_path(&self) -> String {
+        let (root, plural) = (self.root(), self.plural);
+        match self.scope {
+            Scope::Cluster | Scope::Everywhere => format!("{root}/{plural}"),
+            Scope::KubeSystem => format!("{root}/namespaces/{KUBE_SYSTEM}/{plural}"),
+            Scope::One(name) => format!(
+                "{root}/namespaces/{KUBE_SYSTEM}/{plural}?fieldSelector=metadata.name%3D{name}"
+            ),
+        }
+    }
+
+    /// Returns the path of the collection that new objects are sent to.
+    pub(super) fn collection(&self, namespace: &str) -> String {
+        let (root, plural) = (self.root(), self.plural);
+        match self.scope {
+            Scope::Cluster => format!("{root}/{plural}"),
+            _ => format!("{root}/namespaces/{namespace}/{plural}"),
+        }
+    }
+
+    /// Returns what a user must be allowed to do, as `kubectl auth can-i` spells it.
+    pub(super) fn permission(&self) -> String {
+        let resource = match self.version.split_once('/') {
+            Some((group, _)) => format!("{}.{group}", self.plural),
+            None => self.plural.to_owned(),
+        };
+        match self.scope {
+            Scope::Cluster => format!("list {resource}"),
+            Scope::Everywhere => format!("list {resource} -A"),
+            Scope::KubeSystem => format!("list {resource} -n {KUBE_SYSTEM}"),
+            Scope::One(name) => format!("list {resource} {name} -n {KUBE_SYSTEM}"),
+        }
+    }
+}
+
+/// Returns the kind of this name.
+///
+/// # Panics
+/// There is none: a mistake of this program's.
+pub(super) fn kind(name: &str) -> &'static Kind {
+    let found = KINDS.iter().find(|kind| kind.name == name);
+    found.unwrap_or_else(|| panic!("{name} is a kind that the doctor reads"))
+}
+
+const fn of(name: &'static str, version: &'static str, plural: &'static str, scope: Scope) -> Kind {
+    Kind {
+        name,
+        version,
+        plural,
+        scope,
+    }
+}
+
+use Scope::{Cluster, Everywhere, KubeSystem, One};
+
+/// Every kind.
+pub(super) static KINDS: [Kind; 10] = [
+    of("Node", "v1", "nodes", Cluster),
+    of("Pod", "v1", "pods", Everywhere),
+    of("ConfigMap", "v1", "configmaps", KubeSystem),
+    of("Service", "v1", "services", Everywhere),
+    of(
+        "Secret",
+        "v1",
+        "secrets",
+        One("vpc-admission-webhook-certs"),
+    ),
+    of("Deployment", "apps/v1", "deployments", KubeSystem),
+    of(
+        "MutatingWebhookConfiguration",
+        "admissionregistration.k8s.io/v1",
+        "mutatingwebhookconfigurations",
+        Cluster,
+    ),
+    of(
+        "CertificateSigningRequest",
+        "certificates.k8s.io/v1",
+        "certificatesigningrequests",
+        Cluster,
+    ),
+    of(
+        "ClusterRoleBinding",
+        "rbac.authorization.k8s.io/v1",
+        "clusterrolebindings",
+        Cluster,
+    ),
+    of(
+        "SimulatedAccount",
+        "cloud.mullion.dev/v1alpha1",
+        "simulatedaccounts",
+        Cluster,
+    ),
+];

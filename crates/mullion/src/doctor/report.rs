@@ -1,0 +1,169 @@
+//! Results for people: what is wrong in full, with what mends it; all else on a line each.
+
+use super::{
+    Row,
+    found::{Found, Outcome, Problem},
+    snapshot::{Snapshot, name_of},
+};
+use crate::check::report::{broken, painted};
+
+pub(super) use crate::check::report::counted;
+
+/// Where the text of a row starts: behind result and id.
+const INDENT: usize = 20;
+
+/// Returns the page. `width`: columns of the terminal, none where there is none and lines are not broken. `names_fix`: whether the last
+/// line names `--fix`.
+pub(super) fn page(
+    snapshot: &Snapshot,
+    rows: &[Row],
+    names_fix: bool,
+    colours: bool,
+    width: Option<usize>,
+) -> String {
+    let mut lines = vec![head(snapshot, colours), String::new()];
+    for row in rows {
+        add(row, colours, width, &mut lines);
+    }
+    if lines.last().is_some_and(|line| !line.is_empty()) {
+        lines.push(String::new());
+    }
+    lines.push(summary(rows, names_fix));
+    lines.join("\n")
+}
+
+/// Returns which cluster this is about.
+fn head(snapshot: &Snapshot, colours: bool) -> String {
+    let mut parts = vec![painted(&snapshot.server, "1", colours)];
+    parts.extend(
+        snapshot
+            .version
+            .as_ref()
+            .map(|version| format!("Kubernetes {version}")),
+    );
+    if let Ok(nodes) = snapshot.all("Node") {
+        let windows = nodes.iter().filter(|node| super::rows::is_windows(node));
+        let windows = windows.count();
+        parts.push(format!(
+            "{}, {windows} of them Windows",
+            counted(nodes.len(), "node", "nodes")
+        ));
+    }
+    parts.join("  ")
+}
+
+fn add(row: &Row, colours: bool, width: Option<usize>, lines: &mut Vec<String>) {
+    let outcome = row.found.outcome();
+    let colour = match outcome {
+        Outcome::Ok => "32",
+        Outcome::Failed => "31",
+        Outcome::Warning => "33",
+        Outcome::Unknown => "36",
+        Outcome::NotNeeded => "2",
+    };
+    let word = painted(&format!("{:<10}", outcome.word()), colour, colours);
+    let front = format!("{word}  {}  ", row.check.id);
+    let is_bad = matches!(outcome, Outcome::Failed | Outcome::Warning);
+    if !is_bad {
+        broken(&front, INDENT, &calm(row, outcome), width, lines);
+        return;
+    }
+    // Space around what is to be read.
+    if lines.last().is_some_and(|line| !line.is_empty()) {
+        lines.push(String::new());
+    }
+    lines.push(front + &painted(row.check.title, "1", colours));
+    for problem in &row.found.problems {
+        add_problem(problem, colours, width, lines);
+    }
+    if !row.found.missing.is_empty() {
+        let front = " ".repeat(INDENT);
+        broken(&front, INDENT, &missing(&row.found), width, lines);
+    }
+    lines.push(String::new());
+}
+
+/// Returns the one line of a row without problems.
+fn calm(row: &Row, outcome: Outcome) -> String {
+    let (title, state) = (row.check.title, &row.found.state);
+    match (outcome, state.as_str()) {
+        (Outcome::Unknown, _) => format!("{title}: {}", missing(&row.found)),
+        (_, "") => title.to_owned(),
+        (_, state) => format!("{title}: {state}"),
+    }
+}
+
+fn missing(found: &Found) -> String {
+    format!("needs {}", found.missing.join("; "))
+}
+
+fn add_problem(problem: &Problem, colours: bool, width: Option<usize>, lines: &mut Vec<String>) {
+    let space = " ".repeat(INDENT);
+    broken(&space, INDENT, &problem.text, width, lines);
+    let mut label = "fix";
+    let mut front = |lines: &mut Vec<String>, text: &str, whole: bool| {
+        let front = format!(
+            "{:12}{}  ",
+            "",
+            painted(&format!("{label:<6}"), "2", colours)
+        );
+        label = "";
+        match whole {
+            // Commands are to be copied.
+            true => lines.push(front + text),
+            false => broken(&front, INDENT, text, width, lines),
+        }
+    };
+    for change in &problem.changes {
+        front(lines, &change.command(), true);
+    }
+    for advice in &problem.advice {
+        match advice.strip_prefix("  ") {
+            Some(command) => front(lines, command, true),
+            None => front(lines, advice, false),
+        }
+    }
+}
+
+/// Returns the last line: how many results there are of each kind, and the next command.
+fn summary(rows: &[Row], names_fix: bool) -> String {
+    let count = |wanted| {
+        let with = rows.iter().filter(|row| row.found.outcome() == wanted);
+        with.count()
+    };
+    let kinds = [
+        (count(Outcome::Failed), "failed", "failed"),
+        (count(Outcome::Warning), "warning", "warnings"),
+        (count(Outcome::Ok), "ok", "ok"),
+        (count(Outcome::Unknown), "unknown", "unknown"),
+        (count(Outcome::NotNeeded), "not needed", "not needed"),
+    ];
+    let kinds: Vec<_> = kinds
+        .iter()
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, one, many)| counted(*count, one, many))
+        .collect();
+    let problems = rows.iter().flat_map(|row| &row.found.problems);
+    let mendable = problems.filter(|own| !own.changes.is_empty()).count();
+    let fix = match mendable {
+        0 => String::new(),
+        _ if !names_fix => String::new(),
+        count => format!(" `mullion doctor --fix` mends {count}."),
+    };
+    format!("{}.{fix}", kinds.join(", "))
+}
+
+/// Returns the names of objects for a sentence: three at most, then how many more.
+pub(super) fn names<'a>(objects: impl IntoIterator<Item = &'a serde_json::Value>) -> String {
+    few(objects.into_iter().map(|object| name_of(object).to_owned()))
+}
+
+/// Returns words for a sentence: three at most, then how many more.
+pub(super) fn few(words: impl IntoIterator<Item = String>) -> String {
+    const SHOWN: usize = 3;
+    let words: Vec<_> = words.into_iter().collect();
+    match words.len().saturating_sub(SHOWN) {
+        0 => words.join(", "),
+        more => format!("{} and {more} more", words[..SHOWN].join(", ")),
+    }
+}

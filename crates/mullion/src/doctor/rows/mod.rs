@@ -1,0 +1,44 @@
+//! The rows: functions of a snapshot, one file for each group of the table.
+
+pub(super) mod nodes;
+pub(super) mod switches;
+pub(super) mod system;
+
+use mullion_api::labels;
+use serde_json::Value;
+
+use super::snapshot::{Snapshot, Unknown};
+
+/// Whether a node runs Windows.
+pub(super) fn is_windows(node: &Value) -> bool {
+    node["metadata"]["labels"][labels::OS] == labels::OS_WINDOWS
+}
+
+/// Whether a node's kubelet says that it is ready.
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|own| own["type"] == "Ready" && own["status"] == "True")
+}
+
+/// Returns the Windows nodes, or the Linux nodes.
+fn nodes(snapshot: &Snapshot, windows: bool) -> Result<Vec<&Value>, Unknown> {
+    let nodes = snapshot.all("Node")?.iter();
+    Ok(nodes.filter(|node| is_windows(node) == windows).collect())
+}
+
+/// Whether the cluster is one of `mullion up`, with simulated nodes.
+fn is_simulated(snapshot: &Snapshot) -> bool {
+    snapshot
+        .all("SimulatedAccount")
+        .is_ok_and(|accounts| !accounts.is_empty())
+}
+
+/// Returns the type of a node's instance.
+fn instance_type(node: &Value) -> &str {
+    node["metadata"]["labels"][labels::INSTANCE_TYPE]
+        .as_str()
+        .unwrap_or_default()
+}

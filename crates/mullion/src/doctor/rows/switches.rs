@@ -1,0 +1,129 @@
+//! What switches addresses of Windows pods on and off.
+
+use std::collections::BTreeMap;
+
+use mullion_engine::ip::Settings;
+use serde_json::{Value, json};
+
+use super::super::{
+    change::Change,
+    found::Found,
+    report::counted,
+    snapshot::{Snapshot, Unknown, name_of},
+};
+
+const CONFIG_MAP: &str = "amazon-vpc-cni";
+const IPAM: &str = "enable-windows-ipam";
+
+/// What the controllers of the time before 2021 consist of: names of their manifests, and those that eksctl gave them.
+const LEGACY: [(&str, &[&str]); 5] = [
+    (
+        "Deployment",
+        &[
+            "vpc-resource-controller",
+            "vpc-admission-webhook",
+            "vpc-admission-webhook-deployment",
+        ],
+    ),
+    (
+        "Service",
+        &["vpc-admission-webhook", "vpc-admission-webhook-svc"],
+    ),
+    (
+        "MutatingWebhookConfiguration",
+        &["vpc-admission-webhook-cfg"],
+    ),
+    (
+        "CertificateSigningRequest",
+        &["vpc-admission-webhook-svc.kube-system"],
+    ),
+    ("Secret", &["vpc-admission-webhook-certs"]),
+];
+
+/// Returns the ConfigMap amazon-vpc-cni as the address controller reads it.
+pub(super) fn settings(snapshot: &Snapshot) -> Result<Settings, Unknown> {
+    let map = snapshot.system("ConfigMap", CONFIG_MAP)?;
+    Ok(Settings::read(&map.map(data).unwrap_or_default()).0)
+}
+
+fn data(map: &Value) -> BTreeMap<String, String> {
+    serde_json::from_value(map["data"].clone()).unwrap_or_default()
+}
+
+/// DOC01.
+pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let map = snapshot.system("ConfigMap", CONFIG_MAP)?;
+    let Some(map) = map else {
+        let mut found = Found::default();
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": CONFIG_MAP, "namespace": "kube-system"},
+            "data": {IPAM: "true"},
+        });
+        found
+            .fail("there is no ConfigMap kube-system/amazon-vpc-cni, so no Windows pod gets an address")
+            .mend(Change::create(
+                object,
+                "kubectl -n kube-system create configmap amazon-vpc-cni --from-literal=enable-windows-ipam=true",
+            ));
+        return Ok(found);
+    };
+    let (settings, unreadable) = Settings::read(&data(map));
+    let mut found = Found::state(format!("{IPAM} is on"));
+    if !settings.windows_ipam {
+        let says = match map["data"][IPAM].as_str() {
+            Some(value) => format!("says {IPAM}: \"{value}\""),
+            None => format!("does not say {IPAM}"),
+        };
+        found
+            .fail(format!(
+                "the ConfigMap kube-system/{CONFIG_MAP} {says}, so no Windows pod gets an address"
+            ))
+            .mend(Change::merge(map, json!({"data": {IPAM: "true"}})));
+    }
+    // The switch itself is dealt with above.
+    let others = unreadable.iter().map(ToString::to_string);
+    for text in others.filter(|text| !text.contains(IPAM)) {
+        found
+            .warn(text)
+            .command("kubectl -n kube-system edit configmap amazon-vpc-cni");
+    }
+    Ok(found)
+}
+
+/// DOC02.
+pub(in super::super) fn legacy(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let mut found = Found::state("none of its objects is there");
+    let mut left = Vec::new();
+    for (kind, names) in LEGACY {
+        match snapshot.all(kind) {
+            Ok(items) => left.extend(items.iter().filter(|item| {
+                let namespace = item["metadata"]["namespace"].as_str();
+                names.contains(&name_of(item)) && namespace.is_none_or(|own| own == "kube-system")
+            })),
+            Err(Unknown(missing)) => found.missing.push(missing),
+        }
+    }
+    for object in left {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let name = name_of(object);
+        let text = match (kind, name) {
+            ("Deployment", "vpc-resource-controller") => {
+                "while the Deployment kube-system/vpc-resource-controller is there, EKS's own controller gives no Windows pod an address".to_owned()
+            }
+            _ => format!("the {kind} {name} is left of the legacy webhook"),
+        };
+        let problem = match kind {
+            "Deployment" | "MutatingWebhookConfiguration" => found.fail(text),
+            _ => found.warn(text),
+        };
+        problem.mend(Change::delete(object));
+    }
+    if !found.problems.is_empty() {
+        found.state = format!(
+            "{} left",
+            counted(found.problems.len(), "object", "objects")
+        );
+    }
+    Ok(found)
+}

@@ -1,0 +1,241 @@
+//! The checks' examples (`tests/doctor/DOC*.yaml`), what holds for all of them, and the page that the table makes.
+//!
+//! A file has sections `### RESULT: remark`; the check of the file's id must have that result when the documents of the section are merged
+//! into the cluster of `healthy.yaml`. `$delete: true` takes an object away, `kind: Refused` names lists that the user may not read. When
+//! every problem of a section has a change, the changes must mend the check, and then there is nothing left to change.
+
+use std::{fs, path::PathBuf};
+
+use serde_json::Value;
+
+use super::{
+    change::Change,
+    explain,
+    found::{Found, Outcome},
+    kinds::{KINDS, Scope},
+    snapshot::{Snapshot, name_of, namespace_of},
+    table::{self, FixKind},
+};
+
+/// The objects of a cluster, and the kinds that cannot be listed.
+#[derive(Clone, Default)]
+struct World {
+    objects: Vec<Value>,
+    refused: Vec<String>,
+}
+
+struct Section {
+    expected: String,
+    remark: String,
+    documents: Vec<Value>,
+}
+
+fn directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/doctor")
+}
+
+fn read(name: &str) -> String {
+    let path = directory().join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn sections(id: &str) -> Vec<Section> {
+    let content = read(&format!("{id}.yaml"));
+    let parts = content.split("### ").skip(1).map(|part| {
+        let (head, text) = part.split_once('\n').expect("a section has a head");
+        let (expected, remark) = head.split_once(':').unwrap_or((head, ""));
+        let documents = documents(text).into_iter();
+        Section {
+            expected: expected.trim().to_owned(),
+            remark: remark.trim().to_owned(),
+            documents: documents.filter(|own| !own.is_null()).collect(),
+        }
+    });
+    parts.collect()
+}
+
+/// Merges a patch (RFC 7396).
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    for (key, value) in fields {
+        match value {
+            Value::Null => drop(target.as_object_mut().map(|own| own.remove(key))),
+            value => merge(&mut target[key], value),
+        }
+    }
+}
+
+impl World {
+    fn healthy() -> Self {
+        World {
+            objects: documents(&read("healthy.yaml")),
+            refused: Vec::new(),
+        }
+    }
+
+    fn index(&self, object: &Value) -> Option<usize> {
+        self.objects.iter().position(|own| {
+            own["kind"] == object["kind"]
+                && name_of(own) == name_of(object)
+                && namespace_of(own) == namespace_of(object)
+        })
+    }
+
+    fn with(mut self, documents: &[Value]) -> Self {
+        for document in documents {
+            if document["kind"] == "Refused" {
+                let lists = document["lists"].as_array().into_iter().flatten();
+                self.refused
+                    .extend(lists.filter_map(Value::as_str).map(str::to_owned));
+                continue;
+            }
+            match (self.index(document), &document["$delete"]) {
+                (Some(index), Value::Bool(true)) => drop(self.objects.remove(index)),
+                (Some(index), _) => merge(&mut self.objects[index], document),
+                (None, _) => self.objects.push(document.clone()),
+            }
+        }
+        self
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.version = Some("v1.36.0".to_owned());
+        for object in &self.objects {
+            let known = KINDS.iter().any(|kind| object["kind"] == kind.name);
+            assert!(known, "nobody reads {object}");
+        }
+        for kind in &KINDS {
+            let is_read = |object: &&Value| match kind.scope {
+                Scope::Cluster | Scope::Everywhere => true,
+                Scope::KubeSystem => namespace_of(object) == "kube-system",
+                Scope::One(name) => name_of(object) == name,
+            };
+            let items = self.objects.iter().filter(|own| own["kind"] == kind.name);
+            snapshot.put(kind.name, items.filter(is_read).cloned().collect());
+            if self.refused.iter().any(|own| own == kind.name) {
+                snapshot.refuse(kind.name);
+            }
+        }
+        snapshot
+    }
+
+    fn found(&self, id: &str) -> Found {
+        let check = table::check(id).expect("a check");
+        (check.run)(&self.snapshot()).unwrap_or_else(Found::from)
+    }
+
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::Create { object, .. } => self.objects.push(object.clone()),
+            Change::Merge { object, patch } => {
+                let index = self.index(object).expect("it is there");
+                merge(&mut self.objects[index], patch);
+            }
+            Change::Delete { object } => {
+                let index = self.index(object).expect("it is there");
+                self.objects.remove(index);
+            }
+        }
+    }
+}
+
+fn changes(found: &Found) -> Vec<Change> {
+    let problems = found.problems.iter();
+    problems.flat_map(|own| own.changes.clone()).collect()
+}
+
+#[test]
+fn every_check_has_the_results_of_its_examples() {
+    let mut wrong = Vec::new();
+    for check in table::all() {
+        let sections = sections(check.id);
+        for section in &sections {
+            let found = World::healthy().with(&section.documents).found(check.id);
+            if found.outcome().word() != section.expected {
+                wrong.push(format!(
+                    "{} ({}): not {} but {found:#?}",
+                    check.id, section.remark, section.expected
+                ));
+            }
+        }
+        let has = |word: &str| sections.iter().any(|own| own.expected == word);
+        if !has("failed") && !has("warning") {
+            wrong.push(format!("{}: an example that fails is needed", check.id));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn a_healthy_cluster_has_no_problem() {
+    let world = World::healthy();
+    for check in table::all() {
+        let found = world.found(check.id);
+        let outcome = found.outcome();
+        let calm = matches!(outcome, Outcome::Ok | Outcome::NotNeeded);
+        assert!(calm, "{}: {found:#?}", check.id);
+    }
+}
+
+#[test]
+fn the_changes_of_a_check_mend_it_and_leave_nothing_to_change() {
+    for check in table::all() {
+        let mut mends = false;
+        for section in sections(check.id) {
+            let mut world = World::healthy().with(&section.documents);
+            let found = world.found(check.id);
+            let all = found.problems.iter().all(|own| !own.changes.is_empty());
+            for change in changes(&found) {
+                mends = true;
+                world.change(&change);
+            }
+            let after = world.found(check.id);
+            assert_eq!(changes(&after), [], "{} {}", check.id, section.remark);
+            if all && !found.problems.is_empty() {
+                let text = format!("{} {}: {after:#?}", check.id, section.remark);
+                assert!(after.problems.is_empty(), "{text}");
+            }
+        }
+        assert_eq!(mends, check.fix == FixKind::Made, "{}", check.id);
+    }
+}
+
+#[test]
+fn problems_without_a_change_say_what_to_do() {
+    for check in table::all() {
+        for section in sections(check.id) {
+            let found = World::healthy().with(&section.documents).found(check.id);
+            for problem in &found.problems {
+                let helps = !problem.changes.is_empty() || !problem.advice.is_empty();
+                assert!(helps, "{} {}: {problem:#?}", check.id, section.remark);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_page_of_checks_is_made_of_the_table() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/doctor.md");
+    let page = fs::read_to_string(&path).expect("docs/doctor.md");
+    let mark = "<!-- checks -->\n\n";
+    let (head, _) = page.split_once(mark).expect("the mark");
+    let made = format!("{head}{mark}{}", explain::tables());
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &made).expect("docs/doctor.md can be written");
+    }
+    assert!(
+        page == made || std::env::var_os("UPDATE_DOCS").is_some(),
+        "UPDATE_DOCS=1 writes docs/doctor.md anew"
+    );
+}
