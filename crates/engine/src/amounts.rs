@@ -1,54 +1,64 @@
-//! Amounts of a resource in words, those of one sentence in one unit, so that they can be compared at a glance.
+//! Amounts of a resource as users write them: `500m`, `2`, `2Gi`.
 
-/// The bytes from which amounts that are no whole mebibytes are told in rounded ones.
-const ROUNDED_FROM: i64 = 16 << 20;
+const MEBIBYTE: i64 = 1 << 20;
+const GIBIBYTE: i64 = 1 << 30;
+/// Bytes are rounded to a multiple of the second from the first on.
+const ROUNDED: [(i64, i64); 2] = [(1 << 40, GIBIBYTE), (16 << 20, MEBIBYTE)];
 
-/// The unit that some amounts of a resource are told in: milli-cores of `cpu`, bytes of memory, else pieces.
-pub(crate) struct Unit {
-    size: i64,
-    suffix: &'static str,
+/// Returns an amount that is there, in thousandths of `cpu` and else in whole units; never as more than it is.
+pub(crate) fn at_most(resource: &str, amount: i64) -> String {
+    said(resource, rounded_down(resource, amount))
 }
 
-impl Unit {
-    /// The largest unit in which all of these are whole; of large amounts of bytes that are odd, mebibytes.
-    pub(crate) fn of(resource: &str, amounts: &[i64]) -> Self {
-        let whole = |size: i64| amounts.iter().all(|amount| amount % size == 0);
-        let units: &[(i64, &str)] = match resource {
-            "cpu" => &[(1_000, ""), (1, "m")],
-            name if is_bytes(name) => &[(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"), (1, "")],
-            _ => &[(1, "")],
-        };
-        let is_large = amounts.iter().any(|amount| *amount >= ROUNDED_FROM);
-        let fits = |(size, suffix): &&(i64, &str)| whole(*size) || is_large && *suffix == "Mi";
-        let (size, suffix) = units.iter().find(fits).copied().unwrap_or((1, ""));
-        Unit { size, suffix }
-    }
+/// Returns an amount that is asked for; never as less than it is.
+pub(crate) fn at_least(resource: &str, amount: i64) -> String {
+    said(resource, rounded_up(resource, amount))
+}
 
-    /// What is there: never told as more than it is.
-    pub(crate) fn at_most(&self, amount: i64) -> String {
-        self.said(amount.div_euclid(self.size))
-    }
+/// Returns the difference between what is asked for and what is there, of the amounts as they are written.
+pub(crate) fn between(resource: &str, asked: i64, there: i64) -> String {
+    let difference = rounded_up(resource, asked).saturating_sub(rounded_down(resource, there));
+    said(resource, difference)
+}
 
-    /// What is asked for: never told as less than it is.
-    pub(crate) fn at_least(&self, amount: i64) -> String {
-        self.said(self.rounded_up(amount))
+/// Returns what an amount is rounded to a multiple of.
+fn step(resource: &str, amount: i64) -> i64 {
+    let mut rounded = ROUNDED.iter().filter(|(from, _)| amount >= *from);
+    match rounded.next() {
+        Some((_, step)) if is_bytes(resource) => *step,
+        _ => 1,
     }
+}
 
-    /// The difference between what is asked for and what is there, as they are told.
-    pub(crate) fn between(&self, asked: i64, there: i64) -> String {
-        self.said(self.rounded_up(asked) - there.div_euclid(self.size))
+fn rounded_down(resource: &str, amount: i64) -> i64 {
+    amount - amount.rem_euclid(step(resource, amount))
+}
+
+fn rounded_up(resource: &str, amount: i64) -> i64 {
+    let step = step(resource, amount);
+    match amount.rem_euclid(step) {
+        0 => amount,
+        rest => amount.saturating_add(step - rest),
     }
+}
 
-    fn rounded_up(&self, amount: i64) -> i64 {
-        let whole = amount.div_euclid(self.size);
-        whole.saturating_add(i64::from(amount.rem_euclid(self.size) != 0))
-    }
-
-    fn said(&self, units: i64) -> String {
-        match units {
-            0 => "0".to_owned(),
-            units => format!("{units}{}", self.suffix),
-        }
+/// Writes an amount in the largest unit in which it is whole.
+fn said(resource: &str, amount: i64) -> String {
+    let units: &[(i64, &str)] = match resource {
+        "cpu" => &[(1_000, ""), (1, "m")],
+        name if is_bytes(name) => &[
+            (1 << 40, "Ti"),
+            (GIBIBYTE, "Gi"),
+            (MEBIBYTE, "Mi"),
+            (1 << 10, "Ki"),
+            (1, ""),
+        ],
+        _ => &[(1, "")],
+    };
+    let mut whole = units.iter().filter(|(size, _)| amount % size == 0);
+    match whole.next() {
+        Some((size, suffix)) if amount != 0 => format!("{}{suffix}", amount / size),
+        _ => amount.to_string(),
     }
 }
 
@@ -62,23 +72,20 @@ mod tests {
     use super::*;
 
     fn told(resource: &str, asked: i64, there: i64) -> [String; 3] {
-        let unit = Unit::of(resource, &[asked, there]);
         [
-            unit.at_least(asked),
-            unit.at_most(there),
-            unit.between(asked, there),
+            at_least(resource, asked),
+            at_most(resource, there),
+            between(resource, asked, there),
         ]
     }
 
     #[test]
-    fn amounts_of_a_sentence_have_one_unit() {
-        assert_eq!(told("cpu", 1_500, 1_000), ["1500m", "1000m", "500m"]);
+    fn each_amount_is_written_as_a_user_would_write_it() {
+        assert_eq!(told("cpu", 1_500, 1_000), ["1500m", "1", "500m"]);
         assert_eq!(told("cpu", 6_000, 0), ["6", "0", "6"]);
-        assert_eq!(
-            told("memory", 3 << 29, 1 << 30),
-            ["1536Mi", "1024Mi", "512Mi"]
-        );
-        assert_eq!(told("memory", 2 << 30, 1 << 30), ["2Gi", "1Gi", "1Gi"]);
+        assert_eq!(told("cpu", 897_000, 1_930), ["897", "1930m", "895070m"]);
+        assert_eq!(told("memory", 3 << 29, 1 << 30), ["1536Mi", "1Gi", "512Mi"]);
+        assert_eq!(told("memory", 2 << 30, 1 << 29), ["2Gi", "512Mi", "1536Mi"]);
         assert_eq!(told("example.com/gpu", 3, 2), ["3", "2", "1"]);
         assert_eq!(told("memory", 1_000, 512), ["1000", "512", "488"]);
     }
@@ -87,5 +94,7 @@ mod tests {
     fn what_is_asked_for_is_rounded_up_and_what_is_there_down() {
         let (asked, there) = ((64 << 20) + 1, (64 << 20) - 1);
         assert_eq!(told("memory", asked, there), ["65Mi", "63Mi", "2Mi"]);
+        let (asked, there) = (40 << 40, (39 << 40) - 1);
+        assert_eq!(told("memory", asked, there), ["40Ti", "39935Gi", "1025Gi"]);
     }
 }

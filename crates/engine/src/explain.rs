@@ -4,10 +4,11 @@
 
 mod change;
 mod pool;
+mod values;
 
 use std::collections::BTreeMap;
 
-use crate::amounts::Unit;
+use crate::amounts::{at_least, at_most};
 use crate::cluster::Cluster;
 use crate::devices::ClaimConflict;
 use crate::intern::Symbol;
@@ -278,12 +279,11 @@ impl Cluster {
             } => {
                 let name = self.text(resource);
                 let free = free.max(0);
-                let unit = Unit::of(name, &[requested, free, allocatable]);
                 format!(
                     "{name}: needs {}, {} of {} are free",
-                    unit.at_least(requested),
-                    unit.at_most(free),
-                    unit.at_most(allocatable)
+                    at_least(name, requested),
+                    at_most(name, free),
+                    at_most(name, allocatable)
                 )
             }
             Reason::Spread {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::amounts::Unit;
+use crate::amounts::{at_least, at_most, between};
 use crate::model::Quantity;
 use crate::remedy::{Change, units};
 
@@ -12,13 +12,33 @@ const PREFIX_SWITCH: &str =
 
 /// A quantity in words.
 pub(super) fn said(resource: &str, amount: Quantity) -> String {
-    let units = units(resource, amount);
-    Unit::of(resource, &[units]).at_least(units)
+    at_least(resource, units(resource, amount))
+}
+
+/// Returns what has to be changed for a pool's nodes to be others: the object that a user owns.
+type Owner<'a> = &'a dyn Fn(&str) -> String;
+
+/// A change with the owners of pools.
+struct Words<'a>(&'a Change, Owner<'a>);
+
+impl Change {
+    /// Returns the change in words. `owner` says, for the name of a pool, which object a user changes to change the pool: another one than
+    /// the NodePool where that is a copy of it.
+    pub fn words(&self, owner: impl Fn(&str) -> String) -> String {
+        Words(self, &owner).to_string()
+    }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        Words(self, &|pool| format!("NodePool {pool}")).fmt(f)
+    }
+}
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Words(change, owner) = self;
+        match change {
             Change::Tolerate { key, value, effect } if value.is_empty() => {
                 write!(f, "tolerate the taint {key}:{}", effect.as_str())
             }
@@ -58,16 +78,13 @@ impl fmt::Display for Change {
             Change::Request {
                 resource, to: 0, ..
             } => write!(f, "ask for no {resource}"),
-            Change::Request { resource, from, to } => {
-                let unit = Unit::of(resource, &[*from, *to]);
-                write!(
-                    f,
-                    "ask for {} less {resource} ({} instead of {})",
-                    unit.between(*from, *to),
-                    unit.at_most(*to),
-                    unit.at_least(*from)
-                )
-            }
+            Change::Request { resource, from, to } => write!(
+                f,
+                "ask for {} less {resource} ({} instead of {})",
+                between(resource, *from, *to),
+                at_most(resource, *to),
+                at_least(resource, *from)
+            ),
             Change::DropHostPort { port } => write!(f, "give up host port {port}"),
             Change::RaiseSkew { key, to } => write!(f, "raise maxSkew on {key} to {to}"),
             Change::SpreadAnyway { key } => {
@@ -95,11 +112,12 @@ impl fmt::Display for Change {
                 by: Some(by),
             } => write!(
                 f,
-                "raise the {resource} limit of NodePool {pool} by {}",
+                "raise the {resource} limit of {} by {}",
+                owner(pool),
                 said(resource, *by)
             ),
             Change::RaiseLimit { pool, resource, .. } => {
-                write!(f, "raise the {resource} limit of NodePool {pool}")
+                write!(f, "raise the {resource} limit of {}", owner(pool))
             }
             Change::DelegatePrefixes { on } => {
                 f.write_str(PREFIX_SWITCH)?;
@@ -116,11 +134,20 @@ impl fmt::Display for Change {
                     ),
                 }
             }
-            Change::Allow { pool, key, value } => {
-                write!(f, "let NodePool {pool} buy {key}={value}")
+            Change::Allow {
+                pool,
+                key,
+                value,
+                instead_of,
+            } => {
+                write!(f, "let {} buy {key}={value}", owner(pool))?;
+                match instead_of {
+                    Some(wrong) => write!(f, " instead of {wrong}"),
+                    None => Ok(()),
+                }
             }
             Change::Label { pool, key, value } => {
-                write!(f, "give nodes of NodePool {pool} the label {key}={value}")
+                write!(f, "give nodes of {} the label {key}={value}", owner(pool))
             }
         }
     }

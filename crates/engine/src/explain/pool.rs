@@ -5,14 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::amounts::Unit;
-use crate::class::PodClassId;
+use super::values::{self, noun};
+use crate::amounts::{at_least, at_most};
 use crate::cluster::Cluster;
 use crate::error::ModelError;
+use crate::intern::Symbol;
 use crate::model::{PodTemplate, label};
 use crate::provision::{Machine, NodeTemplate, PoolReason, machines, options};
 use crate::reason::Reason;
-use crate::remedy::{Demand, Demands, is_misspelt, nearest};
+use crate::remedy::{Demand, Demands, is_misspelt, known_values, nearest};
 
 /// Values named where a pool has several.
 const SHOWN: usize = 4;
@@ -33,9 +34,10 @@ impl Cluster {
                 reason: Reason::NodeAffinity { .. },
                 ..
             } => self.unmet_by(pod, pool)?,
-            PoolReason::TooLarge { resource } => {
-                let class = self.pod_class(pod)?;
-                self.most_of(pod, class, pool, resource)?
+            PoolReason::TooLarge { .. } => self.most_of(pod, pool)?,
+            PoolReason::NoInstanceTypes => {
+                let sold = machines(pool, self)?;
+                values::unmet_requirements(pool, &sold, self)
             }
             _ => None,
         };
@@ -84,38 +86,57 @@ impl Cluster {
         Ok(Some(words.join("; ")))
     }
 
-    /// How much of a resource there is at most on machines that the pod could run on otherwise.
+    /// What the pod requests more of than machines have that it could run on otherwise: of each resource what the most is, or all that no
+    /// machine has together.
     fn most_of(
         &mut self,
         pod: &PodTemplate,
-        class: PodClassId,
         pool: &NodeTemplate,
-        resource: &str,
     ) -> Result<Option<String>, ModelError> {
         let own = options(pool, self)?;
         let demands = Demands::of(pod, self.names_mut());
-        let Some(name) = self.names().find(resource) else {
-            return Ok(None);
-        };
+        let class = self.pod_class(pod)?;
         let fit = own.iter().filter(|machine| {
             let unmet = demands.unmet(&machine.labels, self.names());
             unmet.is_some_and(|unmet| unmet.is_empty())
         });
-        let largest = fit.max_by_key(|machine| machine.room.amount(name));
-        let requested = self.class(class).shape.requests.real.amount(name);
-        Ok(largest.map(|machine| {
-            let most = machine.room.amount(name).max(0);
-            if most == 0 {
-                return format!("{resource}: no type of the pool has any");
+        let fit: Vec<&Machine> = fit.collect();
+        let requests = &self.class(class).shape.requests.real;
+        let wanted = requests.iter().filter(|(name, _)| *name != Symbol::PODS);
+        let mut never = Vec::new();
+        let mut together = Vec::new();
+        for (name, requested) in wanted {
+            let resource = self.text(name);
+            let Some(largest) = fit.iter().max_by_key(|machine| machine.room.amount(name)) else {
+                return Ok(None);
+            };
+            let most = largest.room.amount(name).max(0);
+            let needs = at_least(resource, requested);
+            if fit
+                .iter()
+                .any(|machine| requested > machine.room.amount(name))
+            {
+                together.push(format!("{needs} {resource}"));
             }
-            let unit = Unit::of(resource, &[requested, most]);
-            format!(
-                "{resource}: needs {}, the most is {} on {} beside its DaemonSets",
-                unit.at_least(requested),
-                unit.at_most(most),
-                machine.spec.name
-            )
-        }))
+            if requested > most {
+                never.push(match most {
+                    0 => format!("{resource}: no type of the pool has any"),
+                    _ => format!(
+                        "{resource}: needs {needs}, the most is {} on {} beside its DaemonSets",
+                        at_most(resource, most),
+                        largest.spec.name
+                    ),
+                });
+            }
+        }
+        Ok(match (never.is_empty(), together.is_empty()) {
+            (false, _) => Some(never.join("; ")),
+            (true, false) => Some(format!(
+                "no type has {} together beside its DaemonSets",
+                together.join(" and ")
+            )),
+            (true, true) => None,
+        })
     }
 }
 
@@ -149,7 +170,8 @@ impl Known<'_> {
         let first = &demand.wanted()[0];
         let near = nearest(first, sold.iter().map(String::as_str));
         let slip = near.filter(|near| key != label::NODE_POOL && is_misspelt(first, near));
-        let exists = |value: &String| sold.contains(value) || is_known(key, value);
+        let exists =
+            |value: &String| sold.contains(value) || known_values(key).contains(&value.as_str());
         let noun = match noun(key) {
             Some(noun) if !demand.wanted().iter().any(exists) => noun,
             None if slip.is_some() => "value for this pool",
@@ -192,30 +214,5 @@ fn some_of(values: &BTreeSet<String>) -> String {
     match values.len().saturating_sub(SHOWN) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-/// What the values of a label are that machines decide; `None` of labels whose values a user makes up.
-fn noun(key: &str) -> Option<&'static str> {
-    Some(match key {
-        label::INSTANCE_TYPE => "type",
-        label::ZONE => "zone for this pool",
-        label::CAPACITY_TYPE => "capacity type",
-        label::ARCH => "architecture",
-        label::OS => "operating system",
-        _ if key.ends_with("/instance-family") => "instance family",
-        _ if key.ends_with("/instance-category") => "instance category",
-        _ if key.ends_with("/instance-size") => "instance size",
-        _ => return None,
-    })
-}
-
-/// Values that there are, sold or not.
-fn is_known(key: &str, value: &str) -> bool {
-    match key {
-        label::OS => matches!(value, "linux" | "windows"),
-        label::ARCH => matches!(value, "amd64" | "arm64"),
-        label::CAPACITY_TYPE => matches!(value, "on-demand" | "spot" | "reserved"),
-        _ => false,
     }
 }

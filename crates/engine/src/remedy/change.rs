@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::demand;
-use super::near::{distance, is_misspelt};
+use super::near::{are_swapped, distance, is_misspelt};
 use super::prefixes::{Delegated, PrefixAddresses};
 use crate::model::{
     Container, LabelSelector, NodeSelectorRequirement, Operator, PodAffinity, PodAffinityTerm,
@@ -115,6 +115,8 @@ pub enum Change {
         key: String,
         /// The value.
         value: String,
+        /// The wrong value that it most likely was meant to be, which no machine has.
+        instead_of: Option<String>,
     },
     /// Let a pool give its nodes a label.
     Label {
@@ -135,6 +137,11 @@ impl Change {
             Change::Ungate { .. } => 5_000,
             Change::Uncordon { .. } | Change::RaiseLimit { .. } => 8_000,
             Change::Tolerate { .. } => 10_000,
+            Change::Allow {
+                value,
+                instead_of: Some(wrong),
+                ..
+            } => misspelling_cost(wrong, value),
             Change::Allow { .. } => 12_000,
             // Nodes have to be replaced for it.
             Change::DelegatePrefixes { .. } => 14_000,
@@ -300,7 +307,10 @@ impl Change {
             Change::RaiseLimit { pool, resource, .. } if template.pool == *pool => {
                 template.limits_remaining.remove(resource);
             }
-            Change::Allow { pool, key, value } | Change::Label { pool, key, value }
+            Change::Allow {
+                pool, key, value, ..
+            }
+            | Change::Label { pool, key, value }
                 if template.pool == *pool =>
             {
                 template.allow(key, value);
@@ -335,11 +345,18 @@ impl Change {
 /// hosts that differ by a letter are other places and systems.
 fn instead_cost(key: &str, wanted: &str, instead: &str) -> u32 {
     let is_name = !matches!(key, label::ZONE | label::WINDOWS_BUILD | label::HOSTNAME);
-    let letters = distance(wanted, instead).min(100) as u32;
-    match (is_name && is_misspelt(wanted, instead), letters) {
-        (true, 1) => 4_000,
-        (true, _) => 9_000,
-        (false, _) => 20_000 + 10 * letters,
+    match is_name && is_misspelt(wanted, instead) {
+        true => misspelling_cost(wanted, instead),
+        false => 20_000 + 10 * distance(wanted, instead).min(100) as u32,
+    }
+}
+
+/// What it costs to put a misspelt value right. Letters that were swapped are more likely than a wrong one.
+fn misspelling_cost(wrong: &str, right: &str) -> u32 {
+    match distance(wrong, right) {
+        1 if are_swapped(wrong, right) => 4_000,
+        1 => 4_400,
+        _ => 9_000,
     }
 }
 

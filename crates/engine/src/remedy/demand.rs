@@ -3,6 +3,7 @@
 //! The filters say only that a node is refused; here is said which demands refuse it, so that each can be changed alone. Compiled and compared
 //! by the same selectors as the filters'.
 
+use super::near::known_values;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::{NodeSelectorRequirement, Operator, PodTemplate};
@@ -132,6 +133,14 @@ impl Demand {
         }
     }
 
+    /// Whether every value that is asked for is one that the label has nowhere.
+    pub(super) fn asks_for_unknown(&self) -> bool {
+        let known = known_values(&self.key);
+        let wanted = self.wanted();
+        let is_known = |wanted: &String| known.contains(&wanted.as_str());
+        !known.is_empty() && !wanted.is_empty() && !wanted.iter().any(is_known)
+    }
+
     /// What is asked of the label, after its key.
     pub(crate) fn words(&self) -> String {
         words(self.operator, &self.values)
@@ -139,7 +148,7 @@ impl Demand {
 }
 
 /// What is asked of a label, after its key: `=a`, ` in (a, b)`, ` > 4`.
-pub(super) fn words(operator: Operator, values: &[String]) -> String {
+pub(crate) fn words(operator: Operator, values: &[String]) -> String {
     let list = values.join(", ");
     match operator {
         Operator::In if values.len() == 1 => format!("={list}"),

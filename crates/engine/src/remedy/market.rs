@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Change;
+use super::near::{is_misspelt, known_values};
 use super::propose::{Asked, Size, size};
 use crate::class::{NodeTaint, PodClassId};
 use crate::cluster::Cluster;
 use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
-use crate::model::{Quantity, TaintEffect, label};
+use crate::model::{Operator, Quantity, TaintEffect, label};
 use crate::provision::{Machine, NodeTemplate, Requirement, machines, reachable};
 
 /// Proposals of one pool: the smallest.
@@ -70,6 +71,7 @@ impl Market {
             decided: pool.decided().collect(),
             gives: keys.filter(|key| can_give(pool, key)).collect(),
             tolerate,
+            sold: machines,
             cluster,
         };
         let mut found: BTreeMap<Vec<Change>, (Size, usize)> = BTreeMap::new();
@@ -119,6 +121,7 @@ impl Market {
             pool: pool.pool.clone(),
             key: key.clone(),
             value: value.to_owned(),
+            instead_of: None,
         });
         changes.take(MOST).collect()
     }
@@ -153,6 +156,8 @@ struct Buyer<'a> {
     /// Labels that the pod asks for and the pool could give its nodes.
     gives: BTreeSet<&'a str>,
     tolerate: Vec<Change>,
+    /// What the pool's class sells.
+    sold: &'a [Machine],
     cluster: &'a Cluster,
 }
 
@@ -220,6 +225,7 @@ impl Buyer<'_> {
             let change = Change::Allow {
                 pool: pool.clone(),
                 key: demand.key.clone(),
+                instead_of: self.misspelt(demand, value.as_deref()),
                 value: value?,
             };
             if !changes.contains(&change) {
@@ -243,6 +249,25 @@ impl Buyer<'_> {
             }
         }
         Some(changes)
+    }
+
+    /// Returns the value of a requirement that `right` was misspelt as: one that no machine has.
+    fn misspelt(&self, demand: &Requirement, right: Option<&str>) -> Option<String> {
+        let names = self.cluster.names();
+        let key = names.find(&demand.key)?;
+        let is_sold = |value: &str| {
+            let mut sold = self.sold.iter();
+            sold.any(|machine| {
+                let found = machine.labels.value(key);
+                found.is_some_and(|found| names.text(found) == value)
+            })
+        };
+        let mut wrong = demand.values.iter().filter(|value| {
+            demand.operator == Operator::In
+                && is_misspelt(value, right.unwrap_or_default())
+                && !known_values(&demand.key).contains(&value.as_str())
+        });
+        wrong.find(|value| !is_sold(value)).cloned()
     }
 
     /// What the pod has to ask less of.

@@ -9,6 +9,7 @@
 
 mod change;
 mod demand;
+mod dominance;
 mod market;
 mod near;
 mod prefixes;
@@ -25,8 +26,8 @@ use crate::windows::Builds;
 
 pub use change::Change;
 pub(crate) use change::units;
-pub(crate) use demand::{Demand, Demands};
-pub(crate) use near::{is_misspelt, nearest};
+pub(crate) use demand::{Demand, Demands, words};
+pub(crate) use near::{is_misspelt, known_values, nearest};
 pub use prefixes::{Delegated, PrefixAddresses};
 
 use market::Market;
@@ -84,7 +85,7 @@ type Set = BTreeSet<Change>;
 
 impl Cluster {
     /// The smallest sets of changes that place a pod, on a node that is there or on one that a pool can buy; smallest
-    /// first, at most `most`. Empty where nothing that can be changed helps, or where nothing needs to be changed.
+    /// first, at most `most`, and none that is no better than a smaller one in anything. Empty where nothing that can be changed helps, or where nothing needs to be changed.
     ///
     /// # Errors
     /// The pod or a pool names an amount that cannot be true.
@@ -98,6 +99,7 @@ impl Cluster {
         let mut open = BinaryHeap::from([(Reverse(Size::default()), Reverse(Set::new()))]);
         let mut seen = BTreeSet::from([Set::new()]);
         let mut found: Vec<(Size, Set, Remedy)> = Vec::new();
+        let mut dominated: Vec<Set> = Vec::new();
         let mut market = Market::default();
         for _ in 0..TRIES {
             let Some((Reverse(own), Reverse(set))) = open.pop() else {
@@ -109,12 +111,20 @@ impl Cluster {
             if found.len() >= most || found.first().is_some_and(dear) {
                 break;
             }
-            if found.iter().any(|(_, smaller, _)| smaller.is_subset(&set)) {
+            let mut placed = found.iter().map(|(_, set, _)| set).chain(&dominated);
+            if placed.any(|smaller| smaller.is_subset(&set)) {
                 continue;
             }
             match self.try_changes(pod, (pools, &mut market), facts, &set)? {
                 Tried::Placed(..) if set.is_empty() => return Ok(Vec::new()),
                 Tried::Placed(place, refined) => {
+                    let better = |(_, smaller, remedy): &(Size, Set, Remedy)| {
+                        dominance::dominates((smaller, &remedy.place), (&set, &place))
+                    };
+                    if found.iter().any(better) {
+                        dominated.push(set);
+                        continue;
+                    }
                     let told = refined.into_iter().map(|own| own.told_of(&pod.template));
                     let changes = told.collect();
                     found.push((own, set, Remedy { changes, place }));

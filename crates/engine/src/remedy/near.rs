@@ -1,19 +1,46 @@
 //! Which of some values a misspelt one was meant to be.
 
-/// How many letters have to be added, removed or replaced to make one text of another.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (index, own) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (at, other) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(own != *other);
-            diagonal = row[at + 1];
-            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
-        }
+use crate::model::label;
+
+/// Returns all values of a label that there are anywhere; none where that depends on the cloud.
+pub(crate) fn known_values(key: &str) -> &'static [&'static str] {
+    match key {
+        label::OS => &["linux", "windows"],
+        label::ARCH => &["amd64", "arm64"],
+        label::CAPACITY_TYPE => &["on-demand", "spot", "reserved"],
+        _ => &[],
     }
-    row[b.len()]
+}
+
+/// Returns how many letters have to be added, removed, replaced or swapped with their neighbour to make one text of another.
+pub(crate) fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (index, own) in a.iter().enumerate() {
+        let mut row = vec![index + 1];
+        for (at, other) in b.iter().enumerate() {
+            let replaced = last[at] + usize::from(own != other);
+            let mut least = replaced.min(last[at + 1] + 1).min(row[at] + 1);
+            let swapped = index > 0 && at > 0 && *own == b[at - 1] && a[index - 1] == *other;
+            if swapped && own != other {
+                least = least.min(before[at - 1] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+/// Whether two texts have the same letters, in any order.
+pub(super) fn are_swapped(a: &str, b: &str) -> bool {
+    let sorted = |text: &str| {
+        let mut letters: Vec<char> = text.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    sorted(a) == sorted(b)
 }
 
 /// Whether a value is most likely another one misspelt: two letters differ at most, and no more than one in four.
@@ -27,14 +54,14 @@ pub(crate) fn is_misspelt(wanted: &str, meant: &str) -> bool {
     differ <= 2 && 4 * differ <= length
 }
 
-/// The value that is the least different from the one that is wanted; of equals the first.
+/// The value that is the least different from the one that is wanted; of equals one with the same letters, else the first.
 pub(crate) fn nearest<'a>(
     wanted: &str,
     values: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     values
         .into_iter()
-        .min_by_key(|value| distance(wanted, value))
+        .min_by_key(|value| (distance(wanted, value), !are_swapped(wanted, value)))
 }
 
 #[cfg(test)]
@@ -48,12 +75,15 @@ mod tests {
         let types = ["c5.large", "m5.large", "m5.xlarge"];
         assert_eq!(nearest("m5.larg", types), Some("m5.large"));
         assert_eq!(nearest("m5.larg", []), None);
+        assert_eq!(distance("amr64", "arm64"), 1);
+        assert_eq!(nearest("amr64", ["amd64", "arm64"]), Some("arm64"));
     }
 
     #[test]
     fn another_value_is_no_misspelling() {
         assert!(is_misspelt("m5.larg", "m5.large"));
         assert!(is_misspelt("spott", "spot"));
+        assert!(is_misspelt("amr64", "arm64"));
         assert!(!is_misspelt("arm64", "amd64"));
         assert!(!is_misspelt("a", "b"));
         assert!(!is_misspelt("m5.large", "m5.24xlarge"));

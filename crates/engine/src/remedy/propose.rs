@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::change::words;
 use super::demand::{Demand, Demands};
+use super::near::{is_misspelt, known_values};
 use super::prefixes::ADDRESSES;
 use super::{Change, Facts};
 use crate::cluster::{Cluster, NodeId};
@@ -89,8 +90,8 @@ pub(super) struct Asked<'a> {
 const WINDOWS: &str = "windows";
 const LINUX: &str = "linux";
 
-/// The operating system that a pod names anywhere.
-fn os_of(pod: &PodTemplate) -> Option<&str> {
+/// Returns the operating system that a pod means, as far as it says: by its name, well written or not, or by a demand for a Windows build.
+fn os_of(pod: &PodTemplate) -> Option<&'static str> {
     let selected = pod.node_selector.get(label::OS).map(String::as_str);
     let required = pod.affinity.node_affinity.as_ref();
     let required = required.and_then(|affinity| affinity.required.as_ref());
@@ -98,14 +99,22 @@ fn os_of(pod: &PodTemplate) -> Option<&str> {
         .into_iter()
         .flat_map(|required| &required.node_selector_terms);
     let demands = terms.flat_map(|term| &term.match_expressions);
-    let mut demands =
-        demands.filter(|demand| demand.key == label::OS && demand.operator == Operator::In);
-    let named = pod.os.as_deref().or(selected);
-    named.or_else(|| {
-        demands
-            .find_map(|demand| demand.values.first())
-            .map(String::as_str)
-    })
+    let demands = demands.filter(|demand| demand.operator == Operator::In);
+    let demands = |key: &'static str| demands.clone().filter(move |demand| demand.key == key);
+    let required = demands(label::OS).find_map(|demand| demand.values.first());
+    let named = [pod.os.as_deref(), selected, required.map(String::as_str)];
+    let mut named = named.into_iter().flatten().filter_map(meant_by);
+    let by_build = || {
+        let selects = pod.node_selector.contains_key(label::WINDOWS_BUILD);
+        (selects || demands(label::WINDOWS_BUILD).next().is_some()).then_some(WINDOWS)
+    };
+    named.next().or_else(by_build)
+}
+
+/// Returns the operating system of a name, which may be misspelt.
+fn meant_by(name: &str) -> Option<&'static str> {
+    let mut known = known_values(label::OS).iter().copied();
+    known.find(|known| *known == name || is_misspelt(name, known))
 }
 
 /// The operating system of a pool's nodes, if there is only one that they may have.
@@ -368,13 +377,17 @@ impl<'a> Asked<'a> {
         let found = demand.found(labels, cluster.names());
         let mut instead = found.filter(|_| !demand.wanted().is_empty());
         match demand.key.as_str() {
-            // Only a pod that names its system elsewhere has demanded another one by mistake.
+            // Only a pod that names its system elsewhere, or none that there is, has demanded another one by mistake.
             label::OS => {
-                instead = found.filter(|found| self.pod.template.os.as_deref() == Some(*found));
-                instead?;
+                let named = |found: &&str| self.pod.template.os.as_deref() == Some(*found);
+                let runs = |found: &&str| *found == WINDOWS || self.images.is_empty();
+                instead = found.filter(|found| named(found) || demand.asks_for_unknown());
+                instead = Some(instead.filter(runs)?);
             }
-            // An image may be for several.
-            label::ARCH => instead = None,
+            // An image may be for several; a name that no architecture has is a mistake.
+            label::ARCH if !demand.asks_for_unknown() => instead = None,
+            // No node of a Linux pod has any build.
+            label::WINDOWS_BUILD if self.os == LINUX && self.images.is_empty() => instead = None,
             label::WINDOWS_BUILD => {
                 let host: Build = instead?.parse().ok()?;
                 let runs = |image: &Build| self.facts.builds.check(*image, host).is_ok();

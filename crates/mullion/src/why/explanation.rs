@@ -39,6 +39,9 @@ pub(super) struct Explanation {
     /// What its images run on, where that matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) images: Vec<ImageWord>,
+    /// Values that it asks for of labels and that no machine can have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) wrong_values: Vec<String>,
     /// Why it gets no address as a Windows pod, so that no sandbox is made for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) no_address: Option<String>,
@@ -112,6 +115,7 @@ impl Explanation {
             bound_to: None,
             resize: None,
             images: Vec::new(),
+            wrong_values: Vec::new(),
             no_address: None,
             passed_over: None,
             unserved: None,
@@ -151,7 +155,7 @@ impl Explanation {
             )
             && (&self.nominated, self.waits_for_victims)
                 == (&other.nominated, other.waits_for_victims)
-            && self.images == other.images
+            && (&self.images, &self.wrong_values) == (&other.images, &other.wrong_values)
             && (&self.no_address, &self.awaits, &self.buys)
                 == (&other.no_address, &other.awaits, &other.buys)
             && (&self.pools, &self.changes, &self.gates)
@@ -200,6 +204,7 @@ pub(super) struct Known {
     pub(super) answer: Record,
     pub(super) event: Option<String>,
     pub(super) refusals: Vec<Group>,
+    wrong_values: Vec<String>,
     /// None until a pod without a node on its way asks for them.
     changes: Option<Vec<ChangeSet>>,
 }
@@ -296,6 +301,7 @@ impl<'a> Explainer<'a> {
         explanation.refusals.clone_from(&known.refusals);
         explanation.nominated.clone_from(&known.nominated);
         explanation.waits_for_victims = known.waits_for_victims;
+        explanation.wrong_values.clone_from(&known.wrong_values);
         let gated = !explanation.gates.is_empty();
         let evicts = explanation.evicts() || known.waits_for_victims && !gated;
         if known.answer.best.is_none() && !evicts {
@@ -408,6 +414,13 @@ impl<'a> Explainer<'a> {
             Outcome::Refused(refusal) => Some((node.node, refusal)),
             Outcome::Fits { .. } => None,
         });
+        let fits = !asked.answer.best.is_empty();
+        let wrong_values = match fits {
+            true => Vec::new(),
+            false => self
+                .cluster
+                .wrong_values(&pod.template, &self.pools.templates)?,
+        };
         let promised = asked.promised.map(|node| self.cluster.node_name(node));
         Ok(Known {
             prerequisite: prerequisite(self.cluster, &asked),
@@ -420,6 +433,7 @@ impl<'a> Explainer<'a> {
             refusals: grouped(self.cluster, refused),
             answer: answer::record(self.cluster, &asked, name_of),
             event: answer::event(self.cluster, &asked),
+            wrong_values,
             changes: None,
         })
     }
@@ -433,7 +447,7 @@ impl<'a> Explainer<'a> {
         let remedies = self.cluster.remedies(pod, pools, facts, MOST)?;
         let sets = remedies.into_iter();
         Ok(sets
-            .map(|remedy| change_set(self.cluster, remedy))
+            .map(|remedy| change_set(self.cluster, self.pools, remedy))
             .collect())
     }
 
@@ -465,8 +479,10 @@ fn prerequisite(cluster: &Cluster, asked: &Asked) -> Option<String> {
     cluster.prerequisite(*all?.first()?)
 }
 
-fn change_set(cluster: &Cluster, remedy: Remedy) -> ChangeSet {
-    let changes = remedy.changes.iter().map(ToString::to_string).collect();
+fn change_set(cluster: &Cluster, pools: &Pools, remedy: Remedy) -> ChangeSet {
+    let changes = remedy.changes.iter();
+    let changes = changes.map(|change| change.words(|pool| pools.owner(pool)));
+    let changes = changes.collect();
     let (node, buys) = match remedy.place {
         Place::Node(node) => (Some(cluster.node_name(node).to_owned()), None),
         Place::Bought {

@@ -12,7 +12,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use mullion_api::{
     eksctl::KubernetesVersion,
-    karpenter::{EC2NodeClass, NodeClaim, NodePool},
+    karpenter::{EC2NodeClass, NodeClaim, NodePool, node_pool_condition as condition},
     labels,
 };
 use mullion_cloud::{
@@ -44,6 +44,8 @@ pub(super) struct Pools {
     pub(super) in_flight: Vec<InFlightNode>,
     /// Nodes that are there and will be something else once they are initialized.
     pub(super) reshaped: Vec<NodeSpec>,
+    /// By pool: the object that it is a copy of, such as `Provisioner linux`. A change to the pool itself is undone.
+    pub(super) origins: BTreeMap<String, String>,
     /// Pools that buy nothing, and why.
     pub(super) unready: Vec<(String, String)>,
     /// The pods that wait for a node, which share what is bought.
@@ -112,6 +114,11 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     }
     for pool in &pools {
         let name = pool.name_any();
+        if let Some(origin) = pool.annotations().get(labels::MIRRORED_FROM) {
+            found
+                .origins
+                .insert(name.clone(), origin.replacen('/', " ", 1));
+        }
         let class = &pool.spec.template.spec.node_class_ref.name;
         let market = match markets.get(class) {
             _ if !template::may_buy(pool) => Err(not_ready(pool)),
@@ -176,6 +183,14 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     Ok(found)
 }
 
+impl Pools {
+    /// Returns the object that a user changes to change a pool: the pool itself, or what it is a copy of.
+    pub(super) fn owner(&self, pool: &str) -> String {
+        let origin = self.origins.get(pool).cloned();
+        origin.unwrap_or_else(|| format!("NodePool {pool}"))
+    }
+}
+
 /// What prefix delegation would give each type, if pods get addresses one by one now.
 fn prefixes(now: WindowsAddresses) -> PrefixAddresses {
     let types = catalogue::all().iter();
@@ -198,14 +213,31 @@ fn not_ready(pool: &NodePool) -> String {
         return "it has a fixed number of nodes".to_owned();
     }
     let conditions = pool.status.iter().flat_map(|status| &status.conditions);
-    let wrong = conditions.filter(|condition| condition.status != "True");
-    let mut words: Vec<_> = wrong
-        .map(|condition| match condition.message.as_str() {
-            "" => condition.reason.clone(),
-            message => message.to_owned(),
-        })
-        .collect();
-    words.dedup();
+    let wrong = conditions.filter(|wrong| wrong.status != "True");
+    let of = |decides: fn(&str) -> bool| -> Vec<String> {
+        let wrong = wrong.clone().filter(|wrong| decides(&wrong.type_));
+        let mut words: Vec<String> = Vec::new();
+        for wrong in wrong {
+            let word = match wrong.message.as_str() {
+                "" => &wrong.reason,
+                message => message,
+            };
+            if !words.iter().any(|known| known == word) {
+                words.push(word.to_owned());
+            }
+        }
+        words
+    };
+    // `Ready` sums up the two, so it says something only where they do not.
+    let mut words = of(|kind| {
+        matches!(
+            kind,
+            condition::VALIDATION_SUCCEEDED | condition::NODE_CLASS_READY
+        )
+    });
+    if words.is_empty() {
+        words = of(|kind| kind == condition::READY);
+    }
     match words.is_empty() {
         true => "it is not ready".to_owned(),
         false => format!("it is not ready: {}", words.join("; ")),
@@ -228,4 +260,49 @@ fn region(class: &EC2NodeClass) -> Option<String> {
         .zone
         .trim_end_matches(|c: char| c.is_ascii_lowercase());
     (!region.is_empty()).then(|| region.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pool(conditions: &[(&str, &str, &str)]) -> NodePool {
+        let conditions = conditions.iter().map(|(kind, status, message)| {
+            json!({
+                "type": kind, "status": status, "reason": "Why", "message": message,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"
+            })
+        });
+        serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"template": {"spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "requirements": []}}},
+            "status": {"conditions": conditions.collect::<Vec<_>>()},
+        }))
+        .expect("a pool")
+    }
+
+    #[test]
+    fn each_reason_of_a_pool_that_is_not_ready_is_said_once() {
+        let missing = "NodeClass not found on cluster";
+        let told = not_ready(&pool(&[
+            (condition::NODE_CLASS_READY, "False", missing),
+            (
+                condition::NODE_REGISTRATION_HEALTHY,
+                "Unknown",
+                "object is awaiting reconciliation",
+            ),
+            (condition::VALIDATION_SUCCEEDED, "False", missing),
+            (
+                condition::READY,
+                "False",
+                "NodeClassReady=False, ValidationSucceeded=False",
+            ),
+        ]));
+        assert_eq!(told, format!("it is not ready: {missing}"));
+        let unknown = not_ready(&pool(&[(condition::READY, "Unknown", "")]));
+        assert_eq!(unknown, "it is not ready: Why");
+        assert_eq!(not_ready(&pool(&[])), "it is not ready");
+    }
 }

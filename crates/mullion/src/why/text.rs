@@ -30,6 +30,9 @@ pub(super) fn text(
     for image in &explanation.images {
         page.paragraph(&format!("{}.", image.text()));
     }
+    for wrong in &explanation.wrong_values {
+        page.paragraph(&format!("{wrong}."));
+    }
     if let Some(why) = &explanation.no_address {
         page.paragraph(&format!(
             "It gets no address, so that no sandbox is made for it: {why}."

@@ -159,6 +159,43 @@ fn a_demand_that_nothing_meets_is_named_with_the_nearest_value_that_there_is() {
 }
 
 #[test]
+fn what_a_mirror_of_a_provisioner_lacks_is_changed_in_the_provisioner() {
+    let mut items = items();
+    items[3]["metadata"]["annotations"] = json!({"mullion.dev/mirrored-from": "Provisioner/linux"});
+    items[3]["spec"]["limits"] = json!({"cpu": "1"});
+    insta::assert_snapshot!(all_said(
+        &items,
+        &[
+            pod("team", json!({"nodeSelector": {"team": "a"}})),
+            pod("arm", json!({"nodeSelector": {ARCH: "arm64"}})),
+        ],
+    ));
+}
+
+#[test]
+fn a_pod_that_contradicts_itself_or_misspells_is_put_right() {
+    let windows = json!({OS: "windows", "node.kubernetes.io/windows-build": "10.0.20348"});
+    insta::assert_snapshot!(all_said(
+        &items(),
+        &[
+            pod(
+                "system",
+                json!({"os": {"name": "linux"}, "nodeSelector": windows})
+            ),
+            pod(
+                "build",
+                json!({"os": {"name": "linux"}, "nodeSelector": {"node.kubernetes.io/windows-build": "10.0.20348"}})
+            ),
+            pod("swapped", json!({"nodeSelector": {ARCH: "amr64"}})),
+            pod(
+                "size",
+                json!({"requests": {"cpu": "1000", "memory": "40Ti"}})
+            ),
+        ],
+    ));
+}
+
+#[test]
 fn a_limit_and_a_requirement_go_together_where_neither_alone_is_enough() {
     let mut items = items();
     items[3]["spec"]["limits"] = json!({"cpu": "1"});
