@@ -2,7 +2,7 @@
 //!
 //! A running container uses what [`annotations::SIMULATE_USAGE`] says, on its pod or else on the workload the pod belongs to,
 //! and half of its requests where nothing is said; never more than its limits. A node uses what its pods use and what it keeps
-//! for its system. What does not run, or not for a whole window yet, has no metrics: as with a real kubelet, a rate takes two looks.
+//! for its system, but not more than its pods can have of it, unless the annotations say so. What does not run, or not for a whole window yet, has no metrics: as with a real kubelet, a rate takes two looks.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -59,6 +59,14 @@ pub struct Meter {
 struct Used {
     cpu_milli: i64,
     memory_bytes: i64,
+}
+
+/// What a container uses.
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    used: Used,
+    /// The part of it that an annotation says.
+    told: Used,
 }
 
 impl Meter {
@@ -137,9 +145,9 @@ impl Look<'_> {
         let mut metrics = PodMetrics::of(pod, self.timestamp(), self.window());
         metrics.containers = used
             .into_iter()
-            .map(|(container, used)| ContainerMetrics {
+            .map(|(container, usage)| ContainerMetrics {
                 name: container.name.clone(),
-                usage: used.amounts(),
+                usage: usage.used.amounts(),
             })
             .collect();
         Some(metrics)
@@ -151,23 +159,22 @@ impl Look<'_> {
             return None;
         }
         let status = node.status.as_ref()?;
-        let reserved = |resource: &str| {
-            let amount =
-                |all: &Option<BTreeMap<String, ApiQuantity>>| quantity(all.as_ref()?.get(resource));
-            let (capacity, allocatable) = (amount(&status.capacity), amount(&status.allocatable));
-            capacity
-                .unwrap_or_default()
-                .saturating_sub(allocatable.unwrap_or_default())
+        let amounts = |all: &Option<BTreeMap<String, ApiQuantity>>| {
+            let amount = |resource| quantity(all.as_ref()?.get(resource));
+            Used {
+                cpu_milli: amount("cpu").unwrap_or_default().milli_value(),
+                memory_bytes: amount("memory").unwrap_or_default().value(),
+            }
         };
-        let mut used = Used {
-            cpu_milli: reserved("cpu").milli_value().max(0),
-            memory_bytes: reserved("memory").value().max(0),
-        };
+        let (mut used, mut told) = (Used::default(), Used::default());
         for pod in self.meter.informers.pods.by_index(BY_NODE, name) {
             for (_, by_container) in self.containers(&pod) {
-                used.add(by_container);
+                used.add(by_container.used);
+                told.add(by_container.told);
             }
         }
+        let allocatable = amounts(&status.allocatable);
+        let used = of_node(amounts(&status.capacity), allocatable, used, told);
         Some(NodeMetrics {
             metadata: ObjectMeta {
                 name: node.metadata.name.clone(),
@@ -182,7 +189,7 @@ impl Look<'_> {
     }
 
     /// The containers that have run for a window, and what they use.
-    fn containers<'p>(&self, pod: &'p Pod) -> Vec<(&'p Container, Used)> {
+    fn containers<'p>(&self, pod: &'p Pod) -> Vec<(&'p Container, Usage)> {
         let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else {
             return Vec::new();
         };
@@ -226,7 +233,7 @@ impl Look<'_> {
         container: &Container,
         is_app: bool,
         workload: Option<&Workload>,
-    ) -> Used {
+    ) -> Usage {
         let said = |annotations: Option<&Annotations>| {
             annotations::usage(annotations, &container.name, is_app)
         };
@@ -244,7 +251,7 @@ impl Look<'_> {
             |amount: i64, limit: Option<i64>| limit.map_or(amount, |most| amount.min(most));
         let cpu_milli = plan.cpu.map(share).map(Quantity::milli_value);
         let memory_bytes = plan.memory.map(share).map(Quantity::value);
-        Used {
+        let used = Used {
             cpu_milli: capped(
                 cpu_milli.unwrap_or(usual.cpu_milli),
                 limit("cpu").map(Quantity::milli_value),
@@ -253,7 +260,12 @@ impl Look<'_> {
                 memory_bytes.unwrap_or(usual.memory_bytes),
                 limit("memory").map(Quantity::value),
             ),
-        }
+        };
+        let told = Used {
+            cpu_milli: cpu_milli.map_or(0, |_| used.cpu_milli),
+            memory_bytes: memory_bytes.map_or(0, |_| used.memory_bytes),
+        };
+        Usage { used, told }
     }
 
     /// What a pod has of something that all ready pods of its workload use together: requests go to ready pods only.
@@ -335,6 +347,20 @@ impl Look<'_> {
     }
 }
 
+/// Returns what a node uses whose pods use `used`, of which annotations say `told`: with what it keeps for its system as much as pods can
+/// have of it, so that `kubectl top` shows 100 % at most; more only where annotations say so.
+fn of_node(capacity: Used, allocatable: Used, used: Used, told: Used) -> Used {
+    let of = |read: fn(Used) -> i64| {
+        let kept = read(capacity).saturating_sub(read(allocatable)).max(0);
+        let all = read(used).saturating_add(kept);
+        all.min(read(allocatable).max(read(told)))
+    };
+    Used {
+        cpu_milli: of(|amounts| amounts.cpu_milli),
+        memory_bytes: of(|amounts| amounts.memory_bytes),
+    }
+}
+
 impl Used {
     fn add(&mut self, other: Used) {
         self.cpu_milli = self.cpu_milli.saturating_add(other.cpu_milli);
@@ -381,4 +407,30 @@ fn usual(container: &Container) -> Used {
 
 fn quantity(text: Option<&ApiQuantity>) -> Option<Quantity> {
     text?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mib(cpu_milli: i64, memory: i64) -> Used {
+        Used {
+            cpu_milli,
+            memory_bytes: memory << 20,
+        }
+    }
+
+    #[test]
+    fn a_node_uses_no_more_than_pods_can_have_of_it_unless_it_is_told_to() {
+        // A Windows node of 2 GiB keeps most of them for its system.
+        let (capacity, allocatable) = (mib(2_000, 2_048), mib(1_900, 350));
+        let of = |used, told| of_node(capacity, allocatable, used, told);
+        assert_eq!(of(mib(0, 0), mib(0, 0)), mib(100, 350));
+        assert_eq!(of(mib(5, 320), mib(0, 0)), mib(105, 350));
+        assert_eq!(of(mib(5, 900), mib(0, 800)), mib(105, 800));
+        assert_eq!(of(mib(3_000, 0), mib(2_500, 0)), mib(2_500, 350));
+        // One with room uses what it keeps and what its pods use.
+        let of = |used| of_node(mib(2_000, 8_192), mib(1_900, 7_192), used, mib(0, 0));
+        assert_eq!(of(mib(50, 200)), mib(150, 1_200));
+    }
 }
