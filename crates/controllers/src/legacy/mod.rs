@@ -2,11 +2,14 @@
 //!
 //! Invariant: one internal path. A mirror has its origin's name, is owned by it, carries the annotation
 //! `mullion.dev/mirrored-from` and is rewritten whenever the origin changes; an object of that name that somebody made
-//! himself is never touched.
+//! himself is never touched, and a Warning event about the origin says so.
 
 pub mod convert;
 
-use std::{fmt::Debug, sync::Arc};
+use std::{
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
@@ -20,6 +23,7 @@ use mullion_api::{
     },
     labels,
 };
+use rustc_hash::FxHashSet;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
@@ -51,6 +55,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
         karpenter: karpenter.clone(),
         provisioners,
         templates,
+        told: Arc::default(),
     };
     legacy.start();
 }
@@ -60,6 +65,8 @@ struct Legacy {
     karpenter: KarpenterContext,
     provisioners: Informer<Provisioner>,
     templates: Informer<AWSNodeTemplate>,
+    /// The uids of origins of which it was said that they have no mirror.
+    told: Arc<Mutex<FxHashSet<String>>>,
 }
 
 impl Legacy {
@@ -111,7 +118,26 @@ impl Legacy {
         });
         let api = self.karpenter.pool_api();
         let same = |old: &NodePool, new: &NodePool| old.spec == new.spec;
-        mirror_to(&api, name, mirror, same).await
+        let taken = mirror_to(&api, name, mirror, same).await?;
+        self.tell(origin.as_deref(), "NodePool", taken);
+        Ok(())
+    }
+
+    /// Says once of an origin that it has no mirror, if an object of its name is in the way.
+    fn tell<O: Resource<DynamicType = ()>>(&self, origin: Option<&O>, mirror: &str, taken: bool) {
+        let Some(origin) = origin else { return };
+        let uid = origin.meta().uid.clone().unwrap_or_default();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if !taken {
+            told.remove(&uid);
+        } else if told.insert(uid) {
+            let (kind, name) = (O::kind(&()), origin.name_any());
+            let message = format!(
+                "{mirror} {name} is there and no mirror of this {kind}, so the {kind} buys nothing: give one of them another name, or delete the {mirror}"
+            );
+            let recorder = &self.karpenter.recorder;
+            recorder.warning(origin, "NotMirrored", message);
+        }
     }
 
     async fn mirror_class(&self, name: &str) -> kube::Result<()> {
@@ -136,7 +162,9 @@ impl Legacy {
         });
         let api = self.karpenter.class_api();
         let same = |old: &EC2NodeClass, new: &EC2NodeClass| old.spec == new.spec;
-        mirror_to(&api, name, mirror, same).await
+        let taken = mirror_to(&api, name, mirror, same).await?;
+        self.tell(origin.as_deref(), "EC2NodeClass", taken);
+        Ok(())
     }
 }
 
@@ -171,19 +199,21 @@ fn metadata<K: Resource<DynamicType = ()>>(origin: &K) -> ObjectMeta {
     }
 }
 
-/// Makes the object under `name` what the mirror says; without a mirror, ends one that was.
+/// Makes the object under `name` what the mirror says; without a mirror, ends one that was. Returns whether an object of that name is in the
+/// way, which is no mirror.
 async fn mirror_to<K>(
     api: &Api<K>,
     name: &str,
     mirror: Option<K>,
     same: impl Fn(&K, &K) -> bool,
-) -> kube::Result<()>
+) -> kube::Result<bool>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
 {
     let there = api.get_opt(name).await?;
     let is_mirror = |object: &K| object.annotations().contains_key(labels::MIRRORED_FROM);
-    match (there, mirror) {
+    let done = match (there, mirror) {
+        (Some(there), Some(_)) if !is_mirror(&there) => return Ok(true),
         (None, Some(mirror)) => {
             let created = api.create(&PostParams::default(), &mirror).await;
             match created {
@@ -215,7 +245,8 @@ where
             api_error::ignore_not_found(deleted).map(drop)
         }
         _ => Ok(()),
-    }
+    };
+    done.map(|()| false)
 }
 
 /// Adds `null` for every field of `old` that `new` does not have, so that a merge removes it.

@@ -300,3 +300,45 @@ async fn launches_that_keep_failing_are_given_up_and_make_their_pool_unhealthy()
     whole.ec2.throttle(0);
     whole.until_running("iis", 1).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_provisioner_that_an_object_of_its_name_keeps_from_being_mirrored_says_so() {
+    let whole = Whole::start().await;
+    let pool = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "windows2022" },
+        "spec": { "template": { "spec": {
+            "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "own" }, "requirements": [],
+        }}},
+    });
+    whole.create(pool).await;
+    let class = json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": "windows2022" },
+        "spec": {
+            "role": "nodes", "amiSelectorTerms": [{ "alias": "al2023@latest" }],
+            "subnetSelectorTerms": [{ "tags": { "a": "b" } }], "securityGroupSelectorTerms": [{ "tags": { "a": "b" } }],
+        },
+    });
+    whole.create(class).await;
+    whole.apply(PROVISIONER).await;
+    whole.pass(60).await;
+    let said = |mirror: &str, kind: &str| {
+        let message = format!(
+            "{mirror} windows2022 is there and no mirror of this {kind}, so the {kind} buys nothing: give one of them another name, or delete the {mirror}"
+        );
+        ("NotMirrored".to_owned(), message)
+    };
+    let events = whole.events("windows2022").await;
+    let told: Vec<_> = events
+        .iter()
+        .filter(|(reason, _)| reason == "NotMirrored")
+        .collect();
+    assert_eq!(told.len(), 2, "{events:#?}");
+    assert!(
+        events.contains(&said("NodePool", "Provisioner")),
+        "{events:#?}"
+    );
+    assert!(
+        events.contains(&said("EC2NodeClass", "AWSNodeTemplate")),
+        "{events:#?}"
+    );
+}
