@@ -19,6 +19,10 @@ const FIELDS_IGNORED: &str = "FieldsIgnored";
 
 /// The schema's value of `expireAfter`.
 const DEFAULT_EXPIRY: &str = "720h";
+/// Where it is in a NodePool, and in a NodeClaim.
+const EXPIRY_OF_POOL: &str = "/spec/template/spec/expireAfter";
+const EXPIRY_OF_CLAIM: &str = "/spec/expireAfter";
+const POLICY: &str = "/spec/disruption/consolidationPolicy";
 
 /// A field that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +31,8 @@ pub struct Inert {
     pub path: String,
     /// What is done instead of what the field asks for.
     pub instead: &'static str,
-    /// It has the schema's value, so that nobody may have asked for it.
-    pub by_default: bool,
+    /// Where the field is in the object (a JSON pointer) if it has the schema's value, so that nobody may have asked for it.
+    pub by_default: Option<&'static str>,
 }
 
 impl Inert {
@@ -36,7 +40,7 @@ impl Inert {
         Self {
             path: path.into(),
             instead,
-            by_default: false,
+            by_default: None,
         }
     }
 }
@@ -68,7 +72,7 @@ pub fn of_node_pool(spec: &NodePoolSpec) -> Vec<Inert> {
     let expiry = spec.template.spec.expire_after.as_ref();
     let mut fields: Vec<_> = replicas.into_iter().collect();
     fields.extend(of_disruption(&spec.disruption));
-    fields.extend(of_expiry("spec.template.spec.expireAfter", expiry));
+    fields.extend(of_expiry(EXPIRY_OF_POOL, expiry));
     fields
 }
 
@@ -80,7 +84,12 @@ fn of_disruption(disruption: &Disruption) -> Vec<Inert> {
             "spec.disruption.consolidationPolicy {:?}",
             disruption.consolidation_policy
         );
-        fields.push(Inert::new(path, "only empty nodes are removed"));
+        let is_default =
+            disruption.consolidation_policy == ConsolidationPolicy::WhenEmptyOrUnderutilized;
+        fields.push(Inert {
+            by_default: is_default.then_some(POLICY),
+            ..Inert::new(path, "only empty nodes are removed")
+        });
     }
     for (at, budget) in disruption.budgets.iter().enumerate() {
         if !budget.reasons.is_empty() && !budget.reasons.contains(&DisruptionReason::Empty) {
@@ -93,11 +102,12 @@ fn of_disruption(disruption: &Disruption) -> Vec<Inert> {
     fields
 }
 
-fn of_expiry(path: &str, expiry: Option<&NillableDuration>) -> Option<Inert> {
+fn of_expiry(pointer: &'static str, expiry: Option<&NillableDuration>) -> Option<Inert> {
     let expiry = expiry?;
     expiry.duration()?;
+    let path = pointer.trim_start_matches('/').replace('/', ".");
     Some(Inert {
-        by_default: expiry.to_string() == DEFAULT_EXPIRY,
+        by_default: (expiry.to_string() == DEFAULT_EXPIRY).then_some(pointer),
         ..Inert::new(
             format!("{path} {expiry}"),
             "nodes are not replaced for their age",
@@ -107,7 +117,7 @@ fn of_expiry(path: &str, expiry: Option<&NillableDuration>) -> Option<Inert> {
 
 /// Returns the fields of a NodeClaim that have no effect.
 pub fn of_node_claim(spec: &NodeClaimSpec) -> Vec<Inert> {
-    let expiry = of_expiry("spec.expireAfter", spec.expire_after.as_ref());
+    let expiry = of_expiry(EXPIRY_OF_CLAIM, spec.expire_after.as_ref());
     expiry.into_iter().collect()
 }
 
@@ -347,17 +357,20 @@ mod tests {
     }
 
     #[test]
-    fn the_schemas_own_expiry_is_told_apart() {
+    fn the_schemas_own_values_are_told_apart() {
         let empty = json!({ "consolidateAfter": "30s", "consolidationPolicy": "WhenEmpty" });
-        let by_default = |expiry: &str| {
-            let fields = of_node_pool(&pool(empty.clone(), expiry));
+        let both = json!({ "consolidateAfter": "0s" });
+        let by_default = |disruption: &Value, expiry: &str| {
+            let fields = of_node_pool(&pool(disruption.clone(), expiry));
             fields
                 .iter()
                 .map(|field| field.by_default)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(by_default("720h"), [true]);
-        assert_eq!(by_default("336h"), [false]);
+        assert_eq!(by_default(&empty, "720h"), [Some(EXPIRY_OF_POOL)]);
+        assert_eq!(by_default(&empty, "336h"), [None]);
+        let all = [Some(POLICY), Some(EXPIRY_OF_POOL)];
+        assert_eq!(by_default(&both, "720h"), all);
     }
 
     #[test]

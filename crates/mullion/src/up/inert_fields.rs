@@ -1,7 +1,7 @@
 //! Warns of fields of Karpenter's kinds that are accepted and have no effect yet, in `Warning` headers that kubectl prints.
 //!
 //! Which fields these are is said in [`mullion_controllers::nodepool::inert`]. What a field has by default is not warned
-//! of, nor is an update that leaves the spec as it is.
+//! of unless `kubectl apply` says that the user wrote it, nor is an update that leaves the spec as it is.
 
 use mullion_apiserver::{
     admission::{Ctx, Plugin, Request, What},
@@ -10,6 +10,9 @@ use mullion_apiserver::{
 use mullion_controllers::nodepool::inert::{self, Inert};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+/// Where `kubectl apply` keeps what it was given.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The plugin; it stands after the API server's own.
 pub(super) struct InertFields;
@@ -56,13 +59,25 @@ impl Plugin for InertFields {
         let spec = &request.object["spec"];
         let changes = request.old.is_none_or(|old| old["spec"] != *spec);
         if let (Some(read), true) = (reader(&request.what), changes) {
-            let fields = read(spec).into_iter().filter(|field| !field.by_default);
+            let applied = applied(request.object);
+            let is_written = |field: &Inert| {
+                let is_there = |at: &str| applied.pointer(at).is_some();
+                field.by_default.is_none_or(is_there)
+            };
+            let fields = read(spec).into_iter().filter(is_written);
             request
                 .warnings
                 .extend(fields.map(|field| field.to_string()));
         }
         Ok(())
     }
+}
+
+/// Returns the object as `kubectl apply` was given it; null if another client writes.
+fn applied(object: &Value) -> Value {
+    let text = object["metadata"]["annotations"][LAST_APPLIED].as_str();
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 fn reader(what: &What<'_>) -> Option<Reader> {
