@@ -335,11 +335,20 @@ fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSp
         selected && home.is_none_or(|home| pod.template.namespace == home)
     };
     let pods: Vec<_> = state.pods.iter().filter(wanted).cloned().collect();
-    if pods.is_empty() {
-        out::note(match selector {
-            Some(_) => "no pod has these labels",
-            None => "no pod waits for a node",
-        });
+    match &args.selector {
+        // As a name that no pod has: whoever asked expects an answer about some pod.
+        Some(labels) if pods.is_empty() => {
+            let place = home.map(|home| format!(" in namespace {home}"));
+            Err(Failure::input(format!(
+                "no pod{} has the labels {labels}",
+                place.unwrap_or_default()
+            ))
+            .hint("kubectl get pods -A --show-labels"))
+        }
+        None if pods.is_empty() => {
+            out::note("no pod waits for a node");
+            Ok(pods)
+        }
+        _ => Ok(pods),
     }
-    Ok(pods)
 }

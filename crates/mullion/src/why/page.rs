@@ -59,8 +59,11 @@ impl Page {
         self.text
     }
 
+    /// An empty line, unless the last one is empty.
     pub(super) fn blank(&mut self) {
-        self.text.push('\n');
+        if !self.text.ends_with("\n\n") {
+            self.text.push('\n');
+        }
     }
 
     pub(super) fn paragraph(&mut self, text: &str) {
@@ -191,6 +194,16 @@ mod tests {
                 .map(|width| page(false, width))
                 .join("\n\n")
         );
+    }
+
+    #[test]
+    fn parts_without_text_leave_no_empty_lines() {
+        let mut page = Page::new(false, None);
+        page.paragraph("pod shop/web is pending: 0 of 0 nodes fit.");
+        page.blank();
+        page.blank();
+        page.paragraph("No change to the pod places it.");
+        assert_eq!(page.end().matches("\n\n").count(), 1);
     }
 
     #[test]

@@ -229,6 +229,19 @@ fn what_cannot_be_asked_is_named() {
     let (state, broken) = (file(&state()), file("{a: [\n"));
     let broken = said(&["--state", path(&state), "-f", path(&broken)]);
     assert_eq!(broken.lines().count(), 1, "{broken}");
+    let nobody = said(&[
+        "--state",
+        path(&state),
+        "pod",
+        "-n",
+        "shop",
+        "-l",
+        "app=nobody",
+    ]);
+    assert_eq!(
+        nobody,
+        "error: no pod in namespace shop has the labels app=nobody\nhint:  kubectl get pods -A --show-labels\n"
+    );
     let cases = said(&["--cases", "/nowhere/cases"]);
     assert!(
         cases.starts_with("error: cases /nowhere/cases cannot be read: there is no such file\n"),
