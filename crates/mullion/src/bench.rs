@@ -112,6 +112,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         scheduler: Default::default(),
         scheduler_text: None,
         detached: false,
+        remarks: Vec::new(),
     })
 }
 

@@ -59,11 +59,17 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
-    /// Print the kubeconfig of a running cluster.
+    /// Print the kubeconfig of a running cluster, or write it to a file.
     #[command(
-        after_help = "Examples:\n  mullion kubeconfig > ./kubeconfig\n  mullion kubeconfig demo | kubectl --kubeconfig /dev/stdin get nodes"
+        after_help = "Examples:\n  mullion kubeconfig demo\n  mullion kubeconfig demo --kubeconfig ./demo && kubectl --kubeconfig ./demo get nodes"
     )]
-    Kubeconfig(WhichArgs),
+    Kubeconfig {
+        #[command(flatten)]
+        which: WhichArgs,
+        /// Write it here, for nobody else to read; a file that Mullion did not write is never replaced
+        #[arg(long, value_name = "PATH")]
+        kubeconfig: Option<PathBuf>,
+    },
     /// Stop a running cluster. What is kept of it stays.
     #[command(after_help = "Examples:\n  mullion down\n  mullion down demo")]
     Down(WhichArgs),
@@ -178,7 +184,7 @@ fn help_command(args: &[OsString]) -> String {
 /// Which cluster a command is about.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WhichArgs {
-    /// The cluster's name [default: the only one that runs]
+    /// The cluster's name, or the process or port of one that runs [default: the only one that runs]
     #[arg(value_name = "NAME", conflicts_with = "data_dir")]
     name: Option<String>,
 
@@ -285,7 +291,7 @@ pub(crate) struct ApiServerArgs {
   mullion up --name demo
   mullion up --config cluster.yaml --speed 100
   mullion up --port 0 --kubeconfig ./kubeconfig
-  mullion up --name ci --detach --wait=5m && mullion kubeconfig ci > ./kubeconfig")]
+  mullion up --name ci --detach --wait=5m --kubeconfig ./kubeconfig")]
 pub(crate) struct UpArgs {
     /// An eksctl ClusterConfig (eksctl.io/v1alpha5) whose node groups the cluster starts with [default: two Linux nodes, and NodePools
     /// that buy Linux and Windows 2019, 2022 and 2025 nodes on demand]; `-` reads stdin

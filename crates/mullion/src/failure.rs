@@ -38,6 +38,12 @@ impl Failure {
         self
     }
 
+    /// Adds to what is said of it.
+    pub(crate) fn add(mut self, more: &str) -> Self {
+        self.message += more;
+        self
+    }
+
     /// Adds what to do about it.
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());

@@ -80,7 +80,9 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Status { which, output } => {
             return runtime()?.block_on(clusters::status::run(which.chosen(), output));
         }
-        Command::Kubeconfig(which) => clusters::print_kubeconfig(which.chosen()),
+        Command::Kubeconfig { which, kubeconfig } => {
+            clusters::give_kubeconfig(which.chosen(), kubeconfig.as_deref())
+        }
         Command::Delete { name, data_dir } => {
             let chosen = Chosen {
                 name,

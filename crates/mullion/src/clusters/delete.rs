@@ -80,7 +80,7 @@ async fn noted_kubeconfig(directory: &Path) -> Result<Option<PathBuf>, Failure> 
 /// Takes the cluster's entries out of the kubeconfig that was written for it, and out of the user's.
 fn forget(noted: Option<PathBuf>, kept: &Kept) -> Result<(), Failure> {
     let mark = kubeconfig::mark("", Some(&kept.directory));
-    let usual = kubeconfig::user_kubeconfig().ok();
+    let usual = kubeconfig::user_kubeconfigs().unwrap_or_default();
     let mut places: Vec<PathBuf> = noted.into_iter().chain(usual).collect();
     places.dedup();
     for place in places {

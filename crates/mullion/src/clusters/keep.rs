@@ -16,6 +16,7 @@ use mullion_apiserver::{
 };
 use mullion_cloud::sim::{Ledger, Saved};
 
+use super::running::{self, Record};
 use crate::{
     certs::{self, Authority},
     failure::Failure,
@@ -81,6 +82,11 @@ pub(crate) fn is_kept(directory: &Path) -> bool {
 
 /// What a user is told about a directory that cannot be used.
 pub(crate) fn failure(error: &StoreError) -> Failure {
+    if let StoreError::InUse { directory } = error
+        && let Some(record) = running::in_directory(directory)
+    {
+        return already_runs(&record);
+    }
     let hint = match error {
         StoreError::InUse { .. } => {
             "`mullion list` shows what runs; stop it with `mullion down`, or choose another directory with --data-dir DIR"
@@ -110,6 +116,23 @@ pub(crate) fn failure(error: &StoreError) -> Failure {
         }
     };
     Failure::input(error).hint(hint)
+}
+
+/// What a user is told whose cluster runs already: which process it is, and how to reach and to stop it.
+fn already_runs(record: &Record) -> Failure {
+    let Record {
+        name, pid, server, ..
+    } = record;
+    Failure::input(format!(
+        "cluster {name} runs already: process {pid}, {server}"
+    ))
+    .hint(match &record.kubeconfig {
+        Some(path) => format!(
+            "use it: kubectl --kubeconfig {} get nodes; stop it: mullion down {name}",
+            up::quoted(path)
+        ),
+        None => format!("use it: mullion status {name}; stop it: mullion down {name}"),
+    })
 }
 
 /// The authority that is kept, or a new one that is kept from now on.

@@ -62,15 +62,24 @@ impl Chosen {
         }
     }
 
-    /// Whether a running cluster is the one that is meant.
-    fn is(&self, record: &Record) -> Result<bool, Failure> {
+    /// Returns those of some running clusters that are meant. A name that no cluster has may be the process or the port of one: clusters
+    /// in memory can have the same name.
+    fn among(&self, mut running: Vec<Record>) -> Vec<Record> {
         if let Some(directory) = &self.directory {
-            return Ok(record.directory.as_deref() == Some(&absolute(directory)));
+            let directory = absolute(directory);
+            running.retain(|record| record.directory.as_ref() == Some(&directory));
+            return running;
         }
-        Ok(match &self.name {
-            Some(name) => *name == record.name,
-            None => true,
-        })
+        let Some(name) = &self.name else {
+            return running;
+        };
+        let is_name = running.iter().any(|record| record.name == *name)
+            || kept(&running).iter().any(|kept| kept.name == *name);
+        running.retain(|record| match is_name {
+            true => record.name == *name,
+            false => record.pid.to_string() == *name || record.port() == Some(name.as_str()),
+        });
+        running
     }
 
     /// How it is called in messages.
@@ -185,24 +194,42 @@ fn age(age: SignedDuration) -> String {
 /// # Errors
 /// Several are. `command` is that which has to say which one.
 fn one_running(chosen: &Chosen, command: &str) -> Result<Option<Record>, Failure> {
-    let mut found = Vec::new();
-    for record in running::all() {
-        if chosen.is(&record)? {
-            found.push(record);
-        }
-    }
+    let mut found = chosen.among(running::all());
     match found.len() {
         0 | 1 => Ok(found.pop()),
-        several => {
-            let names: Vec<&str> = found.iter().map(|record| &*record.name).collect();
-            let names = names.join(", ");
-            Err(
-                Failure::input(format!("{several} clusters are running: {names}")).hint(format!(
-                    "say which one: {command} NAME, or --data-dir DIR; `mullion list` shows them"
-                )),
-            )
-        }
+        _ => Err(several(&found, command)),
     }
+}
+
+/// Returns what is said where several running clusters may be meant: what tells them apart.
+fn several(found: &[Record], command: &str) -> Failure {
+    let mut names: Vec<&str> = found.iter().map(|record| &*record.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let all = found.iter().map(|record| {
+        let (name, pid, server) = (&record.name, record.pid, &record.server);
+        format!("{name} (process {pid}, {server})")
+    });
+    let all: Vec<String> = all.collect();
+    let failure = Failure::input(format!(
+        "{} clusters are running: {}",
+        found.len(),
+        all.join(", ")
+    ));
+    failure.hint(match names.len() == found.len() {
+        true => format!("say which one: {command} {}", names[0]),
+        false => format!(
+            "say which one by its process or port: {command} {}",
+            found[0].pid
+        ),
+    })
+}
+
+/// Returns where another cluster of a name is kept than the one in `directory`, running or not.
+pub(crate) fn other_of_name(name: &str, directory: Option<&Path>) -> Option<PathBuf> {
+    let mut all = kept(&[]).into_iter();
+    let other = all.find(|kept| kept.name == name && Some(&*kept.directory) != directory);
+    other.map(|kept| kept.directory)
 }
 
 /// A cluster that is kept on disk.
@@ -318,10 +345,17 @@ pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `mullion kubeconfig`.
-pub(crate) fn print_kubeconfig(chosen: Chosen) -> Result<(), Failure> {
+/// `mullion kubeconfig`: to stdout, or to a file that only its owner may read.
+pub(crate) fn give_kubeconfig(chosen: Chosen, file: Option<&Path>) -> Result<(), Failure> {
     if let Some(record) = one_running(&chosen, "mullion kubeconfig")? {
-        out::line(kubeconfig::yaml(&record.access)?.trim_end());
+        match file {
+            Some(file) => {
+                kubeconfig::write_alone(file, &record.server, &record.access)?;
+                let path = crate::up::quoted(&absolute(file));
+                out::line(&format!("export KUBECONFIG={path}"));
+            }
+            None => out::line(kubeconfig::yaml(&record.access)?.trim_end()),
+        }
         return Ok(());
     }
     Err(match one_kept(&chosen, "mullion kubeconfig")? {

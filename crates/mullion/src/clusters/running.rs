@@ -136,6 +136,12 @@ fn all_in(place: &Path) -> Vec<Record> {
     found
 }
 
+/// Returns the running cluster that is kept in a directory.
+pub(crate) fn in_directory(directory: &Path) -> Option<Record> {
+    let mut all = all().into_iter();
+    all.find(|record| record.directory.as_deref() == Some(directory))
+}
+
 /// Whether a process holds a lock.
 fn is_held(lock: &Path) -> bool {
     let Ok(file) = OpenOptions::new().read(true).write(true).open(lock) else {
@@ -145,6 +151,11 @@ fn is_held(lock: &Path) -> bool {
 }
 
 impl Record {
+    /// Returns the port of its API.
+    pub(crate) fn port(&self) -> Option<&str> {
+        self.server.rsplit_once(':').map(|(_, port)| port)
+    }
+
     /// Returns a client of its administrator.
     ///
     /// # Errors

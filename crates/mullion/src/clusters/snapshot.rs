@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use super::{
     Chosen, cannot, keep,
     running::{self, Record},
+    several,
 };
 use crate::{failure::Failure, files, out};
 
@@ -26,12 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes a cluster to a file.
 pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
-    let mut running = Vec::new();
-    for record in running::all() {
-        if chosen.is(&record)? {
-            running.push(record);
-        }
-    }
+    let running = chosen.among(running::all());
     let unwritable = |error: io::Error| cannot("written", &file, &error);
     let place = files::replaceable(&file).map_err(unwritable)?;
     let part = files::beside(&place).map_err(unwritable)?;
@@ -41,10 +37,7 @@ pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
         ([], None) => Err(Failure::input("no cluster is running").hint(
             "name one that is kept: --name NAME, or --data-dir DIR; `mullion list` shows them",
         )),
-        (several, _) => Err(
-            Failure::input(format!("{} clusters are running", several.len()))
-                .hint("say which one: --name NAME, or --data-dir DIR; `mullion list` shows them"),
-        ),
+        (found, _) => Err(several(found, "mullion snapshot save FILE --name")),
     };
     let kept = written.and_then(|()| {
         let whole = File::open(&part).map_err(|error| cannot("read", &part, &error))?;

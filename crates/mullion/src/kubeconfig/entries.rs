@@ -3,7 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::{Cluster, mark};
+use super::{Cluster, file::Found, mark};
 
 /// The name of the extension in every cluster, user and context that Mullion writes. kubectl keeps extensions when it changes a file, unlike
 /// comments. Its value says which cluster the entry is of: see [`mark`].
@@ -32,8 +32,15 @@ fn title(item: &Value, key: &str) -> String {
     format!("{key} {name}")
 }
 
-/// Returns the first thing in a kubeconfig that Mullion did not write; none for a file of Mullion's.
-pub(super) fn foreign(config: &Value) -> Option<String> {
+/// Returns the first thing in a kubeconfig that Mullion did not write; none for a file of Mullion's, and for one that holds nothing at all.
+pub(super) fn foreign(found: &Found) -> Option<String> {
+    let config = &found.config;
+    if found.is_blank {
+        return None;
+    }
+    if found.has_comments {
+        return Some("comments".to_owned());
+    }
     for (list, key) in LISTS {
         let mut others = items(config, list).filter(|item| mark_of(item, key).is_none());
         if let Some(item) = others.next() {
@@ -50,7 +57,9 @@ pub(super) fn foreign(config: &Value) -> Option<String> {
     };
     let mut fields = config.as_object().into_iter().flatten();
     let other = fields.find(|(name, value)| !known(name) && !is_empty(value));
-    other.map(|(name, _)| name.clone())
+    let other = other.map(|(name, _)| name.clone());
+    // A file of Mullion's has an entry of Mullion's.
+    other.or_else(|| is_empty_config(config).then(|| "an empty kubeconfig".to_owned()))
 }
 
 /// Checks that no entry of this name is somebody else's.
@@ -75,8 +84,22 @@ pub(super) fn servers(config: &Value, name: Option<&str>) -> Vec<String> {
     servers.map(str::to_owned).collect()
 }
 
-/// Replaces the entries of the cluster's name and keeps everything else; the current context stays the user's unless there is none.
-pub(super) fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
+/// Whether a kubeconfig names the context that is used.
+pub(super) fn has_current(config: &Value) -> bool {
+    config["current-context"]
+        .as_str()
+        .is_some_and(|name| !name.is_empty())
+}
+
+/// Whether a kubeconfig has a context of this name that Mullion wrote.
+pub(super) fn has_own(config: &Value, name: &str) -> bool {
+    let mut own = items(config, "contexts").filter(|item| mark_of(item, "context").is_some());
+    own.any(|item| item["name"] == name)
+}
+
+/// Replaces the entries of the cluster's name and keeps everything else. The context becomes the current one where `may_choose`, and the file
+/// has none.
+pub(super) fn merged(mut config: Value, cluster: &Cluster<'_>, may_choose: bool) -> Value {
     let encode = |pem: &str| STANDARD.encode(pem);
     let mark = mark(cluster.server, cluster.directory);
     let entries = [
@@ -111,7 +134,7 @@ pub(super) fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
     }
     config["apiVersion"] = "v1".into();
     config["kind"] = "Config".into();
-    if config["current-context"].as_str().is_none_or(str::is_empty) {
+    if may_choose && !has_current(&config) {
         config["current-context"] = cluster.name.into();
     }
     config
@@ -141,7 +164,7 @@ pub(super) fn take_out(config: &mut Value, mark: &Value) -> bool {
 }
 
 /// Whether a kubeconfig has no entries.
-pub(super) fn is_empty(config: &Value) -> bool {
+pub(super) fn is_empty_config(config: &Value) -> bool {
     LISTS
         .iter()
         .all(|(list, _)| items(config, list).next().is_none())

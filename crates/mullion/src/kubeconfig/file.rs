@@ -21,14 +21,24 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the lock is tried.
 const LOCK_CHECK: Duration = Duration::from_millis(20);
 
+/// What a kubeconfig is.
+pub(super) struct Found {
+    /// What is in it.
+    pub(super) config: Value,
+    /// Whether there is no file, or nothing in it.
+    pub(super) is_blank: bool,
+    /// Whether somebody has written comments into it. Mullion writes none.
+    pub(super) has_comments: bool,
+}
+
 /// Reads a kubeconfig; one that is not there or empty holds nothing.
 ///
 /// # Errors
 /// The file cannot be read, or is no kubeconfig.
-pub(super) fn read(path: &Path) -> Result<Value, Failure> {
+pub(super) fn read(path: &Path) -> Result<Found, Failure> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(json!({})),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => {
             return Err(Failure::input(format!(
                 "kubeconfig {} cannot be read: {}",
@@ -43,19 +53,30 @@ pub(super) fn read(path: &Path) -> Result<Value, Failure> {
             path.display()
         ))
     };
+    let found = |config| Found {
+        config,
+        is_blank: text.trim().is_empty(),
+        has_comments: text.lines().any(is_commented),
+    };
     if text.trim().is_empty() {
-        return Ok(json!({}));
+        return Ok(found(json!({})));
     }
     let parsed: Value =
         serde_saphyr::from_str(&text).map_err(|error| no_kubeconfig(&first_line(&error)))?;
     match &parsed {
-        Value::Null => Ok(json!({})),
+        Value::Null => Ok(found(json!({}))),
         Value::Object(config) => match unfit(config) {
             Some(why) => Err(no_kubeconfig(&why)),
-            None => Ok(parsed),
+            None => Ok(found(parsed)),
         },
         _ => Err(no_kubeconfig("it is not a map")),
     }
+}
+
+/// Whether a line is a comment, or ends in one. A `#` in a line with quotes may be in a text, so it does not count.
+fn is_commented(line: &str) -> bool {
+    let ends_in_one = || line.contains(" #") && !line.contains(['"', '\'']);
+    line.trim_start().starts_with('#') || ends_in_one()
 }
 
 /// Returns why a map is no kubeconfig.
@@ -106,14 +127,15 @@ pub(crate) fn remove(path: &Path, mark: &Value) -> Result<Option<Removed>, Failu
         return Ok(None);
     }
     let _lock = Lock::take(path)?;
-    let Ok(mut config) = read(path) else {
+    let Ok(found) = read(path) else {
         return Ok(None);
     };
-    let is_own = entries::foreign(&config).is_none();
+    let is_own = entries::foreign(&found).is_none();
+    let mut config = found.config;
     if !entries::take_out(&mut config, mark) {
         return Ok(None);
     }
-    if is_own && entries::is_empty(&config) {
+    if is_own && entries::is_empty_config(&config) {
         let path = files::replaceable(path);
         return path
             .and_then(fs::remove_file)

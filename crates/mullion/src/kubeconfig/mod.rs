@@ -56,7 +56,7 @@ impl Target {
             (Some(path), false) => Target::File(path),
             (Some(path), true) => Target::Merge(path),
             (None, false) => Target::Usual(usual()?),
-            (None, true) => Target::Merge(user_kubeconfig()?),
+            (None, true) => Target::Merge(to_merge_into(&user_kubeconfigs()?, name)),
         };
         match target {
             // Whether it is free is found out when there is another name for it: the port.
@@ -89,15 +89,20 @@ impl Target {
         let found = file::read(path);
         match self {
             Target::Merge(_) => {
-                let config =
+                let found =
                     found.map_err(|failure| failure.hint("mend the file, or leave --merge out"))?;
-                entries::check_name_is_free(&config, name).map_err(|title| {
-                    Failure::input(format!(
-                        "{} has a {title} that Mullion did not write, so it is not replaced",
-                        path.display()
-                    ))
-                    .hint("give the cluster another name: --name NAME")
-                })?;
+                let config = found.config;
+                let beside = files_beside(path);
+                let others = beside.iter().map(|(path, config)| (&**path, config));
+                for (path, config) in others.chain([(path, &config)]) {
+                    entries::check_name_is_free(config, name).map_err(|title| {
+                        Failure::input(format!(
+                            "{} has a {title} that Mullion did not write, so it is not replaced",
+                            path.display()
+                        ))
+                        .hint("give the cluster another name: --name NAME")
+                    })?;
+                }
                 let leads = entries::servers(&config, Some(name));
                 match running(leads, own) {
                     Some(server) => Err(Failure::input(format!(
@@ -113,10 +118,12 @@ impl Target {
                     Failure::input(format!("{} {why}, so it is not replaced", path.display()))
                 };
                 let beside = "name another file with --kubeconfig PATH, or add a context to yours with `mullion up --merge`";
-                let config = found.map_err(|_| {
+                let found = found.map_err(|_| {
                     kept("is no kubeconfig that Mullion wrote".to_owned()).hint(beside)
                 })?;
-                if let Some(what) = entries::foreign(&config) {
+                let what = entries::foreign(&found);
+                let config = found.config;
+                if let Some(what) = what {
                     let why = format!("holds {what} that Mullion did not write");
                     return Err(kept(why).hint(beside));
                 }
@@ -188,14 +195,58 @@ pub(crate) fn state_dir() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns the file that `kubectl config` changes: the first of `$KUBECONFIG`, else `~/.kube/config`.
-pub(crate) fn user_kubeconfig() -> Result<PathBuf, Failure> {
-    let listed = env::var_os("KUBECONFIG")
-        .and_then(|list| env::split_paths(&list).find(|path| !path.as_os_str().is_empty()));
-    match listed {
-        Some(path) => Ok(path),
-        None => Ok(home()?.join(".kube").join("config")),
+/// Returns the files that kubectl reads: those of `$KUBECONFIG`, else `~/.kube/config`.
+pub(crate) fn user_kubeconfigs() -> Result<Vec<PathBuf>, Failure> {
+    let listed = listed_kubeconfigs();
+    match listed.is_empty() {
+        true => Ok(vec![home()?.join(".kube").join("config")]),
+        false => Ok(listed),
     }
+}
+
+fn listed_kubeconfigs() -> Vec<PathBuf> {
+    let list = env::var_os("KUBECONFIG").unwrap_or_default();
+    let mut files: Vec<PathBuf> = Vec::new();
+    for file in env::split_paths(&list) {
+        if !file.as_os_str().is_empty() && !files.contains(&file) {
+            files.push(file);
+        }
+    }
+    files
+}
+
+/// Returns the file of several in which kubectl would change a context (client-go: `ModifyConfig`, `GetDefaultFilename`): the one that has it
+/// already, else the first that exists, else the last.
+fn to_merge_into(files: &[PathBuf], name: &str) -> PathBuf {
+    let has_it =
+        |path: &&PathBuf| file::read(path).is_ok_and(|found| entries::has_own(&found.config, name));
+    let exists = |path: &&PathBuf| path.exists();
+    let mut all = files.iter();
+    let chosen = all
+        .clone()
+        .find(has_it)
+        .or_else(|| all.clone().find(exists));
+    chosen
+        .or_else(|| all.next_back())
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// Returns the other files that kubectl reads together with this one, as far as they can be read.
+fn files_beside(path: &Path) -> Vec<(PathBuf, Value)> {
+    beside(path, listed_kubeconfigs())
+}
+
+fn beside(path: &Path, mut files: Vec<PathBuf>) -> Vec<(PathBuf, Value)> {
+    if !files.iter().any(|file| file == path) {
+        return Vec::new();
+    }
+    files.retain(|file| file != path);
+    let read = files.into_iter().filter_map(|path| {
+        let config = file::read(&path).ok()?.config;
+        Some((path, config))
+    });
+    read.collect()
 }
 
 /// The cluster a kubeconfig leads to.
@@ -220,9 +271,17 @@ pub(crate) fn mark(server: &str, directory: Option<&Path>) -> Value {
 
 /// Returns a kubeconfig that leads nowhere else.
 pub(crate) fn alone(cluster: &Cluster<'_>) -> Value {
-    let mut config = entries::merged(json!({}), cluster);
-    config["current-context"] = cluster.name.into();
-    config
+    entries::merged(json!({}), cluster, true)
+}
+
+/// Writes the kubeconfig of a running cluster to a file of its own, which only its owner may read.
+///
+/// # Errors
+/// The file cannot be written, or may not be: see [`Target::resolve`].
+pub(crate) fn write_alone(path: &Path, server: &str, config: &Value) -> Result<(), Failure> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    Target::File(path.clone()).check("", Some(server))?;
+    file::write(&path, config)
 }
 
 /// Writes or merges the kubeconfig.
@@ -237,7 +296,13 @@ pub(crate) fn write(target: &Target, cluster: &Cluster<'_>) -> Result<(), Failur
     let found = target.check(cluster.name, Some(cluster.server))?;
     let config = match target {
         Target::Usual(_) | Target::File(_) => alone(cluster),
-        Target::Merge(_) => entries::merged(found, cluster),
+        Target::Merge(path) => {
+            let beside = files_beside(path);
+            let chosen = beside
+                .iter()
+                .any(|(_, config)| entries::has_current(config));
+            entries::merged(found, cluster, !chosen)
+        }
     };
     file::write(target.path(), &config)
 }

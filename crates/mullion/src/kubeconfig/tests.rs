@@ -34,6 +34,7 @@ fn a_merge_keeps_the_users_other_contexts_and_their_choice() {
     let old = entries::merged(
         json!({}),
         &cluster("mullion", "https://127.0.0.1:2", &certs),
+        true,
     );
     let mut mine = json!({
         "current-context": "work", "preferences": {"colors": true},
@@ -41,7 +42,7 @@ fn a_merge_keeps_the_users_other_contexts_and_their_choice() {
         "users": [{"name": "w", "user": {"token": "secret"}}],
     });
     mine["contexts"][1]["context"]["cluster"] = "old".into();
-    let config = entries::merged(mine, &cluster("mullion", NOWHERE, &certs));
+    let config = entries::merged(mine, &cluster("mullion", NOWHERE, &certs), true);
     assert_eq!(config["current-context"], "work");
     assert_eq!(config["preferences"]["colors"], true);
     assert_eq!(config["users"][0]["user"]["token"], "secret");
@@ -64,8 +65,12 @@ fn a_file_that_mullion_did_not_write_is_never_replaced() {
     let half = serde_saphyr::to_string(&entries::merged(
         serde_saphyr::from_str(mine).expect("YAML"),
         &cluster("mullion", NOWHERE, &certs),
+        true,
     ))
     .expect("YAML");
+    let own = alone(&cluster("mullion", NOWHERE, &certs));
+    let own = file::yaml(&own).expect("YAML");
+    let commented = own.replace("kind: Config", "kind: Config # of the demo");
     let foreign = [
         (mine, "holds a user me that Mullion did not write"),
         (&half, "holds a user me that Mullion did not write"),
@@ -76,6 +81,19 @@ fn a_file_that_mullion_did_not_write_is_never_replaced() {
         ("a shopping list\n", "is no kubeconfig that Mullion wrote"),
         ("- just\n- a list\n", "is no kubeconfig that Mullion wrote"),
         ("kind: Pod\n", "is no kubeconfig that Mullion wrote"),
+        (
+            "# work: ask Ann for the token\n",
+            "holds comments that Mullion did not write",
+        ),
+        (&commented, "holds comments that Mullion did not write"),
+        (
+            "kind: Config\nusers: []\n",
+            "holds an empty kubeconfig that Mullion did not write",
+        ),
+        (
+            "preferences: {}\n",
+            "holds an empty kubeconfig that Mullion did not write",
+        ),
     ];
     for (text, why) in foreign {
         fs::write(&path, text).expect("writable");
@@ -96,7 +114,7 @@ fn a_file_that_mullion_did_not_write_is_never_replaced() {
         let beside = Target::Usual(directory.path().join("kubeconfig-7"));
         assert_eq!(Target::Usual(path.clone()).free(7), beside);
     }
-    for empty in ["", "\n", "kind: Config\nusers: []\n", "preferences: {}\n"] {
+    for empty in ["", "\n", &own] {
         fs::write(&path, empty).expect("writable");
         write(
             &Target::File(path.clone()),
@@ -270,4 +288,51 @@ fn a_cluster_takes_only_its_own_entries_away() {
     assert_eq!(remove(&alone, &own).expect("writable"), Some(Removed::File));
     assert!(!alone.exists());
     assert_eq!(remove(&alone, &own).expect("it is gone"), None);
+}
+
+#[test]
+fn of_several_files_a_context_is_added_where_kubectl_would_add_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = ["missing", "mine", "other"].map(|name| dir.path().join(name));
+    let [missing, mine, other] = &files;
+    // Without any file it is the last.
+    assert_eq!(to_merge_into(&files, "mullion"), *other);
+    assert_eq!(to_merge_into(&files[..1], "mullion"), *missing);
+    fs::write(other, "current-context: work\n").expect("writable");
+    fs::write(mine, "kind: Config\n").expect("writable");
+    assert_eq!(to_merge_into(&files, "mullion"), *mine);
+    // The user's choice stands in another file.
+    let read = beside(mine, files.to_vec());
+    assert_eq!(read.len(), 2);
+    assert!(read.iter().any(|(_, config)| entries::has_current(config)));
+    assert_eq!(
+        beside(&dir.path().join("unlisted"), files.to_vec()).len(),
+        0
+    );
+    let certs = certs();
+    let cluster = cluster("mullion", NOWHERE, &certs);
+    let config = entries::merged(json!({}), &cluster, false);
+    assert_eq!(config["current-context"], Value::Null);
+    // A context that is there is changed where it is.
+    write(&Target::Merge(other.clone()), &cluster).expect("it can be merged into");
+    assert_eq!(to_merge_into(&files, "mullion"), *other);
+    assert_eq!(to_merge_into(&files, "another"), *mine);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_copy_of_a_kubeconfig_is_private_and_replaces_nothing_of_the_users() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("demo");
+    let certs = certs();
+    let config = alone(&cluster("demo", NOWHERE, &certs));
+    for _ in 0..2 {
+        write_alone(&path, NOWHERE, &config).expect("it can be written");
+    }
+    let mode = fs::metadata(&path).expect("it exists").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    fs::write(&path, "users: [{name: me, user: {token: secret}}]\n").expect("writable");
+    let refused = write_alone(&path, NOWHERE, &config).expect_err("it is the user's");
+    assert_eq!(refused.code(), 2);
 }

@@ -36,7 +36,7 @@ use super::{
     karpenter,
     logs::SimulatedLogs,
     metrics::SimulatedMetrics,
-    nodes::{self, Machine},
+    nodes::{self, Machine, Registered},
     plan::Plan,
     pod_rules,
     progress::Progress,
@@ -296,15 +296,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every instance that is there to stay has a node that is ready; returns how many there are.
+    /// Waits until every instance that is there to stay has a node that is ready, but for those whose nodes were deleted; returns how many
+    /// there are.
     ///
     /// # Errors
     /// The nodes that are not ready after `patience`.
     pub(crate) async fn nodes_ready(&self, patience: Duration) -> Result<usize, Vec<Machine>> {
         let ready = async {
             self.context.informers.nodes.synced().await;
+            let mut registered = Registered::default();
             loop {
-                let machines = self.machines();
+                let machines = registered.remaining(self.machines());
                 if machines.iter().all(|machine| machine.is_ready) {
                     return machines.len();
                 }

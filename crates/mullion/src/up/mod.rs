@@ -46,11 +46,8 @@ pub(crate) fn in_background(args: &UpArgs) -> Result<Option<i32>, Failure> {
 pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let shown = Shown::of(&args);
     let plan = Plan::from_args(args)?;
-    let ignored = plan.spec.ignored.join(", ");
-    if !ignored.is_empty() {
-        out::note(&format!(
-            "accepted, without effect in a simulation: {ignored}"
-        ));
+    for remark in plan.remarks.iter().filter(|_| !shown.is_silent()) {
+        out::note(remark);
     }
     let cluster = Cluster::start(plan).await?;
     let mut interrupted = pin!(interrupts());
@@ -68,19 +65,35 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         }
         Ok(None) => Ok(()),
         Err(failure) => {
+            let name = cluster.plan.name.clone();
+            let kept = cluster.plan.directory.clone();
             cluster.stop().await;
-            return Err(failure);
+            return Err(failure.add(&match kept {
+                Some(directory) => format!(
+                    "; cluster {name} is stopped and kept in {}",
+                    directory.display()
+                ),
+                None => format!("; cluster {name} is stopped"),
+            }));
         }
     };
     out::note("stopping; Ctrl-C again ends it at once");
+    let forgotten = cluster
+        .log
+        .clone()
+        .filter(|_| cluster.plan.directory.is_none());
     cluster.stop().await;
+    if let Some(log) = forgotten.filter(|_| done.is_ok()) {
+        // Nobody looks for the log of a cluster in memory that was stopped in order.
+        let _ = std::fs::remove_file(log);
+    }
     done
 }
 
 /// Says what there is, waits for the nodes if that is asked for, and lets go of the terminal if that is. Returns who goes on telling of
 /// nodes.
 async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Progress>>, Failure> {
-    if !(shown.detached && shown.quiet) {
+    if !shown.is_silent() {
         let end = match shown.detached {
             true => "",
             false => "Ctrl-C stops the cluster.",
@@ -97,7 +110,7 @@ async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Prog
             progress.end().await;
         }
         match ready {
-            Ok(_) if shown.detached && shown.quiet => {}
+            Ok(_) if shown.is_silent() => {}
             Ok(1) => out::line("The node is ready."),
             Ok(nodes) => out::line(&format!("All {nodes} nodes are ready.")),
             Err(late) => {

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use mullion_api::{ami::Os, labels};
 use mullion_cloud::{Instance, sim::SimulatedEc2};
 use mullion_controllers::Informer;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// As many nodes of one kind are named; of more it is said how many.
 const NAMED: usize = 3;
@@ -22,6 +22,8 @@ pub(crate) struct Machine {
     pub(crate) name: String,
     /// What it is.
     pub(crate) kind: Kind,
+    /// Whether the API has a node of its name.
+    pub(crate) is_registered: bool,
     /// Whether pods can run on it.
     pub(crate) is_ready: bool,
 }
@@ -64,18 +66,37 @@ impl Kind {
 /// Returns every node whose instance is there to stay, in the order of their names.
 pub(super) fn machines(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Vec<Machine> {
     let all = nodes.list();
-    let ready = all.iter().filter(|node| is_ready(node));
-    let ready: FxHashSet<String> = ready.map(|node| node.name_any()).collect();
+    let registered = all.iter().map(|node| (node.name_any(), is_ready(node)));
+    let registered: FxHashMap<String, bool> = registered.collect();
     let alive = |instance: &Arc<Instance>| instance.state.is_alive();
     let instances = ec2.instances().into_iter().filter(alive);
     let machine = |instance: Arc<Instance>| Machine {
-        is_ready: ready.contains(&instance.private_dns_name),
+        is_registered: registered.contains_key(&instance.private_dns_name),
+        is_ready: registered.get(&instance.private_dns_name) == Some(&true),
         kind: Kind::of(&instance),
         name: instance.private_dns_name.clone(),
     };
     let mut machines: Vec<_> = instances.map(machine).collect();
     machines.sort_by(|a, b| a.name.cmp(&b.name));
     machines
+}
+
+/// The names of nodes that the API has had.
+#[derive(Default)]
+pub(super) struct Registered(FxHashSet<String>);
+
+impl Registered {
+    /// Leaves out the machines whose nodes were deleted: nobody registers them again, so nobody waits for them.
+    pub(super) fn remaining(&mut self, machines: Vec<Machine>) -> Vec<Machine> {
+        let mut machines = machines;
+        machines.retain(|machine| {
+            if machine.is_registered {
+                self.0.insert(machine.name.clone());
+            }
+            machine.is_registered || !self.0.contains(&machine.name)
+        });
+        machines
+    }
 }
 
 /// Whether a node says that it is ready.
@@ -121,6 +142,7 @@ struct Known {
 /// The nodes of the last look.
 #[derive(Default)]
 pub(super) struct Watch {
+    registered: Registered,
     known: Option<BTreeMap<String, Known>>,
 }
 
@@ -132,7 +154,7 @@ impl Watch {
         let mut before = self.known.take().unwrap_or_default();
         let mut known = BTreeMap::new();
         let mut fates: BTreeMap<(Fate, Kind), Vec<String>> = BTreeMap::new();
-        for machine in machines {
+        for machine in self.registered.remaining(machines) {
             let last = before.remove(&machine.name);
             let was_ready = last.as_ref().is_some_and(|last| last.machine.is_ready);
             let bought = match &last {
@@ -266,8 +288,37 @@ mod tests {
                 pool: pool.map(str::to_owned),
                 price,
             },
+            is_registered: true,
             is_ready,
         }
+    }
+
+    #[test]
+    fn a_node_that_is_deleted_is_removed_and_not_waited_for_while_its_instance_is_there() {
+        let booting = Machine {
+            is_registered: false,
+            ..machine("ip-10-0-1-2", None, false)
+        };
+        let there = || vec![machine("ip-10-0-1-1", None, true), booting.clone()];
+        let mut deleted = there();
+        (deleted[0].is_registered, deleted[0].is_ready) = (false, false);
+        let mut watch = Watch::default();
+        let second = Duration::from_secs(1);
+        assert_eq!(watch.look(there(), Duration::ZERO), [] as [String; 0]);
+        assert_eq!(
+            watch.look(deleted.clone(), second),
+            ["node removed: ip-10-0-1-1, m5.large, Amazon Linux 2023"]
+        );
+        let progress = watch.progress(second).expect("one boots");
+        assert!(
+            progress.starts_with("0 of 1 nodes ready, 1 s;"),
+            "{progress}"
+        );
+        assert_eq!(watch.look(deleted.clone(), 2 * second), [] as [String; 0]);
+        // For those who wait for all nodes to be ready, too.
+        let mut registered = Registered::default();
+        registered.remaining(there());
+        assert_eq!(registered.remaining(deleted), [booting]);
     }
 
     #[test]

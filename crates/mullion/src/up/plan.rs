@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use super::{images, node_profiles, scheduler_config};
 use crate::{
     cli::UpArgs,
-    clusters::{Chosen, keep},
+    clusters::{self, Chosen, keep},
     failure::Failure,
     input,
     kubeconfig::Target,
@@ -108,6 +108,8 @@ pub(crate) struct Plan {
     pub(crate) scheduler_text: Option<String>,
     /// Whether it runs in the background, with a log.
     pub(crate) detached: bool,
+    /// What a user may not expect of it.
+    pub(crate) remarks: Vec<String>,
 }
 
 /// What a user wants to see of a cluster.
@@ -123,6 +125,11 @@ pub(super) struct Shown {
 }
 
 impl Shown {
+    /// Whether nothing is printed but the process id.
+    pub(super) fn is_silent(&self) -> bool {
+        self.detached && self.quiet
+    }
+
     /// Reads the flags.
     pub(super) fn of(args: &UpArgs) -> Shown {
         Shown {
@@ -162,6 +169,8 @@ impl Plan {
         let (scheduler, scheduler_text) = scheduler.transpose()?.unzip();
         let directory = chosen.directory()?;
         let is_kept = directory.as_deref().is_some_and(keep::is_kept);
+        let kubeconfig = args.kubeconfig.as_deref();
+        let remarks = remarks(&spec, &chosen, directory.as_deref(), kubeconfig);
         let name = chosen.name.unwrap_or_else(|| spec.name.clone());
         Ok(Plan {
             directory,
@@ -190,6 +199,7 @@ impl Plan {
             scheduler: scheduler.unwrap_or_default(),
             scheduler_text,
             detached: args.detached,
+            remarks,
         })
     }
 
@@ -309,6 +319,36 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Returns what a user may not expect of a cluster: what of its config does nothing, which directories are made because a flag names them, and
+/// that another cluster has its name.
+fn remarks(
+    spec: &eksctl::Cluster,
+    chosen: &Chosen,
+    directory: Option<&Path>,
+    kubeconfig: Option<&Path>,
+) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let ignored = spec.ignored.join(", ");
+    if !ignored.is_empty() {
+        remarks.push(format!(
+            "accepted, without effect in a simulation: {ignored}"
+        ));
+    }
+    let beside = kubeconfig.and_then(Path::parent);
+    let named = [chosen.directory.as_deref(), beside].into_iter().flatten();
+    let new = named.filter(|path| !path.as_os_str().is_empty() && !path.exists());
+    remarks.extend(new.map(|path| format!("making the directory {}", path.display())));
+    let name = chosen.name.as_deref();
+    let other = name.and_then(|name| Some((name, clusters::other_of_name(name, directory)?)));
+    remarks.extend(other.map(|(name, other)| {
+        format!(
+            "another cluster {name} is kept in {}: say which one is meant with --data-dir DIR",
+            other.display()
+        )
+    }));
+    remarks
 }
 
 /// Refuses to read several files from stdin: the first would leave nothing for the others.

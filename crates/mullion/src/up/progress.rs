@@ -78,7 +78,7 @@ impl Progress {
         }
     }
 
-    /// Stops, and takes the line away that is still shown.
+    /// Says what is still to be said, stops, and takes the line away that is still shown.
     pub(super) async fn end(self) {
         drop(self.stop);
         // A terminal that takes no more text keeps the line.
@@ -108,10 +108,7 @@ impl Teller {
     async fn tell(mut self, stopped: CancellationToken) {
         let mut instances = self.ec2.changed();
         loop {
-            let now = self.began.elapsed();
-            let machines = machines(&self.ec2, &self.nodes);
-            let lines = self.watch.look(machines, now);
-            let progress = self.watch.progress(now);
+            let (lines, progress) = self.look();
             let ticks = progress.is_some() && io::stderr().is_terminal();
             self.print(&lines, progress.filter(|_| ticks));
             let next = async {
@@ -127,7 +124,16 @@ impl Teller {
                 break;
             }
         }
-        self.print(&[], None);
+        // What became of nodes since the last look is said, too.
+        let (lines, _) = self.look();
+        self.print(&lines, None);
+    }
+
+    /// Returns a line for everything that has become of nodes, and how far those have come that boot.
+    fn look(&mut self) -> (Vec<String>, Option<String>) {
+        let now = self.began.elapsed();
+        let lines = self.watch.look(machines(&self.ec2, &self.nodes), now);
+        (lines, self.watch.progress(now))
     }
 
     /// Writes lines above that of the progress. Whoever has closed stderr wants none.
@@ -149,7 +155,8 @@ impl Teller {
         self.shown = progress.is_some();
         if let Some(progress) = progress {
             // What others write next begins at the begin of the line, too.
-            text += &format!("{}\r", fitting(&progress, out::stderr_width()));
+            text += &fitting(&progress, out::stderr_width());
+            text += "\r";
         }
         if !text.is_empty() {
             let _ = stderr
@@ -159,13 +166,14 @@ impl Teller {
     }
 }
 
-/// Returns as much of a text as fits into a line of the terminal.
-fn fitting(text: &str, width: Option<usize>) -> &str {
+/// Returns as much of a text as fits into a line of the terminal, with an ellipsis where that is not all.
+fn fitting(text: &str, width: Option<usize>) -> String {
     let most = width.unwrap_or(80).saturating_sub(1);
-    match text.char_indices().nth(most) {
-        Some((end, _)) => &text[..end],
-        None => text,
+    if text.chars().count() <= most {
+        return text.to_owned();
     }
+    let shown: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{}…", shown.trim_end())
 }
 
 #[cfg(test)]
@@ -174,7 +182,8 @@ mod tests {
 
     #[test]
     fn progress_never_takes_a_second_line() {
-        assert_eq!(fitting("2 of 3 nodes ready", Some(10)), "2 of 3 no");
+        assert_eq!(fitting("2 of 3 nodes ready", Some(10)), "2 of 3 n…");
+        assert_eq!(fitting("2 of 3 nodes ready", Some(8)), "2 of 3…");
         assert_eq!(fitting("2 of 3", None), "2 of 3");
     }
 }

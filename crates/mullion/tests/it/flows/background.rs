@@ -178,9 +178,120 @@ fn a_quiet_start_in_the_background_prints_its_process_and_takes_a_config_from_st
         (&"shop".into(), &Value::Null)
     );
     assert_eq!(home.does(&["down"]), "cluster shop is stopped\n");
+    // A cluster in memory that is stopped in order leaves nothing behind.
     let log = status["log"].as_str().expect("a log");
-    let log = std::fs::read_to_string(log).expect("it is there");
-    assert_eq!(log, "note:  stopping; Ctrl-C again ends it at once\n");
+    assert!(!PathBuf::from(log).exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn clusters_of_one_name_are_told_apart_by_their_process_and_port() {
+    let home = Home::new();
+    let up = ["up", "-q", "-d", "--port", "0", "--speed", "max"];
+    let pids = [home.does(&up), home.does(&up)].map(|pid| pid.trim().to_owned());
+    let list: Value = serde_json::from_str(&home.does(&["list", "-o", "json"])).expect("a list");
+    let server = |index: usize| list[index]["server"].as_str().expect("a server");
+    for command in ["down", "status", "kubeconfig"] {
+        let said = home.fails(&[command], 2);
+        assert_eq!(
+            said,
+            format!(
+                "error: 2 clusters are running: mullion (process {}, {}), mullion (process {}, {})\n\
+                 hint:  say which one by its process or port: mullion {command} {}\n",
+                pids[0],
+                server(0),
+                pids[1],
+                server(1),
+                pids[0]
+            )
+        );
+    }
+    assert!(home.does(&["status", &pids[1]]).contains(server(1)));
+    home.does(&["down", &pids[0]]);
+    let (_, port) = server(1).rsplit_once(':').expect("a port");
+    assert_eq!(home.does(&["down", port]), "cluster mullion is stopped\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_cluster_that_runs_already_is_named_with_its_process_and_what_to_do() {
+    let home = Home::new();
+    let up = [
+        "up", "-q", "-d", "--name", "demo", "--port", "0", "--speed", "max",
+    ];
+    let pid = home.does(&up);
+    let status = home.status();
+    let server = status["server"].as_str().expect("a server");
+    let said = home.fails(&up, 2);
+    assert_eq!(
+        said,
+        format!(
+            "error: cluster demo runs already: process {}, {server}\n\
+             hint:  use it: kubectl --kubeconfig {} get nodes; stop it: mullion down demo\n",
+            pid.trim(),
+            home.path().join("state/mullion/kubeconfig").display()
+        )
+    );
+    let copy = home.path().join("demo.kubeconfig");
+    let path = copy.to_str().expect("UTF-8");
+    let told = home.does(&["kubeconfig", "demo", "--kubeconfig", path]);
+    assert_eq!(told, format!("export KUBECONFIG={path}\n"));
+    // Another one of its name is said to be one, as is a directory that is made for it.
+    let other = [
+        "up",
+        "-d",
+        "--name",
+        "demo",
+        "--data-dir",
+        "new/other",
+        "--port",
+        "0",
+        "--speed",
+        "max",
+    ];
+    let started = home.mullion(&other, "");
+    assert!(started.status.success(), "{}", text(&started.stderr));
+    let notes = text(&started.stderr);
+    let made = "note:  making the directory new/other\n";
+    assert!(notes.starts_with(made), "{notes}");
+    let same = format!(
+        "note:  another cluster demo is kept in {}: say which one is meant with --data-dir DIR\n",
+        home.path().join("state/mullion/clusters/demo").display()
+    );
+    assert!(notes.contains(&same), "{notes}");
+}
+
+#[cfg(unix)]
+#[test]
+fn whoever_waits_hears_of_every_node_and_of_one_that_is_deleted() {
+    let home = Home::new();
+    let up = ["up", "--detach", "--wait", "--port", "0", "--speed", "2"];
+    let started = home.mullion(&up, "");
+    assert!(started.status.success(), "{}", text(&started.stderr));
+    let said = text(&started.stderr);
+    assert_eq!(said.matches(" node ready: ").count(), 2, "{said}");
+    let status = home.status();
+    let log = PathBuf::from(status["log"].as_str().expect("a log"));
+    let kubeconfig = home.path().join("state/mullion/kubeconfig");
+    let kubectl = |args: &[&str]| {
+        let mut kubectl = Command::new("kubectl");
+        kubectl.arg("--kubeconfig").arg(&kubeconfig).args(args);
+        text(&ended(&mut kubectl, "", PATIENCE).stdout)
+    };
+    let nodes = kubectl(&["get", "nodes", "-o", "name"]);
+    let name = nodes.lines().next().expect("a node");
+    kubectl(&["delete", name]);
+    let name = name.trim_start_matches("node/");
+    let removed = format!(" node removed: {name}, m5.large, Amazon Linux 2023");
+    let began = std::time::Instant::now();
+    loop {
+        let log = std::fs::read_to_string(&log).expect("it is there");
+        if log.contains(&removed) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{log}");
+        std::thread::yield_now();
+    }
 }
 
 #[cfg(unix)]
@@ -203,7 +314,7 @@ fn a_start_in_the_background_that_fails_says_why_and_ends_so() {
             "{late}"
         );
         assert!(
-            late.contains("\nhint:  wait longer with --wait=20m, "),
+            late.contains("; cluster mullion is stopped\nhint:  wait longer with --wait=20m, "),
             "{late}"
         );
     }

@@ -140,7 +140,7 @@ fn a_snapshot_brings_a_cluster_back_to_what_it_was() {
     let busy = cluster.mullion(&restore);
     assert_eq!(busy.status.code(), Some(2));
     assert!(
-        text(&busy.stderr).contains("is in use by another process"),
+        text(&busy.stderr).starts_with("error: cluster demo runs already: process "),
         "{}",
         text(&busy.stderr)
     );
@@ -181,8 +181,8 @@ fn one_directory_is_of_one_cluster_at_a_time() {
     assert_eq!(second.status.code(), Some(2));
     let said = text(&second.stderr);
     assert!(
-        said.contains("clusters/demo is in use by another process")
-            && said.contains("hint:  `mullion list`"),
+        said.starts_with("error: cluster demo runs already: process ")
+            && said.contains("stop it: mullion down demo\n"),
         "{said}"
     );
     cluster.kubectl(&["get", "nodes"]);
