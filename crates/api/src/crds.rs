@@ -35,6 +35,10 @@ pub const MANIFESTS: &[(&str, &str)] = &[
         "windows.k8s.io_gmsacredentialspecs.yaml",
         include_str!("../crds/windows.k8s.io_gmsacredentialspecs.yaml"),
     ),
+    (
+        "cloud.mullion.dev_simulatedaccounts.yaml",
+        include_str!("../crds/cloud.mullion.dev_simulatedaccounts.yaml"),
+    ),
 ];
 
 /// All custom resource definitions.

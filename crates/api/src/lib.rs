@@ -8,6 +8,7 @@
 // An `expect` says which invariant holds; tests may do without.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+pub mod account;
 pub mod ami;
 pub mod crds;
 pub mod eksctl;

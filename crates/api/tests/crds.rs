@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Resource, core::crd::CustomResourceExt};
 use mullion_api::{
+    account::SimulatedAccount,
     crds::{MANIFESTS, crds},
     karpenter::{
         EC2NodeClass, NodeClaim, NodePool,
@@ -187,11 +188,12 @@ fn names_agree_with_the_rust_types() {
         names::<Provisioner>(),
         names::<AWSNodeTemplate>(),
         names::<CNINode>(),
+        names::<SimulatedAccount>(),
     ];
     let installed: Vec<_> = with_types()
         .map(|crd| {
             assert_eq!(crd.spec.scope, "Cluster");
-            let is_karpenters = crd.spec.group != "vpcresources.k8s.aws";
+            let is_karpenters = crd.spec.group.starts_with("karpenter.");
             assert_eq!(
                 crd.spec.names.categories,
                 is_karpenters.then(|| vec!["karpenter".to_owned()])

@@ -43,7 +43,18 @@ fn the_karpenter_walkthrough_is_read() {
     assert_eq!(group.ami_family, AmiFamily::AmazonLinux2);
     assert_eq!(group.instance_types, ["m5.large"]);
     assert_eq!((group.min, group.desired, group.max), (1, 2, 10));
-    assert_eq!(cluster.ignored, ["iam", "iamIdentityMappings"]);
+    assert_eq!(cluster.ignored, ["iam"]);
+    let [mapping] = cluster.identity_mappings.as_slice() else {
+        panic!("{:?}", cluster.identity_mappings);
+    };
+    assert_eq!(
+        (mapping.arn.as_str(), mapping.username.as_str()),
+        (
+            "arn:aws:iam::111122223333:role/KarpenterNodeRole-windows-karpenter-demo",
+            "system:node:{{EC2PrivateDNSName}}"
+        )
+    );
+    assert_eq!(mapping.groups, ["system:bootstrappers", "system:nodes"]);
     assert!(!cluster.has_windows());
 }
 

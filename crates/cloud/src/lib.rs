@@ -1,7 +1,7 @@
 //! What a cloud can do, and a simulated EC2 that does it.
 //!
 //! [`CloudProvider`] is the small door through which controllers reach any cloud, [`Addresses`] the one to the addresses of its nodes' network
-//! interfaces; [`catalogue`] holds
+//! interfaces, [`Account`] the one to what an AWS account has beside instances; [`catalogue`] holds
 //! EC2's instance types with what a node of each offers pods; [`image`] knows what nodes of an image
 //! family report; [`sim`] is the EC2 that answers when there is no AWS account.
 //!
@@ -11,6 +11,7 @@
 // An `expect` says which invariant holds; tests may do without.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod account;
 mod addresses;
 pub mod catalogue;
 mod clock;
@@ -22,6 +23,7 @@ pub mod sim;
 mod speed;
 mod template;
 
+pub use account::{Account, AccountChange, AccountError, Instances};
 pub use addresses::{AddressError, Addresses, InterfaceFacts, InterfaceId, SubnetFacts};
 pub use clock::Clock;
 pub use provider::{

@@ -38,8 +38,21 @@ pub struct Cluster {
     pub availability_zones: Vec<String>,
     /// Managed and unmanaged groups, in the file's order, unmanaged first.
     pub node_groups: Vec<NodeGroup>,
+    /// IAM roles that the ConfigMap aws-auth maps to users and groups.
+    pub identity_mappings: Vec<IdentityMapping>,
     /// Paths of fields that were accepted and have no effect.
     pub ignored: Vec<String>,
+}
+
+/// An item of `iamIdentityMappings`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityMapping {
+    /// ARN of the role.
+    pub arn: String,
+    /// Name of the user; may have placeholders such as `{{EC2PrivateDNSName}}`.
+    pub username: String,
+    /// Groups of the user.
+    pub groups: Vec<String>,
 }
 
 /// Minor version of Kubernetes 1.
@@ -125,7 +138,6 @@ const IGNORED_TOP: &[&str] = &[
     "git",
     "gitops",
     "iam",
-    "iamIdentityMappings",
     "identityProviders",
     "karpenter",
     "kubernetesNetworkConfig",
@@ -157,6 +169,7 @@ impl Cluster {
                 "availabilityZones",
                 "nodeGroups",
                 "managedNodeGroups",
+                "iamIdentityMappings",
             ],
             IGNORED_TOP,
             &mut ignored,
@@ -179,6 +192,7 @@ impl Cluster {
             availability_zones: root.zones("availabilityZones", &region)?,
             region,
             node_groups: Vec::new(),
+            identity_mappings: identity_mappings(&value),
             ignored: Vec::new(),
         };
         for (list, managed) in [("nodeGroups", false), ("managedNodeGroups", true)] {
@@ -222,6 +236,32 @@ impl Cluster {
         )
         .hint(format!("metadata.version: \"1.{oldest}\"")))
     }
+}
+
+/// Reads the mappings of roles; those of users and accounts, and what eksctl would refuse, are left out.
+fn identity_mappings(document: &Value) -> Vec<IdentityMapping> {
+    let items = document["iamIdentityMappings"].as_array();
+    let text = |item: &Value, key: &str| item[key].as_str().unwrap_or_default().to_owned();
+    items
+        .into_iter()
+        .flatten()
+        .filter(|item| {
+            item["arn"]
+                .as_str()
+                .is_some_and(|arn| arn.contains(":role/"))
+        })
+        .map(|item| IdentityMapping {
+            arn: text(item, "arn"),
+            username: text(item, "username"),
+            groups: item["groups"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+        })
+        .collect()
 }
 
 fn version(field: &Field<'_>) -> Result<KubernetesVersion, ConfigError> {

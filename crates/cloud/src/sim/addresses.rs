@@ -4,6 +4,10 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
+use mullion_api::{
+    account::{self, SimulatedAccountStatus},
+    ami::Os,
+};
 use mullion_engine::ip::{Cidr, Kind, Listing};
 use tokio::time::{Instant, sleep};
 
@@ -121,11 +125,16 @@ impl SimulatedEc2 {
         {
             let state = &mut *self.state();
             match state.fate(true) {
-                Fate::Answered => return act(state),
+                Fate::Answered => {
+                    let done = act(state);
+                    self.inner.addresses_changed();
+                    return done;
+                }
                 Fate::Throttled => return Err(AddressError::Throttled),
                 Fate::DoneUnheard => {
                     // Whether it succeeded nobody learns.
                     let _ = act(state);
+                    self.inner.addresses_changed();
                 }
                 Fate::DoneLate => {
                     let (weak, delay) = (Arc::downgrade(&self.inner), PATIENCE + LATE);
@@ -134,6 +143,7 @@ impl SimulatedEc2 {
                         sleep(delay).await;
                         if let Some(inner) = weak.upgrade() {
                             let _ = act(&mut inner.state());
+                            inner.addresses_changed();
                         }
                     });
                 }
@@ -173,7 +183,52 @@ impl SimulatedEc2 {
             interface.add(Kind::Address, &[address], Instant::now());
         }
         state.save(id);
+        self.inner.addresses_changed();
         Ok(address)
+    }
+
+    /// Returns what the account's subnets have left and what its instances have, those that are terminated left out. `profile` names the
+    /// instance profile of an instance.
+    pub fn facts(&self, profile: impl Fn(&Instance) -> String) -> SimulatedAccountStatus {
+        let mut state = self.state();
+        let subnets = state.network.subnets();
+        let subnets = subnets.map(|own| {
+            let facts = account::SubnetFacts {
+                zone: own.subnet.zone.to_string(),
+                cidr: own.subnet.cidr.clone(),
+                free_addresses: own.subnet.free_addresses,
+                free_prefixes: own.free_prefixes(),
+            };
+            (own.subnet.id.to_string(), facts)
+        });
+        let subnets = subnets.collect();
+        let there: Vec<_> = state
+            .fleet
+            .iter()
+            .filter(|own| is_there(own))
+            .cloned()
+            .collect();
+        let (windows, linux): (Vec<_>, Vec<_>) =
+            there.into_iter().partition(|own| own.os() == Os::Windows);
+        let instances = windows.into_iter().map(|own| {
+            let interface = state.fleet.interface(&own.id);
+            let blocks = |kind| interface.as_ref().map_or(&[][..], |own| own.blocks(kind));
+            let facts = account::InstanceFacts {
+                image: own.image.id.clone(),
+                instance_profile: profile(&own),
+                subnet: own.subnet.to_string(),
+                addresses: texts(blocks(Kind::Address), ""),
+                prefixes: texts(blocks(Kind::Prefix), "/28"),
+            };
+            (own.id.to_string(), facts)
+        });
+        let instances = instances.collect();
+        let linux_profiles = linux.iter().map(|own| profile(own)).collect();
+        SimulatedAccountStatus {
+            subnets,
+            instances,
+            linux_profiles,
+        }
     }
 
     /// The further private addresses that an instance has.
@@ -184,6 +239,14 @@ impl SimulatedEc2 {
             interface.blocks(Kind::Address).to_vec()
         })
     }
+}
+
+/// Returns addresses as texts, sorted.
+fn texts(addresses: &[Ipv4Addr], suffix: &str) -> Vec<String> {
+    let mut addresses = addresses.to_vec();
+    addresses.sort_unstable();
+    let texts = addresses.iter().map(|address| format!("{address}{suffix}"));
+    texts.collect()
 }
 
 /// Returns whether the instance's interface exists: it goes when the instance is terminated.

@@ -6,6 +6,7 @@
 //! returns. With a [`Ledger`] it goes on in the next process ([`SimulatedEc2::resume`]). Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
 //! [`SimulatedEc2::changes_since`].
 
+mod account;
 mod address_faults;
 mod addresses;
 mod boot;
@@ -34,6 +35,7 @@ use mullion_api::{
 use mullion_engine::ip::Kind;
 use tokio::sync::watch;
 
+pub use account::SimulatedAccount;
 pub use address_faults::{AddressFaults, ParseFaultsError};
 pub use boot::{Boot, Images, NodeProfile, NodeProfiles};
 pub use fault::{CapacityPattern, ParsePatternError};
@@ -136,6 +138,7 @@ struct Inner {
     zones: Vec<Zone>,
     state: Mutex<State>,
     changed: watch::Sender<u64>,
+    addresses_changed: watch::Sender<u64>,
     linux_offers: OnceLock<Arc<[Offer]>>,
     windows_offers: OnceLock<Arc<[Offer]>>,
 }
@@ -218,6 +221,7 @@ impl SimulatedEc2 {
                     ledger: None,
                 }),
                 changed: watch::Sender::new(0),
+                addresses_changed: watch::Sender::new(0),
                 linux_offers: OnceLock::new(),
                 windows_offers: OnceLock::new(),
             }),
@@ -288,6 +292,11 @@ impl SimulatedEc2 {
         self.inner.changed.subscribe()
     }
 
+    /// Grows by one whenever an address or a block is taken from a subnet or given back; ask [`SimulatedEc2::facts`] what there is.
+    pub fn addresses_changed(&self) -> watch::Receiver<u64> {
+        self.inner.addresses_changed.subscribe()
+    }
+
     /// Every instance that changed after `cursor`, in the order of its last change. Start with 0.
     pub fn changes_since(&self, cursor: u64) -> Changes {
         self.state().fleet.changes_since(cursor)
@@ -351,6 +360,12 @@ impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock was held left at worst an instance that never boots.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those who follow addresses.
+    fn addresses_changed(&self) {
+        self.addresses_changed
+            .send_modify(|revision| *revision += 1);
     }
 
     /// Changes an instance and wakes those who follow.

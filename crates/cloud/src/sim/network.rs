@@ -113,6 +113,11 @@ impl Network {
         })
     }
 
+    /// Returns every subnet.
+    pub(super) fn subnets(&self) -> impl Iterator<Item = &SubnetState> {
+        self.subnets.iter()
+    }
+
     pub(super) fn subnet(&self, id: &str) -> Option<&SubnetState> {
         self.subnets.iter().find(|state| &*state.subnet.id == id)
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use kube::Client;
 use serde_json::Value;
 
 use super::{path::Path, subject::Object};
@@ -47,7 +48,7 @@ const LISTS: [(&str, &str, &str); 20] = [
     ),
 ];
 
-/// Returns the objects of the cluster that a kubeconfig names. What a controller made of another object is left out: its owner is checked.
+/// Returns the objects of the cluster that a kubeconfig names.
 ///
 /// # Errors
 /// The cluster does not answer.
@@ -56,14 +57,19 @@ pub(super) async fn objects(
     context: Option<String>,
 ) -> Result<Vec<Object>, Failure> {
     let (client, server) = source::client(kubeconfig, context).await?;
+    objects_of(&client, &server).await
+}
+
+/// Returns the objects of a cluster. What a controller made of another object is left out: its owner is checked.
+///
+/// # Errors
+/// The cluster does not answer, or the user may not list a kind.
+pub(super) async fn objects_of(client: &Client, server: &str) -> Result<Vec<Object>, Failure> {
     let lists: Vec<_> = stream::iter(LISTS)
-        .map(|(kind, version, resource)| {
-            let (client, server) = (&client, &server);
-            async move {
-                let root = if version == "v1" { "api" } else { "apis" };
-                let path = format!("/{root}/{version}/{resource}");
-                Ok::<_, Failure>((version, source::list(client, server, kind, &path).await?))
-            }
+        .map(|(kind, version, resource)| async move {
+            let root = if version == "v1" { "api" } else { "apis" };
+            let path = format!("/{root}/{version}/{resource}");
+            Ok::<_, Failure>((version, source::list(client, server, kind, &path).await?))
         })
         .buffered(AT_ONCE)
         .try_collect()

@@ -18,7 +18,7 @@ pub(crate) mod report;
 mod rules;
 mod session;
 mod source;
-mod subject;
+pub(crate) mod subject;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -120,6 +120,46 @@ enum Format {
     Sarif,
     /// Workflow commands of GitHub
     Github,
+}
+
+/// A finding of the rules about a cluster, for another command to show.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveFinding {
+    /// Id of the rule.
+    pub(crate) id: String,
+    /// It will not run; otherwise it will hurt.
+    pub(crate) is_error: bool,
+    /// `deployment/web`.
+    pub(crate) object: String,
+    /// What is wrong.
+    pub(crate) text: String,
+}
+
+/// Returns the errors and warnings about the workloads of a cluster. Images are judged by their names: no registry is asked.
+///
+/// # Errors
+/// The cluster does not answer, or the user may not list a kind.
+pub(crate) async fn live_findings(
+    client: &kube::Client,
+    server: &str,
+) -> Result<Vec<LiveFinding>, Failure> {
+    let session = Session {
+        texts: Vec::new(),
+        live: Some(live::objects_of(client, server).await?),
+        known: None,
+        images: Box::new(images::Table::default()),
+        select: Vec::new(),
+        ignore: Vec::new(),
+    };
+    let reports = session.check()?.reports.into_iter();
+    let bad = reports.filter(|report| report.finding.severity > table::Severity::Info);
+    let findings = bad.map(|report| LiveFinding {
+        id: report.finding.rule.id.to_owned(),
+        is_error: report.finding.severity == table::Severity::Error,
+        text: report.finding.problem.text(&report.finding.at),
+        object: report.object,
+    });
+    Ok(findings.collect())
 }
 
 /// Checks. True if nothing worse than a remark is found.

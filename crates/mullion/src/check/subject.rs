@@ -262,7 +262,7 @@ fn is_host_process(container: &Value, spec: &Value) -> bool {
 }
 
 /// Returns a quantity as a number: bytes of memory, cores of CPU.
-pub(super) fn amount(value: &Value) -> Option<f64> {
+pub(crate) fn amount(value: &Value) -> Option<f64> {
     const SUFFIXES: [(&str, f64); 12] = [
         ("Ki", 1024.0),
         ("Mi", 1_048_576.0),

@@ -2,9 +2,11 @@
 
 use http::{Method, Request};
 use kube::Client;
+use mullion_cloud::AccountChange;
 use serde_json::{Value, json};
 
 use super::{
+    account,
     kinds::kind,
     snapshot::{name_of, namespace_of},
 };
@@ -19,6 +21,8 @@ pub(super) enum Change {
     Merge { object: Value, patch: Value },
     /// Deletes an object.
     Delete { object: Value },
+    /// Changes the AWS account.
+    Account(AccountChange),
 }
 
 impl Change {
@@ -60,6 +64,7 @@ impl Change {
                 namespace_flag(object),
                 target(object)
             ),
+            Change::Account(change) => change.to_string(),
         }
     }
 
@@ -87,6 +92,7 @@ impl Change {
                 path(object),
                 json!({"propagationPolicy": "Background"}),
             ),
+            Change::Account(change) => return account::change(client, change).await,
         };
         let content = match method {
             Method::PATCH => "application/merge-patch+json",

@@ -28,8 +28,7 @@ pub(super) async fn mend(
     for _ in 0..ROUNDS {
         let mut made_now = 0;
         for row in &rows {
-            let changes = row.found.problems.iter().flat_map(|own| &own.changes);
-            for change in changes.collect::<Vec<_>>() {
+            for change in row.found.changes() {
                 let command = change.command();
                 // What was refused once is not tried again.
                 if asked.contains(&command) {

@@ -88,6 +88,17 @@ impl Found {
         self.problems.last_mut().expect("it was just added")
     }
 
+    /// Returns what mends the problems, each change once.
+    pub(super) fn changes(&self) -> Vec<&Change> {
+        let mut changes: Vec<&Change> = Vec::new();
+        for change in self.problems.iter().flat_map(|own| &own.changes) {
+            if !changes.contains(&change) {
+                changes.push(change);
+            }
+        }
+        changes
+    }
+
     /// Returns the result.
     pub(super) fn outcome(&self) -> Outcome {
         let fails = |problem: &Problem| problem.fails;

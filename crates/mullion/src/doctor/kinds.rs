@@ -21,6 +21,8 @@ pub(super) enum Scope {
     KubeSystem,
     /// In kube-system, and only the object of this name is read: the others are none of the doctor's business.
     One(&'static str),
+    /// Events of this reason, in all namespaces.
+    Reason(&'static str),
 }
 
 /// The namespace of the cluster's own parts.
@@ -40,6 +42,9 @@ impl Kind {
         match self.scope {
             Scope::Cluster | Scope::Everywhere => format!("{root}/{plural}"),
             Scope::KubeSystem => format!("{root}/namespaces/{KUBE_SYSTEM}/{plural}"),
+            Scope::Reason(reason) => {
+                format!("{root}/{plural}?fieldSelector=reason%3D{reason}")
+            }
             Scope::One(name) => format!(
                 "{root}/namespaces/{KUBE_SYSTEM}/{plural}?fieldSelector=metadata.name%3D{name}"
             ),
@@ -63,7 +68,7 @@ impl Kind {
         };
         match self.scope {
             Scope::Cluster => format!("list {resource}"),
-            Scope::Everywhere => format!("list {resource} -A"),
+            Scope::Everywhere | Scope::Reason(_) => format!("list {resource} -A"),
             Scope::KubeSystem => format!("list {resource} -n {KUBE_SYSTEM}"),
             Scope::One(name) => format!("list {resource} {name} -n {KUBE_SYSTEM}"),
         }
@@ -88,11 +93,12 @@ const fn of(name: &'static str, version: &'static str, plural: &'static str, sco
     }
 }
 
-use Scope::{Cluster, Everywhere, KubeSystem, One};
+use Scope::{Cluster, Everywhere, KubeSystem, One, Reason};
 
 /// Every kind.
-pub(super) static KINDS: [Kind; 10] = [
+pub(super) static KINDS: [Kind; 26] = [
     of("Node", "v1", "nodes", Cluster),
+    of("Namespace", "v1", "namespaces", Cluster),
     of("Pod", "v1", "pods", Everywhere),
     of("ConfigMap", "v1", "configmaps", KubeSystem),
     of("Service", "v1", "services", Everywhere),
@@ -102,11 +108,32 @@ pub(super) static KINDS: [Kind; 10] = [
         "secrets",
         One("vpc-admission-webhook-certs"),
     ),
+    of("Event", "v1", "events", Reason("ResourceAllocationFailed")),
+    of(
+        "PersistentVolumeClaim",
+        "v1",
+        "persistentvolumeclaims",
+        Everywhere,
+    ),
+    of("PersistentVolume", "v1", "persistentvolumes", Cluster),
     of("Deployment", "apps/v1", "deployments", KubeSystem),
+    of("DaemonSet", "apps/v1", "daemonsets", KubeSystem),
+    of(
+        "EndpointSlice",
+        "discovery.k8s.io/v1",
+        "endpointslices",
+        Everywhere,
+    ),
     of(
         "MutatingWebhookConfiguration",
         "admissionregistration.k8s.io/v1",
         "mutatingwebhookconfigurations",
+        Cluster,
+    ),
+    of(
+        "ValidatingWebhookConfiguration",
+        "admissionregistration.k8s.io/v1",
+        "validatingwebhookconfigurations",
         Cluster,
     ),
     of(
@@ -116,9 +143,48 @@ pub(super) static KINDS: [Kind; 10] = [
         Cluster,
     ),
     of(
+        "ClusterRole",
+        "rbac.authorization.k8s.io/v1",
+        "clusterroles",
+        Cluster,
+    ),
+    of(
         "ClusterRoleBinding",
         "rbac.authorization.k8s.io/v1",
         "clusterrolebindings",
+        Cluster,
+    ),
+    of("Role", "rbac.authorization.k8s.io/v1", "roles", Everywhere),
+    of(
+        "RoleBinding",
+        "rbac.authorization.k8s.io/v1",
+        "rolebindings",
+        Everywhere,
+    ),
+    of("CSINode", "storage.k8s.io/v1", "csinodes", Cluster),
+    of(
+        "CNINode",
+        "vpcresources.k8s.aws/v1alpha1",
+        "cninodes",
+        Cluster,
+    ),
+    of(
+        "SecurityGroupPolicy",
+        "vpcresources.k8s.aws/v1beta1",
+        "securitygrouppolicies",
+        Everywhere,
+    ),
+    of("NodePool", "karpenter.sh/v1", "nodepools", Cluster),
+    of(
+        "EC2NodeClass",
+        "karpenter.k8s.aws/v1",
+        "ec2nodeclasses",
+        Cluster,
+    ),
+    of(
+        "GMSACredentialSpec",
+        "windows.k8s.io/v1",
+        "gmsacredentialspecs",
         Cluster,
     ),
     of(

@@ -4,6 +4,7 @@
 //! row found is data ([`found`]); [`report`] and [`formats`] print it. A [`change`] is what mends a problem: [`fix`] shows each, asks, and
 //! makes it. Nothing is changed without `--fix`, and a row whose input could not be had says which permission or call was missing.
 
+mod account;
 mod change;
 mod explain;
 mod fix;

@@ -29,7 +29,21 @@ pub(super) fn page(
         lines.push(String::new());
     }
     lines.push(summary(rows, names_fix));
+    if super::rows::is_simulated(snapshot) && rows.iter().any(names_aws) {
+        let note = "The AWS account of this cluster is simulated: `--fix` or `kubectl edit simulatedaccount aws` changes it, the program aws would change a real one.";
+        broken("", 0, note, width, &mut lines);
+    }
     lines.join("\n")
+}
+
+/// Whether a row shows a command of AWS's program.
+fn names_aws(row: &Row) -> bool {
+    let problems = row.found.problems.iter();
+    let is_aws = |text: &str| text.starts_with("aws ");
+    problems.into_iter().any(|own| {
+        own.changes.iter().any(|change| is_aws(&change.command()))
+            || own.advice.iter().any(|text| is_aws(text.trim_start()))
+    })
 }
 
 /// Returns which cluster this is about.
@@ -78,7 +92,8 @@ fn add(row: &Row, colours: bool, width: Option<usize>, lines: &mut Vec<String>) 
     }
     if !row.found.missing.is_empty() {
         let front = " ".repeat(INDENT);
-        broken(&front, INDENT, &missing(&row.found), width, lines);
+        let text = format!("The rest of the check {}.", missing(&row.found));
+        broken(&front, INDENT, &text, width, lines);
     }
     lines.push(String::new());
 }

@@ -7,11 +7,17 @@ use std::collections::BTreeMap;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
+use jiff::Timestamp;
 use kube::Client;
-use serde_json::Value;
+use mullion_api::account::NAME;
+use serde_json::{Value, json};
 
-use super::kinds::{KINDS, Kind, kind};
+use super::{
+    account::{self, Facts},
+    kinds::{KINDS, Kind, kind},
+};
 use crate::{
+    check::{self, LiveFinding},
     failure::Failure,
     why::source::{self, ListFault, PATIENCE},
 };
@@ -23,13 +29,32 @@ const AT_ONCE: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unknown(pub(super) String);
 
+/// What the API server makes of a Windows pod that it does not keep.
+#[derive(Clone, Debug)]
+pub(super) enum DryRun {
+    /// The pod as it would be.
+    Admitted(Value),
+    /// The user may create no pods.
+    Forbidden,
+    /// It is refused, and why.
+    Refused(String),
+}
+
 /// One reading of a cluster.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     /// Where the API server is.
     pub(super) server: String,
     /// `v1.36.0`, if the server says so.
     pub(super) version: Option<String>,
+    /// When it was read.
+    pub(super) now: Timestamp,
+    /// What the AWS account says.
+    pub(super) account: Facts,
+    /// What becomes of a Windows pod.
+    pub(super) dry_run: DryRun,
+    /// What the rules of `mullion check` say of the workloads.
+    pub(super) findings: Result<Vec<LiveFinding>, Unknown>,
     lists: BTreeMap<&'static str, Listed>,
 }
 
@@ -76,6 +101,20 @@ impl Snapshot {
         self.find(kind, super::kinds::KUBE_SYSTEM, name)
     }
 
+    /// Returns a snapshot of a cluster that has nothing and where everything may be read.
+    #[cfg(test)]
+    pub(super) fn empty() -> Self {
+        Snapshot {
+            server: "https://127.0.0.1:6443".to_owned(),
+            version: None,
+            now: Timestamp::UNIX_EPOCH,
+            account: Facts::default(),
+            dry_run: DryRun::Forbidden,
+            findings: Ok(Vec::new()),
+            lists: BTreeMap::new(),
+        }
+    }
+
     /// Takes in the objects of a kind.
     #[cfg(test)]
     pub(super) fn put(&mut self, kind: &'static str, items: Vec<Value>) {
@@ -109,11 +148,60 @@ pub(super) async fn take(client: &Client, server: &str) -> Result<Snapshot, Fail
         .buffered(AT_ONCE)
         .try_collect()
         .await?;
-    Ok(Snapshot {
+    let mut snapshot = Snapshot {
         server: server.to_owned(),
         version: version(client).await,
+        now: Timestamp::now(),
+        account: Facts::default(),
+        dry_run: dry_run(client).await?,
+        findings: findings(client, server).await,
         lists: lists.into_iter().flatten().collect(),
-    })
+    };
+    if let Ok(Some(object)) = snapshot.find("SimulatedAccount", "", NAME) {
+        let account = account::simulated(object).map_err(|error| {
+            Failure::input(format!("SimulatedAccount {NAME} cannot be read: {error}"))
+        })?;
+        snapshot.account = account::ask(&account).await;
+    }
+    Ok(snapshot)
+}
+
+/// Asks what becomes of a Windows pod. It meets the Pod Security level `restricted`, and is not one that Mullion's placement may change.
+async fn dry_run(client: &Client) -> Result<DryRun, Failure> {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "mullion-doctor-", "labels": {"mullion.dev/place-by-image": "false"}},
+        "spec": {
+            "os": {"name": "windows"},
+            "nodeSelector": {"kubernetes.io/os": "windows"},
+            "securityContext": {"runAsNonRoot": true},
+            "containers": [{"name": "pause", "image": "registry.k8s.io/pause:3.10"}],
+        },
+    });
+    let request = Request::post("/api/v1/namespaces/default/pods?dryRun=All")
+        .header("content-type", "application/json")
+        .body(pod.to_string().into_bytes())
+        .map_err(Failure::run)?;
+    Ok(
+        match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+            Ok(Ok(pod)) => DryRun::Admitted(pod),
+            Ok(Err(kube::Error::Api(status))) => {
+                let is_rbac =
+                    status.code == 403 && status.message.contains("cannot create resource");
+                match is_rbac {
+                    true => DryRun::Forbidden,
+                    false => DryRun::Refused(status.message),
+                }
+            }
+            Ok(Err(error)) => DryRun::Refused(source::root(&error)),
+            Err(_) => DryRun::Refused(format!("no answer within {} s", PATIENCE.as_secs())),
+        },
+    )
+}
+
+async fn findings(client: &Client, server: &str) -> Result<Vec<LiveFinding>, Unknown> {
+    let found = check::live_findings(client, server).await;
+    found.map_err(|failure| Unknown(format!("what `mullion check --live` needs: {failure}")))
 }
 
 async fn list(

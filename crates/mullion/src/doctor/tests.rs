@@ -1,27 +1,32 @@
 //! The checks' examples (`tests/doctor/DOC*.yaml`), what holds for all of them, and the page that the table makes.
 //!
 //! A file has sections `### RESULT: remark`; the check of the file's id must have that result when the documents of the section are merged
-//! into the cluster of `healthy.yaml`. `$delete: true` takes an object away, `kind: Refused` names lists that the user may not read. When
-//! every problem of a section has a change, the changes must mend the check, and then there is nothing left to change.
+//! into the cluster of `healthy.yaml`. `$delete: true` takes an object away, `kind: Refused` names lists that the user may not read,
+//! `kind: DryRun` says what becomes of a pod, `kind: Finding` what `check` says, `kind: Many` stands for copies of an object. When every problem of a section has a change, the changes must mend the check, and then there is nothing left to change.
 
 use std::{fs, path::PathBuf};
 
-use serde_json::Value;
+use futures::FutureExt;
+use serde_json::{Value, json};
 
 use super::{
+    account,
     change::Change,
     explain,
     found::{Found, Outcome},
     kinds::{KINDS, Scope},
-    snapshot::{Snapshot, name_of, namespace_of},
+    snapshot::{DryRun, Snapshot, name_of, namespace_of},
     table::{self, FixKind},
 };
+use crate::check::LiveFinding;
 
 /// The objects of a cluster, and the kinds that cannot be listed.
 #[derive(Clone, Default)]
 struct World {
     objects: Vec<Value>,
     refused: Vec<String>,
+    dry_run: Value,
+    findings: Vec<LiveFinding>,
 }
 
 struct Section {
@@ -77,9 +82,12 @@ fn merge(target: &mut Value, patch: &Value) {
 
 impl World {
     fn healthy() -> Self {
+        let request = json!({"vpc.amazonaws.com/PrivateIPv4Address": "1"});
+        let container = json!({"resources": {"requests": request}});
         World {
             objects: documents(&read("healthy.yaml")),
-            refused: Vec::new(),
+            dry_run: json!({"pod": {"spec": {"containers": [container]}}}),
+            ..World::default()
         }
     }
 
@@ -99,6 +107,33 @@ impl World {
                     .extend(lists.filter_map(Value::as_str).map(str::to_owned));
                 continue;
             }
+            match document["kind"].as_str() {
+                Some("DryRun") => {
+                    self.dry_run = document.clone();
+                    continue;
+                }
+                Some("Finding") => {
+                    let text =
+                        |field: &str| document[field].as_str().unwrap_or_default().to_owned();
+                    self.findings.push(LiveFinding {
+                        id: text("id"),
+                        is_error: document["error"] == true,
+                        object: text("object"),
+                        text: text("text"),
+                    });
+                    continue;
+                }
+                Some("Many") => {
+                    let count = document["count"].as_u64().expect("a count");
+                    self.objects.extend((0..count).map(|number| {
+                        let mut object = document["object"].clone();
+                        object["metadata"]["name"] = format!("many-{number}").into();
+                        object
+                    }));
+                    continue;
+                }
+                _ => {}
+            }
             match (self.index(document), &document["$delete"]) {
                 (Some(index), Value::Bool(true)) => drop(self.objects.remove(index)),
                 (Some(index), _) => merge(&mut self.objects[index], document),
@@ -109,8 +144,20 @@ impl World {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot::empty();
         snapshot.version = Some("v1.36.0".to_owned());
+        snapshot.now = "2026-01-01T12:00:00Z".parse().expect("a time");
+        snapshot.findings = Ok(self.findings.clone());
+        snapshot.dry_run = match (&self.dry_run["pod"], self.dry_run["refused"].as_str()) {
+            (_, Some(why)) => DryRun::Refused(why.to_owned()),
+            (Value::Null, _) => DryRun::Forbidden,
+            (pod, _) => DryRun::Admitted(pod.clone()),
+        };
+        if let Some(object) = self.account() {
+            let account = account::simulated(object).expect("an account");
+            let asked = account::ask(&account).now_or_never();
+            snapshot.account = asked.expect("a simulated account answers at once");
+        }
         for object in &self.objects {
             let known = KINDS.iter().any(|kind| object["kind"] == kind.name);
             assert!(known, "nobody reads {object}");
@@ -120,6 +167,7 @@ impl World {
                 Scope::Cluster | Scope::Everywhere => true,
                 Scope::KubeSystem => namespace_of(object) == "kube-system",
                 Scope::One(name) => name_of(object) == name,
+                Scope::Reason(reason) => object["reason"] == reason,
             };
             let items = self.objects.iter().filter(|own| own["kind"] == kind.name);
             snapshot.put(kind.name, items.filter(is_read).cloned().collect());
@@ -128,6 +176,11 @@ impl World {
             }
         }
         snapshot
+    }
+
+    fn account(&self) -> Option<&Value> {
+        let mut objects = self.objects.iter();
+        objects.find(|own| own["kind"] == "SimulatedAccount")
     }
 
     fn found(&self, id: &str) -> Found {
@@ -146,13 +199,20 @@ impl World {
                 let index = self.index(object).expect("it is there");
                 self.objects.remove(index);
             }
+            Change::Account(change) => {
+                let object = self.account().expect("an account").clone();
+                let account = account::simulated(&object).expect("an account");
+                let changed = mullion_cloud::Account::change(&account, change).now_or_never();
+                changed.expect("at once").expect("it is possible");
+                let index = self.index(&object).expect("it is there");
+                self.objects[index]["spec"] = serde_json::to_value(account.spec()).expect("JSON");
+            }
         }
     }
 }
 
 fn changes(found: &Found) -> Vec<Change> {
-    let problems = found.problems.iter();
-    problems.flat_map(|own| own.changes.clone()).collect()
+    found.changes().into_iter().cloned().collect()
 }
 
 #[test]

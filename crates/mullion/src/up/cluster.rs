@@ -30,7 +30,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    detach,
+    account, detach,
     image_placement::{ImagePlacement, Pulled},
     inert_fields::InertFields,
     karpenter,
@@ -231,6 +231,7 @@ impl Cluster {
         let wanted = setup::Wanted {
             windows,
             pools: self.plan.default_pools,
+            account: account::manifests(&self.plan),
         };
         // What was there at the first start may have been changed or deleted since.
         let orders = match self.resumed {
@@ -279,6 +280,7 @@ impl Cluster {
         let pace: Pace = self.plan.speed.into();
         sources.metrics.serve(Meter::new(context, pace));
         controllers(context, &state, ec2, &self.plan, &self.certs.ca);
+        account::follow(context, ec2, &self.plan.spec.name);
         self.check_policies();
         let options = kubelet::driver::Options {
             pace,

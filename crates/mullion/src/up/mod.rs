@@ -3,6 +3,7 @@
 //! [`plan`] turns flags into a ready [`plan::Plan`] and refuses wrong input before anything starts; [`cluster`] starts and stops the
 //! parts; [`banner`] says what is there, [`progress`] what becomes of the nodes, and [`detach`] puts all of it into the background.
 
+mod account;
 mod banner;
 pub(crate) mod cluster;
 pub(crate) mod detach;

@@ -491,6 +491,7 @@ pub(crate) fn default_spec() -> eksctl::Cluster {
         tags: Default::default(),
         availability_zones: Vec::new(),
         node_groups: vec![group("linux", "m5.large", 2)],
+        identity_mappings: Vec::new(),
         ignored: Vec::new(),
     }
 }

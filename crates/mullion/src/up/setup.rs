@@ -26,6 +26,8 @@ pub(super) struct Wanted {
     pub(super) windows: bool,
     /// The default NodePools.
     pub(super) pools: bool,
+    /// The AWS account, and what EKS puts into a cluster for the roles of its nodes.
+    pub(super) account: Vec<serde_json::Value>,
 }
 
 /// Fills a new cluster.
@@ -58,6 +60,9 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     create_all(client, include_str!("karpenter.yaml")).await?;
     create_all(client, include_str!("storage.yaml")).await?;
     create_all(client, include_str!("metrics.yaml")).await?;
+    for manifest in &wanted.account {
+        create(client, manifest.clone()).await?;
+    }
     if wanted.windows {
         let config = json!({
             "apiVersion": "v1", "kind": "ConfigMap",

@@ -1,8 +1,12 @@
 //! The rows: functions of a snapshot, one file for each group of the table.
 
+pub(super) mod access;
+pub(super) mod network;
 pub(super) mod nodes;
+pub(super) mod pods;
 pub(super) mod switches;
 pub(super) mod system;
+pub(super) mod workloads;
 
 use mullion_api::labels;
 use serde_json::Value;
@@ -30,7 +34,7 @@ fn nodes(snapshot: &Snapshot, windows: bool) -> Result<Vec<&Value>, Unknown> {
 }
 
 /// Whether the cluster is one of `mullion up`, with simulated nodes.
-fn is_simulated(snapshot: &Snapshot) -> bool {
+pub(super) fn is_simulated(snapshot: &Snapshot) -> bool {
     snapshot
         .all("SimulatedAccount")
         .is_ok_and(|accounts| !accounts.is_empty())
@@ -41,4 +45,27 @@ fn instance_type(node: &Value) -> &str {
     node["metadata"]["labels"][labels::INSTANCE_TYPE]
         .as_str()
         .unwrap_or_default()
+}
+
+/// Returns the elements of a list; none of what is no list.
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Whether a label selector (`metav1.LabelSelector`) selects labels; an empty one selects all.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let mut exact = selector["matchLabels"].as_object().into_iter().flatten();
+    let has = |(key, value): (&String, &Value)| labels[key.as_str()] == *value;
+    let meets = |own: &Value| {
+        let label = &labels[own["key"].as_str().unwrap_or_default()];
+        let is_named = list(&own["values"]).any(|value| value == label);
+        match own["operator"].as_str() {
+            Some("In") => is_named,
+            Some("NotIn") => !is_named,
+            Some("Exists") => !label.is_null(),
+            Some("DoesNotExist") => label.is_null(),
+            _ => false,
+        }
+    };
+    exact.all(has) && list(&selector["matchExpressions"]).all(meets)
 }

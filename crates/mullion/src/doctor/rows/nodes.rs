@@ -1,19 +1,33 @@
 //! What Windows nodes say of themselves.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use mullion_api::{ami::Os, labels};
 use mullion_cloud::catalogue;
-use mullion_engine::ip::{Kind, PREFIX_SIZE};
-use serde_json::Value;
+use mullion_engine::{
+    ip::{Kind, PREFIX_SIZE},
+    windows::Build,
+};
+use serde_json::{Value, json};
 
 use super::{
     super::{
+        change::Change,
         found::Found,
-        report::counted,
+        report::{counted, few, names},
         snapshot::{Snapshot, Unknown, name_of},
     },
-    instance_type, is_ready, nodes,
+    access::minor,
+    instance_type, is_ready, is_simulated, list, nodes,
     switches::settings,
 };
+use crate::check::subject::amount;
+
+/// A kubelet writes its node's status every 10 seconds when it changes, and is given time.
+const STATUS_PERIOD: Duration = Duration::from_secs(60);
+/// What Windows and its services need beside pods (EKS best practices).
+const SYSTEM_MEMORY: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 
 /// Returns how many pods a node of this type can give addresses; none if Windows nodes of the type get none.
 pub(super) fn addresses(name: &str, prefix_delegation: bool) -> Option<usize> {
@@ -30,6 +44,16 @@ fn advertised(node: &Value, field: &str) -> Option<usize> {
         .as_str()?
         .parse()
         .ok()
+}
+
+/// Whether a node has been ready for longer than its kubelet takes to repeat its status.
+fn has_settled(node: &Value, now: Timestamp) -> bool {
+    let ready = list(&node["status"]["conditions"]).find(|own| own["type"] == "Ready");
+    let since = ready.and_then(|own| own["lastTransitionTime"].as_str());
+    let since = since.and_then(|own| own.parse::<Timestamp>().ok());
+    since.is_none_or(|since| {
+        Duration::try_from(now.duration_since(since)).is_ok_and(|age| age > STATUS_PERIOD)
+    })
 }
 
 /// DOC04.
@@ -78,7 +102,10 @@ pub(in super::super) fn capacity(snapshot: &Snapshot) -> Result<Found, Unknown> 
                     .advise("replace the node when its pods can move:")
                     .command(format!("kubectl drain {name} --ignore-daemonsets --delete-emptydir-data"));
             }
-            Some(has) if advertised(node, "allocatable") != Some(has) => {
+            Some(has)
+                if advertised(node, "allocatable") != Some(has)
+                    && has_settled(node, snapshot.now) =>
+            {
                 found
                     .warn(format!("node {name} has {has} addresses, and its kubelet has not told the scheduler so"))
                     .advise("it does with its next status; if it stays so, restart the service kubelet on the node");
@@ -91,5 +118,224 @@ pub(in super::super) fn capacity(snapshot: &Snapshot) -> Result<Found, Unknown> 
         counted(sum, "address", "addresses"),
         counted(ready.len(), "Windows node", "Windows nodes")
     );
+    Ok(found)
+}
+
+/// DOC16.
+pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let nodes = nodes(snapshot, true)?;
+    if nodes.is_empty() {
+        return Ok(Found::not_needed("there is no Windows node"));
+    }
+    let mut found = Found::default();
+    let mut builds = Vec::new();
+    let server = snapshot.version.as_deref().and_then(minor);
+    for node in &nodes {
+        builds.extend(labelled(node, server, &mut found));
+        skew(node, server, &mut found);
+    }
+    builds.sort();
+    builds.dedup();
+    found.state = format!(
+        "{} of {}",
+        counted(nodes.len(), "node", "nodes"),
+        few(builds.iter().map(ToString::to_string))
+    );
+    taints(&nodes, &mut found);
+    images(snapshot, &nodes, &mut found);
+    Ok(found)
+}
+
+/// Checks the labels of a node; returns its build.
+fn labelled(node: &Value, server: Option<u32>, found: &mut Found) -> Option<Build> {
+    let (name, own) = (name_of(node), &node["metadata"]["labels"]);
+    let kernel: Option<Build> = node["status"]["nodeInfo"]["kernelVersion"]
+        .as_str()
+        .and_then(|own| own.parse().ok());
+    let label = own[labels::WINDOWS_BUILD].as_str();
+    let build = kernel.or_else(|| label?.parse().ok())?;
+    let mut wrong = serde_json::Map::new();
+    let expected = [
+        (labels::WINDOWS_BUILD, build.to_string()),
+        (labels::ARCH, "amd64".to_owned()),
+    ];
+    for (key, value) in expected {
+        if own[key] != value.as_str() {
+            wrong.insert(key.to_owned(), value.into());
+        }
+    }
+    if !wrong.is_empty() {
+        let keys: Vec<_> = wrong.keys().cloned().collect();
+        found
+            .fail(format!(
+                "node {name} lacks the right label {}: pods that select it do not land there",
+                keys.join(", ")
+            ))
+            .mend(Change::merge(node, json!({"metadata": {"labels": wrong}})));
+    }
+    if ![Build::SERVER_2019, Build::SERVER_2022, Build::SERVER_2025].contains(&build) {
+        found
+            .warn(format!(
+                "node {name} runs build {build}, for which EKS has no AMI"
+            ))
+            .advise("replace it by a node of Windows Server 2019, 2022 or 2025");
+    }
+    if build == Build::SERVER_2025 && server.is_some_and(|own| own < 35) {
+        found
+            .fail(format!(
+                "node {name} runs Windows Server 2025, which needs Kubernetes 1.35"
+            ))
+            .advise("replace it by a node of Windows Server 2022, or bring the cluster to 1.35");
+    }
+    Some(build)
+}
+
+/// A kubelet may be up to three minor versions behind the API server, never ahead.
+fn skew(node: &Value, server: Option<u32>, found: &mut Found) {
+    let name = name_of(node);
+    let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
+    let (Some(server), Some(kubelet)) = (server, kubelet.and_then(minor)) else {
+        return;
+    };
+    let text = match kubelet {
+        own if own > server => format!(
+            "the kubelet of node {name} is of 1.{own}, newer than the API server (1.{server})"
+        ),
+        own if own + 3 < server => format!(
+            "the kubelet of node {name} is of 1.{own}, more than three versions behind the API server (1.{server})"
+        ),
+        _ => return,
+    };
+    found
+        .fail(text)
+        .advise("replace the node by one of the cluster's version:")
+        .command(format!(
+            "kubectl drain {name} --ignore-daemonsets --delete-emptydir-data"
+        ));
+}
+
+/// Taints that some Windows nodes have and others lack.
+fn taints(nodes: &[&Value], found: &mut Found) {
+    let of = |node: &Value| {
+        let own = list(&node["spec"]["taints"]).filter_map(|own| {
+            let key = own["key"].as_str()?;
+            let value = own["value"].as_str().unwrap_or_default();
+            let effect = own["effect"].as_str()?;
+            // The control plane's own taints come and go.
+            let is_own = key.starts_with("node.kubernetes.io/") || key.starts_with("karpenter.sh/");
+            (!is_own).then(|| format!("{key}={value}:{effect}"))
+        });
+        own.collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = nodes.iter().flat_map(|node| of(node)).collect();
+    all.sort();
+    all.dedup();
+    for taint in all {
+        let without: Vec<_> = nodes
+            .iter()
+            .copied()
+            .filter(|node| !of(node).contains(&taint))
+            .collect();
+        if let [first, ..] = without.as_slice() {
+            let problem = found.warn(format!("some Windows nodes have the taint {taint}, {} has not: pods without an operating system may land there", names(without.iter().copied())));
+            problem.advise(
+                "give all Windows nodes the same taints, in their node group or NodePool too:",
+            );
+            problem.command(format!("kubectl taint node {} {taint}", name_of(first)));
+        }
+    }
+}
+
+/// AMIs that are withdrawn, or two releases behind the newest.
+fn images(snapshot: &Snapshot, nodes: &[&Value], found: &mut Found) {
+    let (instances, images) = match (&snapshot.account.instances, &snapshot.account.images) {
+        (Ok(instances), Ok(images)) => (&instances.windows, images),
+        (Err(unknown), _) | (_, Err(unknown)) => return found.missing.push(unknown.0.clone()),
+    };
+    for node in nodes {
+        let name = name_of(node);
+        let id = node["spec"]["providerID"].as_str();
+        let id = id.and_then(mullion_cloud::instance_id);
+        let ami = id
+            .and_then(|id| instances.get(&*id.0))
+            .map(|own| own.image.as_str());
+        let Some((ami, image)) = ami.and_then(|ami| Some((ami, images.get(ami)?))) else {
+            continue;
+        };
+        let newer = images
+            .values()
+            .filter(|own| own.line == image.line && own.released > image.released);
+        let newer = newer.count();
+        let text = match (image.withdrawn, newer) {
+            (true, _) => format!(
+                "AWS has withdrawn {ami} of node {name}: no further node can be launched from it"
+            ),
+            (false, 2..) => format!(
+                "node {name} runs {ami} of {}, and {newer} newer AMIs of {} are out",
+                image.released, image.line
+            ),
+            _ => continue,
+        };
+        found
+            .warn(text)
+            .advise("bring the node group or node class to the newest AMI; a managed group does it with:")
+            .command("aws eks update-nodegroup-version --cluster-name CLUSTER --nodegroup-name GROUP");
+    }
+}
+
+/// DOC17.
+pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let nodes = nodes(snapshot, true)?;
+    if nodes.is_empty() {
+        return Ok(Found::not_needed("there is no Windows node"));
+    }
+    let mut found = Found::state("ready; simulated nodes have no kube-proxy that could crash");
+    for node in nodes.iter().filter(|node| !is_ready(node)) {
+        let name = name_of(node);
+        let condition = list(&node["status"]["conditions"]).find(|own| own["type"] == "Ready");
+        let why = condition.and_then(|own| own["message"].as_str());
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        found
+            .fail(format!("node {name} is not ready{why}"))
+            .advise("look into its event log EKS, which keeps 200 MB, and restart the services kubelet and kube-proxy there (PowerShell):")
+            .command("Get-EventLog -LogName EKS -Newest 50")
+            .command("Restart-Service kubelet, kube-proxy");
+    }
+    if !is_simulated(snapshot) {
+        found.missing.push("a look at Services from Windows pods: a node stays Ready when its kube-proxy has crashed. Try one: kubectl run try --rm -it --image=mcr.microsoft.com/windows/nanoserver:ltsc2022 --overrides='{\"spec\":{\"nodeSelector\":{\"kubernetes.io/os\":\"windows\"}}}' -- curl -k https://kubernetes.default.svc.cluster.local/version".to_owned());
+    }
+    Ok(found)
+}
+
+/// DOC18.
+pub(in super::super) fn reserves(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let nodes = nodes(snapshot, true)?;
+    if nodes.is_empty() {
+        return Ok(Found::not_needed("there is no Windows node"));
+    }
+    let mut found = Found::state("at least 2 GiB of every Windows node are kept from pods");
+    let kept = |node: &&&Value| {
+        let all = amount(&node["status"]["capacity"]["memory"])?;
+        let pods = amount(&node["status"]["allocatable"]["memory"])?;
+        Some(all - pods)
+    };
+    let small = nodes
+        .iter()
+        .filter(|node| kept(node).is_some_and(|own| own < SYSTEM_MEMORY));
+    let small: Vec<_> = small.copied().collect();
+    if !small.is_empty() {
+        let least = nodes
+            .iter()
+            .filter_map(|node| kept(&node))
+            .fold(f64::INFINITY, f64::min);
+        found
+            .warn(format!(
+                "less than 2 GiB of memory is kept from pods on {} ({:.0} MiB at the least): Windows kills nothing when memory runs out, the node pages",
+                names(small),
+                least / 1024.0 / 1024.0
+            ))
+            .advise("start the kubelet of new nodes with reserves, in a group's user data or with Karpenter's kubelet.systemReserved, and keep the page file on:")
+            .command("-KubeletExtraArgs '--kube-reserved memory=0.5Gi,ephemeral-storage=1Gi --system-reserved memory=1.5Gi,ephemeral-storage=1Gi'");
+    }
     Ok(found)
 }

@@ -3,6 +3,7 @@
 mod autoscale;
 mod background;
 mod blog;
+mod doctor;
 mod gmsa;
 mod identity;
 mod images;

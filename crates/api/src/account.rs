@@ -1,0 +1,179 @@
+//! SimulatedAccount (`cloud.mullion.dev/v1alpha1`): what an AWS account has that EKS's requirements for Windows are about.
+//!
+//! The object `aws` of an embedded cluster stands for the account: its spec is what a user of the AWS console would change, its status what
+//! the simulated EC2 has. Its types are the facts of a real account too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+
+/// Name of the one object of an embedded cluster.
+pub const NAME: &str = "aws";
+/// Id of the simulated account, which AWS's documentation uses for examples.
+pub const ID: &str = "111122223333";
+/// The policy that lets EKS's controllers give nodes network interfaces and addresses.
+pub const CONTROLLER_POLICY: &str = "AmazonEKSVPCResourceController";
+/// Type of the access entry of a role of Windows nodes.
+pub const EC2_WINDOWS: &str = "EC2_WINDOWS";
+/// Type of the access entry of a role of Linux nodes.
+pub const EC2_LINUX: &str = "EC2_LINUX";
+
+/// What somebody has set up in the account.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "cloud.mullion.dev",
+    version = "v1alpha1",
+    kind = "SimulatedAccount",
+    plural = "simulatedaccounts",
+    status = "SimulatedAccountStatus",
+    schema = "disabled",
+    derive = "Default",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SimulatedAccountSpec {
+    /// The cluster (eks:DescribeCluster).
+    pub cluster: EksCluster,
+    /// IAM roles by name.
+    pub roles: BTreeMap<String, Role>,
+    /// IAM instance profiles by name; nodes have the role of their profile.
+    pub instance_profiles: BTreeMap<String, InstanceProfile>,
+    /// Access entries of the cluster, by the name of the role that they are for.
+    pub access_entries: BTreeMap<String, AccessEntry>,
+    /// Fargate profiles by name.
+    pub fargate_profiles: BTreeMap<String, FargateProfile>,
+    /// AMIs for EKS's Windows nodes, by id.
+    pub images: BTreeMap<String, Image>,
+    /// AWS actions that are refused, such as `iam:ListAttachedRolePolicies`.
+    pub denied: Vec<String>,
+}
+
+/// A cluster as EKS describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EksCluster {
+    /// Name.
+    pub name: String,
+    /// Kubernetes version, `1.36`.
+    pub version: String,
+    /// EKS's platform version, `eks.4`.
+    pub platform_version: String,
+    /// Name of the cluster's IAM role.
+    pub role: String,
+    /// `ipv4` or `ipv6`.
+    pub ip_family: String,
+    /// `CONFIG_MAP`, `API_AND_CONFIG_MAP` or `API`.
+    pub authentication_mode: String,
+    /// Whether EKS Auto Mode buys nodes.
+    pub auto_mode: bool,
+}
+
+/// An IAM role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Role {
+    /// Names of the policies that are attached.
+    pub policies: Vec<String>,
+}
+
+/// An IAM instance profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InstanceProfile {
+    /// Name of its role.
+    pub role: String,
+}
+
+/// An access entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AccessEntry {
+    /// `STANDARD`, `EC2_LINUX`, `EC2_WINDOWS`, `FARGATE_LINUX` and more.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+/// A Fargate profile: pods that one of its selectors selects run on Fargate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FargateProfile {
+    /// Which pods.
+    pub selectors: Vec<FargateSelector>,
+}
+
+/// A selector of a Fargate profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FargateSelector {
+    /// Namespace.
+    pub namespace: String,
+    /// Labels that a pod must have.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// An AMI.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Image {
+    /// What it is an image of: images of one line follow each other.
+    pub line: String,
+    /// Day of its release, `2025-03-14`.
+    pub released: String,
+    /// Whether AWS has withdrawn it, so that no instance can be launched from it.
+    pub withdrawn: bool,
+}
+
+/// What the simulated EC2 has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SimulatedAccountStatus {
+    /// Subnets by id.
+    pub subnets: BTreeMap<String, SubnetFacts>,
+    /// Instances of Windows nodes by id.
+    pub instances: BTreeMap<String, InstanceFacts>,
+    /// Names of the instance profiles of Linux nodes; a large cluster has too many of those nodes to list them.
+    pub linux_profiles: BTreeSet<String>,
+}
+
+/// A subnet and what is left of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubnetFacts {
+    /// Availability zone.
+    pub zone: String,
+    /// CIDR block.
+    pub cidr: String,
+    /// Addresses that are left.
+    pub free_addresses: usize,
+    /// Aligned /28 blocks of which not one address is taken.
+    pub free_prefixes: usize,
+}
+
+/// An instance and its primary network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceFacts {
+    /// Id of its AMI.
+    pub image: String,
+    /// Name of its instance profile.
+    pub instance_profile: String,
+    /// Id of the subnet.
+    pub subnet: String,
+    /// Single addresses of its interface beside the primary one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+    /// /28 blocks of its interface.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<String>,
+}
+
+/// Returns the ARN of a role of the simulated account.
+pub fn role_arn(role: &str) -> String {
+    format!("arn:aws:iam::{ID}:role/{role}")
+}
+
+/// Returns the name of the role of an ARN.
+pub fn role_name(arn: &str) -> &str {
+    arn.rsplit('/').next().unwrap_or(arn)
+}

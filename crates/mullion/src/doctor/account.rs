@@ -1,0 +1,168 @@
+//! What the doctor knows of the AWS account: each fact, or which call was missing for it.
+//!
+//! The account is asked through [`Account`]. Today there is one kind of account, that of an embedded cluster: the custom resource
+//! SimulatedAccount `aws`. Without one, every fact is unknown and names its call.
+
+use std::collections::BTreeMap;
+
+use http::Request;
+use kube::Client;
+use mullion_api::account::{
+    AccessEntry, EksCluster, FargateProfile, Image, NAME, SimulatedAccountSpec,
+    SimulatedAccountStatus, SubnetFacts,
+};
+use mullion_cloud::{Account, AccountChange, AccountError, Instances, sim::SimulatedAccount};
+use serde_json::Value;
+
+use super::{kinds::kind, snapshot::Unknown};
+use crate::why::source::{PATIENCE, root};
+
+/// How often a change is tried again because somebody else changed the account in between.
+const TRIES: usize = 5;
+
+type Known<T> = Result<T, Unknown>;
+
+/// What is known of the account.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) cluster: Known<EksCluster>,
+    /// Names of the policies of the cluster's role.
+    pub(super) policies: Known<Vec<String>>,
+    /// By the name of the role.
+    pub(super) entries: Known<BTreeMap<String, AccessEntry>>,
+    pub(super) fargate: Known<BTreeMap<String, FargateProfile>>,
+    pub(super) instances: Known<Instances>,
+    /// Roles by instance profile.
+    pub(super) roles: Known<BTreeMap<String, String>>,
+    pub(super) subnets: Known<BTreeMap<String, SubnetFacts>>,
+    pub(super) images: Known<BTreeMap<String, Image>>,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        fn none<T>(call: &str) -> Known<T> {
+            Err(Unknown(format!(
+                "{call} (no AWS account is known; this version asks simulated ones only)"
+            )))
+        }
+        Facts {
+            cluster: none("eks:DescribeCluster"),
+            policies: none("iam:ListAttachedRolePolicies"),
+            entries: none("eks:ListAccessEntries"),
+            fargate: none("eks:DescribeFargateProfile"),
+            instances: none("ec2:DescribeInstances"),
+            roles: none("iam:GetInstanceProfile"),
+            subnets: none("ec2:DescribeSubnets"),
+            images: none("ec2:DescribeImages"),
+        }
+    }
+}
+
+impl From<AccountError> for Unknown {
+    fn from(error: AccountError) -> Self {
+        match error {
+            AccountError::Denied(action) => Unknown(action.to_owned()),
+            error => Unknown(format!("an answer of AWS other than {error}")),
+        }
+    }
+}
+
+/// Asks an account for everything.
+pub(super) async fn ask(account: &dyn Account) -> Facts {
+    let cluster = account.cluster().await.map_err(Unknown::from);
+    let policies = match &cluster {
+        Ok(cluster) => account.attached_policies(&cluster.role).await,
+        Err(unknown) => {
+            let unknown = unknown.clone();
+            return Facts {
+                policies: Err(unknown.clone()),
+                cluster: Err(unknown),
+                ..rest(account).await
+            };
+        }
+    };
+    Facts {
+        cluster,
+        policies: policies.map_err(Unknown::from),
+        ..rest(account).await
+    }
+}
+
+/// Asks for what is not in the cluster's description.
+async fn rest(account: &dyn Account) -> Facts {
+    let instances = account.instances().await.map_err(Unknown::from);
+    let roles = match &instances {
+        Ok(instances) => roles(account, instances).await,
+        Err(unknown) => Err(unknown.clone()),
+    };
+    Facts {
+        entries: account.access_entries().await.map_err(Unknown::from),
+        fargate: account.fargate_profiles().await.map_err(Unknown::from),
+        instances,
+        roles,
+        subnets: account.subnets().await.map_err(Unknown::from),
+        images: account.images().await.map_err(Unknown::from),
+        ..Facts::default()
+    }
+}
+
+async fn roles(account: &dyn Account, instances: &Instances) -> Known<BTreeMap<String, String>> {
+    let windows = instances.windows.values().map(|own| &own.instance_profile);
+    let mut roles = BTreeMap::new();
+    for profile in windows.chain(&instances.linux_profiles) {
+        if !roles.contains_key(profile) {
+            let role = account.role_of(profile).await?;
+            roles.insert(profile.clone(), role);
+        }
+    }
+    Ok(roles)
+}
+
+/// Returns the simulated account that a custom resource describes.
+pub(super) fn simulated(object: &Value) -> Result<SimulatedAccount, serde_json::Error> {
+    let spec: SimulatedAccountSpec = serde_json::from_value(object["spec"].clone())?;
+    let status = match &object["status"] {
+        Value::Null => SimulatedAccountStatus::default(),
+        status => serde_json::from_value(status.clone())?,
+    };
+    Ok(SimulatedAccount::new(spec, status))
+}
+
+/// Makes a change of the simulated account.
+///
+/// # Errors
+/// Why it was refused.
+pub(super) async fn change(client: &Client, change: &AccountChange) -> Result<(), String> {
+    let path = format!("{}/{NAME}", kind("SimulatedAccount").collection(""));
+    for _ in 0..TRIES {
+        let read = Request::get(&path).body(Vec::new());
+        let mut object = answer(client, read).await.map_err(|error| error.1)?;
+        let account = simulated(&object).map_err(|error| error.to_string())?;
+        let changed = account.change(change).await;
+        changed.map_err(|error| error.to_string())?;
+        object["spec"] = serde_json::to_value(account.spec()).map_err(|error| error.to_string())?;
+        let write = Request::put(&path)
+            .header("content-type", "application/json")
+            .body(object.to_string().into_bytes());
+        match answer(client, write).await {
+            Ok(_) => return Ok(()),
+            Err((409, _)) => {}
+            Err((_, why)) => return Err(why),
+        }
+    }
+    Err("somebody else changes the simulated account all the time".to_owned())
+}
+
+/// Returns the answer, or the code and the words of a refusal.
+async fn answer(
+    client: &Client,
+    request: Result<Request<Vec<u8>>, http::Error>,
+) -> Result<Value, (u16, String)> {
+    let request = request.map_err(|error| (0, error.to_string()))?;
+    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(kube::Error::Api(status))) => Err((status.code, status.message)),
+        Ok(Err(error)) => Err((0, root(&error))),
+        Err(_) => Err((0, format!("no answer within {} s", PATIENCE.as_secs()))),
+    }
+}

@@ -1,0 +1,395 @@
+//! Windows pods and their addresses.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use mullion_api::{account::InstanceFacts, labels};
+use mullion_engine::ip::{Cidr, Kind};
+use serde_json::Value;
+
+use super::{
+    super::{
+        found::Found,
+        report::{counted, few, names},
+        snapshot::{DryRun, Snapshot, Unknown, name_of, namespace_of},
+    },
+    is_windows, list, nodes,
+    switches::settings,
+};
+
+/// How long a pod may be without an address, and how old news of EC2 may be.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns the pods that run on Windows or will: by their node, else by what they say themselves. Those that have ended are left out.
+pub(super) fn windows_pods(snapshot: &Snapshot) -> Result<Vec<&Value>, Unknown> {
+    let windows: BTreeSet<_> = nodes(snapshot, true)?.into_iter().map(name_of).collect();
+    let pods = snapshot.all("Pod")?.iter();
+    let is_one = |pod: &&Value| {
+        let ended = matches!(
+            pod["status"]["phase"].as_str(),
+            Some("Succeeded" | "Failed")
+        );
+        let on_windows = match pod["spec"]["nodeName"].as_str() {
+            Some(node) => windows.contains(node),
+            None => says_windows(&pod["spec"]),
+        };
+        !ended && on_windows
+    };
+    Ok(pods.filter(is_one).collect())
+}
+
+fn says_windows(spec: &Value) -> bool {
+    let selector = &spec["nodeSelector"];
+    let terms = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        ["nodeSelectorTerms"];
+    let by_affinity = |term: &Value| {
+        list(&term["matchExpressions"]).any(|own| {
+            own["key"] == labels::OS
+                && own["operator"] == "In"
+                && list(&own["values"]).all(|value| value == labels::OS_WINDOWS)
+        })
+    };
+    selector[labels::OS] == labels::OS_WINDOWS
+        || selector[labels::BETA_OS] == labels::OS_WINDOWS
+        || spec["os"]["name"] == labels::OS_WINDOWS
+        || !selector[labels::WINDOWS_BUILD].is_null()
+        || (list(terms).next().is_some() && list(terms).all(by_affinity))
+}
+
+/// Returns the pods of a node.
+pub(super) fn on_node<'a>(snapshot: &'a Snapshot, node: &str) -> Result<Vec<&'a Value>, Unknown> {
+    let pods = snapshot.all("Pod")?.iter();
+    Ok(pods.filter(|pod| pod["spec"]["nodeName"] == node).collect())
+}
+
+/// Returns the address that the controller gave a pod, with its mask.
+pub(super) fn annotation(pod: &Value) -> Option<&str> {
+    pod["metadata"]["annotations"][labels::PRIVATE_IPV4].as_str()
+}
+
+/// Whether a pod asks for an address.
+fn asks(pod: &Value) -> bool {
+    list(&pod["spec"]["containers"])
+        .any(|own| own["resources"]["requests"][labels::PRIVATE_IPV4].is_string())
+}
+
+fn needs_address(pod: &Value) -> bool {
+    pod["spec"]["hostNetwork"] != true
+}
+
+fn title(pod: &Value) -> String {
+    format!("{}/{}", namespace_of(pod), name_of(pod))
+}
+
+/// Whether a pod has been on its node for so long that it must have an address.
+fn is_settled(pod: &Value, now: Timestamp) -> bool {
+    let since = pod["status"]["startTime"].as_str();
+    let since = since.and_then(|text| text.parse::<Timestamp>().ok());
+    since.is_some_and(|since| {
+        Duration::try_from(now.duration_since(since)).is_ok_and(|age| age > PATIENCE)
+    })
+}
+
+/// DOC03.
+pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    if !settings(snapshot)?.windows_ipam {
+        return Ok(Found::not_needed("Windows IP management is off (DOC01)"));
+    }
+    let pod = match &snapshot.dry_run {
+        DryRun::Admitted(pod) => pod,
+        DryRun::Forbidden => return Err(Unknown("create pods -n default (dry run)".to_owned())),
+        DryRun::Refused(why) => {
+            let mut found = Found::default();
+            found
+                .warn(format!("a Windows pod in the namespace default was refused in a dry run, so that the address webhook cannot be tried: {why}"))
+                .advise("let it pass, or look at a pod of yours: its first container must request vpc.amazonaws.com/PrivateIPv4Address:")
+                .command("kubectl get pod NAME -o jsonpath='{.spec.containers[0].resources}'");
+            return Ok(found);
+        }
+    };
+    if asks(pod) {
+        return Ok(Found::state("a pod in a dry run got its request"));
+    }
+    let mut found = Found::default();
+    let name = "vpc-resource-mutating-webhook";
+    let there = snapshot
+        .all("MutatingWebhookConfiguration")
+        .map(|all| all.iter().any(|own| name_of(own) == name));
+    let why = match there {
+        Ok(true) => format!(
+            "the MutatingWebhookConfiguration {name} is there, but its webhook does not answer or leaves pods out"
+        ),
+        Ok(false) => format!("there is no MutatingWebhookConfiguration {name}"),
+        Err(_) => "the address webhook did not act".to_owned(),
+    };
+    found
+        .fail(format!("a Windows pod gets no request for an address: {why}. New Windows pods stay in ContainerCreating"))
+        .advise("EKS makes the webhook; it comes back with an update of the control plane, or from config/webhook of the controller's repository:")
+        .command(format!("kubectl get mutatingwebhookconfiguration {name} -o yaml"));
+    Ok(found)
+}
+
+/// DOC05.
+pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let pods = windows_pods(snapshot)?;
+    let pods: Vec<_> = pods.into_iter().filter(|pod| needs_address(pod)).collect();
+    if pods.is_empty() {
+        return Ok(Found::not_needed("there is no Windows pod"));
+    }
+    let mut found = Found::state(format!(
+        "{} with a request for an address",
+        counted(pods.len(), "Windows pod", "Windows pods")
+    ));
+    let events = snapshot.all("Event");
+    for pod in &pods {
+        let (namespace, name) = (namespace_of(pod), name_of(pod));
+        if annotation(pod).is_some() {
+            continue;
+        }
+        if !asks(pod) {
+            let selector = &pod["spec"]["nodeSelector"];
+            let seen = selector[labels::OS] == labels::OS_WINDOWS
+                || selector[labels::BETA_OS] == labels::OS_WINDOWS;
+            let why = match seen {
+                true => {
+                    "it was created while Windows IP management was off or the webhook was down"
+                }
+                false => {
+                    "it does not choose Windows by its nodeSelector, the only thing that EKS's webhook reads"
+                }
+            };
+            let problem = found.fail(format!(
+                "pod {namespace}/{name} requests no address and gets none: {why}"
+            ));
+            if !seen {
+                problem.advise("add nodeSelector kubernetes.io/os: windows to its template");
+            }
+            problem
+                .advise("create it anew:")
+                .command(format!("kubectl -n {namespace} delete pod {name}"));
+            continue;
+        }
+        if pod["spec"]["nodeName"].is_string() && is_settled(pod, snapshot.now) {
+            let own = events.as_ref().ok().and_then(|events| {
+                let mut events = events.iter().rev();
+                events.find(|own| own["involvedObject"]["uid"] == pod["metadata"]["uid"])
+            });
+            let said = own.and_then(|own| own["message"].as_str());
+            let said = said.map(|said| format!("; the controller says: {said}"));
+            found
+                .fail(format!(
+                    "pod {namespace}/{name} waits for its address for more than a minute{}",
+                    said.unwrap_or_default()
+                ))
+                .advise("see what its subnet and its node have left (DOC04, DOC14, DOC23):")
+                .command(format!("kubectl -n {namespace} describe pod {name}"));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns whether an interface has an address, alone or in a block.
+fn has(instance: &InstanceFacts, address: Ipv4Addr) -> bool {
+    let alone = instance
+        .addresses
+        .iter()
+        .any(|own| *own == address.to_string());
+    alone
+        || instance.prefixes.iter().any(|own| {
+            let block: Option<Ipv4Addr> = own.strip_suffix("/28").and_then(|own| own.parse().ok());
+            block.is_some_and(|block| block.to_bits() >> 4 == address.to_bits() >> 4)
+        })
+}
+
+/// DOC06.
+pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let pods = windows_pods(snapshot)?;
+    let addressed: Vec<_> = pods
+        .iter()
+        .filter_map(|pod| Some((*pod, annotation(pod)?)))
+        .collect();
+    let mut found = Found::state(format!(
+        "{} of Windows pods, each once",
+        counted(addressed.len(), "address", "addresses")
+    ));
+    let mut owners: BTreeMap<Ipv4Addr, Vec<&Value>> = BTreeMap::new();
+    for (pod, text) in &addressed {
+        let (namespace, name) = (namespace_of(pod), name_of(pod));
+        let Ok(cidr) = text.parse::<Cidr>() else {
+            found
+                .fail(format!(
+                    "pod {} has the address `{text}`, which is none",
+                    title(pod)
+                ))
+                .command(format!("kubectl -n {namespace} delete pod {name}"));
+            continue;
+        };
+        owners.entry(cidr.ip).or_default().push(pod);
+        let ip = pod["status"]["podIP"].as_str().unwrap_or_default();
+        if !ip.is_empty() && ip != cidr.ip.to_string() {
+            found
+                .fail(format!(
+                    "pod {} was given {} and runs with {ip}",
+                    title(pod),
+                    cidr.ip
+                ))
+                .command(format!("kubectl -n {namespace} delete pod {name}"));
+        }
+    }
+    for (address, pods) in owners.iter().filter(|(_, pods)| pods.len() > 1) {
+        let commands = pods.iter().skip(1);
+        let commands: Vec<_> = commands
+            .map(|pod| {
+                format!(
+                    "kubectl -n {} delete pod {}",
+                    namespace_of(pod),
+                    name_of(pod)
+                )
+            })
+            .collect();
+        let problem = found.fail(format!(
+            "{address} is the address of {}: their traffic goes to one of them",
+            few(pods.iter().map(|pod| title(pod)))
+        ));
+        problem.advise("create all but one anew:");
+        for command in commands {
+            problem.command(command);
+        }
+    }
+    interfaces(snapshot, &owners, &mut found)?;
+    Ok(found)
+}
+
+/// Compares the addresses with those of the interfaces.
+fn interfaces(
+    snapshot: &Snapshot,
+    owners: &BTreeMap<Ipv4Addr, Vec<&Value>>,
+    found: &mut Found,
+) -> Result<(), Unknown> {
+    let instances = match &snapshot.account.instances {
+        Ok(instances) => &instances.windows,
+        Err(unknown) => {
+            found.missing.push(unknown.0.clone());
+            return Ok(());
+        }
+    };
+    for node in nodes(snapshot, true)? {
+        let id = node["spec"]["providerID"].as_str();
+        let id = id.and_then(mullion_cloud::instance_id);
+        let Some(instance) = id.and_then(|id| instances.get(&*id.0)) else {
+            continue;
+        };
+        let of_node = owners.iter().filter_map(|(address, pods)| {
+            let pod = pods
+                .iter()
+                .find(|pod| pod["spec"]["nodeName"] == name_of(node))?;
+            Some((*address, *pod))
+        });
+        let of_node: Vec<_> = of_node.collect();
+        for (address, pod) in &of_node {
+            if !has(instance, *address) && is_settled(pod, snapshot.now) {
+                found
+                    .fail(format!("pod {} has {address}, which EC2 does not know on the interface of node {}: nothing reaches the pod", title(pod), name_of(node)))
+                    .command(format!("kubectl -n {} delete pod {}", namespace_of(pod), name_of(pod)));
+            }
+        }
+        leaked(snapshot, node, instance, found)?;
+    }
+    Ok(())
+}
+
+/// Addresses on an interface that the controller does not account for.
+fn leaked(
+    snapshot: &Snapshot,
+    node: &Value,
+    instance: &InstanceFacts,
+    found: &mut Found,
+) -> Result<(), Unknown> {
+    let record = snapshot.find("CNINode", "", name_of(node))?;
+    let ipv4 = record
+        .map(|own| &own["status"]["ipv4"])
+        .filter(|own| own.is_object());
+    let Some(ipv4) = ipv4 else { return Ok(()) };
+    let count = |field: &str| ipv4[field].as_u64().unwrap_or(0) as usize;
+    let known: usize = ["used", "warm", "cooling", "creating", "deleting"]
+        .into_iter()
+        .map(count)
+        .sum();
+    let total = instance.addresses.len() + 16 * instance.prefixes.len();
+    if total > known && count("creating") + count("deleting") == 0 {
+        found
+            .warn(format!("the interface of node {} has {} that the controller does not account for", name_of(node), counted(total - known, "address", "addresses")))
+            .advise("a restart of the controller takes them up again; if they stay, give them back:")
+            .command("aws ec2 unassign-private-ip-addresses --network-interface-id ENI --private-ip-addresses ADDRESS");
+    }
+    Ok(())
+}
+
+/// DOC23.
+pub(in super::super) fn what_the_controller_knows(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let settings = settings(snapshot)?;
+    if !settings.windows_ipam {
+        return Ok(Found::not_needed("Windows IP management is off (DOC01)"));
+    }
+    let kind = settings.kind(true);
+    let targets = settings.targets(kind);
+    let mode = match kind {
+        Kind::Prefix => "prefixes",
+        Kind::Address => "single addresses",
+    };
+    let mut parts = vec![format!(
+        "{mode}, at least {} warm and {} in all on each node",
+        targets.warm_ip, targets.min_ip
+    )];
+    let mut found = Found::default();
+    for node in snapshot.all("Node")?.iter().filter(|node| is_windows(node)) {
+        let name = name_of(node);
+        let record = snapshot.find("CNINode", "", name)?;
+        let ipv4 = record
+            .map(|own| &own["status"]["ipv4"])
+            .filter(|own| own.is_object());
+        let Some(ipv4) = ipv4 else {
+            let own = on_node(snapshot, name)?;
+            let used = own.iter().filter(|pod| annotation(pod).is_some()).count();
+            parts.push(format!("{name}: {used} used"));
+            continue;
+        };
+        let count = |field: &str| ipv4[field].as_u64().unwrap_or(0);
+        parts.push(format!(
+            "{name}: {} of {} used, {} warm, {} cooling, {} waiting",
+            count("used"),
+            count("capacity"),
+            count("warm"),
+            count("cooling"),
+            count("waiting")
+        ));
+        if count("waiting") > 0 && count("creating") == 0 && count("warm") == 0 {
+            let waiting = count("waiting") as usize;
+            let text = match count("cooling") {
+                0 => "no address is on its way",
+                _ => "addresses cool for 30 seconds after they were released",
+            };
+            let events = windows_pods(snapshot)?;
+            let pods = events.into_iter().filter(|pod| {
+                pod["spec"]["nodeName"] == name && annotation(pod).is_none() && asks(pod)
+            });
+            found
+                .warn(format!(
+                    "{} on node {name} ({}): {text}",
+                    counted(
+                        waiting,
+                        "pod waits for an address",
+                        "pods wait for an address"
+                    ),
+                    names(pods)
+                ))
+                .command(format!("kubectl describe cninode {name}"));
+        }
+    }
+    found.state = parts.join("; ");
+    Ok(found)
+}

@@ -1,0 +1,312 @@
+//! What workloads ask of Windows nodes: Services, manifests, identities, volumes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mullion_engine::windows::Build;
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        change::Change,
+        found::Found,
+        kinds::KUBE_SYSTEM,
+        report::{counted, few},
+        snapshot::{Snapshot, Unknown, name_of, namespace_of},
+    },
+    is_simulated, list, nodes,
+    pods::windows_pods,
+    selects,
+};
+use crate::check::LiveFinding;
+
+/// Backends of a load balancer on Windows, and how many there were before build 17763.2746.
+const BACKENDS: usize = 1024;
+const OLD_BACKENDS: usize = 64;
+const FIRST_REVISION: u32 = 2746;
+/// Services from which on kube-proxy runs out of ports without direct server return.
+const SERVICES: usize = 100;
+/// Rules of `check` that rows of their own are about.
+const OTHERS: [&str; 6] = ["MUL054", "MUL055", "MUL063", "MUL071", "MUL076", "MUL052"];
+
+/// DOC19.
+pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let nodes = nodes(snapshot, true)?;
+    if nodes.is_empty() {
+        return Ok(Found::not_needed("there is no Windows node"));
+    }
+    let services = snapshot.all("Service")?;
+    let mut found = Found::state(counted(services.len(), "Service", "Services"));
+    let most = match nodes.iter().any(|node| is_old(node)) {
+        true => OLD_BACKENDS,
+        false => BACKENDS,
+    };
+    let windows: BTreeSet<_> = nodes.iter().map(|node| name_of(node)).collect();
+    let mut backends: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for slice in snapshot.all("EndpointSlice")? {
+        let service = slice["metadata"]["labels"]["kubernetes.io/service-name"].as_str();
+        let on_windows = list(&slice["endpoints"]).filter(|own| {
+            own["nodeName"]
+                .as_str()
+                .is_some_and(|node| windows.contains(node))
+        });
+        let key = (namespace_of(slice), service.unwrap_or_default());
+        *backends.entry(key).or_default() += on_windows.count();
+    }
+    let balanced = services
+        .iter()
+        .filter(|own| own["spec"]["type"] == "LoadBalancer");
+    for service in balanced {
+        let (namespace, name) = (namespace_of(service), name_of(service));
+        let count = backends.get(&(namespace, name)).copied().unwrap_or(0);
+        if count > most {
+            found
+                .fail(format!("the load balancer of {namespace}/{name} has {count} Windows pods behind it, and serves {most} at most"))
+                .advise("split the workload over several Services, or bring nodes of build 17763 to revision 2746:")
+                .command(format!("kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={name}"));
+        }
+    }
+    if services.len() > SERVICES {
+        found
+            .warn(format!("{} Services: without direct server return kube-proxy of Windows Server 2019 takes ports of the host for each and runs out of them (hcnCreateLoadBalancer failed)", services.len()))
+            .advise("start kube-proxy there with direct server return, in the user data of the nodes:")
+            .command("-KubeProxyExtraArgs '--feature-gates WinDSR=true --enable-dsr'");
+    }
+    Ok(found)
+}
+
+/// Whether a node is of Windows Server 2019 before KB5011551.
+fn is_old(node: &Value) -> bool {
+    let version = node["status"]["nodeInfo"]["kernelVersion"].as_str();
+    let version = version.unwrap_or_default();
+    let is_2019 = version.parse() == Ok(Build::SERVER_2019);
+    let revision = version
+        .rsplit('.')
+        .next()
+        .and_then(|own| own.parse::<u32>().ok());
+    is_2019 && version.split('.').count() == 4 && revision.is_some_and(|own| own < FIRST_REVISION)
+}
+
+/// DOC20.
+pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let findings = snapshot.findings.as_ref().map_err(Clone::clone)?;
+    let mut found = Found::state("no finding");
+    let mut by_rule: BTreeMap<&str, Vec<&LiveFinding>> = BTreeMap::new();
+    for finding in findings
+        .iter()
+        .filter(|own| !OTHERS.contains(&own.id.as_str()))
+    {
+        by_rule.entry(&finding.id).or_default().push(finding);
+    }
+    for (id, findings) in by_rule {
+        let [first, ..] = findings.as_slice() else {
+            continue;
+        };
+        let mut objects: Vec<_> = findings.iter().map(|own| own.object.clone()).collect();
+        objects.dedup();
+        let text = format!("{id} {}: {}", few(objects), first.text);
+        let problem = match findings.iter().any(|own| own.is_error) {
+            true => found.fail(text),
+            false => found.warn(text),
+        };
+        problem
+            .advise("mend the manifests that they are made of:")
+            .command("mullion check --fix PATH");
+    }
+    if let Some(last) = found.problems.last_mut() {
+        last.command("mullion check --live   # every object");
+    }
+    Ok(found)
+}
+
+/// DOC21.
+pub(in super::super) fn gmsa(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let specs = snapshot.all("GMSACredentialSpec")?;
+    let webhooks = gmsa_webhooks(snapshot)?;
+    if specs.is_empty() && webhooks.is_empty() {
+        return Ok(Found::not_needed("there is no GMSACredentialSpec"));
+    }
+    let mut found = Found::state(counted(
+        specs.len(),
+        "GMSACredentialSpec",
+        "GMSACredentialSpecs",
+    ));
+    if webhooks.is_empty() && !is_simulated(snapshot) {
+        found
+            .fail(format!("{} there, and no webhook of windows-gmsa: pods that name one run without the account", counted(specs.len(), "GMSACredentialSpec is", "GMSACredentialSpecs are")))
+            .command("helm install windows-gmsa windows-gmsa/windows-gmsa -n windows-gmsa --create-namespace");
+    }
+    lock_out(snapshot, &webhooks, &mut found)?;
+    for spec in specs {
+        let name = name_of(spec);
+        if !may_be_used(snapshot, name)? {
+            found
+                .warn(format!("no role that is bound to anybody lets a service account use the GMSACredentialSpec {name}: pods that name it are refused"))
+                .command(format!("kubectl create clusterrole {name}-user --verb=use --resource=gmsacredentialspecs.windows.k8s.io --resource-name={name}"))
+                .command(format!("kubectl -n NAMESPACE create rolebinding {name}-user --clusterrole={name}-user --serviceaccount=NAMESPACE:default"));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the webhooks of windows-gmsa.
+fn gmsa_webhooks(snapshot: &Snapshot) -> Result<Vec<&Value>, Unknown> {
+    let mut webhooks = Vec::new();
+    for kind in [
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+    ] {
+        for configuration in snapshot.all(kind)? {
+            let own = list(&configuration["webhooks"]);
+            webhooks.extend(own.filter(|own| {
+                own["name"]
+                    .as_str()
+                    .is_some_and(|name| name.contains("windows-gmsa"))
+            }));
+        }
+    }
+    Ok(webhooks)
+}
+
+/// A webhook that must answer before a pod of kube-system may start can lock the cluster: its own pods wait for the network that waits for it.
+fn lock_out(snapshot: &Snapshot, webhooks: &[&Value], found: &mut Found) -> Result<(), Unknown> {
+    let Some(namespace) = snapshot.find("Namespace", "", KUBE_SYSTEM)? else {
+        return Ok(());
+    };
+    let labels = &namespace["metadata"]["labels"];
+    let locks = |own: &&&Value| {
+        let policy = own["failurePolicy"].as_str().unwrap_or("Fail");
+        policy == "Fail" && selects(&own["namespaceSelector"], labels)
+    };
+    let locking: Vec<_> = webhooks.iter().filter(locks).collect();
+    if locking.is_empty() {
+        return Ok(());
+    }
+    let mut with = labels.clone();
+    with["windows.k8s.io/disabled"] = "true".into();
+    let problem = found.fail("the webhook of windows-gmsa must answer for pods of kube-system too: after all nodes were gone, aws-node waits for it and it for aws-node");
+    match locking
+        .iter()
+        .any(|own| selects(&own["namespaceSelector"], &with))
+    {
+        true => problem
+            .advise("give its webhooks a namespaceSelector that leaves kube-system out")
+            .command("kubectl edit validatingwebhookconfigurations,mutatingwebhookconfigurations"),
+        false => {
+            let patch = json!({"metadata": {"labels": {"windows.k8s.io/disabled": "true"}}});
+            problem.mend(Change::merge(namespace, patch))
+        }
+    };
+    Ok(())
+}
+
+/// Whether a role that lets its subjects use a GMSACredentialSpec is bound to somebody.
+fn may_be_used(snapshot: &Snapshot, spec: &str) -> Result<bool, Unknown> {
+    let mut bound = BTreeSet::new();
+    for (kind, binding) in [("ClusterRoleBinding", ""), ("RoleBinding", "namespaced")] {
+        for own in snapshot.all(kind)? {
+            let role = &own["roleRef"];
+            let home = match role["kind"] == "Role" && !binding.is_empty() {
+                true => namespace_of(own),
+                false => "",
+            };
+            if list(&own["subjects"]).next().is_some() {
+                bound.insert((home, role["name"].as_str().unwrap_or_default()));
+            }
+        }
+    }
+    let allows = |role: &&Value| {
+        list(&role["rules"]).any(|rule| {
+            let has = |field: &str, wanted: &str| {
+                list(&rule[field]).any(|own| own == wanted || own == "*")
+            };
+            let named = list(&rule["resourceNames"]).next().is_none()
+                || list(&rule["resourceNames"]).any(|own| own == spec);
+            // The rights of administrators are not meant for service accounts.
+            let is_meant = list(&rule["verbs"]).any(|own| own == "use");
+            is_meant
+                && named
+                && has("apiGroups", "windows.k8s.io")
+                && has("resources", "gmsacredentialspecs")
+        })
+    };
+    for kind in ["ClusterRole", "Role"] {
+        let mut roles = snapshot.all(kind)?.iter().filter(allows);
+        if roles.any(|role| bound.contains(&(namespace_of(role), name_of(role)))) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// DOC22.
+pub(in super::super) fn volumes(snapshot: &Snapshot) -> Result<Found, Unknown> {
+    let mut found = Found::default();
+    let mut count = 0;
+    for pod in windows_pods(snapshot)? {
+        for driver in drivers(snapshot, pod)? {
+            count += 1;
+            let title = format!("{}/{}", namespace_of(pod), name_of(pod));
+            if driver == "efs.csi.aws.com" {
+                found
+                    .fail(format!(
+                        "the Windows pod {title} has an EFS volume, which Windows cannot mount"
+                    ))
+                    .advise("use FSx for Windows File Server over SMB, or EBS for one node");
+                continue;
+            }
+            let Some(node) = pod["spec"]["nodeName"].as_str() else {
+                continue;
+            };
+            let drivers = snapshot
+                .find("CSINode", "", node)?
+                .map(|own| &own["spec"]["drivers"]);
+            let mut drivers = drivers.into_iter().flat_map(list);
+            if !drivers.any(|own| own["name"] == driver.as_str()) {
+                found
+                    .fail(format!("the Windows pod {title} has a volume of {driver}, and the driver does not run on its node {node}"))
+                    .advise("let the driver's Windows DaemonSet run (HostProcess, or csi-proxy on the node), for EBS:")
+                    .command("helm upgrade aws-ebs-csi-driver aws-ebs-csi-driver/aws-ebs-csi-driver -n kube-system --reuse-values --set node.enableWindows=true");
+            }
+        }
+    }
+    if count == 0 {
+        return Ok(Found::not_needed(
+            "no Windows pod has a volume of a CSI driver",
+        ));
+    }
+    found.state = format!("{} of Windows pods", counted(count, "volume", "volumes"));
+    Ok(found)
+}
+
+/// Returns the CSI drivers of a pod's volumes.
+fn drivers(snapshot: &Snapshot, pod: &Value) -> Result<Vec<String>, Unknown> {
+    let mut drivers = Vec::new();
+    for volume in list(&pod["spec"]["volumes"]) {
+        if let Some(driver) = volume["csi"]["driver"].as_str() {
+            drivers.push(driver.to_owned());
+        }
+        let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() else {
+            continue;
+        };
+        let claim = snapshot.find("PersistentVolumeClaim", namespace_of(pod), claim)?;
+        let volume = claim.and_then(|own| own["spec"]["volumeName"].as_str());
+        let Some(volume) = volume else { continue };
+        let volume = snapshot.find("PersistentVolume", "", volume)?;
+        let driver = volume.and_then(|own| own["spec"]["csi"]["driver"].as_str());
+        drivers.extend(driver.map(str::to_owned));
+    }
+    Ok(drivers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nodes_of_2019_before_the_update_serve_64_backends() {
+        let node = |version: &str| json!({"status": {"nodeInfo": {"kernelVersion": version}}});
+        assert!(is_old(&node("10.0.17763.2700")));
+        assert!(!is_old(&node("10.0.17763.2746")));
+        assert!(!is_old(&node("10.0.20348.1607")));
+    }
+}

@@ -1,0 +1,262 @@
+//! The AWS account of an embedded cluster: the custom resource that `mullion doctor` reads and a user changes, and what EKS and eksctl put
+//! into a new cluster for its nodes' roles.
+//!
+//! The spec is made once, as eksctl would set an account up, and is the user's from then on; only instance profiles of new node classes are
+//! added to it. The status says what the simulated EC2 has, and is written when that changes.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use mullion_api::{
+    account::{
+        AccessEntry, CONTROLLER_POLICY, EC2_LINUX, EC2_WINDOWS, EksCluster, Image, InstanceProfile,
+        NAME, Role, SimulatedAccount, SimulatedAccountSpec, role_arn,
+    },
+    ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
+    karpenter::EC2NodeClass,
+    labels,
+};
+use mullion_cloud::{Instance, catalogue::Arch, image::NodeImage, sim::SimulatedEc2};
+use mullion_controllers::Context;
+use serde_json::{Value, json};
+
+use super::plan::Plan;
+
+/// The groups of a Windows node's role in the ConfigMap aws-auth.
+const WINDOWS_GROUPS: [&str; 3] = [
+    "system:bootstrappers",
+    "system:nodes",
+    "eks:kube-proxy-windows",
+];
+/// The user that a node is.
+const NODE_USER: &str = "system:node:{{EC2PrivateDNSName}}";
+/// The role of the nodes that the default NodePools buy (`default-pools.yaml`).
+const DEFAULT_ROLE: &str = "KarpenterNodeRole-mullion";
+const DEFAULT_CLASSES: [&str; 4] = ["linux", "windows-2019", "windows-2022", "windows-2025"];
+/// How long changes are gathered before the status is written, and how much longer for each instance.
+const REST: Duration = Duration::from_millis(500);
+const REST_FOR_EACH: Duration = Duration::from_millis(5);
+
+/// Returns what a new cluster has of the account and for its nodes' roles.
+pub(super) fn manifests(plan: &Plan) -> Vec<Value> {
+    let mut manifests = vec![
+        json!({
+            "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedAccount",
+            "metadata": {"name": NAME},
+            "spec": spec(plan),
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {
+                "name": "eks:kube-proxy-windows",
+                "labels": {"k8s-app": "kube-proxy", "eks.amazonaws.com/component": "kube-proxy"},
+            },
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:node-proxier"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "eks:kube-proxy-windows"}],
+        }),
+    ];
+    let roles = map_roles(plan);
+    if !roles.is_empty() {
+        manifests.push(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "aws-auth", "namespace": "kube-system"},
+            "data": {"mapRoles": roles},
+        }));
+    }
+    manifests
+}
+
+/// Returns the roles of aws-auth as YAML: those of the config, and that of the default NodePools.
+fn map_roles(plan: &Plan) -> String {
+    let mut text = String::new();
+    let mut add = |arn: &str, username: &str, groups: &[String]| {
+        text += "- groups:\n";
+        for group in groups {
+            text += &format!("  - {group}\n");
+        }
+        text += &format!("  rolearn: {arn}\n  username: {username}\n");
+    };
+    for mapping in &plan.spec.identity_mappings {
+        add(&mapping.arn, &mapping.username, &mapping.groups);
+    }
+    if plan.default_pools {
+        let groups = WINDOWS_GROUPS.map(str::to_owned);
+        add(&role_arn(DEFAULT_ROLE), NODE_USER, &groups);
+    }
+    text
+}
+
+fn spec(plan: &Plan) -> SimulatedAccountSpec {
+    let (name, version) = (&plan.spec.name, plan.spec.version);
+    let cluster_role = format!("eksctl-{name}-cluster-ServiceRole");
+    let mut spec = SimulatedAccountSpec {
+        cluster: EksCluster {
+            name: name.clone(),
+            version: version.to_string(),
+            platform_version: "eks.4".to_owned(),
+            role: cluster_role.clone(),
+            ip_family: "ipv4".to_owned(),
+            authentication_mode: "API_AND_CONFIG_MAP".to_owned(),
+            auto_mode: false,
+        },
+        ..SimulatedAccountSpec::default()
+    };
+    let policies = ["AmazonEKSClusterPolicy", CONTROLLER_POLICY].map(str::to_owned);
+    spec.roles.insert(
+        cluster_role,
+        Role {
+            policies: policies.into(),
+        },
+    );
+    for group in &plan.spec.node_groups {
+        let role = format!("eksctl-{name}-nodegroup-{}-NodeInstanceRole", group.name);
+        let kind = match group.ami_family.os() {
+            Os::Windows => EC2_WINDOWS,
+            Os::Linux => EC2_LINUX,
+        };
+        let entry = AccessEntry {
+            kind: kind.to_owned(),
+        };
+        spec.access_entries.insert(role.clone(), entry);
+        spec.instance_profiles
+            .insert(group_profile(name, &group.name), InstanceProfile { role });
+    }
+    let classes = DEFAULT_CLASSES.iter().filter(|_| plan.default_pools);
+    for class in classes {
+        let role = DEFAULT_ROLE.to_owned();
+        spec.instance_profiles
+            .insert(class_profile(name, class), InstanceProfile { role });
+    }
+    spec.images = images(plan);
+    spec
+}
+
+/// Returns the Windows AMIs of the cluster's version.
+fn images(plan: &Plan) -> BTreeMap<String, Image> {
+    let releases = [
+        WindowsRelease::V2019,
+        WindowsRelease::V2022,
+        WindowsRelease::V2025,
+    ];
+    let families = releases.into_iter().flat_map(|release| {
+        [WindowsEdition::Core, WindowsEdition::Full]
+            .map(|edition| AmiFamily::Windows(release, edition))
+    });
+    families
+        .map(|family| {
+            let image = NodeImage::new(family, plan.spec.version, Arch::Amd64);
+            // Names end in the day of their release: 2025.03.14.
+            let (line, released) = image.name.rsplit_once('-').unwrap_or((&image.name, ""));
+            let facts = Image {
+                line: line.to_owned(),
+                released: released.replace('.', "-"),
+                withdrawn: false,
+            };
+            (image.id, facts)
+        })
+        .collect()
+}
+
+fn group_profile(cluster: &str, group: &str) -> String {
+    format!("eksctl-{cluster}-nodegroup-{group}")
+}
+
+fn class_profile(cluster: &str, class: &str) -> String {
+    format!("{cluster}_{class}")
+}
+
+/// Returns the instance profile of an instance, by the tags that eksctl and Karpenter give it.
+fn profile(cluster: &str, instance: &Instance) -> String {
+    let tag = |key: &str| instance.tags.get(key);
+    match (tag(labels::EKSCTL_NODEGROUP), tag(labels::EC2NODECLASS)) {
+        (Some(group), _) => group_profile(cluster, group),
+        (_, Some(class)) => class_profile(cluster, class),
+        _ => String::new(),
+    }
+}
+
+/// Writes what the simulated EC2 has into the account, now and after every change.
+pub(super) fn follow(context: &Context, ec2: &SimulatedEc2, cluster: &str) {
+    let follower = Follower {
+        client: context.client.clone(),
+        ec2: ec2.clone(),
+        cluster: cluster.to_owned(),
+    };
+    let shutdown = context.shutdown.clone();
+    context.tasks.spawn(async move {
+        shutdown.run_until_cancelled(follower.run()).await;
+    });
+}
+
+struct Follower {
+    client: Client,
+    ec2: SimulatedEc2,
+    cluster: String,
+}
+
+impl Follower {
+    async fn run(self) {
+        let mut instances = self.ec2.changed();
+        let mut addresses = self.ec2.addresses_changed();
+        loop {
+            // What changes while it is written is written next.
+            instances.mark_unchanged();
+            addresses.mark_unchanged();
+            let count = self.write().await.unwrap_or_else(|error| {
+                // A cluster that an earlier version made has no such object, and a user may have deleted it.
+                tracing::debug!("the simulated account is not written: {error}");
+                0
+            });
+            tokio::time::sleep(REST + REST_FOR_EACH * count).await;
+            let changed = tokio::select! {
+                changed = instances.changed() => changed,
+                changed = addresses.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Writes the status if it is another one; returns how many instances it has.
+    async fn write(&self) -> Result<u32, kube::Error> {
+        let api: Api<SimulatedAccount> = Api::all(self.client.clone());
+        let status = self.ec2.facts(|instance| profile(&self.cluster, instance));
+        let count = u32::try_from(status.instances.len()).unwrap_or(u32::MAX);
+        let mut account = api.get(NAME).await?;
+        if account.status.as_ref() != Some(&status) {
+            account.status = Some(status.clone());
+            account.metadata.managed_fields = None;
+            account = api
+                .replace_status(NAME, &PostParams::default(), &account)
+                .await?;
+        }
+        let windows = status.instances.values();
+        let windows = windows.map(|own| own.instance_profile.as_str());
+        let used = windows.chain(status.linux_profiles.iter().map(String::as_str));
+        for profile in used {
+            if !account.spec.instance_profiles.contains_key(profile) && !profile.is_empty() {
+                let role = self.role(profile).await?;
+                let patch = json!({"spec": {"instanceProfiles": {profile: {"role": role}}}});
+                account = api
+                    .patch(NAME, &PatchParams::default(), &Patch::Merge(patch))
+                    .await?;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Returns the role that Karpenter gives the instance profile of a node class.
+    async fn role(&self, profile: &str) -> Result<String, kube::Error> {
+        let prefix = class_profile(&self.cluster, "");
+        let class = profile.strip_prefix(&prefix).unwrap_or_default();
+        let api: Api<EC2NodeClass> = Api::all(self.client.clone());
+        let class = api.get_opt(class).await?;
+        let spec = class.map(|class| class.spec);
+        let role = spec.and_then(|spec| spec.role.or(spec.instance_profile));
+        Ok(role.unwrap_or_else(|| profile.to_owned()))
+    }
+}
