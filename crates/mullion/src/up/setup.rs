@@ -9,16 +9,19 @@ use kube::{
     Api, Client,
     api::{DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
-    discovery::{self, Scope},
+    discovery::{self, ApiCapabilities, ApiResource, Scope},
 };
 use mullion_api::crds;
 use rustc_hash::FxHasher;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 
 /// How long a definition may take to be served.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether a kind is served.
+const SERVED_CHECK: Duration = Duration::from_millis(5);
 
 /// Whose existence decides what is set up.
 pub(super) struct Wanted {
@@ -129,7 +132,7 @@ async fn create(client: &Client, manifest: serde_json::Value) -> Result<(), Fail
     );
     let kind = GroupVersionKind::try_from(&types)
         .map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
-    let (resource, capabilities) = discovery::pinned_kind(client, &kind)
+    let (resource, capabilities) = served(client, &kind)
         .await
         .map_err(|error| failed(&what, &error))?;
     let api: Api<DynamicObject> = match (capabilities.scope, object.metadata.namespace.as_deref()) {
@@ -140,6 +143,22 @@ async fn create(client: &Client, manifest: serde_json::Value) -> Result<(), Fail
     };
     unless_there(api.create(&PostParams::default(), &object).await)
         .map_err(|error| failed(&what, &error))
+}
+
+/// Returns how a kind is served. A definition says that it is established a moment before its kind is served, as kube-apiserver's may.
+async fn served(
+    client: &Client,
+    kind: &GroupVersionKind,
+) -> Result<(ApiResource, ApiCapabilities), kube::Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match discovery::pinned_kind(client, kind).await {
+            Err(kube::Error::Api(status)) if status.code == 404 && Instant::now() < deadline => {
+                tokio::time::sleep(SERVED_CHECK).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// An earlier start may have come this far before its process died.
@@ -200,5 +219,30 @@ mod tests {
         }
         let name = deleted.metadata.name.expect("it has a name");
         assert!(api.get_opt(&name).await.expect("an answer").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_is_served_a_moment_later_is_waited_for() {
+        let server = ApiServer::new(Config::default());
+        let user = User {
+            name: "system:mullion".into(),
+            groups: vec!["system:masters".into()],
+            ..User::default()
+        };
+        let client = Client::new(server.router_as(user), "default");
+        let account = json!({
+            "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedAccount",
+            "metadata": {"name": "aws"},
+        });
+        let definitions = crds::crds().into_iter();
+        let mut own = definitions.filter(|own| own.spec.names.kind == "SimulatedAccount");
+        let definition = own.next().expect("it is there");
+        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let params = PostParams::default();
+        // Nobody waits for the definition to be established.
+        let (created, made) =
+            tokio::join!(create(&client, account), api.create(&params, &definition));
+        made.expect("it can be created");
+        created.expect("the kind is served in the end");
     }
 }
