@@ -4,6 +4,9 @@ use super::event::Failure;
 
 /// The longest wait.
 const MAX_MS: u64 = 120_000;
+/// The longest wait after EC2 refused the rate. All interfaces of the account share the rate, and the caller bounds how often they call
+/// together, so one that was refused more often than others must not wait much longer than they do.
+const MAX_THROTTLED_MS: u64 = 4_800;
 
 /// The wait after a failure: it doubles from one failure to the next, and a success ends it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,18 +17,40 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits after a failure: 2 s at first if the subnet is full, else 600 ms, and at most 2 min.
+    /// Waits after a failure: 2 s at first if the subnet is full, else 600 ms; at most 4.8 s if EC2 refused the rate, else 2 min.
     pub(super) fn fail(&mut self, failure: Failure, now: u64) {
-        let first_ms = match failure {
-            Failure::NoAddress | Failure::NoPrefix => 2_000,
-            Failure::Throttled | Failure::Other | Failure::NoAnswer => 600,
+        let (first_ms, max_ms) = match failure {
+            Failure::NoAddress | Failure::NoPrefix => (2_000, MAX_MS),
+            Failure::Throttled => (600, MAX_THROTTLED_MS),
+            Failure::Other | Failure::NoAnswer => (600, MAX_MS),
         };
-        self.wait_ms = (self.wait_ms * 2).clamp(first_ms, MAX_MS);
+        self.wait_ms = (self.wait_ms * 2).clamp(first_ms, max_ms);
         self.until = now + self.wait_ms;
     }
 
     /// Ends the wait, and forgets how long it was.
     pub(super) fn end(&mut self) {
         *self = Backoff::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_to_two_minutes_and_to_less_than_five_seconds_after_throttling() {
+        let waits = |failure| {
+            let mut backoff = Backoff::default();
+            let mut next = || {
+                backoff.fail(failure, 0);
+                backoff.until
+            };
+            [0; 9].map(|_| next())
+        };
+        let refused = [600, 1_200, 2_400, 4_800, 4_800, 4_800, 4_800, 4_800, 4_800];
+        assert_eq!(waits(Failure::Throttled), refused);
+        let full = [2, 4, 8, 16, 32, 64, 120, 120, 120].map(|seconds| seconds * 1000);
+        assert_eq!(waits(Failure::NoAddress), full);
     }
 }
