@@ -257,6 +257,28 @@ impl Follower {
         let class = api.get_opt(class).await?;
         let spec = class.map(|class| class.spec);
         let role = spec.and_then(|spec| spec.role.or(spec.instance_profile));
-        Ok(role.unwrap_or_else(|| profile.to_owned()))
+        Ok(role_of(&role.unwrap_or_else(|| profile.to_owned())))
+    }
+}
+
+/// Returns the role of a profile that a user has made, as the guides of Karpenter name the two; of another name it is the name itself.
+fn role_of(profile: &str) -> String {
+    match profile.strip_prefix("KarpenterNodeInstanceProfile-") {
+        Some(cluster) => format!("KarpenterNodeRole-{cluster}"),
+        None => profile.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_of_the_guides_has_the_role_of_the_guides() {
+        assert_eq!(
+            role_of("KarpenterNodeInstanceProfile-demo"),
+            "KarpenterNodeRole-demo"
+        );
+        assert_eq!(role_of("mine"), "mine");
     }
 }
