@@ -149,6 +149,11 @@ impl Amounts {
             .find(|name| self.amount(*name) > bound.amount(*name))
     }
 
+    /// Whether there is less than nothing of a resource.
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.iter().any(|(_, amount)| amount < 0)
+    }
+
     /// Non-zero amounts by name, native ones first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Symbol, i64)> + '_ {
         [

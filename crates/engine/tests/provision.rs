@@ -186,7 +186,7 @@ fn pods_join_a_node_on_its_way_instead_of_buying_another() {
         pods: vec![pod("one", &[("cpu", "1")]), pod("two", &[("cpu", "1500m")])],
         in_flight: vec![on_its_way],
         templates: vec![pool("p", &linux())],
-        seed: 0,
+        ..PlanRequest::default()
     };
     let mut cluster = Cluster::new(Options::default());
     let plan = cluster.plan(&request).expect("valid");

@@ -278,7 +278,7 @@ fn total(capacities: &[ResourceMap]) -> ResourceMap {
 }
 
 /// Takes one node's amounts off what is left of limits (or of any other amounts), the node itself included.
-pub(crate) fn take(remaining: &mut ResourceMap, used: &ResourceMap) {
+pub fn take(remaining: &mut ResourceMap, used: &ResourceMap) {
     for (name, left) in remaining {
         let taken = match name.as_str() {
             NODES => Quantity::from_units(1),

@@ -98,8 +98,8 @@ mod tests {
         );
         let planned = provision::PlannedNode {
             pool: "windows2022".into(),
-            options: Vec::new(),
-            requirements: vec![super::super::requirements::to_engine(&requirement)],
+            options: [].into(),
+            requirements: [super::super::requirements::to_engine(&requirement)].into(),
             pods: vec!["uid".into()],
             requests: [("pods".to_owned(), "10".parse().expect("a quantity"))].into(),
         };

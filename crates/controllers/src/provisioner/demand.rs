@@ -93,6 +93,7 @@ impl Demand {
                 in_flight,
                 templates: templates(karpenter, &markets, &daemons),
                 seed: karpenter.options.seed,
+                by_cost: false,
             },
             reshaped,
             leaving,

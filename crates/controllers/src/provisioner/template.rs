@@ -3,14 +3,16 @@
 //! Plain functions of objects, so that a question about a pool ("what would it buy for this pod?") gets the provisioner's answer wherever
 //! it is asked.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::apps::v1::DaemonSet;
 use mullion_api::{
     karpenter::{NodeClaim, NodePool, node_pool_condition},
     labels,
 };
 use mullion_engine::{
-    model::{NodeSpec, ResourceMap},
-    provision::NodeTemplate,
+    model::{NodeSpec, ResourceMap, StringMap},
+    provision::{InstanceType, NodeTemplate},
 };
 
 use super::{
@@ -45,6 +47,20 @@ pub fn of<'a>(
         taints: spec.taints.clone(),
     };
     NodeTemplate {
+        daemon_overhead: overhead::of(daemons, &prospect),
+        limits_remaining: limits_remaining(pool, claims, market),
+        ..with_types(pool, labels, market.machines(&spec.requirements))
+    }
+}
+
+/// A pool for the engine that can buy these types, without limits. `labels` are those that its nodes have besides their types'.
+pub fn with_types(
+    pool: &NodePool,
+    labels: StringMap,
+    instance_types: Vec<Arc<InstanceType>>,
+) -> NodeTemplate {
+    let spec = &pool.spec.template.spec;
+    NodeTemplate {
         pool: pool.metadata.name.clone().unwrap_or_default(),
         weight: pool.weight(),
         labels,
@@ -55,10 +71,8 @@ pub fn of<'a>(
             .filter_map(convert::taint)
             .collect(),
         requirements: spec.requirements.iter().map(to_engine).collect(),
-        limits_remaining: limits_remaining(pool, claims, market),
-        daemon_overhead: overhead::of(daemons, &prospect),
-        instance_types: market.machines(&spec.requirements),
-        for_sale: Vec::new(),
+        instance_types,
+        ..NodeTemplate::default()
     }
 }
 

@@ -17,6 +17,10 @@ use super::PodId;
 pub struct NodeId(pub(super) u32);
 
 impl NodeId {
+    pub(crate) fn at(index: usize) -> Self {
+        NodeId(index as u32)
+    }
+
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }

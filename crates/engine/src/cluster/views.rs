@@ -293,6 +293,15 @@ impl Cluster {
         }
     }
 
+    /// What a pod of a class does to the views of classes.
+    pub(crate) fn touches(
+        &self,
+        id: PodClassId,
+    ) -> impl Iterator<Item = (PodClassId, Effect)> + '_ {
+        let affects = self.affects[id.index()].iter();
+        affects.flat_map(|affects| affects.effects.iter().map(|effect| (affects.view, *effect)))
+    }
+
     /// Topology keys other than the hostname by which a pod of a class is filtered, or counted for others' filters.
     pub(crate) fn sensitive_keys(&mut self, id: PodClassId) -> Vec<Symbol> {
         self.prepare(id);

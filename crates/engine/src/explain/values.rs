@@ -82,7 +82,7 @@ pub(super) fn unmet_requirements(
     let mut words = Vec::new();
     for own in pool.decided() {
         let values: BTreeSet<String> = sold.iter().filter_map(|m| value(m, &own.key)).collect();
-        if values.iter().any(|value| own.admits(Some(value))) {
+        if values.iter().any(|value| own.is_met_by(Some(value))) {
             continue;
         }
         let asked = format!("{}{}", own.key, asked_of(own.operator, &own.values));

@@ -13,6 +13,12 @@ pub(crate) fn check(pod: &Shape, used: &[(HostPort, u32)]) -> Option<Reason> {
         .map(|port| Reason::PortTaken { port: port.port })
 }
 
+/// Whether a pod asks for a port that others hold.
+pub(crate) fn clash(pod: &Shape, held: &[HostPort]) -> bool {
+    let taken = |wanted: &HostPort| held.iter().any(|held| clashes(*wanted, *held));
+    pod.host_ports.iter().any(taken)
+}
+
 fn clashes(a: HostPort, b: HostPort) -> bool {
     let same_address = a.ip == b.ip || a.ip == Symbol::EMPTY || b.ip == Symbol::EMPTY;
     a.port == b.port && a.protocol == b.protocol && same_address

@@ -20,10 +20,14 @@ use crate::resources::Amounts;
 use crate::selector::NamedNodes;
 
 use super::limit::Limits;
+use super::pack::Load;
 use super::{InstanceType, NodeTemplate, PoolReason, Requirement};
 
 /// More label choices than this per type and offering are not tried.
 const MAX_CHOICES: usize = 64;
+
+/// A node lists so many types, the cheapest. Karpenter's AWS provider sends as many to EC2 Fleet.
+const MOST_TYPES: usize = 60;
 
 /// The label by which volumes of EBS say their zone; a node has it once its driver runs.
 const DRIVER_ZONE: &str = "topology.ebs.csi.aws.com/zone";
@@ -34,9 +38,11 @@ pub(super) struct Catalog {
     pub(super) weight: i32,
     pub(super) requirements: Vec<Requirement>,
     pub(super) taints: Vec<NodeTaint>,
-    pub(super) daemons: Amounts,
     pub(super) limits: Limits,
-    pub(super) types: Vec<Type>,
+    /// Instance types.
+    pub(super) types: Vec<Arc<InstanceType>>,
+    /// What pods can have of an option, apart from its labels: options of one type mostly share one.
+    pub(super) rooms: Vec<Room>,
     /// Cheapest first.
     pub(super) options: Vec<Choice>,
     /// Options that can be had now.
@@ -44,15 +50,21 @@ pub(super) struct Catalog {
     verdicts: FxHashMap<ShapeId, Verdicts>,
 }
 
-/// An instance type, compiled.
-pub(super) struct Type {
-    pub(super) spec: Arc<InstanceType>,
-    pub(super) allocatable: Amounts,
+/// What a machine has for pods.
+#[derive(Clone, PartialEq)]
+pub(super) struct Room {
+    pub(super) type_index: usize,
+    /// What DaemonSets take of it.
+    pub(super) daemons: Amounts,
+    /// What is left for other pods. Below zero where the DaemonSets' pods do not fit themselves.
+    pub(super) free: Amounts,
 }
 
 /// A node that could be.
 pub(super) struct Choice {
     pub(super) type_index: usize,
+    /// Of the catalog's rooms.
+    pub(super) room: usize,
     pub(super) offering: usize,
     pub(super) price_micro_usd: u64,
     pub(super) labels: LabelSet,
@@ -82,21 +94,30 @@ impl Catalog {
                 .iter()
                 .map(|taint| NodeTaint::intern(taint, names))
                 .collect(),
-            daemons: Amounts::read(&template.daemon_overhead, &template.pool, names)?,
             limits: Limits::new(&template.limits_remaining),
             types: Vec::new(),
+            rooms: Vec::new(),
             options: Vec::new(),
             available: FixedBitSet::new(),
             verdicts: FxHashMap::default(),
         };
-        for spec in &template.instance_types {
-            let allocatable = Amounts::read(&spec.allocatable, &spec.name, cluster.names_mut())?;
-            catalog.add_type(template, Arc::clone(spec), allocatable, cluster);
+        let overhead = Amounts::read(
+            &template.daemon_overhead,
+            &template.pool,
+            cluster.names_mut(),
+        )?;
+        let mut daemons = Vec::with_capacity(template.daemons.len());
+        for pod in &template.daemons {
+            daemons.push(cluster.pod_class(pod)?);
         }
+        for spec in &template.instance_types {
+            catalog.add_type(template, Arc::clone(spec), cluster);
+        }
+        catalog.make_rooms(&overhead, &daemons, cluster)?;
         let types = &catalog.types;
         catalog.options.sort_by(|a, b| {
             let key = |option: &Choice| {
-                let spec = &types[option.type_index].spec;
+                let spec = &types[option.type_index];
                 let offering = &spec.offerings[option.offering];
                 (
                     option.price_micro_usd,
@@ -109,8 +130,7 @@ impl Catalog {
         });
         catalog.available.grow(catalog.options.len());
         for (index, option) in catalog.options.iter().enumerate() {
-            let available =
-                catalog.types[option.type_index].spec.offerings[option.offering].available;
+            let available = catalog.types[option.type_index].offerings[option.offering].available;
             catalog.available.set(index, available);
         }
         Ok(catalog)
@@ -120,7 +140,6 @@ impl Catalog {
         &mut self,
         template: &NodeTemplate,
         spec: Arc<InstanceType>,
-        allocatable: Amounts,
         cluster: &mut Cluster,
     ) {
         let contradicts =
@@ -155,18 +174,85 @@ impl Catalog {
                 let labels = LabelSet::intern(&labels, cluster.names_mut());
                 self.options.push(Choice {
                     type_index,
+                    room: 0,
                     offering,
                     price_micro_usd: sold.price_micro_usd,
                     labels,
                 });
             }
         }
-        self.types.push(Type { spec, allocatable });
+        self.types.push(spec);
+    }
+
+    /// Says what each option has left beside the pods of the DaemonSets that run on it.
+    ///
+    /// # Errors
+    /// A type has less than nothing of a resource.
+    fn make_rooms(
+        &mut self,
+        overhead: &Amounts,
+        daemons: &[PodClassId],
+        cluster: &mut Cluster,
+    ) -> Result<(), ModelError> {
+        let mut allocatable = Vec::with_capacity(self.types.len());
+        for spec in &self.types {
+            allocatable.push(Amounts::read(
+                &spec.allocatable,
+                &spec.name,
+                cluster.names_mut(),
+            )?);
+        }
+        let runs: Vec<FixedBitSet> = daemons
+            .iter()
+            .map(|class| self.verdicts(*class, cluster).fits.clone())
+            .collect();
+        let mut known: FxHashMap<(usize, Vec<usize>), usize> = FxHashMap::default();
+        for index in 0..self.options.len() {
+            let type_index = self.options[index].type_index;
+            let on_it: Vec<usize> = (0..daemons.len())
+                .filter(|daemon| runs[*daemon].contains(index))
+                .collect();
+            let room = *known
+                .entry((type_index, on_it))
+                .or_insert_with_key(|(_, on_it)| {
+                    let mut taken = overhead.clone();
+                    for daemon in on_it {
+                        taken.add(&cluster.class(daemons[*daemon]).shape.requests.real);
+                        taken.pods += 1;
+                    }
+                    let mut free = allocatable[type_index].clone();
+                    free.subtract(&taken);
+                    self.rooms.push(Room {
+                        type_index,
+                        daemons: taken,
+                        free,
+                    });
+                    self.rooms.len() - 1
+                });
+            self.options[index].room = room;
+        }
+        Ok(())
+    }
+
+    /// The values of a label that its nodes can have.
+    pub(super) fn values(&self, key: Symbol) -> Vec<Symbol> {
+        let options = self.available.ones();
+        let mut values: Vec<Symbol> = options
+            .filter_map(|option| self.options[option].labels.value(key))
+            .collect();
+        values.sort_unstable();
+        values.dedup();
+        values
     }
 
     /// The type of an option.
-    pub(super) fn type_of(&self, option: usize) -> &Type {
+    pub(super) fn type_of(&self, option: usize) -> &InstanceType {
         &self.types[self.options[option].type_index]
+    }
+
+    /// What an option has for pods.
+    pub(super) fn room_of(&self, option: usize) -> &Room {
+        &self.rooms[self.options[option].room]
     }
 
     /// What the static filters say about a class of pods on every option; worked out once.
@@ -246,29 +332,83 @@ impl Catalog {
 
     /// What each of some options has at least; nothing where there are none.
     pub(super) fn least(&self, options: &FixedBitSet) -> Amounts {
-        let mut types: Vec<usize> = options
+        let rooms: FixedBitSet = options
             .ones()
-            .map(|option| self.options[option].type_index)
+            .map(|option| self.options[option].room)
             .collect();
-        types.sort_unstable();
-        types.dedup();
-        let mut types = types.iter().map(|index| &self.types[*index].allocatable);
-        let mut least = types.next().cloned().unwrap_or_default();
-        types.for_each(|allocatable| least.minimize(allocatable));
+        let mut rooms = rooms.ones().map(|room| &self.rooms[room].free);
+        let mut least = rooms.next().cloned().unwrap_or_default();
+        rooms.for_each(|free| least.minimize(free));
         least
     }
 
-    /// Of some options those whose type holds this much.
+    /// Of some options those that hold this much beside their DaemonSets' pods.
     pub(super) fn holding(&self, options: &FixedBitSet, requests: &Amounts) -> FixedBitSet {
         let holds: Vec<bool> = self
-            .types
+            .rooms
             .iter()
-            .map(|kind| requests.exceeds(&kind.allocatable).is_none())
+            .map(|room| requests.exceeds(&room.free).is_none())
             .collect();
         options
             .ones()
-            .filter(|option| holds[self.options[*option].type_index])
+            .filter(|option| holds[self.options[*option].room])
             .collect()
+    }
+
+    /// Whether the pool demands a choice of values.
+    pub(super) fn wants_choice(&self) -> bool {
+        self.requirements
+            .iter()
+            .any(|requirement| requirement.min_values.is_some())
+    }
+
+    /// Of options, with their room and what they admit, those beside which there are enough others that do all they do.
+    pub(super) fn with_choice(
+        &self,
+        options: Vec<(usize, Load, FixedBitSet)>,
+        cluster: &Cluster,
+    ) -> Vec<(usize, Load, FixedBitSet)> {
+        let mut verdicts: FxHashMap<(Load, Vec<usize>), bool> = FxHashMap::default();
+        let has_choice = |room: &Load, held: &FixedBitSet| {
+            let does = |other: &&(usize, Load, FixedBitSet)| {
+                room.iter().zip(&other.1).all(|(own, other)| own <= other)
+                    && held.is_subset(&other.2)
+            };
+            let as_good = options.iter().filter(does).map(|other| other.0).collect();
+            self.too_few_values(&as_good, cluster).is_none()
+        };
+        for (_, room, held) in &options {
+            let key = (*room, held.ones().collect());
+            verdicts
+                .entry(key)
+                .or_insert_with(|| has_choice(room, held));
+        }
+        let keep =
+            |option: &(usize, Load, FixedBitSet)| verdicts[&(option.1, option.2.ones().collect())];
+        options
+            .iter()
+            .filter(|option| keep(option))
+            .cloned()
+            .collect()
+    }
+
+    /// Of some options those of the cheapest types, as many as are listed for a node.
+    pub(super) fn listed(&self, options: &FixedBitSet, cluster: &Cluster) -> FixedBitSet {
+        let mut types = FixedBitSet::with_capacity(self.types.len());
+        let mut count = 0;
+        let mut listed = FixedBitSet::with_capacity(options.len());
+        for option in options.ones() {
+            let kind = self.options[option].type_index;
+            if count == MOST_TYPES && !types.contains(kind) {
+                continue;
+            }
+            count += usize::from(!types.put(kind));
+            listed.insert(option);
+        }
+        match self.too_few_values(&listed, cluster) {
+            None => listed,
+            Some(_) => options.clone(),
+        }
     }
 
     /// Fewer label values than the pool demands, if that is so for these options.
@@ -344,7 +484,7 @@ fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {
         match choices[0].get(&requirement.key) {
-            Some(value) if !requirement.admits(Some(value)) => return Vec::new(),
+            Some(value) if !requirement.is_met_by(Some(value)) => return Vec::new(),
             Some(_) => {}
             None => open.entry(&requirement.key).or_default().push(requirement),
         }
@@ -354,10 +494,11 @@ fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
             .iter()
             .find(|requirement| requirement.operator == Operator::In);
         let Some(named) = named else { continue };
-        let values = named
-            .values
-            .iter()
-            .filter(|value| requirements.iter().all(|other| other.admits(Some(value))));
+        let values = named.values.iter().filter(|value| {
+            requirements
+                .iter()
+                .all(|other| other.is_met_by(Some(value)))
+        });
         let mut with = Vec::new();
         for value in values {
             for choice in &choices {

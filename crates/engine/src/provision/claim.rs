@@ -4,9 +4,10 @@
 //! them, and all of them agree with it on the labels by which pods on it are spread or kept apart.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
@@ -19,13 +20,19 @@ use crate::resources::Amounts;
 use super::catalog::Catalog;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
 
+/// What nodes with these options of a catalog can be, in words: types, and requirements.
+pub(super) type Lists =
+    FxHashMap<(usize, FixedBitSet), (Arc<[InstanceTypeOption]>, Arc<[Requirement]>)>;
+
 pub(super) struct Claim {
     pub(super) catalog: usize,
     pub(super) options: FixedBitSet,
     pub(super) node: NodeId,
     /// The option the stand-in looks like.
     shown: usize,
-    pub(super) pods: Vec<String>,
+    /// The pods on it, by their place in the question.
+    pub(super) pods: Vec<u32>,
+    /// What its pods ask for, without the DaemonSets'.
     requests: Amounts,
     /// What every option left has room for at least.
     room: Amounts,
@@ -52,7 +59,7 @@ impl Claim {
     ) -> Option<Self> {
         let (index, catalog) = catalog;
         let shown = options.minimum()?;
-        let allocatable = catalog.type_of(shown).allocatable.clone();
+        let allocatable = catalog.room_of(shown).free.clone();
         let node = cluster.add_virtual(
             name,
             &catalog.options[shown].labels,
@@ -66,7 +73,7 @@ impl Claim {
             node,
             shown,
             pods: Vec::new(),
-            requests: catalog.daemons.clone(),
+            requests: Amounts::default(),
             reserved: ResourceMap::new(),
         })
     }
@@ -85,14 +92,40 @@ impl Claim {
         let holding = catalog.holding(options, &requests);
         let mut types = holding
             .ones()
-            .map(|option| &catalog.type_of(option).spec.capacity);
+            .map(|option| &catalog.type_of(option).capacity);
         types.find_map(|capacity| catalog.limits.broken_by(capacity))
+    }
+
+    /// Puts a pod on the planned node that every option left has room for and admits, if the pods that are placed already let it. `is_bound` says
+    /// whether they have a say.
+    pub(super) fn load(
+        &mut self,
+        pod: u32,
+        class: PodClassId,
+        is_bound: bool,
+        cluster: &mut Cluster,
+    ) -> bool {
+        if is_bound && check(class, self.node, false, cluster).is_some() {
+            return false;
+        }
+        self.requests.add(&cluster.class(class).shape.requests.real);
+        self.requests.pods += 1;
+        self.pods.push(pod);
+        cluster.load_logged(class, self.node);
+        true
+    }
+
+    /// What its cheapest option costs: micro-dollars an hour.
+    pub(super) fn price(&self, catalog: &Catalog) -> u64 {
+        self.options
+            .minimum()
+            .map_or(0, |option| catalog.options[option].price_micro_usd)
     }
 
     /// Puts a pod on the planned node if any option is left then. The claim is as before if not.
     pub(super) fn add(
         &mut self,
-        key: &str,
+        pod: u32,
         class: PodClassId,
         catalog: &mut Catalog,
         topology: &Topology,
@@ -136,7 +169,7 @@ impl Claim {
                     self.options = options;
                 }
                 self.requests = requests;
-                self.pods.push(key.to_owned());
+                self.pods.push(pod);
                 cluster.load_logged(class, self.node);
                 Ok(())
             }
@@ -197,7 +230,7 @@ impl Claim {
     fn show(&mut self, option: usize, catalog: &Catalog, cluster: &mut Cluster) {
         if option != self.shown {
             self.shown = option;
-            let allocatable = catalog.type_of(option).allocatable.clone();
+            let allocatable = catalog.room_of(option).free.clone();
             cluster.reshape_virtual(self.node, &catalog.options[option].labels, allocatable);
         }
     }
@@ -207,7 +240,7 @@ impl Claim {
         let Some(cheapest) = self.options.minimum() else {
             return;
         };
-        let bound = &catalog.type_of(cheapest).spec.capacity;
+        let bound = &catalog.type_of(cheapest).capacity;
         let within = |capacity: &ResourceMap| {
             capacity
                 .iter()
@@ -216,99 +249,47 @@ impl Claim {
         let keep: Vec<_> = self
             .options
             .ones()
-            .filter(|option| within(&catalog.type_of(*option).spec.capacity))
+            .filter(|option| within(&catalog.type_of(*option).capacity))
             .collect();
         self.options.clear();
         self.options.extend(keep);
         self.room = catalog.least(&self.options);
     }
 
-    /// The planned node in words.
-    pub(super) fn describe(&self, catalog: &Catalog, cluster: &Cluster) -> PlannedNode {
-        let mut options: Vec<InstanceTypeOption> = Vec::new();
-        let mut by_type: BTreeMap<usize, usize> = BTreeMap::new();
-        for option in self.options.ones() {
-            let choice = &catalog.options[option];
-            let spec = &catalog.types[choice.type_index].spec;
-            let offering = &spec.offerings[choice.offering];
-            let sold = (
-                offering.zone.clone(),
-                offering.capacity_type.clone(),
-                offering.price_micro_usd,
-            );
-            // Options come cheapest first, so a type's first one is its price.
-            let index = *by_type.entry(choice.type_index).or_insert_with(|| {
-                let price_micro_usd = choice.price_micro_usd;
-                options.push(InstanceTypeOption {
-                    name: spec.name.clone(),
-                    price_micro_usd,
-                    offerings: Vec::new(),
-                });
-                options.len() - 1
-            });
-            if !options[index].offerings.contains(&sold) {
-                options[index].offerings.push(sold);
-            }
-        }
+    /// The planned node in words. `known` remembers the lists of nodes that can be the same.
+    pub(super) fn describe(
+        &self,
+        catalog: &Catalog,
+        keys: &[String],
+        known: &mut Lists,
+        cluster: &Cluster,
+    ) -> PlannedNode {
+        let listed = catalog.listed(&self.options, cluster);
+        let known = known.entry((self.catalog, listed.clone()));
+        let (options, requirements) = known.or_insert_with(|| {
+            let requirements = requirements(&listed, catalog, cluster);
+            (described(&listed, catalog).into(), requirements.into())
+        });
         PlannedNode {
             pool: catalog.pool.clone(),
-            requirements: self.requirements(catalog, cluster),
-            options,
-            pods: self.pods.clone(),
-            requests: self.requests(cluster),
+            requirements: Arc::clone(requirements),
+            options: Arc::clone(options),
+            pods: self
+                .pods
+                .iter()
+                .map(|pod| keys[*pod as usize].clone())
+                .collect(),
+            requests: self.requests(catalog, cluster),
         }
     }
 
-    fn requirements(&self, catalog: &Catalog, cluster: &Cluster) -> Vec<Requirement> {
-        let decided = [
-            label::INSTANCE_TYPE,
-            label::ZONE,
-            label::CAPACITY_TYPE,
-            label::ARCH,
-            label::OS,
-            label::NODE_POOL,
-        ];
-        let mut keys: BTreeMap<&str, Option<u32>> =
-            decided.iter().map(|key| (*key, None)).collect();
-        for requirement in &catalog.requirements {
-            let min_values = keys.entry(&requirement.key).or_default();
-            *min_values = (*min_values).max(requirement.min_values);
+    /// What the pods ask for, and the DaemonSets' on the cheapest option.
+    fn requests(&self, catalog: &Catalog, cluster: &Cluster) -> ResourceMap {
+        let mut requests = self.requests.clone();
+        if let Some(cheapest) = self.options.minimum() {
+            requests.add(&catalog.room_of(cheapest).daemons);
         }
-        let mut requirements = Vec::new();
-        for (key, min_values) in keys {
-            let mut seen = FxHashSet::default();
-            let mut values: Vec<String> = Vec::new();
-            if let Some(key) = cluster.names().find(key) {
-                let options = self.options.ones();
-                let found = options.filter_map(|option| catalog.options[option].labels.value(key));
-                let new = found.filter(|value| seen.insert(*value));
-                values.extend(new.map(|value| cluster.text(value).to_owned()));
-            }
-            if values.is_empty() {
-                requirements.extend(
-                    catalog
-                        .requirements
-                        .iter()
-                        .filter(|open| open.key == key)
-                        .cloned(),
-                );
-            } else {
-                if key != label::INSTANCE_TYPE {
-                    values.sort();
-                }
-                requirements.push(Requirement {
-                    key: key.to_owned(),
-                    operator: Operator::In,
-                    values,
-                    min_values,
-                });
-            }
-        }
-        requirements
-    }
-
-    fn requests(&self, cluster: &Cluster) -> ResourceMap {
-        let amounts = self.requests.iter().map(|(name, amount)| {
+        let amounts = requests.iter().map(|(name, amount)| {
             let quantity = if name == Symbol::CPU {
                 Quantity::from_milli(amount)
             } else {
@@ -318,6 +299,83 @@ impl Claim {
         });
         amounts.collect()
     }
+}
+
+/// Some options by type, the cheapest type first, with its offerings, the cheapest first.
+fn described(options: &FixedBitSet, catalog: &Catalog) -> Vec<InstanceTypeOption> {
+    let mut types: Vec<InstanceTypeOption> = Vec::new();
+    let mut by_type: BTreeMap<usize, usize> = BTreeMap::new();
+    for option in options.ones() {
+        let choice = &catalog.options[option];
+        let spec = &catalog.types[choice.type_index];
+        let offering = &spec.offerings[choice.offering];
+        let sold = (
+            offering.zone.clone(),
+            offering.capacity_type.clone(),
+            offering.price_micro_usd,
+        );
+        // Options come cheapest first, so a type's first one is its price.
+        let index = *by_type.entry(choice.type_index).or_insert_with(|| {
+            types.push(InstanceTypeOption {
+                name: spec.name.clone(),
+                price_micro_usd: choice.price_micro_usd,
+                offerings: Vec::new(),
+            });
+            types.len() - 1
+        });
+        if !types[index].offerings.contains(&sold) {
+            types[index].offerings.push(sold);
+        }
+    }
+    types
+}
+
+/// What some options leave open, as requirements on labels, sorted by key.
+fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> Vec<Requirement> {
+    let decided = [
+        label::INSTANCE_TYPE,
+        label::ZONE,
+        label::CAPACITY_TYPE,
+        label::ARCH,
+        label::OS,
+        label::NODE_POOL,
+    ];
+    let mut keys: BTreeMap<&str, Option<u32>> = decided.iter().map(|key| (*key, None)).collect();
+    for requirement in &catalog.requirements {
+        let min_values = keys.entry(&requirement.key).or_default();
+        *min_values = (*min_values).max(requirement.min_values);
+    }
+    let mut requirements = Vec::new();
+    for (key, min_values) in keys {
+        let mut seen = FxHashSet::default();
+        let mut values: Vec<String> = Vec::new();
+        if let Some(key) = cluster.names().find(key) {
+            let options = options.ones();
+            let found = options.filter_map(|option| catalog.options[option].labels.value(key));
+            let new = found.filter(|value| seen.insert(*value));
+            values.extend(new.map(|value| cluster.text(value).to_owned()));
+        }
+        if values.is_empty() {
+            requirements.extend(
+                catalog
+                    .requirements
+                    .iter()
+                    .filter(|open| open.key == key)
+                    .cloned(),
+            );
+        } else {
+            if key != label::INSTANCE_TYPE {
+                values.sort();
+            }
+            requirements.push(Requirement {
+                key: key.to_owned(),
+                operator: Operator::In,
+                values,
+                min_values,
+            });
+        }
+    }
+    requirements
 }
 
 /// Splits options by their values of the given labels; the part of the shown option comes first, then by price.
@@ -349,7 +407,12 @@ fn split(
 }
 
 /// The filters that depend on other pods. Resources are checked per type instead.
-fn check(class: PodClassId, node: NodeId, strict: bool, cluster: &mut Cluster) -> Option<Refusal> {
+pub(super) fn check(
+    class: PodClassId,
+    node: NodeId,
+    strict: bool,
+    cluster: &mut Cluster,
+) -> Option<Refusal> {
     let question = cluster.question(class);
     filter::node_ports::check(&question.class.shape, &question.cluster.at(node).ports)
         .map(|reason| Refusal::new(Plugin::NodePorts, reason))
@@ -383,11 +446,11 @@ fn lacking(
     let mut largest = Amounts::default();
     options
         .ones()
-        .for_each(|option| largest.maximize(&catalog.type_of(option).allocatable));
+        .for_each(|option| largest.maximize(&catalog.room_of(option).free));
     let on_any = || {
         options
             .ones()
-            .find_map(|option| requests.exceeds(&catalog.type_of(option).allocatable))
+            .find_map(|option| requests.exceeds(&catalog.room_of(option).free))
     };
     let resource = requests.exceeds(&largest).or_else(on_any);
     cluster.text(resource.unwrap_or(Symbol::CPU)).to_owned()

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{NodeSpec, Operator, PodSpec, ResourceMap, StringMap, Taint};
+use crate::model::{NodeSpec, Operator, PodSpec, PodTemplate, ResourceMap, StringMap, Taint};
 
 /// The question.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct PlanRequest {
     pub templates: Vec<NodeTemplate>,
     /// Picks among equals when pods go to nodes that exist.
     pub seed: u64,
+    /// Packs pods by cost, instead of placing them one by one as Karpenter does. The plan is never dearer.
+    pub by_cost: bool,
 }
 
 /// A node on its way: a claim without a node yet, or a node that is there but not initialized. Of the latter this says
@@ -49,8 +51,10 @@ pub struct NodeTemplate {
     pub requirements: Vec<Requirement>,
     /// What the pool may still buy by resource (`cpu`, `memory`, `nodes`, ...); absent is unlimited.
     pub limits_remaining: ResourceMap,
-    /// What DaemonSets will take of each node.
+    /// What is taken of each node beside the pods of `daemons`.
     pub daemon_overhead: ResourceMap,
+    /// The pods of DaemonSets: each is counted on the machines that it would run on.
+    pub daemons: Vec<PodTemplate>,
     /// The types there are, shared between pools.
     pub instance_types: Vec<Arc<InstanceType>>,
     /// Every type that the pool's class could buy if its requirements were others; empty where that is `instance_types`. Only a search for
@@ -78,7 +82,7 @@ pub struct Requirement {
 
 impl Requirement {
     /// Whether a label's value, or its absence, meets it.
-    pub(crate) fn admits(&self, value: Option<&String>) -> bool {
+    pub fn is_met_by(&self, value: Option<&String>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         let bound = || {
             let bound = self.values.first();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::model::{Quantity, ResourceMap};
 
 use super::PoolReason;
+use super::pack::{DIMENSIONS, Load};
 
 /// The limit that counts machines.
 const NODES: &str = "nodes";
@@ -53,6 +54,39 @@ impl Limits {
             }
         }
         largest
+    }
+
+    /// The resources that are limited.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.remaining.keys()
+    }
+
+    /// What is left of each of some resources, in thousandths; `i64::MAX` where there is no limit.
+    pub(super) fn left(&self, names: &[String]) -> Load {
+        let mut left = [i64::MAX; DIMENSIONS];
+        for (left, name) in left.iter_mut().zip(names) {
+            if let Some(limit) = self.remaining.get(name) {
+                *left = limit.milli_value();
+            }
+        }
+        left
+    }
+
+    /// What one machine of a capacity takes of each of some resources, in thousandths; 0 where there is no limit.
+    pub(super) fn taken(&self, capacity: &ResourceMap, names: &[String]) -> Load {
+        let mut taken = Load::default();
+        for (taken, name) in taken.iter_mut().zip(names) {
+            if self.remaining.contains_key(name) {
+                *taken = amount(capacity, name).milli_value();
+            }
+        }
+        taken
+    }
+
+    /// Whether a machine takes no more of what is limited than another.
+    pub(super) fn takes_no_more(&self, own: &ResourceMap, other: &ResourceMap) -> bool {
+        let mut names = self.remaining.keys();
+        names.all(|name| amount(own, name) <= amount(other, name))
     }
 
     pub(super) fn take(&mut self, amounts: &ResourceMap) {

@@ -1,15 +1,20 @@
 //! What to buy: pending pods, nodes that exist or are on their way, and pools that can buy more.
 //!
-//! Karpenter's algorithm (largest pods first; existing nodes, then nodes planned already, then pools by weight), with
-//! the scheduler's own filters: every planned node is a node of the [`Cluster`](crate::Cluster) between checkpoint and
-//! rollback, so what is planned is what scheduling then does. The question is in `input`, the answer in `plan`; pools
-//! become catalogs of concrete options (`catalog`), planned nodes lose options as pods join (`claim`), and `solve` is
-//! the algorithm. What a pool could buy under other requirements (`sale`) is for those who look for changes.
+//! The scheduler's own filters decide: every planned node is a node of the [`Cluster`](crate::Cluster) between
+//! checkpoint and rollback, so what is planned is what scheduling then does. The question is in `input`, the answer in
+//! `plan`; pools become catalogs of concrete options (`catalog`), planned nodes lose options as pods join (`claim`).
+//! `solve` tries several ways and keeps the cheapest: pods one by one, as Karpenter does, or packed by cost. For the
+//! latter the question is put in numbers (`numbers`), packed (`pack`) and carried out (`packed`). What a pool could buy
+//! under other requirements (`sale`) is for those who look for changes.
 
 mod catalog;
 mod claim;
 mod input;
 mod limit;
+mod numbers;
+mod pack;
+mod packed;
+mod places;
 mod plan;
 mod sale;
 mod solve;

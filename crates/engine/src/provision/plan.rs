@@ -24,10 +24,11 @@ pub struct Plan {
 pub struct PlannedNode {
     /// For this pool.
     pub pool: String,
-    /// The types that hold the planned pods, cheapest first; never empty.
-    pub options: Vec<InstanceTypeOption>,
+    /// The types that hold the planned pods, cheapest first, at most 60 unless the pool demands a choice of more; never empty. Nodes that can be the
+    /// same share one list.
+    pub options: Arc<[InstanceTypeOption]>,
     /// What is left open, as requirements on labels: types, zones, capacity types and the pool's own, sorted by key.
-    pub requirements: Vec<Requirement>,
+    pub requirements: Arc<[Requirement]>,
     /// Keys of the pods planned on it, in the order they were planned.
     pub pods: Vec<String>,
     /// What the pods and DaemonSets together ask for.

@@ -70,7 +70,7 @@ impl NodeTemplate {
                 .for_sale()
                 .iter()
                 .any(|other| other.labels.contains_key(&own.key));
-            !by_type || own.admits(labels.get(&own.key))
+            !by_type || own.is_met_by(labels.get(&own.key))
         })
     }
 
@@ -84,7 +84,7 @@ impl NodeTemplate {
 
 /// Makes a requirement admit a value; `false` where it has to go for that.
 fn loosen(own: &mut Requirement, value: &str) -> bool {
-    if own.admits(Some(&value.to_owned())) {
+    if own.is_met_by(Some(&value.to_owned())) {
         return true;
     }
     match own.operator {
@@ -121,13 +121,10 @@ pub(crate) fn options(
     let catalog = Catalog::compile(template, cluster)?;
     let machine = |index: usize| {
         let option = &catalog.options[index];
-        let kind = catalog.type_of(index);
-        let mut room = kind.allocatable.clone();
-        room.subtract(&catalog.daemons);
         Machine {
-            spec: Arc::clone(&kind.spec),
+            spec: Arc::clone(&catalog.types[option.type_index]),
             labels: option.labels.clone(),
-            room,
+            room: catalog.room_of(index).free.clone(),
         }
     };
     Ok(catalog.available.ones().map(machine).collect())

@@ -1,5 +1,10 @@
-//! The algorithm: largest pods first; nodes that exist, then planned nodes with the fewest pods, then a new node of
-//! the first pool that can.
+//! The plan: pods are placed one by one, as Karpenter does, or, where the request asks for it, in up to three ways of which the one that places
+//! most, then costs least, is the answer.
+//!
+//! 1. The scheduler puts pods on nodes that are there; the rest is packed by cost.
+//! 2. The same, but the rest goes one by one, as Karpenter does: largest pods first; planned nodes with the fewest pods, then a new node of the
+//!    first pool that can. So no plan is dearer than that.
+//! 3. Nodes that are there are packed together with those to buy.
 //!
 //! Pods that found no place are tried again as long as others did: one may have waited for another to be near.
 //! Invariant: the cluster is as before when a plan is returned, whatever it says.
@@ -11,19 +16,23 @@ use fixedbitset::FixedBitSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::class::PodClassId;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::model::{NodeSpec, PodSpec};
-use crate::resources::Amounts;
 
 use super::catalog::Catalog;
-use super::claim::{Claim, Topology};
-use super::{InFlightNode, Plan, PlanRequest, PoolReason, PoolRefusal, Unplaceable};
+use super::claim::{Claim, Lists, Topology};
+use super::limit::Limits;
+use super::{InFlightNode, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, Unplaceable};
 
 /// Names of nodes that are only thought of; no real node's name has a slash.
-const PLANNED: &str = "planned/";
-const PLACE: &str = "place/";
+pub(super) const PLANNED: &str = "planned/";
+
+/// Up to so many pods are also placed one by one, and the cheaper plan is taken.
+const MOST_TWICE: usize = 3000;
+/// Of so many nodes that are there, at most, is asked whether pods are better placed on them than the scheduler would.
+const MOST_NODES: usize = 5000;
 
 impl Cluster {
     /// What to buy so that all pending pods have a place, and which go to nodes that exist or are on their way.
@@ -48,70 +57,104 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
         catalogs.push(Catalog::compile(template, cluster)?);
     }
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
+    let keys: Vec<String> = request.pods.iter().map(PodSpec::key).collect();
     let mut plan = Plan::default();
-    let pending = queue(cluster, &request.pods, &mut plan);
+    let pending = queue(cluster, &request.pods, &keys, &mut plan);
     let mut solver = Solver {
         cluster,
         catalogs,
+        keys: &keys,
         claims: Vec::new(),
         closed: FxHashMap::default(),
         topologies: FxHashMap::default(),
         tightened: FxHashMap::default(),
         seed: request.seed,
     };
-    let existing = &mut plan.existing;
-    let on_existing =
-        |solver: &mut Solver<'_>, pod: &Pending| solver.place_on_existing(pod, existing);
-    // A pod may use room that is held for it, which others of its class may not.
-    let pending = if solver.cluster.holds_room() {
-        solver.until_settled(pending, on_existing)
+    let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
+    solver.add_hosts(&pending);
+    let mut existing = Vec::new();
+    let best = if request.by_cost {
+        solver.cheapest(&pending, &nodes)
     } else {
-        solver.until_settled_by_class(pending, on_existing)
+        let rest = solver.place_on_nodes(&pending, &mut existing);
+        solver.attempt(&rest, Way::OneByOne)
     };
-    let places = solver.add_places(&pending);
-    let pending = solver.until_settled_by_class(pending, Solver::place_on_planned);
-    for place in places {
-        let removed = solver.cluster.remove_node(&place);
-        debug_assert!(removed.is_ok(), "places were added above");
-    }
-    // Places that no node came to hold back spreading no more.
-    let pending = solver.until_settled_by_class(pending, Solver::place_on_planned);
-    let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
-    for pod in pending {
-        let known = refusals.entry(pod.class);
-        let pools = known.or_insert_with(|| solver.refusals(&pod).into());
-        let pools = Arc::clone(pools);
-        plan.unplaceable.push(Unplaceable {
-            pod: pod.key,
-            invalid: None,
-            pools,
-        });
-    }
-    for claim in &solver.claims {
-        plan.nodes
-            .push(claim.describe(&solver.catalogs[claim.catalog], solver.cluster));
-    }
+    plan.existing = existing;
+    plan.existing.extend(best.existing);
+    plan.nodes = best.nodes;
+    plan.unplaceable.extend(best.unplaceable);
     Ok(plan)
 }
 
-/// A pending pod.
-struct Pending {
-    key: String,
-    class: PodClassId,
+/// How pods are placed.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// One by one, as Karpenter does.
+    OneByOne,
+    /// By cost, with these nodes that are there.
+    Packed(&'a [NodeId]),
 }
 
-/// Largest first, by cpu, then memory, then key.
-fn queue(cluster: &mut Cluster, pods: &[PodSpec], plan: &mut Plan) -> Vec<Pending> {
+/// A way to place all pending pods.
+struct Attempt {
+    existing: Vec<(String, String)>,
+    nodes: Vec<PlannedNode>,
+    unplaceable: Vec<Unplaceable>,
+    /// Micro-dollars an hour, each node as its cheapest option.
+    price: u64,
+    /// Pods that were not packed in numbers.
+    placed_one_by_one: usize,
+}
+
+impl Attempt {
+    /// Whether pods have no place.
+    fn is_open(&self) -> bool {
+        !self.unplaceable.is_empty()
+    }
+
+    /// The better of this and another way: who places all that the other places, and then is cheaper.
+    fn or(self, other: Attempt) -> Attempt {
+        let without: FxHashSet<&str> = other
+            .unplaceable
+            .iter()
+            .map(|pod| pod.pod.as_str())
+            .collect();
+        let places_all = self
+            .unplaceable
+            .iter()
+            .all(|pod| without.contains(pod.pod.as_str()));
+        let places_more = self.unplaceable.len() < other.unplaceable.len();
+        match places_all && (places_more || self.price <= other.price) {
+            true => self,
+            false => other,
+        }
+    }
+}
+
+/// A pending pod: its place among the request's pods, and its class.
+#[derive(Clone, Copy)]
+pub(super) struct Pending {
+    pub(super) index: u32,
+    pub(super) class: PodClassId,
+}
+
+/// Largest first, by cpu, then memory, then key, numbers at its end as numbers.
+fn queue(
+    cluster: &mut Cluster,
+    pods: &[PodSpec],
+    keys: &[String],
+    plan: &mut Plan,
+) -> Vec<Pending> {
     let mut pending = Vec::with_capacity(pods.len());
-    for pod in pods {
+    for (index, pod) in pods.iter().enumerate() {
         match cluster.pod_class(&pod.template) {
             Ok(class) => pending.push(Pending {
-                key: pod.key(),
+                index: index as u32,
                 class,
             }),
             Err(invalid) => {
                 plan.unplaceable.push(Unplaceable {
-                    pod: pod.key(),
+                    pod: keys[index].clone(),
                     invalid: Some(invalid),
                     pools: Arc::default(),
                 });
@@ -123,9 +166,16 @@ fn queue(cluster: &mut Cluster, pods: &[PodSpec], plan: &mut Plan) -> Vec<Pendin
             let requests = &cluster.class(pod.class).shape.requests.real;
             Reverse((requests.cpu_milli, requests.memory_bytes))
         };
-        size(a).cmp(&size(b)).then_with(|| a.key.cmp(&b.key))
+        let key = |pod: &Pending| numbered(&keys[pod.index as usize]);
+        size(a).cmp(&size(b)).then_with(|| key(a).cmp(&key(b)))
     });
     pending
+}
+
+/// A name without the digits at its end, and their number; `web-2` comes before `web-10`.
+fn numbered(key: &str) -> (&str, u64, &str) {
+    let name = key.trim_end_matches(|c: char| c.is_ascii_digit());
+    (name, key[name.len()..].parse().unwrap_or(0), key)
 }
 
 fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), ModelError> {
@@ -149,10 +199,12 @@ fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), 
     Ok(())
 }
 
-struct Solver<'a> {
-    cluster: &'a mut Cluster,
-    catalogs: Vec<Catalog>,
-    claims: Vec<Claim>,
+pub(super) struct Solver<'a> {
+    pub(super) cluster: &'a mut Cluster,
+    pub(super) catalogs: Vec<Catalog>,
+    /// Keys of the request's pods.
+    pub(super) keys: &'a [String],
+    pub(super) claims: Vec<Claim>,
     /// Claims that have no room for a class any more; a claim only ever loses options.
     closed: FxHashMap<PodClassId, FixedBitSet>,
     topologies: FxHashMap<PodClassId, Topology>,
@@ -162,6 +214,98 @@ struct Solver<'a> {
 }
 
 impl Solver<'_> {
+    /// The best of three ways: the module says which.
+    fn cheapest(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
+        let checkpoint = self.cluster.checkpoint();
+        let mut existing = Vec::new();
+        let rest = self.place_on_nodes(pending, &mut existing);
+        let mut best = self.attempt(&rest, Way::Packed(&[]));
+        if best.is_open() || best.placed_one_by_one > 0 || rest.len() <= MOST_TWICE {
+            let first_fit = self.attempt(&rest, Way::OneByOne);
+            best = best.or(first_fit);
+        }
+        best.existing.extend(existing);
+        self.cluster.rollback(checkpoint);
+        let is_bought = !best.nodes.is_empty() || best.is_open();
+        if is_bought && !nodes.is_empty() && nodes.len() <= MOST_NODES && !self.cluster.holds_room()
+        {
+            let together = self.attempt(pending, Way::Packed(nodes));
+            best = best.or(together);
+        }
+        best
+    }
+
+    /// Places pending pods on nodes that are there, where the scheduler would. Gives the others.
+    fn place_on_nodes(
+        &mut self,
+        pending: &[Pending],
+        placed: &mut Vec<(String, String)>,
+    ) -> Vec<Pending> {
+        let place = |solver: &mut Self, pod: &Pending| solver.place_on_existing(pod, placed);
+        // A pod may use room that is held for it, which others of its class may not.
+        match self.cluster.holds_room() {
+            true => self.until_settled(pending.to_vec(), place),
+            false => self.until_settled_by_class(pending.to_vec(), place),
+        }
+    }
+
+    /// Places all pending pods on planned nodes and takes everything back.
+    fn attempt(&mut self, pending: &[Pending], way: Way<'_>) -> Attempt {
+        let checkpoint = self.cluster.checkpoint();
+        let limits: Vec<Limits> = self
+            .catalogs
+            .iter()
+            .map(|catalog| catalog.limits.clone())
+            .collect();
+        self.add_places(pending);
+        let mut existing = Vec::new();
+        let pending = match way {
+            Way::OneByOne => pending.to_vec(),
+            Way::Packed(nodes) => {
+                let rest = self.pack(pending, nodes, &mut existing);
+                match nodes.is_empty() {
+                    true => rest,
+                    false => self.place_on_nodes(&rest, &mut existing),
+                }
+            }
+        };
+        let placed_one_by_one = pending.len();
+        let pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+        let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
+        let mut unplaceable = Vec::with_capacity(pending.len());
+        for pod in pending {
+            let known = refusals.entry(pod.class);
+            let pools = known.or_insert_with(|| self.refusals(&pod).into());
+            unplaceable.push(Unplaceable {
+                pod: self.keys[pod.index as usize].clone(),
+                invalid: None,
+                pools: Arc::clone(pools),
+            });
+        }
+        let claims = std::mem::take(&mut self.claims);
+        let mut price = 0;
+        let mut nodes = Vec::with_capacity(claims.len());
+        let mut lists = Lists::default();
+        for claim in claims {
+            let catalog = &self.catalogs[claim.catalog];
+            price += claim.price(catalog);
+            nodes.push(claim.describe(catalog, self.keys, &mut lists, self.cluster));
+        }
+        self.cluster.rollback(checkpoint);
+        for (catalog, limits) in self.catalogs.iter_mut().zip(limits) {
+            catalog.limits = limits;
+        }
+        self.closed.clear();
+        self.tightened.clear();
+        Attempt {
+            existing,
+            nodes,
+            unplaceable,
+            price,
+            placed_one_by_one,
+        }
+    }
+
     /// As [`Solver::until_settled`], where pods of a class are alike: once one found no place, the others need not be tried
     /// before something else was placed.
     fn until_settled_by_class(
@@ -201,11 +345,18 @@ impl Solver<'_> {
 
     /// Nothing that is only thought of is in the cluster yet, so the scheduler's own choice is the answer.
     fn place_on_existing(&mut self, pod: &Pending, placed: &mut Vec<(String, String)>) -> bool {
-        let Some(node) = self.cluster.best_node(pod.class, &pod.key, self.seed) else {
+        let key = &self.keys[pod.index as usize];
+        let Some(node) = self.cluster.best_node(pod.class, key, self.seed) else {
             return false;
         };
+        // Karpenter: where something was promised twice nothing more goes.
+        let mut free = self.cluster.at(node).fixed.allocatable.clone();
+        free.subtract(&self.cluster.at(node).used);
+        if free.is_overdrawn() {
+            return false;
+        }
         self.cluster.load_logged(pod.class, node);
-        placed.push((pod.key.clone(), self.cluster.node_name(node).to_owned()));
+        placed.push((key.clone(), self.cluster.node_name(node).to_owned()));
         true
     }
 
@@ -227,7 +378,7 @@ impl Solver<'_> {
         for index in order {
             let claim = &mut self.claims[index];
             let catalog = &mut self.catalogs[claim.catalog];
-            match claim.add(&pod.key, pod.class, catalog, topology, self.cluster) {
+            match claim.add(pod.index, pod.class, catalog, topology, self.cluster) {
                 Ok(()) => return true,
                 Err(PoolReason::Topology { .. }) => {}
                 Err(_) => self
@@ -298,7 +449,7 @@ impl Solver<'_> {
         let checkpoint = self.cluster.checkpoint();
         let claim = Claim::open((index, catalog), from, &name, self.cluster);
         let mut claim = claim.ok_or(PoolReason::NoInstanceTypes)?;
-        let added = claim.add(&pod.key, pod.class, catalog, topology, self.cluster);
+        let added = claim.add(pod.index, pod.class, catalog, topology, self.cluster);
         let added = if sold_out {
             added.and(Err(PoolReason::NoOffering))
         } else {
@@ -338,41 +489,6 @@ impl Solver<'_> {
         planned > 0
     }
 
-    /// Lets the places that pools can buy in count as places, empty as they are, for pods that must be spread.
-    /// Gives the names of the nodes added for it.
-    fn add_places(&mut self, pending: &[Pending]) -> Vec<String> {
-        let mut keys: Vec<Symbol> = Vec::new();
-        for pod in pending {
-            let question = self.cluster.question(pod.class);
-            let view = question.view;
-            let soft = view.soft.iter().filter(|_| view.soft_declared);
-            keys.extend(view.hard.iter().chain(soft).map(|counts| counts.rule.key));
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        keys.retain(|key| *key != Symbol::HOSTNAME);
-        let mut names = Vec::new();
-        for catalog in &self.catalogs {
-            let mut seen: Vec<(Symbol, Symbol)> = Vec::new();
-            for option in catalog.available.ones() {
-                let labels = &catalog.options[option].labels;
-                let new: Vec<_> = keys
-                    .iter()
-                    .filter_map(|key| Some((*key, labels.value(*key)?)))
-                    .filter(|place| !seen.contains(place))
-                    .collect();
-                if !new.is_empty() {
-                    seen.extend(new);
-                    let name = format!("{PLACE}{}", names.len());
-                    self.cluster
-                        .add_virtual(&name, labels, &catalog.taints, Amounts::default());
-                    names.push(name);
-                }
-            }
-        }
-        names
-    }
-
     /// Why no pool can buy for a pod.
     fn refusals(&mut self, pod: &Pending) -> Vec<PoolRefusal> {
         let topology = Topology {
@@ -399,10 +515,7 @@ fn within_limits(catalog: &Catalog, options: FixedBitSet) -> Result<FixedBitSet,
     let mut broken = None;
     let mut within = FixedBitSet::with_capacity(options.len());
     for option in options.ones() {
-        match catalog
-            .limits
-            .broken_by(&catalog.type_of(option).spec.capacity)
-        {
+        match catalog.limits.broken_by(&catalog.type_of(option).capacity) {
             None => within.insert(option),
             Some(reason) => broken = broken.or(Some(reason)),
         }
@@ -414,14 +527,14 @@ fn within_limits(catalog: &Catalog, options: FixedBitSet) -> Result<FixedBitSet,
 }
 
 /// Sets aside what the largest machine the claim can become takes of the pool's limits.
-fn reserve(claim: &mut Claim, catalog: &mut Catalog) {
+pub(super) fn reserve(claim: &mut Claim, catalog: &mut Catalog) {
     if catalog.limits.is_unlimited() {
         return;
     }
     let capacities = claim
         .options
         .ones()
-        .map(|option| &catalog.type_of(option).spec.capacity);
+        .map(|option| &catalog.type_of(option).capacity);
     claim.reserved = catalog.limits.largest(capacities);
     catalog.limits.take(&claim.reserved);
 }

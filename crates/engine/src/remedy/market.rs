@@ -115,7 +115,7 @@ impl Market {
             own.clone().count() > 0
                 && !own
                     .clone()
-                    .all(|own| own.admits(Some(&(*value).to_owned())))
+                    .all(|own| own.is_met_by(Some(&(*value).to_owned())))
         });
         let changes = wrong.map(|(key, value)| Change::Allow {
             pool: pool.pool.clone(),
@@ -218,7 +218,7 @@ impl Buyer<'_> {
             let value = names.find(&demand.key);
             let value = value.and_then(|key| machine.labels.value(key));
             let value = value.map(|value| names.text(value).to_owned());
-            if demand.admits(value.as_ref()) {
+            if demand.is_met_by(value.as_ref()) {
                 continue;
             }
             // A label that the machine lacks cannot be allowed.

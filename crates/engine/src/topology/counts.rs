@@ -102,6 +102,11 @@ impl SpreadCounts {
         self.places.get(&place).map_or(0, |place| place.pods)
     }
 
+    /// Places that count.
+    pub(crate) fn all_places(&self) -> impl Iterator<Item = Symbol> + '_ {
+        self.places.keys().copied()
+    }
+
     /// Pods in the place that has the fewest; 0 where there are fewer places than wanted.
     pub(crate) fn fewest(&self) -> i64 {
         if (self.places.len() as i64) < self.rule.min_domains {

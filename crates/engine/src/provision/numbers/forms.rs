@@ -1,0 +1,163 @@
+//! Which of the scheduler's rules for a class can be said in numbers.
+
+use crate::class::PodClassId;
+use crate::cluster::Cluster;
+use crate::filter;
+use crate::intern::Symbol;
+use crate::selector::NamedNodes;
+use crate::topology::{Effect, SpreadCounts};
+
+/// What of a class's rules numbers can say.
+pub(super) struct Forms {
+    pub(super) rules: Vec<(PodClassId, Vec<PodClassId>, u32)>,
+    pub(super) zones: Zones,
+    /// All of its pods are on one node.
+    pub(super) is_unit: bool,
+}
+
+/// What a class's own pods mean for the zones of others of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Zones {
+    Any,
+    /// They are spread by this constraint.
+    Spread(usize),
+    /// The same as a preference.
+    Prefer(usize),
+    /// All are in one; this constraint spreads them all the same, and so keeps some out.
+    One(Option<usize>),
+    /// No two are in one.
+    Apart,
+}
+
+/// What numbers can say of a class's rules; none if they cannot say all.
+pub(super) fn forms_of(
+    class: PodClassId,
+    pending: &[(PodClassId, u32)],
+    cluster: &mut Cluster,
+) -> Option<Forms> {
+    let own = cluster.class(class);
+    let plain = own.features.is_empty()
+        && own.volumes.is_empty()
+        && own.devices.is_none()
+        && own.shape.named_nodes == NamedNodes::All;
+    if !plain {
+        return None;
+    }
+    let view = cluster.view(class);
+    let mut form = Forms {
+        rules: Vec::new(),
+        zones: Zones::Any,
+        is_unit: false,
+    };
+    for (index, counts) in view.hard.iter().enumerate() {
+        match counts.rule.key {
+            Symbol::HOSTNAME => {
+                let members = with_effect(class, pending, cluster, |effect| {
+                    effect == Effect::Hard(index)
+                });
+                let most = counts.rule.max_skew.clamp(0, i64::from(u32::MAX)) as u32;
+                form.rules.push((class, members, most));
+            }
+            Symbol::ZONE if form.zones == Zones::Any && counts.self_match => {
+                form.zones = Zones::Spread(index);
+            }
+            _ => return None,
+        }
+    }
+    if form.zones == Zones::Any && view.soft_declared {
+        let by_zone = |counts: &SpreadCounts| counts.rule.key == Symbol::ZONE && counts.self_match;
+        form.zones = view
+            .soft
+            .iter()
+            .position(by_zone)
+            .map_or(Zones::Any, Zones::Prefer);
+    }
+    for term in &own.affinity {
+        match term.key {
+            // Whom it must be near has to be itself, and nobody else so far.
+            _ if !view.self_affine => return None,
+            Symbol::HOSTNAME if view.affinity.is_empty() && form.rules.is_empty() => {
+                form.is_unit = true
+            }
+            Symbol::ZONE => match form.zones {
+                Zones::Any | Zones::Prefer(_) => form.zones = Zones::One(None),
+                Zones::Spread(index) => form.zones = Zones::One(Some(index)),
+                _ => return None,
+            },
+            _ => return None,
+        }
+    }
+    if own
+        .anti_affinity
+        .iter()
+        .any(|term| term.key == Symbol::ZONE)
+    {
+        if !matches!(form.zones, Zones::Any | Zones::Prefer(_)) {
+            return None;
+        }
+        form.zones = Zones::Apart;
+    }
+    // Its own terms, and those of others against it, all say the same of a pair.
+    let apart = |effect: Effect| effect == Effect::Anti(Symbol::HOSTNAME);
+    for other in with_effect(class, pending, cluster, apart) {
+        if form.is_unit && other == class {
+            return None;
+        }
+        form.rules
+            .push((class, vec![other], u32::from(other == class)));
+    }
+    let ports = &cluster.class(class).shape;
+    for (other, _) in pending {
+        let held = &cluster.class(*other).shape.host_ports;
+        if filter::node_ports::clash(ports, held) {
+            form.rules
+                .push((class, vec![*other], u32::from(*other == class)));
+        }
+    }
+    // Whoever counts it, or whom it counts, over anything but hosts has to be itself, and in a form that is known.
+    let is_known = |effect: Effect| match effect {
+        Effect::Hard(index) => {
+            form.zones == Zones::Spread(index) || form.zones == Zones::One(Some(index))
+        }
+        Effect::Affinity => matches!(form.zones, Zones::One(_)) || form.is_unit,
+        Effect::Anti(Symbol::ZONE) | Effect::ExistingAnti(Symbol::ZONE) => {
+            form.zones == Zones::Apart
+        }
+        _ => false,
+    };
+    let is_beyond = |view: PodClassId, effect: Effect| {
+        let keys = effect.filter_keys(cluster.view(view), cluster.class(view));
+        matches!(effect, Effect::Affinity) || keys.iter().any(|key| *key != Symbol::HOSTNAME)
+    };
+    for (view, effect) in cluster.touches(class) {
+        let concerns = pending.iter().any(|(other, _)| *other == view);
+        if concerns && is_beyond(view, effect) && !(view == class && is_known(effect)) {
+            return None;
+        }
+    }
+    for (other, _) in pending.iter().filter(|(other, _)| *other != class) {
+        let mut on_it = cluster.touches(*other).filter(|(view, _)| *view == class);
+        if on_it.any(|(view, effect)| is_beyond(view, effect)) {
+            return None;
+        }
+    }
+    Some(form)
+}
+
+/// Pending classes that have an effect on the view of a class.
+fn with_effect(
+    class: PodClassId,
+    pending: &[(PodClassId, u32)],
+    cluster: &Cluster,
+    wanted: impl Fn(Effect) -> bool,
+) -> Vec<PodClassId> {
+    let has = |other: &PodClassId| {
+        let mut effects = cluster.touches(*other).filter(|(view, _)| *view == class);
+        effects.any(|(_, effect)| wanted(effect))
+    };
+    pending
+        .iter()
+        .map(|(other, _)| *other)
+        .filter(has)
+        .collect()
+}

@@ -1,0 +1,325 @@
+//! Filling one machine in thought: greedy by value for the room that a pod takes.
+
+use super::{DIMENSIONS, Load, Offer, Problem};
+
+/// How much the share of each resource counts in the size of a pod.
+pub(super) type Weights = [f64; DIMENSIONS];
+
+/// All shares count alike.
+pub(super) const ALIKE: Weights = [1.0; DIMENSIONS];
+
+/// Scratch space of a filling, used again for the next one.
+pub(super) struct Filler {
+    /// Items by density.
+    order: Vec<(f64, u32)>,
+    /// What a filling took: item and number.
+    pub(super) taken: Vec<(usize, u32)>,
+    /// How short each resource is on an average machine.
+    pub(super) shortage: Weights,
+    counts: Vec<u32>,
+    /// Takes fewer of an item than fit now and then, where this is set.
+    pub(super) random: Option<Random>,
+    /// Items looked at so far.
+    pub(super) work: u64,
+}
+
+/// A sequence that is the same every time (xorshift64*).
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new() -> Self {
+        Random(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        (((self.next() >> 32) * bound as u64) >> 32) as usize
+    }
+
+    pub(super) fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+impl Filler {
+    pub(super) fn new(problem: &Problem) -> Self {
+        let mut asked = [0.0; DIMENSIONS];
+        for item in &problem.items {
+            for (asked, request) in asked.iter_mut().zip(item.request) {
+                *asked += request as f64 * f64::from(item.demand);
+            }
+        }
+        let mut given = [0.0; DIMENSIONS];
+        for offer in &problem.offers {
+            for (given, room) in given.iter_mut().zip(offer.room) {
+                *given += room.max(0) as f64 / offer.price as f64;
+            }
+        }
+        let mut shortage = [0.0; DIMENSIONS];
+        for dimension in 0..DIMENSIONS {
+            if given[dimension] > 0.0 {
+                shortage[dimension] = asked[dimension] / given[dimension];
+            }
+        }
+        let most: f64 = shortage.iter().copied().fold(1e-300, f64::max);
+        shortage.iter_mut().for_each(|one| *one /= most);
+        Filler {
+            order: Vec::new(),
+            taken: Vec::new(),
+            shortage,
+            counts: vec![0; problem.items.len()],
+            random: None,
+            work: 0,
+        }
+    }
+
+    /// Fills a machine and gives the value of what it holds; what that is stands in `taken`. Nothing where no pod for which the machine may be
+    /// bought fits.
+    pub(super) fn fill(
+        &mut self,
+        problem: &Problem,
+        offer: &Offer,
+        demand: &[u32],
+        values: &[f64],
+        weights: &Weights,
+    ) -> f64 {
+        self.taken.clear();
+        self.sort(problem, offer, demand, values, weights);
+        let opener = self
+            .order
+            .iter()
+            .position(|(_, item)| offer.opens.contains(*item as usize));
+        let Some(opener) = opener else { return 0.0 };
+        // The machine is bought for one of these; without it the rest may not come.
+        let opener = (opener > 0).then(|| self.order[opener].1 as usize);
+        let mut room = offer.room;
+        let mut value = 0.0;
+        if let Some(item) = opener {
+            value += self.put(problem, item, 1, &mut room, values);
+        }
+        for index in 0..self.order.len() {
+            let item = self.order[index].1 as usize;
+            let wanted = demand[item] - u32::from(opener == Some(item));
+            value += self.put(problem, item, wanted, &mut room, values);
+        }
+        if self.random.is_some() {
+            // Those of which fewer than fit were taken.
+            for index in 0..self.order.len() {
+                let item = self.order[index].1 as usize;
+                let wanted = demand[item] - self.counts[item];
+                value += self.put(problem, item, wanted, &mut room, values);
+            }
+        }
+        self.settle();
+        value
+    }
+
+    /// Puts more pods into the room that a machine has left. Gives what is in `taken`: pods that are there already stay.
+    pub(super) fn top_up(
+        &mut self,
+        problem: &Problem,
+        offer: &Offer,
+        there: &[(usize, u32)],
+        demand: &[u32],
+        values: &[f64],
+    ) -> bool {
+        let mut room = offer.room;
+        super::add(&mut room, &problem.load_of(there), -1);
+        let fits = |item: usize| {
+            demand[item] > 0
+                && offer.fits.contains(item)
+                && super::within(&problem.items[item].request, &room)
+        };
+        if !offer.fits.ones().any(fits) {
+            return false;
+        }
+        self.taken.clear();
+        for (item, count) in there {
+            self.taken.push((*item, *count));
+            self.counts[*item] = *count;
+        }
+        self.sort(problem, offer, demand, values, &ALIKE);
+        let mut more = 0.0;
+        for index in 0..self.order.len() {
+            let item = self.order[index].1 as usize;
+            more += self.put(problem, item, demand[item], &mut room, values);
+        }
+        self.settle();
+        more > 0.0
+    }
+
+    /// Puts up to so many pods of an item into the room; gives their value.
+    fn put(
+        &mut self,
+        problem: &Problem,
+        item: usize,
+        wanted: u32,
+        room: &mut Load,
+        values: &[f64],
+    ) -> f64 {
+        let request = &problem.items[item].request;
+        let mut count = i64::from(wanted);
+        for (request, room) in request.iter().zip(room.iter()) {
+            if *request > 0 {
+                count = count.min(room / request);
+            }
+        }
+        if count > 0 && !problem.rules_of[item].is_empty() {
+            count = count.min(self.allowed(problem, item));
+        }
+        if count <= 0 {
+            return 0.0;
+        }
+        if let Some(random) = self.random.as_mut().filter(|_| count > 1)
+            && random.below(4) == 0
+        {
+            count = 1 + random.below(count as usize) as i64;
+        }
+        super::add(room, request, -count);
+        let count = count as u32;
+        if self.counts[item] == 0 {
+            self.taken.push((item, 0));
+        }
+        self.counts[item] += count;
+        values[item] * f64::from(count)
+    }
+
+    /// How many more pods of an item the rules let join what is there.
+    fn allowed(&self, problem: &Problem, item: usize) -> i64 {
+        let mut allowed = i64::MAX;
+        for rule in problem.rules_of[item]
+            .iter()
+            .map(|rule| &problem.rules[*rule])
+        {
+            let members: u32 = rule.members.iter().map(|member| self.counts[*member]).sum();
+            let free = i64::from(rule.most) - i64::from(members);
+            let is_member = rule.members.contains(&item);
+            let is_subject = rule.subject == item;
+            if is_member && (is_subject || self.counts[rule.subject] > 0) {
+                allowed = allowed.min(free);
+            } else if is_subject && free < 0 {
+                allowed = 0;
+            }
+        }
+        allowed.max(0)
+    }
+
+    /// Writes the counts into `taken` and forgets them.
+    fn settle(&mut self) {
+        for (item, count) in &mut self.taken {
+            *count = std::mem::take(&mut self.counts[*item]);
+        }
+        self.work += 1 + self.order.len() as u64;
+    }
+
+    fn sort(
+        &mut self,
+        problem: &Problem,
+        offer: &Offer,
+        demand: &[u32],
+        values: &[f64],
+        weights: &Weights,
+    ) {
+        let mut share = [0.0; DIMENSIONS];
+        for (dimension, share) in share.iter_mut().enumerate() {
+            if offer.room[dimension] > 0 {
+                *share = (weights[dimension] + 0.01) / offer.room[dimension] as f64;
+            }
+        }
+        self.order.clear();
+        for item in offer.fits.ones() {
+            if demand[item] == 0 || values[item] <= 0.0 {
+                continue;
+            }
+            let request = &problem.items[item].request;
+            let shares = request
+                .iter()
+                .zip(&share)
+                .map(|(request, share)| *request as f64 * share);
+            let size: f64 = shares.sum();
+            self.order
+                .push((values[item] / size.max(1e-12), item as u32));
+        }
+        self.order
+            .sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    }
+
+    /// No filling of the machine is worth more than this: fractions of pods are allowed, and one sum of all resources has to hold only.
+    pub(super) fn most(
+        &mut self,
+        problem: &Problem,
+        offer: &Offer,
+        demand: &[u32],
+        values: &[f64],
+    ) -> f64 {
+        let mut most = f64::INFINITY;
+        let mut weights: Vec<[f64; DIMENSIONS]> = vec![ALIKE, self.shortage];
+        for dimension in 0..DIMENSIONS {
+            if self.shortage[dimension] > 0.0 {
+                let mut one = [0.0; DIMENSIONS];
+                one[dimension] = 1.0;
+                weights.push(one);
+            }
+        }
+        for weight in weights {
+            most = most.min(self.surrogate(problem, offer, demand, values, &weight));
+        }
+        most
+    }
+
+    fn surrogate(
+        &mut self,
+        problem: &Problem,
+        offer: &Offer,
+        demand: &[u32],
+        values: &[f64],
+        weight: &[f64; DIMENSIONS],
+    ) -> f64 {
+        let mut room = 0.0;
+        let mut share = [0.0; DIMENSIONS];
+        for dimension in 0..DIMENSIONS {
+            if offer.room[dimension] > 0 {
+                share[dimension] = weight[dimension] / offer.room[dimension] as f64;
+                room += weight[dimension];
+            }
+        }
+        self.order.clear();
+        let mut value = 0.0;
+        for item in offer.fits.ones() {
+            if demand[item] == 0 || values[item] <= 0.0 {
+                continue;
+            }
+            let request = &problem.items[item].request;
+            let size: f64 = request
+                .iter()
+                .zip(&share)
+                .map(|(request, share)| *request as f64 * share)
+                .sum();
+            if size <= 0.0 {
+                value += values[item] * f64::from(demand[item]);
+            } else {
+                self.order.push((values[item] / size, item as u32));
+            }
+        }
+        self.order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        for (density, item) in &self.order {
+            let item = *item as usize;
+            let size = values[item] / density;
+            let whole = size * f64::from(demand[item]);
+            let used = whole.min(room);
+            value += density * used;
+            room -= used;
+            if room <= 0.0 {
+                break;
+            }
+        }
+        value
+    }
+}

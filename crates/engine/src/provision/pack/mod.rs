@@ -1,0 +1,203 @@
+//! Packing by cost: which machines to buy for so many pods of each class, in whole numbers.
+//!
+//! Karpenter takes the first machine that holds a pod and looks at prices last. Here prices lead: a linear program over patterns (one machine
+//! with so many pods of each class) says what a pod of each class is worth (`master`), machines are chosen by how much worth they
+//! hold for their price (`whole`), and what was chosen is taken apart and put together again in cheaper ways (`ruin`).
+//!
+//! Numbers only: what the scheduler's rules mean for a class became data in [`Problem`] before, and the finished plan is carried
+//! out with the scheduler's own filters after. Floating point guides the search; what a machine holds and costs is counted in integers.
+
+mod fill;
+mod master;
+mod ruin;
+#[cfg(test)]
+mod tests;
+mod whole;
+
+use fixedbitset::FixedBitSet;
+
+use fill::Filler;
+pub(super) use master::Relaxation;
+
+/// Resources that are told apart: cpu, memory, pods, local storage, and so many others.
+pub(super) const DIMENSIONS: usize = 8;
+
+/// An amount of each resource.
+pub(super) type Load = [i64; DIMENSIONS];
+
+/// Pods of one class, as many as want a place.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) request: Load,
+    pub(super) demand: u32,
+}
+
+/// A machine that can be bought, as often as wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    /// Micro-dollars an hour, at least 1.
+    pub(super) price: u64,
+    pub(super) room: Load,
+    /// Items that may run on it.
+    pub(super) fits: FixedBitSet,
+    /// Items for which it may be bought. The others only join them: a pool of higher weight could have them.
+    pub(super) opens: FixedBitSet,
+    /// Whose limits it counts against.
+    pub(super) pool: usize,
+    /// What it takes of them.
+    pub(super) takes: Load,
+}
+
+/// What pods on one node mean for each other: while there is a pod of `subject`, there are no more than `most` of `members` together.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub(super) subject: usize,
+    pub(super) members: Vec<usize>,
+    pub(super) most: u32,
+}
+
+/// The question, in numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Problem {
+    pub(super) items: Vec<Item>,
+    /// Cheapest first.
+    pub(super) offers: Vec<Offer>,
+    /// Machines that are there: each once, for nothing.
+    pub(super) nodes: Vec<Offer>,
+    pub(super) rules: Vec<Rule>,
+    /// What pools may still buy; `i64::MAX` where there is no limit.
+    pub(super) limits: Vec<Load>,
+    /// The rules that each item is part of.
+    rules_of: Vec<Vec<usize>>,
+}
+
+/// A machine to buy, and what goes on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bin {
+    /// Of the offers, or behind them of the nodes.
+    pub(super) offer: usize,
+    /// Item and number of its pods, by item.
+    pub(super) pods: Vec<(usize, u32)>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Packing {
+    pub(super) bins: Vec<Bin>,
+    /// Pods of each item that found no place.
+    pub(super) left: Vec<u32>,
+    /// Micro-dollars an hour.
+    pub(super) price: u64,
+    /// No packing of all of them costs less.
+    pub(super) bound: u64,
+}
+
+impl Problem {
+    /// Completes a problem whose items, offers, rules and limits are known.
+    pub(super) fn prepare(&mut self) {
+        self.offers.sort_by_key(|offer| offer.price);
+        self.rules_of = vec![Vec::new(); self.items.len()];
+        for (index, rule) in self.rules.iter().enumerate() {
+            self.rules_of[rule.subject].push(index);
+            for member in rule
+                .members
+                .iter()
+                .filter(|member| **member != rule.subject)
+            {
+                self.rules_of[*member].push(index);
+            }
+        }
+    }
+
+    /// A cheap packing. `effort` bounds the search for a cheaper one: so many items are looked at, for one machine or another.
+    pub(super) fn pack(&self, effort: u64) -> Packing {
+        let mut filler = Filler::new(self);
+        let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
+        let mut relaxation = Relaxation::solve(self, &mut filler);
+        if !self.nodes.is_empty() {
+            // It knows nothing of machines that cost nothing.
+            relaxation.bound = 0;
+        }
+        let mut best = whole::build(self, &relaxation, &demand, &mut filler);
+        ruin::improve(self, &relaxation, &mut best, effort, &mut filler);
+        Packing {
+            price: best
+                .bins
+                .iter()
+                .map(|bin| self.offer(bin.offer).price)
+                .sum(),
+            bins: best.bins,
+            left: best.left,
+            bound: relaxation.bound,
+        }
+    }
+
+    /// What a bin's machine is: to be bought, or there.
+    fn offer(&self, index: usize) -> &Offer {
+        match index.checked_sub(self.offers.len()) {
+            None => &self.offers[index],
+            Some(node) => &self.nodes[node],
+        }
+    }
+
+    /// The cheapest offer that holds these pods and what they ask for together, within the limits.
+    fn cheapest_for(&self, pods: &[(usize, u32)], limits: &[Load]) -> Option<usize> {
+        let load = self.load_of(pods);
+        let mut offers = self.offers.iter();
+        offers.position(|offer| {
+            within(&load, &offer.room)
+                && pods.iter().all(|(item, _)| offer.fits.contains(*item))
+                && pods.iter().any(|(item, _)| offer.opens.contains(*item))
+                && within(&offer.takes, &limits[offer.pool])
+        })
+    }
+
+    fn load_of(&self, pods: &[(usize, u32)]) -> Load {
+        let mut load = Load::default();
+        for (item, count) in pods {
+            add(&mut load, &self.items[*item].request, i64::from(*count));
+        }
+        load
+    }
+
+    /// Whether pods may be on one node together.
+    fn together(&self, pods: &[(usize, u32)]) -> bool {
+        let count = |item: usize| {
+            let found = pods.iter().find(|pod| pod.0 == item);
+            found.map_or(0, |pod| pod.1)
+        };
+        pods.iter().all(|(item, _)| {
+            self.rules_of[*item].iter().all(|rule| {
+                let rule = &self.rules[*rule];
+                let members: u32 = rule.members.iter().map(|member| count(*member)).sum();
+                count(rule.subject) == 0 || members <= rule.most
+            })
+        })
+    }
+}
+
+fn within(load: &Load, room: &Load) -> bool {
+    load.iter().zip(room).all(|(load, room)| load <= room)
+}
+
+fn add(load: &mut Load, more: &Load, times: i64) {
+    for (load, more) in load.iter_mut().zip(more) {
+        *load += more * times;
+    }
+}
+
+fn take(limits: &mut [Load], offer: &Offer) {
+    change(&mut limits[offer.pool], &offer.takes, -1);
+}
+
+fn give_back(limits: &mut [Load], offer: &Offer) {
+    change(&mut limits[offer.pool], &offer.takes, 1);
+}
+
+fn change(limit: &mut Load, takes: &Load, sign: i64) {
+    for (limit, takes) in limit.iter_mut().zip(takes) {
+        if *limit != i64::MAX {
+            *limit += sign * takes;
+        }
+    }
+}

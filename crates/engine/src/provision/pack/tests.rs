@@ -1,0 +1,280 @@
+//! Packings of random problems against slow counting, and small ones against every packing there is.
+
+use super::*;
+
+const EFFORT: u64 = 50_000;
+
+/// A number that is the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+fn all(items: usize) -> FixedBitSet {
+    (0..items).collect()
+}
+
+fn load(cpu: i64, memory: i64) -> Load {
+    let mut load = Load::default();
+    (load[0], load[1], load[2]) = (cpu, memory, 1);
+    load
+}
+
+fn offer(price: u64, cpu: i64, memory: i64, items: usize) -> Offer {
+    let mut room = load(cpu, memory);
+    room[2] = 110;
+    Offer {
+        price,
+        room,
+        fits: all(items),
+        opens: all(items),
+        pool: 0,
+        takes: Load::default(),
+    }
+}
+
+fn random(dice: &mut Dice, items: usize, most: u64) -> Problem {
+    let item = |dice: &mut Dice| Item {
+        request: load(1 + dice.below(8) as i64, 1 + dice.below(8) as i64),
+        demand: 1 + dice.below(most) as u32,
+    };
+    let items: Vec<Item> = (0..items).map(|_| item(dice)).collect();
+    let mut offers = Vec::new();
+    for size in 1..4_i64 {
+        let price = 100 * size as u64 + dice.below(60);
+        offers.push(offer(
+            price,
+            8 * size,
+            4 * size + dice.below(9) as i64 + 4,
+            items.len(),
+        ));
+    }
+    let mut rules = Vec::new();
+    if dice.below(2) == 0 {
+        let most = 1 + dice.below(2) as u32;
+        rules.push(Rule {
+            subject: 0,
+            members: vec![0],
+            most,
+        });
+    }
+    if items.len() > 1 && dice.below(2) == 0 {
+        rules.push(Rule {
+            subject: 0,
+            members: vec![1],
+            most: 0,
+        });
+    }
+    let mut problem = Problem {
+        items,
+        offers,
+        rules,
+        limits: vec![[i64::MAX; DIMENSIONS]],
+        ..Problem::default()
+    };
+    problem.prepare();
+    problem
+}
+
+/// What is wrong with a packing, told by counting.
+fn fault(problem: &Problem, packing: &Packing) -> Option<String> {
+    let mut placed = vec![0; problem.items.len()];
+    let mut price = 0;
+    for bin in &packing.bins {
+        let mut used = Load::default();
+        for (item, count) in &bin.pods {
+            placed[*item] += count;
+            for (used, request) in used.iter_mut().zip(problem.items[*item].request) {
+                *used += request * i64::from(*count);
+            }
+        }
+        let offer = problem.offer(bin.offer);
+        price += offer.price;
+        if used.iter().zip(offer.room).any(|(used, room)| *used > room) {
+            return Some(format!("{bin:?} holds more than {offer:?}"));
+        }
+        let on_it = |item: usize| {
+            bin.pods
+                .iter()
+                .filter(|pod| pod.0 == item)
+                .map(|pod| pod.1)
+                .sum::<u32>()
+        };
+        for rule in &problem.rules {
+            let members: u32 = rule.members.iter().map(|member| on_it(*member)).sum();
+            if on_it(rule.subject) > 0 && members > rule.most {
+                return Some(format!("{bin:?} breaks {rule:?}"));
+            }
+        }
+    }
+    for (item, placed) in placed.iter().enumerate() {
+        if placed + packing.left[item] != problem.items[item].demand {
+            return Some(format!("item {item} is placed {placed} times"));
+        }
+    }
+    (price != packing.price).then(|| format!("costs {price}"))
+}
+
+/// The least that any packing of these pods costs: every first machine, then the rest. None where there is none.
+fn least(
+    problem: &Problem,
+    left: &[u32],
+    known: &mut std::collections::BTreeMap<Vec<u32>, Option<u64>>,
+) -> Option<u64> {
+    if left.iter().all(|left| *left == 0) {
+        return Some(0);
+    }
+    if let Some(known) = known.get(left) {
+        return *known;
+    }
+    let mut best: Option<u64> = None;
+    let mut counts = vec![0; left.len()];
+    // Every number of pods of each item, as on an odometer.
+    while next(&mut counts, left) {
+        let pods: Vec<(usize, u32)> = whole::pods(&counts);
+        if !problem.together(&pods) {
+            continue;
+        }
+        let Some(offer) = problem.cheapest_for(&pods, &problem.limits) else {
+            continue;
+        };
+        let rest: Vec<u32> = left
+            .iter()
+            .zip(&counts)
+            .map(|(left, count)| left - count)
+            .collect();
+        if let Some(rest) = least(problem, &rest, known) {
+            let price = problem.offers[offer].price + rest;
+            best = Some(best.map_or(price, |best| best.min(price)));
+        }
+    }
+    known.insert(left.to_vec(), best);
+    best
+}
+
+fn next(counts: &mut [u32], most: &[u32]) -> bool {
+    for (count, most) in counts.iter_mut().zip(most) {
+        if *count < *most {
+            *count += 1;
+            return true;
+        }
+        *count = 0;
+    }
+    false
+}
+
+#[test]
+fn a_packing_holds_together_and_costs_no_less_than_its_bound() {
+    let mut dice = Dice(7);
+    for round in 0..300 {
+        let items = 1 + dice.below(12) as usize;
+        let problem = random(&mut dice, items, 40);
+        let packing = problem.pack(EFFORT);
+        assert_eq!(fault(&problem, &packing), None, "round {round}");
+        assert!(packing.left.iter().all(|left| *left == 0), "round {round}");
+        assert!(
+            packing.bound <= packing.price,
+            "round {round}: {} {}",
+            packing.bound,
+            packing.price
+        );
+        assert_eq!(
+            packing,
+            problem.pack(EFFORT),
+            "round {round}: the same every time"
+        );
+    }
+}
+
+#[test]
+fn small_packings_are_as_cheap_as_the_cheapest_there_is() {
+    let mut dice = Dice(11);
+    let (mut ours, mut cheapest, mut equal) = (0, 0, 0);
+    for round in 0..150 {
+        let items = 1 + dice.below(3) as usize;
+        let problem = random(&mut dice, items, 5);
+        let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
+        let best = least(&problem, &demand, &mut Default::default()).expect("there is one");
+        let packing = problem.pack(EFFORT);
+        assert!(
+            packing.price >= best && packing.bound <= best,
+            "round {round}"
+        );
+        ours += packing.price;
+        cheapest += best;
+        equal += usize::from(packing.price == best);
+    }
+    assert!(
+        equal >= 148,
+        "{equal} of 150 are the cheapest; {ours} for {cheapest}"
+    );
+}
+
+#[test]
+fn limits_hold_and_what_they_keep_out_is_told() {
+    let mut problem = random(&mut Dice(3), 1, 1);
+    problem.rules.clear();
+    problem.items = vec![Item {
+        request: load(8, 1),
+        demand: 10,
+    }];
+    problem
+        .offers
+        .iter_mut()
+        .for_each(|offer| offer.takes[0] = 1);
+    problem.limits[0][0] = 2;
+    problem.prepare();
+    let packing = problem.pack(EFFORT);
+    assert_eq!(packing.bins.len(), 2);
+    // The largest machine holds three.
+    assert_eq!(packing.left, [4]);
+}
+
+#[test]
+fn machines_that_are_there_are_filled_first() {
+    let mut problem = random(&mut Dice(5), 2, 6);
+    problem.rules.clear();
+    problem.nodes = vec![Offer {
+        price: 0,
+        ..offer(0, 1000, 1000, 2)
+    }];
+    problem.prepare();
+    let packing = problem.pack(EFFORT);
+    assert_eq!((packing.price, packing.bins.len()), (0, 1));
+}
+
+#[test]
+fn a_machine_is_bought_for_pods_that_may_have_it_and_others_join_them() {
+    let mut problem = random(&mut Dice(9), 2, 2);
+    problem.rules.clear();
+    problem.items = vec![
+        Item {
+            request: load(1, 1),
+            demand: 1,
+        },
+        Item {
+            request: load(1, 1),
+            demand: 2,
+        },
+    ];
+    problem.offers = vec![offer(100, 8, 8, 2)];
+    problem.offers[0].opens = std::iter::once(0).collect();
+    problem.prepare();
+    let packing = problem.pack(EFFORT);
+    assert_eq!(
+        packing.bins,
+        [Bin {
+            offer: 0,
+            pods: vec![(0, 1), (1, 2)]
+        }]
+    );
+    problem.items[0].demand = 0;
+    assert_eq!(problem.pack(EFFORT).left, [0, 2]);
+}

@@ -1,0 +1,161 @@
+//! Carries a packing out: its machines become planned nodes, its pods are placed on them with the scheduler's own filters.
+
+use fixedbitset::FixedBitSet;
+use indexmap::IndexMap;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+
+use super::claim::{self, Claim};
+use super::numbers::{Numbers, Part};
+use super::pack::Bin;
+use super::solve::{PLANNED, Pending, Solver, reserve};
+use crate::class::PodClassId;
+use crate::cluster::NodeId;
+use crate::intern::Symbol;
+use crate::resources::Amounts;
+
+/// So many items are looked at in search of a cheaper packing.
+const EFFORT: u64 = 2_000_000;
+
+impl Solver<'_> {
+    /// Places the pods whose rules can be said in numbers on the cheapest machines that hold them together. Gives the others, in their order.
+    pub(super) fn pack(
+        &mut self,
+        pending: &[Pending],
+        nodes: &[NodeId],
+        existing: &mut Vec<(String, String)>,
+    ) -> Vec<Pending> {
+        let mut classes: IndexMap<PodClassId, Vec<u32>, FxBuildHasher> = IndexMap::default();
+        for pod in pending {
+            classes.entry(pod.class).or_default().push(pod.index);
+        }
+        let counts: Vec<(PodClassId, u32)> = classes
+            .iter()
+            .map(|(class, pods)| (*class, pods.len() as u32))
+            .collect();
+        let numbers = Numbers::of(&counts, nodes, &mut self.catalogs, self.cluster);
+        let packing = numbers.problem.pack(EFFORT);
+        let mut slots = Vec::new();
+        for bin in &packing.bins {
+            let claim = match numbers.node(bin) {
+                Some(node) => Err(node),
+                None => match self.open_packed(&numbers, bin) {
+                    Some(claim) => Ok(claim),
+                    None => continue,
+                },
+            };
+            for (item, count) in &bin.pods {
+                let pods = count * numbers.items[*item].pods;
+                slots.extend((0..pods).map(|_| (claim, *item)));
+            }
+        }
+        // Zones of a class take turns, so that no zone is ahead of the others on the way.
+        let mut ranks: FxHashMap<usize, u32> = FxHashMap::default();
+        let mut ordered: Vec<(u32, Result<usize, NodeId>, usize)> = Vec::with_capacity(slots.len());
+        for (claim, item) in slots {
+            let rank = ranks.entry(item).or_default();
+            let is_shared = numbers.items[item].zone.is_some();
+            ordered.push((if is_shared { *rank } else { 0 }, claim, item));
+            *rank += 1;
+        }
+        ordered.sort_by_key(|slot| slot.0);
+        classes.values_mut().for_each(|pods| pods.reverse());
+        let bound: Vec<bool> = numbers
+            .items
+            .iter()
+            .map(|part| self.is_bound(part.class))
+            .collect();
+        let mut refused = true;
+        let mut placed: FxHashSet<u32> = FxHashSet::default();
+        while refused && !ordered.is_empty() {
+            let before = ordered.len();
+            ordered.retain(|(_, claim, item)| {
+                let class = numbers.items[*item].class;
+                let Some(pods) = classes.get_mut(&class) else {
+                    return false;
+                };
+                let Some(pod) = pods.last().copied() else {
+                    return false;
+                };
+                let loaded = match *claim {
+                    Ok(claim) => self.claims[claim].load(pod, class, bound[*item], self.cluster),
+                    Err(node) => self.load_on(node, class, bound[*item]),
+                };
+                if !loaded {
+                    return true;
+                }
+                if let Err(node) = *claim {
+                    let node = self.cluster.node_name(node).to_owned();
+                    existing.push((self.keys[pod as usize].clone(), node));
+                }
+                pods.pop();
+                placed.insert(pod);
+                false
+            });
+            refused = ordered.len() < before;
+        }
+        pending
+            .iter()
+            .filter(|pod| !placed.contains(&pod.index))
+            .copied()
+            .collect()
+    }
+
+    /// Puts a pod on a node that is there and has room for it, if the pods that are placed already let it.
+    fn load_on(&mut self, node: NodeId, class: PodClassId, is_bound: bool) -> bool {
+        if is_bound && claim::check(class, node, false, self.cluster).is_some() {
+            return false;
+        }
+        self.cluster.load_logged(class, node);
+        true
+    }
+
+    /// Opens a node for a packed machine: every option of its pool that holds and admits the same. None where the pool's demands are not met.
+    fn open_packed(&mut self, numbers: &Numbers, bin: &Bin) -> Option<usize> {
+        let (index, chosen) = numbers.offers[bin.offer];
+        let catalog = &mut self.catalogs[index];
+        let mut options = catalog.available.clone();
+        let mut requests = Amounts::default();
+        let mut keys = Vec::new();
+        for (item, count) in &bin.pods {
+            let Part { class, zone, pods } = numbers.items[*item];
+            options.intersect_with(&catalog.verdicts(class, self.cluster).fits);
+            let real = &self.cluster.class(class).shape.requests.real;
+            let count = count * pods;
+            for _ in 0..count {
+                requests.add(real);
+            }
+            requests.pods += i64::from(count);
+            keys.extend(self.cluster.sensitive_keys(class));
+            keys.extend(zone.map(|_| Symbol::ZONE));
+        }
+        let options = catalog.holding(&options, &requests);
+        let labels = &catalog.options[chosen].labels;
+        let alike = |option: &usize| {
+            let own = &catalog.options[*option].labels;
+            keys.iter().all(|key| own.value(*key) == labels.value(*key))
+        };
+        let no_larger = |option: &usize| {
+            catalog.limits.is_unlimited() || {
+                let (own, most) = (catalog.type_of(*option), catalog.type_of(chosen));
+                catalog.limits.takes_no_more(&own.capacity, &most.capacity)
+            }
+        };
+        let options: FixedBitSet = options.ones().filter(alike).filter(no_larger).collect();
+        let options = catalog.listed(&options, self.cluster);
+        if options.is_clear() || catalog.too_few_values(&options, self.cluster).is_some() {
+            return None;
+        }
+        let name = format!("{PLANNED}{}", self.claims.len());
+        let mut claim = Claim::open((index, catalog), options, &name, self.cluster)?;
+        reserve(&mut claim, catalog);
+        self.claims.push(claim);
+        Some(self.claims.len() - 1)
+    }
+
+    /// Whether other pods have a say in where pods of a class go, beyond the room they take.
+    fn is_bound(&mut self, class: PodClassId) -> bool {
+        let question = self.cluster.question(class);
+        !question.class.shape.host_ports.is_empty()
+            || !question.view.is_filtered_by_room_only(question.class)
+    }
+}

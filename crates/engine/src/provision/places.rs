@@ -1,0 +1,119 @@
+//! Places that no node is in yet, for rules that count places: zones that pools can buy in, and one more host.
+
+use rustc_hash::FxHashSet;
+
+use super::solve::{Pending, Solver};
+use crate::class::PodClassId;
+use crate::cluster::NodeId;
+use crate::intern::Symbol;
+use crate::resources::Amounts;
+
+const PLACE: &str = "place/";
+const HOST: &str = "host/";
+
+impl Solver<'_> {
+    /// Lets one more host, an empty one, count for pods that must be spread over hosts: a new one can always be bought.
+    pub(super) fn add_hosts(&mut self, pending: &[Pending]) {
+        let mut known = FxHashSet::default();
+        for pod in pending {
+            if !known.insert(pod.class) {
+                continue;
+            }
+            let view = self.cluster.question(pod.class).view;
+            if !view
+                .hard
+                .iter()
+                .any(|counts| counts.rule.key == Symbol::HOSTNAME)
+            {
+                continue;
+            }
+            let name = format!("{HOST}{}", known.len());
+            let mut found = None;
+            for index in 0..self.catalogs.len() {
+                let catalog = &mut self.catalogs[index];
+                let mut fits = catalog.verdicts(pod.class, self.cluster).fits.clone();
+                fits.intersect_with(&catalog.available);
+                if let Some(option) = fits.minimum() {
+                    found = Some((index, option));
+                    break;
+                }
+            }
+            if let Some((index, option)) = found {
+                let catalog = &self.catalogs[index];
+                let labels = &catalog.options[option].labels;
+                self.cluster
+                    .add_virtual(&name, labels, &catalog.taints, Amounts::default());
+                continue;
+            }
+            // Nothing can be bought for it: a host like one that is there.
+            let view = self.cluster.question(pod.class).view;
+            let by_host = view
+                .hard
+                .iter()
+                .find(|counts| counts.rule.key == Symbol::HOSTNAME);
+            if let Some(node) = by_host.and_then(|counts| counts.eligible.minimum()) {
+                let fixed = &self.cluster.at(NodeId::at(node)).fixed;
+                let (labels, taints) = (fixed.labels.clone(), fixed.taints.clone());
+                self.cluster
+                    .add_virtual(&name, &labels, &taints, Amounts::default());
+            }
+        }
+    }
+
+    /// Lets the places that pools can buy in count as places, empty as they are, for pods that must be spread and could be there.
+    pub(super) fn add_places(&mut self, pending: &[Pending]) {
+        let mut classes = FxHashSet::default();
+        let mut added = 0;
+        for pod in pending {
+            if !classes.insert(pod.class) {
+                continue;
+            }
+            let view = self.cluster.question(pod.class).view;
+            let soft = view.soft.iter().filter(|_| view.soft_declared);
+            let rules = view.hard.iter().chain(soft);
+            let rules: Vec<(Symbol, FxHashSet<Symbol>)> = rules
+                .filter(|counts| counts.rule.key != Symbol::HOSTNAME)
+                .map(|counts| (counts.rule.key, counts.all_places().collect()))
+                .collect();
+            for (key, mut known) in rules {
+                for index in 0..self.catalogs.len() {
+                    for place in self.catalogs[index].values(key) {
+                        if known.contains(&place) {
+                            continue;
+                        }
+                        let Some(option) = self.selectable(index, pod.class, (key, place)) else {
+                            continue;
+                        };
+                        known.insert(place);
+                        added += 1;
+                        let name = format!("{PLACE}{added}");
+                        let catalog = &self.catalogs[index];
+                        let labels = &catalog.options[option].labels;
+                        self.cluster.add_virtual(
+                            &name,
+                            labels,
+                            &catalog.taints,
+                            Amounts::default(),
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// An option of a catalog with this label that the class selects, whatever its taints.
+    fn selectable(
+        &self,
+        catalog: usize,
+        class: PodClassId,
+        (key, value): (Symbol, Symbol),
+    ) -> Option<usize> {
+        let catalog = &self.catalogs[catalog];
+        let shape = &self.cluster.class(class).shape;
+        catalog.available.ones().find(|option| {
+            let labels = &catalog.options[*option].labels;
+            labels.value(key) == Some(value)
+                && shape.selects(labels, Symbol::EMPTY, self.cluster.names())
+        })
+    }
+}
