@@ -19,6 +19,7 @@ use crate::{
     clusters::Chosen,
     doctor::DoctorArgs,
     failure::Failure,
+    plan::PlanArgs,
     why::WhyArgs,
 };
 
@@ -103,6 +104,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Find what keeps a cluster from running Windows, and mend it.
     Doctor(DoctorArgs),
+    /// Say what would be bought for pods that wait, and where each of them goes.
+    Plan(PlanArgs),
     /// Measure Mullion on this machine.
     Bench {
         #[command(subcommand)]

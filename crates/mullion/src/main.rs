@@ -18,10 +18,12 @@ mod failure;
 mod files;
 mod input;
 mod kubeconfig;
+mod lines;
 mod logged;
 mod memory;
 mod open_files;
 mod out;
+mod plan;
 mod up;
 mod why;
 
@@ -76,6 +78,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             log_to_stderr(args.verbose, out::colours_on(&std::io::stderr()));
             runtime()?.block_on(apiserver::run(args))
         }
+        Command::Plan(args) => plan::run(&args),
         Command::List { output } => clusters::list(output),
         Command::Status { which, output } => {
             return runtime()?.block_on(clusters::status::run(which.chosen(), output));

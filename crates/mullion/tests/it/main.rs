@@ -13,6 +13,7 @@ mod every_kubectl;
 mod flows;
 mod import_rules;
 mod kubectl;
+mod plan;
 mod process;
 mod registry;
 mod why;

@@ -1,0 +1,239 @@
+//! Cases: questions of a line each, answered in order on all processors.
+//!
+//! One thread reads blocks of lines, a worker per processor answers them, another thread writes them in order. Blocks are
+//! used again once they are written, so memory stays bounded however long the input is, and nobody waits for a whole round of
+//! the others. A line that cannot be answered becomes `{"error": ...}`, and the command ends with 2.
+
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Write},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+use serde_json::json;
+
+use crate::{
+    failure::{Failure, file_error},
+    input,
+};
+
+/// A block ends with the line that brings it to this: what a processor holds near itself.
+const BLOCK_BYTES: usize = 256 << 10;
+/// Blocks on their way, for each worker.
+const BLOCKS: usize = 4;
+/// No case is longer than this.
+const MAX_LINE_BYTES: u64 = 256 << 20;
+
+/// What a worker panicked with.
+type Panic = Box<dyn Any + Send>;
+
+/// Answers every line of a file, or of stdin for `-`. `form` is what a line looks like, for whoever names no file that can be read; `worker` makes
+/// what answers the lines of one processor: it appends the answer to a text, or says why there is none.
+///
+/// # Errors
+/// The file cannot be read, or a line was not answered.
+pub(crate) fn answer_all<W>(
+    path: &Path,
+    form: &'static str,
+    worker: impl Fn() -> W + Sync,
+) -> Result<(), Failure>
+where
+    W: FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>,
+{
+    let refuse = |error: &io::Error| {
+        let why = file_error(error);
+        Failure::input(format!(
+            "cases {} cannot be read: {why}",
+            input::named(path)
+        ))
+        .hint(form)
+    };
+    let input: Box<dyn Read> = match input::is_stdin(path) {
+        true => Box::new(io::stdin()),
+        false => Box::new(File::open(path).map_err(|error| refuse(&error))?),
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let ends = pass_through(input, io::stdout(), workers, &worker);
+    let (cases, wrong) = ends.map_err(|error| refuse(&error))?;
+    if wrong == 0 {
+        return Ok(());
+    }
+    Err(Failure::input(format!(
+        "not answered: {wrong} of {cases} cases; each says why in its place"
+    )))
+}
+
+/// Reads, answers and writes; gives how many cases there were and how many of them were not answered. Whoever reads the output may
+/// have seen enough, which ends it without a word.
+pub(crate) fn pass_through<W>(
+    input: impl Read,
+    output: impl Write + Send,
+    workers: usize,
+    worker: &(impl Fn() -> W + Sync),
+) -> io::Result<(usize, usize)>
+where
+    W: FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>,
+{
+    let mut input = BufReader::with_capacity(BLOCK_BYTES, input);
+    let (idle, free) = channel();
+    let (work, waiting) = channel();
+    let (done, answered) = channel();
+    for _ in 0..BLOCKS * workers {
+        // The receiver is right here.
+        let _ = idle.send(Block::default());
+    }
+    let waiting = Mutex::new(waiting);
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            // What is remembered about questions is each worker's own.
+            let (waiting, done) = (&waiting, done.clone());
+            scope.spawn(move || answer_blocks(waiting, &done, worker()));
+        }
+        drop(done);
+        let writer = scope.spawn(move || write_in_order(&answered, &idle, output));
+        let read = read_blocks(&mut input, &free, &work);
+        drop((work, free));
+        let written = writer.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let written = written.unwrap_or_else(|panic| resume_unwind(panic));
+        read.map(|()| written)
+    })
+}
+
+/// Hands out blocks until the input or the demand ends.
+fn read_blocks(
+    input: &mut BufReader<impl Read>,
+    free: &Receiver<Block>,
+    work: &Sender<Block>,
+) -> io::Result<()> {
+    let (mut number, mut lines) = (0, 0);
+    while let Ok(mut block) = free.recv() {
+        (block.number, block.first) = (number, lines + 1);
+        block.fill(input)?;
+        if block.ends.is_empty() {
+            break;
+        }
+        lines += block.ends.len();
+        number += 1;
+        if work.send(block).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A worker: answers blocks until there are no more.
+fn answer_blocks(
+    waiting: &Mutex<Receiver<Block>>,
+    done: &Sender<Result<Block, Panic>>,
+    mut answer: impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>,
+) {
+    loop {
+        let next = waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv();
+        let Ok(mut block) = next else { return };
+        // A panic that only ended this worker would leave the others waiting.
+        let whole = catch_unwind(AssertUnwindSafe(|| block.answer(&mut answer)));
+        if done.send(whole.map(|()| block)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes blocks in the order of their numbers and lets them be used again; gives how many cases there were and how many were
+/// not answered.
+fn write_in_order(
+    answered: &Receiver<Result<Block, Panic>>,
+    idle: &Sender<Block>,
+    mut output: impl Write,
+) -> Result<(usize, usize), Panic> {
+    let mut early = BTreeMap::new();
+    let (mut next, mut cases, mut wrong) = (0, 0, 0);
+    while let Ok(block) = answered.recv() {
+        let block = block?;
+        early.insert(block.number, block);
+        while let Some(block) = early.remove(&next) {
+            next += 1;
+            cases += block.cases;
+            wrong += block.wrong;
+            if output.write_all(&block.text).is_err() {
+                return Ok((cases, 0));
+            }
+            // Nobody reads any more once the input has ended.
+            let _ = idle.send(block);
+        }
+    }
+    match output.flush() {
+        Ok(()) => Ok((cases, wrong)),
+        Err(_) => Ok((cases, 0)),
+    }
+}
+
+/// Lines in one buffer that is used again, and their answers.
+#[derive(Default)]
+struct Block {
+    /// Its place in the input.
+    number: usize,
+    /// The number of its first line.
+    first: usize,
+    bytes: Vec<u8>,
+    /// Where each line ends.
+    ends: Vec<usize>,
+    text: Vec<u8>,
+    /// Lines that are not blank, and those of them that were not answered.
+    cases: usize,
+    wrong: usize,
+}
+
+impl Block {
+    /// Takes the next lines in, as many as there are without waiting for more; none at the end. Blank lines count and are answered
+    /// with nothing.
+    fn fill(&mut self, input: &mut BufReader<impl Read>) -> io::Result<()> {
+        self.bytes.clear();
+        self.ends.clear();
+        while self.ends.is_empty() || (self.bytes.len() < BLOCK_BYTES && !input.buffer().is_empty())
+        {
+            if input
+                .take(MAX_LINE_BYTES)
+                .read_until(b'\n', &mut self.bytes)?
+                == 0
+            {
+                break;
+            }
+            self.ends.push(self.bytes.len());
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, answer: &mut impl FnMut(&[u8], &mut Vec<u8>) -> Result<(), String>) {
+        self.text.clear();
+        (self.cases, self.wrong) = (0, 0);
+        let mut start = 0;
+        for (index, end) in self.ends.iter().enumerate() {
+            let line = &self.bytes[start..*end];
+            start = *end;
+            let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            self.cases += 1;
+            let before = self.text.len();
+            if let Err(why) = answer(line, &mut self.text) {
+                self.wrong += 1;
+                self.text.truncate(before);
+                let error = json!({ "error": format!("line {}: {why}", self.first + index) });
+                self.text.extend_from_slice(error.to_string().as_bytes());
+            }
+            self.text.push(b'\n');
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! A case: a small cluster, what can be bought for it, and pods that wait.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    io::Read,
+    path::Path,
+    sync::Arc,
+};
+
+use flate2::read::GzDecoder;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodTemplateSpec};
+use kube::ResourceExt;
+use mullion_api::{karpenter::NodePool, labels};
+use mullion_controllers::{
+    nodepool,
+    provisioner::{market::amounts, requirements::to_engine, template::with_types},
+    state::convert,
+};
+use mullion_engine::{
+    Cluster, Options,
+    model::{NodeSpec, PodSpec, PodTemplate, ResourceMap, StringMap},
+    provision::{InstanceType, NodeTemplate, Offering, PlanRequest, Requirement},
+};
+use serde::Deserialize;
+
+use crate::failure::{Failure, file_error};
+
+/// Labels of this group that a machine lacks do not exist; others that it lacks are the pool's to choose.
+const PROVIDER: &str = "karpenter.k8s.aws/";
+
+/// More pods than this are no case.
+const MOST_PODS: usize = 1_000_000;
+
+/// The machines by the name of the node class that buys them.
+pub(super) type Catalogue = BTreeMap<String, Vec<Arc<InstanceType>>>;
+
+#[derive(Deserialize)]
+struct Class {
+    types: Vec<Machine>,
+}
+
+#[derive(Deserialize)]
+struct Machine {
+    name: String,
+    labels: StringMap,
+    capacity: ResourceMap,
+    allocatable: ResourceMap,
+    offerings: Vec<Sold>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sold {
+    zone: String,
+    capacity_type: String,
+    /// US dollars an hour.
+    price: f64,
+}
+
+/// Reads `{class: {"types": [...]}}`, gzipped or not.
+///
+/// # Errors
+/// The file cannot be read or is malformed, or a price is none.
+pub(super) fn catalogue(path: &Path) -> Result<Catalogue, Failure> {
+    let refuse = |why: String| {
+        Failure::input(format!("catalogue {} cannot be read: {why}", path.display()))
+            .hint(r#"{"NODECLASS": {"types": [{"name", "labels", "capacity", "allocatable", "offerings"}]}}; see docs/plan.md"#)
+    };
+    let bytes = std::fs::read(path).map_err(|error| refuse(file_error(&error).to_string()))?;
+    let text = match bytes.starts_with(&[0x1f, 0x8b]) {
+        true => {
+            let mut text = Vec::new();
+            let mut unpacked = GzDecoder::new(&*bytes);
+            let read = unpacked.read_to_end(&mut text);
+            read.map_err(|error| refuse(error.to_string()))?;
+            text
+        }
+        false => bytes,
+    };
+    let classes: BTreeMap<String, Class> =
+        serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    let mut catalogue = Catalogue::new();
+    for (name, class) in classes {
+        let mut types = Vec::with_capacity(class.types.len());
+        for machine in class.types {
+            types.push(Arc::new(machine.read().map_err(refuse)?));
+        }
+        catalogue.insert(name, types);
+    }
+    Ok(catalogue)
+}
+
+impl Machine {
+    fn read(self) -> Result<InstanceType, String> {
+        let mut offerings = Vec::with_capacity(self.offerings.len());
+        for sold in self.offerings {
+            if !(0.0..=1e9).contains(&sold.price) {
+                return Err(format!(
+                    "{} costs {}, which is no price in US dollars an hour",
+                    self.name, sold.price
+                ));
+            }
+            offerings.push(Offering {
+                zone: sold.zone,
+                capacity_type: sold.capacity_type,
+                price_micro_usd: (sold.price * 1e6).round() as u64,
+                available: true,
+            });
+        }
+        Ok(InstanceType {
+            name: self.name,
+            labels: self.labels,
+            capacity: self.capacity,
+            allocatable: self.allocatable,
+            offerings,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Line {
+    case: Case,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Case {
+    /// By node class the types that there are; all of them where none is named.
+    types: BTreeMap<String, HashSet<String>>,
+    /// Type, zone and capacity type of what cannot be had now.
+    unavailable: HashSet<(String, String, String)>,
+    node_pools: Vec<NodePool>,
+    daemon_sets: Vec<DaemonSet>,
+    nodes: Vec<NodeSpec>,
+    bound: Vec<PodSpec>,
+    pods: Vec<Group>,
+}
+
+/// Pods of one template, called `NAME-0`, `NAME-1`, ...
+#[derive(Deserialize)]
+struct Group {
+    name: String,
+    count: usize,
+    template: PodTemplateSpec,
+}
+
+/// The cluster of a case, and what is asked of it.
+///
+/// # Errors
+/// The line is malformed or says what cannot be true; why.
+pub(super) fn read(line: &[u8], catalogue: &Catalogue) -> Result<(Cluster, PlanRequest), String> {
+    let Line { case } = serde_json::from_slice(line).map_err(|error| {
+        error
+            .to_string()
+            .replace(" at line 1 column ", " at column ")
+    })?;
+    let mut cluster = Cluster::new(Options { os_filter: false });
+    for node in &case.nodes {
+        cluster.add_node(node).map_err(|error| error.to_string())?;
+    }
+    for pod in &case.bound {
+        cluster.add_pod(pod).map_err(|error| error.to_string())?;
+    }
+    let mut pods = Vec::new();
+    for group in &case.pods {
+        if pods.len().saturating_add(group.count) > MOST_PODS {
+            return Err(format!("more than {MOST_PODS} pods"));
+        }
+        let template = template_of(&group.template);
+        pods.extend((0..group.count).map(|index| PodSpec {
+            name: format!("{}-{index}", group.name),
+            template: template.clone(),
+            ..PodSpec::default()
+        }));
+    }
+    let mut templates = Vec::with_capacity(case.node_pools.len());
+    for pool in &case.node_pools {
+        templates.push(case.template(pool, catalogue)?);
+    }
+    let request = PlanRequest {
+        pods,
+        templates,
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    Ok((cluster, request))
+}
+
+fn template_of(template: &PodTemplateSpec) -> PodTemplate {
+    let mut metadata = template.metadata.clone().unwrap_or_default();
+    metadata.namespace = Some("default".to_owned());
+    convert::template(&metadata, &template.spec.clone().unwrap_or_default())
+}
+
+impl Case {
+    fn template(&self, pool: &NodePool, catalogue: &Catalogue) -> Result<NodeTemplate, String> {
+        let name = pool.name_any();
+        let class = &pool.spec.template.spec.node_class_ref.name;
+        let known = catalogue
+            .get(class)
+            .ok_or_else(|| format!("NodePool {name}: the catalogue has no node class {class}"))?;
+        let listed = self.types.get(class).filter(|types| !types.is_empty());
+        let requirements: Vec<Requirement> = pool
+            .spec
+            .template
+            .spec
+            .requirements
+            .iter()
+            .map(to_engine)
+            .collect();
+        let provider: Vec<&Requirement> = requirements
+            .iter()
+            .filter(|own| own.key.starts_with(PROVIDER))
+            .collect();
+        let types = known
+            .iter()
+            .filter(|kind| listed.is_none_or(|listed| listed.contains(&kind.name)))
+            .filter(|kind| {
+                provider
+                    .iter()
+                    .all(|own| own.is_met_by(kind.labels.get(&own.key)))
+            })
+            .map(|kind| self.with_what_is_left(kind))
+            .collect();
+        let labels = pool.spec.template.metadata.labels.clone();
+        let daemons = self
+            .daemon_sets
+            .iter()
+            .filter_map(|set| Some(template_of(&set.spec.as_ref()?.template)));
+        Ok(NodeTemplate {
+            limits_remaining: self.limits_of(pool),
+            daemons: daemons.collect(),
+            ..with_types(pool, labels, types)
+        })
+    }
+
+    /// A type whose offerings say which of them can be had.
+    fn with_what_is_left(&self, kind: &Arc<InstanceType>) -> Arc<InstanceType> {
+        let is_gone = |offering: &Offering| {
+            let offering = (
+                kind.name.clone(),
+                offering.zone.clone(),
+                offering.capacity_type.clone(),
+            );
+            self.unavailable.contains(&offering)
+        };
+        if self.unavailable.is_empty() || !kind.offerings.iter().any(is_gone) {
+            return Arc::clone(kind);
+        }
+        let mut own = InstanceType::clone(kind);
+        for (own, offering) in own.offerings.iter_mut().zip(&kind.offerings) {
+            own.available = !is_gone(offering);
+        }
+        Arc::new(own)
+    }
+
+    /// What a pool may still buy: its limits less what its nodes have.
+    fn limits_of(&self, pool: &NodePool) -> ResourceMap {
+        let mut left = pool.spec.limits.as_ref().map(amounts).unwrap_or_default();
+        let name = pool.name_any();
+        for node in &self.nodes {
+            if node.labels.get(labels::NODEPOOL) == Some(&name) {
+                nodepool::take(&mut left, &node.capacity);
+            }
+        }
+        left
+    }
+}
