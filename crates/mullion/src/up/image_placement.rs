@@ -246,21 +246,47 @@ mod tests {
     use mullion_apiserver::{ApiServer, Config, admission::User};
     use mullion_images::{AskError, Dial, Dialing, Io};
     use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
-    /// A network on which no connection is ever made.
-    struct Silence;
+    /// A network of registries that misbehave, each as the first word of its host says.
+    struct Odd;
 
-    impl Dial for Silence {
-        fn dial(&self, _: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
-            std::future::pending().boxed()
+    impl Dial for Odd {
+        fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
+            let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+            match to.host.split('.').next().unwrap_or_default() {
+                "down" => {
+                    let why = "connection refused".to_owned();
+                    let host = to.host;
+                    return async { Err(AskError::Unreachable { host, why }) }.boxed();
+                }
+                "mute" => drop(tokio::spawn(async move {
+                    let _open = theirs;
+                    std::future::pending::<()>().await;
+                })),
+                "slow" => drop(tokio::spawn(async move {
+                    for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" {
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                        let _ = theirs.write_all(&[*byte]).await;
+                    }
+                })),
+                "busy" => drop(tokio::spawn(async move {
+                    let _ = theirs.read(&mut [0; 64 * 1024]).await;
+                    let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
+                    let _ = theirs.write_all(answer).await;
+                })),
+                // No connection is ever made.
+                _ => return std::future::pending().boxed(),
+            }
+            async { Ok(Box::new(ours) as Box<dyn Io>) }.boxed()
         }
     }
 
-    /// An API server whose registries never answer.
+    /// An API server whose registries misbehave.
     async fn server() -> Client {
-        let registries = Registries::new("all".parse().expect("a setting"), Arc::new(Silence));
+        let registries = Registries::new("all".parse().expect("a setting"), Arc::new(Odd));
         let placement = ImagePlacement::new(Arc::default(), registries);
         let server = ApiServer::new(Config {
             admission: vec![Arc::new(placement)],
@@ -286,10 +312,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_waits_for_silent_registries_a_second_once_and_is_admitted() {
+    async fn a_pod_waits_for_registries_that_misbehave_a_second_once_and_is_admitted() {
         let client = server().await;
         let pods: Api<Pod> = Api::default_namespaced(client);
-        let images = ["a.example.com/a:1", "b.example.com/b:1", "nginx:1.27"];
+        let images = [
+            "down.example.com/a:1",
+            "mute.example.com/a:1",
+            "slow.example.com/a:1",
+            "busy.example.com/a:1",
+            "absent.example.com/a:1",
+            "nginx:1.27",
+        ];
         for (name, longest) in [("first", 1_000), ("second", 0)] {
             let start = Instant::now();
             let made = pods
@@ -304,5 +337,24 @@ mod tests {
                 "linux"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_pod_of_a_crowd_waits_a_second_at_most() {
+        let pods: Api<Pod> = Api::default_namespaced(server().await);
+        let create = async |index: usize| {
+            let start = Instant::now();
+            let images: Vec<_> = ["mute", "slow", "absent"]
+                .map(|host| format!("{host}.example.com/{index}:1"))
+                .into();
+            let images: Vec<_> = images.iter().map(String::as_str).collect();
+            let pod = pod(&format!("p{index}"), &images);
+            let made = pods.create(&PostParams::default(), &pod).await;
+            made.expect("it is admitted");
+            start.elapsed()
+        };
+        let waited = join_all((0..40).map(create)).await;
+        let longest = waited.into_iter().max().expect("there are pods");
+        assert!(longest <= Duration::from_secs(1), "{longest:?}");
     }
 }

@@ -49,9 +49,18 @@ impl Drop for Killed {
 }
 
 /// Starts every registry at hand: ours, and docker-registry if it is on PATH.
+#[allow(
+    clippy::print_stderr,
+    reason = "whoever runs the tests is told what was left out"
+)]
 pub(crate) fn at_hand(private: bool) -> Vec<Registry> {
     let mut all = vec![Registry::ours(private)];
-    all.extend(Registry::debian_s(private));
+    match Registry::debian_s(private) {
+        Some(registry) => all.push(registry),
+        None => eprintln!(
+            "docker-registry is not on PATH, so only the tests' own registry is asked: `apt-get install docker-registry` has it"
+        ),
+    }
     all
 }
 
@@ -105,6 +114,25 @@ impl Registry {
             private,
             _process: Some((process, dir)),
         })
+    }
+
+    /// Pushes what the tests install: images for one system, for one build, for every build, and an index of several with an attestation.
+    pub(crate) fn push_shop(&self) {
+        let linux = json!({"os": "linux", "architecture": "amd64"});
+        let any = json!({"os": "windows", "architecture": "amd64"});
+        let windows = |version: &str| {
+            let mut platform = any.clone();
+            platform["os.version"] = version.into();
+            platform
+        };
+        let (older, newer) = (windows("10.0.17763.6414"), windows("10.0.20348.2700"));
+        let attestation = json!({"os": "unknown", "architecture": "unknown"});
+        let all = [linux.clone(), older.clone(), newer.clone(), attestation];
+        self.push_index("shop/mixed", "1", &all);
+        self.push_index("shop/any", "1", std::slice::from_ref(&any));
+        self.push_image("shop/linux", "1", &linux);
+        self.push_image("shop/win2019", "1", &older);
+        self.push_image("shop/win", "1", &newer);
     }
 
     /// Pushes an image of one platform and returns the reference of its manifest.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, text},
-    registry::{self, Odd, Registry},
+    registry::{self, Odd},
 };
 
 fn pod(name: &str, images: &[&str]) -> Value {
@@ -72,32 +72,11 @@ fn images_with_usual_names_need_no_selector() {
     assert_eq!(requests["vpc.amazonaws.com/PrivateIPv4Address"], "1");
 }
 
-fn push(registry: &Registry) {
-    let linux = json!({"os": "linux", "architecture": "amd64"});
-    let windows =
-        |version: &str| json!({"os": "windows", "architecture": "amd64", "os.version": version});
-    let attestation = json!({"os": "unknown", "architecture": "unknown"});
-    let both = [
-        linux.clone(),
-        windows("10.0.17763.6414"),
-        windows("10.0.20348.2700"),
-        attestation,
-    ];
-    registry.push_index("shop/mixed", "1", &both);
-    registry.push_index(
-        "shop/any",
-        "1",
-        &[json!({"os": "windows", "architecture": "amd64"})],
-    );
-    registry.push_image("shop/linux", "1", &linux);
-    registry.push_image("shop/win", "1", &windows("10.0.20348.2700"));
-}
-
 #[test]
 fn pods_land_where_the_registries_on_this_machine_say_their_images_run() {
     let cluster = Cluster::start(&["--speed", "max"]);
     for (index, registry) in registry::at_hand(false).iter().enumerate() {
-        push(registry);
+        registry.push_shop();
         let namespace = format!("shop-{index}");
         cluster.kubectl(&["create", "namespace", &namespace]);
         cluster.kubectl(&[
@@ -181,7 +160,7 @@ fn pods_land_where_the_registries_on_this_machine_say_their_images_run() {
 fn a_private_image_is_known_to_pods_with_its_pull_secret_alone() {
     let cluster = Cluster::start(&["--speed", "max"]);
     for (index, registry) in registry::at_hand(true).iter().enumerate() {
-        push(registry);
+        registry.push_shop();
         let image = format!("{}/shop/win:1", registry.host);
         let name = |kind: &str| format!("{kind}-{index}");
         let (secret, account) = (name("pull"), name("robot"));
