@@ -167,6 +167,14 @@ impl Change {
         }
     }
 
+    /// Whether it changes what a pod says of its operating system.
+    pub(super) fn is_about_system(&self) -> bool {
+        let (Change::Select { key, .. } | Change::Demand { key, .. }) = self else {
+            return false;
+        };
+        matches!(key.as_str(), label::OS | label::WINDOWS_BUILD)
+    }
+
     /// The change as it is told of a pod: a term that is the only one need not be described.
     pub(super) fn told_of(self, pod: &PodTemplate) -> Change {
         let alone = |affinity: &Option<PodAffinity>| {

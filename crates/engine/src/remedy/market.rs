@@ -277,6 +277,7 @@ impl Buyer<'_> {
             .iter()
             .filter(|(name, amount)| *name != Symbol::PODS && *amount > machine.room.amount(*name));
         lacking
+            .filter(|(name, _)| self.asked.needs(self.cluster.text(*name)))
             .map(|(name, requested)| {
                 let resource = self.cluster.text(name);
                 let room = machine.room.amount(name);

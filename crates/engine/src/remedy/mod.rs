@@ -164,6 +164,9 @@ impl Cluster {
             let pools = pools.iter_mut();
             pools.for_each(|pool| change.apply_to_pool(pool, facts.prefixes));
         }
+        if set.iter().any(Change::is_about_system) {
+            propose::take_for_linux(&mut changed.template);
+        }
         let checkpoint = self.checkpoint();
         // Room that is held for the pod is its own.
         self.denominate(&pod.key());

@@ -111,6 +111,15 @@ fn os_of(pod: &PodTemplate) -> Option<&'static str> {
     named.next().or_else(by_build)
 }
 
+/// Takes the request for a Windows address from a pod that names Linux: admission adds it only to pods that ask for Windows elsewhere.
+pub(super) fn take_for_linux(pod: &mut PodTemplate) {
+    if pod.os.as_deref() == Some(LINUX) {
+        for container in pod.containers.iter_mut().chain(&mut pod.init_containers) {
+            container.resources.requests.remove(ADDRESSES);
+        }
+    }
+}
+
 /// Returns the operating system of a name, which may be misspelt.
 fn meant_by(name: &str) -> Option<&'static str> {
     let mut known = known_values(label::OS).iter().copied();
@@ -151,6 +160,11 @@ impl<'a> Asked<'a> {
     /// Whether the pod can run where this is the operating system, as far as that is known: nobody is to be led elsewhere.
     pub(super) fn is_for(&self, os: Option<&str>) -> bool {
         os.is_none_or(|os| os == self.os)
+    }
+
+    /// Whether a resource counts once the pod asks for no other operating system than its own.
+    pub(super) fn needs(&self, resource: &str) -> bool {
+        resource != ADDRESSES || self.os != LINUX
     }
 
     /// Whether a container of the pod requests a resource.
