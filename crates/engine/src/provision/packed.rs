@@ -16,6 +16,14 @@ use crate::resources::Amounts;
 /// So many items are looked at in search of a cheaper packing.
 const EFFORT: u64 = 2_000_000;
 
+/// Where a pod is to go.
+#[derive(Clone, Copy)]
+enum Place {
+    /// A claim.
+    Planned(usize),
+    There(NodeId),
+}
+
 impl Solver<'_> {
     /// Places the pods whose rules can be said in numbers on the cheapest machines that hold them together. Gives the others, in their order.
     pub(super) fn pack(
@@ -36,25 +44,23 @@ impl Solver<'_> {
         let packing = numbers.problem.pack(EFFORT);
         let mut slots = Vec::new();
         for bin in &packing.bins {
-            let claim = match numbers.node(bin) {
-                Some(node) => Err(node),
-                None => match self.open_packed(&numbers, bin) {
-                    Some(claim) => Ok(claim),
-                    None => continue,
-                },
+            let there = numbers.node(bin).map(Place::There);
+            let Some(place) = there.or_else(|| self.open_packed(&numbers, bin).map(Place::Planned))
+            else {
+                continue;
             };
             for (item, count) in &bin.pods {
                 let pods = count * numbers.items[*item].pods;
-                slots.extend((0..pods).map(|_| (claim, *item)));
+                slots.extend((0..pods).map(|_| (place, *item)));
             }
         }
         // Zones of a class take turns, so that no zone is ahead of the others on the way.
         let mut ranks: FxHashMap<usize, u32> = FxHashMap::default();
-        let mut ordered: Vec<(u32, Result<usize, NodeId>, usize)> = Vec::with_capacity(slots.len());
-        for (claim, item) in slots {
+        let mut ordered: Vec<(u32, Place, usize)> = Vec::with_capacity(slots.len());
+        for (place, item) in slots {
             let rank = ranks.entry(item).or_default();
             let is_shared = numbers.items[item].zone.is_some();
-            ordered.push((if is_shared { *rank } else { 0 }, claim, item));
+            ordered.push((if is_shared { *rank } else { 0 }, place, item));
             *rank += 1;
         }
         ordered.sort_by_key(|slot| slot.0);
@@ -64,11 +70,11 @@ impl Solver<'_> {
             .iter()
             .map(|part| self.is_bound(part.class))
             .collect();
-        let mut refused = true;
+        let mut some_came = true;
         let mut placed: FxHashSet<u32> = FxHashSet::default();
-        while refused && !ordered.is_empty() {
+        while some_came && !ordered.is_empty() {
             let before = ordered.len();
-            ordered.retain(|(_, claim, item)| {
+            ordered.retain(|(_, place, item)| {
                 let class = numbers.items[*item].class;
                 let Some(pods) = classes.get_mut(&class) else {
                     return false;
@@ -76,14 +82,16 @@ impl Solver<'_> {
                 let Some(pod) = pods.last().copied() else {
                     return false;
                 };
-                let loaded = match *claim {
-                    Ok(claim) => self.claims[claim].load(pod, class, bound[*item], self.cluster),
-                    Err(node) => self.load_on(node, class, bound[*item]),
+                let loaded = match *place {
+                    Place::Planned(claim) => {
+                        self.claims[claim].load(pod, class, bound[*item], self.cluster)
+                    }
+                    Place::There(node) => self.load_on(node, class, bound[*item]),
                 };
                 if !loaded {
                     return true;
                 }
-                if let Err(node) = *claim {
+                if let Place::There(node) = *place {
                     let node = self.cluster.node_name(node).to_owned();
                     existing.push((self.keys[pod as usize].clone(), node));
                 }
@@ -91,7 +99,7 @@ impl Solver<'_> {
                 placed.insert(pod);
                 false
             });
-            refused = ordered.len() < before;
+            some_came = ordered.len() < before;
         }
         pending
             .iter()

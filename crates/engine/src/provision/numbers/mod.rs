@@ -32,11 +32,11 @@ const NATIVE: [Symbol; 4] = [
     Symbol::EPHEMERAL_STORAGE,
 ];
 
-/// The linear program has a row for each item, and takes time by their square: more classes are placed one by one.
-const MOST_CLASSES: usize = 300;
-
 /// The place of pods among them.
 const PODS: usize = 2;
+
+/// The linear program has a row for each item, and takes time by their square: more classes are placed one by one.
+const MOST_CLASSES: usize = 300;
 
 /// A problem, and what its numbers stand for.
 #[derive(Default)]
@@ -279,9 +279,7 @@ impl Numbers {
             self.offers.push(place);
         }
     }
-}
 
-impl Numbers {
     /// The node that a bin is, if it is there already.
     pub(super) fn node(&self, bin: &Bin) -> Option<NodeId> {
         let node = bin.offer.checked_sub(self.problem.offers.len())?;

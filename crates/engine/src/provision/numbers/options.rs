@@ -121,8 +121,7 @@ impl Options {
         };
         let mut most = 0;
         for (catalog, rows) in self.rows.iter().enumerate() {
-            for (option, room, held) in rows.iter().filter(|row| row.2.contains(index)) {
-                debug_assert!(held.contains(index));
+            for (option, room, _) in rows.iter().filter(|row| row.2.contains(index)) {
                 let own = catalogs[catalog].options[*option]
                     .labels
                     .value(Symbol::ZONE);
@@ -151,10 +150,7 @@ impl Options {
             if !self.may_open(class, catalog, catalogs) {
                 continue;
             }
-            for (option, room, held) in rows {
-                if !held.contains(index) {
-                    continue;
-                }
+            for (option, room, _) in rows.iter().filter(|row| row.2.contains(index)) {
                 let choice = &catalogs[catalog].options[*option];
                 let Some(zone) = choice.labels.value(Symbol::ZONE) else {
                     continue;

@@ -9,7 +9,8 @@ pub(super) type Weights = [f64; DIMENSIONS];
 pub(super) const ALIKE: Weights = [1.0; DIMENSIONS];
 
 /// Scratch space of a filling, used again for the next one.
-pub(super) struct Filler {
+pub(super) struct Filler<'a> {
+    problem: &'a Problem,
     /// Items by density.
     order: Vec<(f64, u32)>,
     /// What a filling took: item and number.
@@ -48,8 +49,8 @@ impl Random {
     }
 }
 
-impl Filler {
-    pub(super) fn new(problem: &Problem) -> Self {
+impl<'a> Filler<'a> {
+    pub(super) fn new(problem: &'a Problem) -> Self {
         let mut asked = [0.0; DIMENSIONS];
         for item in &problem.items {
             for (asked, request) in asked.iter_mut().zip(item.request) {
@@ -71,6 +72,7 @@ impl Filler {
         let most: f64 = shortage.iter().copied().fold(1e-300, f64::max);
         shortage.iter_mut().for_each(|one| *one /= most);
         Filler {
+            problem,
             order: Vec::new(),
             taken: Vec::new(),
             shortage,
@@ -84,14 +86,13 @@ impl Filler {
     /// bought fits.
     pub(super) fn fill(
         &mut self,
-        problem: &Problem,
         offer: &Offer,
         demand: &[u32],
         values: &[f64],
         weights: &Weights,
     ) -> f64 {
         self.taken.clear();
-        self.sort(problem, offer, demand, values, weights);
+        self.sort(offer, demand, values, weights);
         let opener = self
             .order
             .iter()
@@ -102,19 +103,19 @@ impl Filler {
         let mut room = offer.room;
         let mut value = 0.0;
         if let Some(item) = opener {
-            value += self.put(problem, item, 1, &mut room, values);
+            value += self.put(item, 1, &mut room, values);
         }
         for index in 0..self.order.len() {
             let item = self.order[index].1 as usize;
             let wanted = demand[item] - u32::from(opener == Some(item));
-            value += self.put(problem, item, wanted, &mut room, values);
+            value += self.put(item, wanted, &mut room, values);
         }
         if self.random.is_some() {
             // Those of which fewer than fit were taken.
             for index in 0..self.order.len() {
                 let item = self.order[index].1 as usize;
                 let wanted = demand[item] - self.counts[item];
-                value += self.put(problem, item, wanted, &mut room, values);
+                value += self.put(item, wanted, &mut room, values);
             }
         }
         self.settle();
@@ -124,18 +125,17 @@ impl Filler {
     /// Puts more pods into the room that a machine has left. Gives what is in `taken`: pods that are there already stay.
     pub(super) fn top_up(
         &mut self,
-        problem: &Problem,
         offer: &Offer,
         there: &[(usize, u32)],
         demand: &[u32],
         values: &[f64],
     ) -> bool {
         let mut room = offer.room;
-        super::add(&mut room, &problem.load_of(there), -1);
+        super::add(&mut room, &self.problem.load_of(there), -1);
         let fits = |item: usize| {
             demand[item] > 0
                 && offer.fits.contains(item)
-                && super::within(&problem.items[item].request, &room)
+                && super::within(&self.problem.items[item].request, &room)
         };
         if !offer.fits.ones().any(fits) {
             return false;
@@ -145,34 +145,27 @@ impl Filler {
             self.taken.push((*item, *count));
             self.counts[*item] = *count;
         }
-        self.sort(problem, offer, demand, values, &ALIKE);
+        self.sort(offer, demand, values, &ALIKE);
         let mut more = 0.0;
         for index in 0..self.order.len() {
             let item = self.order[index].1 as usize;
-            more += self.put(problem, item, demand[item], &mut room, values);
+            more += self.put(item, demand[item], &mut room, values);
         }
         self.settle();
         more > 0.0
     }
 
     /// Puts up to so many pods of an item into the room; gives their value.
-    fn put(
-        &mut self,
-        problem: &Problem,
-        item: usize,
-        wanted: u32,
-        room: &mut Load,
-        values: &[f64],
-    ) -> f64 {
-        let request = &problem.items[item].request;
+    fn put(&mut self, item: usize, wanted: u32, room: &mut Load, values: &[f64]) -> f64 {
+        let request = &self.problem.items[item].request;
         let mut count = i64::from(wanted);
         for (request, room) in request.iter().zip(room.iter()) {
             if *request > 0 {
                 count = count.min(room / request);
             }
         }
-        if count > 0 && !problem.rules_of[item].is_empty() {
-            count = count.min(self.allowed(problem, item));
+        if count > 0 && !self.problem.rules_of[item].is_empty() {
+            count = count.min(self.allowed(item));
         }
         if count <= 0 {
             return 0.0;
@@ -192,11 +185,11 @@ impl Filler {
     }
 
     /// How many more pods of an item the rules let join what is there.
-    fn allowed(&self, problem: &Problem, item: usize) -> i64 {
+    fn allowed(&self, item: usize) -> i64 {
         let mut allowed = i64::MAX;
-        for rule in problem.rules_of[item]
+        for rule in self.problem.rules_of[item]
             .iter()
-            .map(|rule| &problem.rules[*rule])
+            .map(|rule| &self.problem.rules[*rule])
         {
             let members: u32 = rule.members.iter().map(|member| self.counts[*member]).sum();
             let free = i64::from(rule.most) - i64::from(members);
@@ -219,14 +212,7 @@ impl Filler {
         self.work += 1 + self.order.len() as u64;
     }
 
-    fn sort(
-        &mut self,
-        problem: &Problem,
-        offer: &Offer,
-        demand: &[u32],
-        values: &[f64],
-        weights: &Weights,
-    ) {
+    fn sort(&mut self, offer: &Offer, demand: &[u32], values: &[f64], weights: &Weights) {
         let mut share = [0.0; DIMENSIONS];
         for (dimension, share) in share.iter_mut().enumerate() {
             if offer.room[dimension] > 0 {
@@ -238,7 +224,7 @@ impl Filler {
             if demand[item] == 0 || values[item] <= 0.0 {
                 continue;
             }
-            let request = &problem.items[item].request;
+            let request = &self.problem.items[item].request;
             let shares = request
                 .iter()
                 .zip(&share)
@@ -252,13 +238,7 @@ impl Filler {
     }
 
     /// No filling of the machine is worth more than this: fractions of pods are allowed, and one sum of all resources has to hold only.
-    pub(super) fn most(
-        &mut self,
-        problem: &Problem,
-        offer: &Offer,
-        demand: &[u32],
-        values: &[f64],
-    ) -> f64 {
+    pub(super) fn most(&mut self, offer: &Offer, demand: &[u32], values: &[f64]) -> f64 {
         let mut most = f64::INFINITY;
         let mut weights: Vec<[f64; DIMENSIONS]> = vec![ALIKE, self.shortage];
         for dimension in 0..DIMENSIONS {
@@ -269,14 +249,13 @@ impl Filler {
             }
         }
         for weight in weights {
-            most = most.min(self.surrogate(problem, offer, demand, values, &weight));
+            most = most.min(self.surrogate(offer, demand, values, &weight));
         }
         most
     }
 
     fn surrogate(
         &mut self,
-        problem: &Problem,
         offer: &Offer,
         demand: &[u32],
         values: &[f64],
@@ -296,7 +275,7 @@ impl Filler {
             if demand[item] == 0 || values[item] <= 0.0 {
                 continue;
             }
-            let request = &problem.items[item].request;
+            let request = &self.problem.items[item].request;
             let size: f64 = request
                 .iter()
                 .zip(&share)

@@ -34,7 +34,7 @@ pub(crate) struct Pattern {
 
 impl Relaxation {
     /// Items that no offer holds are worth nothing and left out.
-    pub(super) fn solve(problem: &Problem, filler: &mut Filler) -> Self {
+    pub(super) fn solve(problem: &Problem, filler: &mut Filler<'_>) -> Self {
         let items = problem.items.len();
         let mut simplex = Simplex::new(items);
         let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
@@ -57,7 +57,7 @@ impl Relaxation {
                 let price = offer.price as f64;
                 let mut best: Option<(f64, Vec<(usize, u32)>)> = None;
                 for weights in [ALIKE, filler.shortage] {
-                    let value = filler.fill(problem, offer, &demand, &positive, &weights);
+                    let value = filler.fill(offer, &demand, &positive, &weights);
                     if value > price * (1.0 + EPSILON)
                         && best.as_ref().is_none_or(|best| value > best.0)
                     {
@@ -70,7 +70,7 @@ impl Relaxation {
             }
             if found.is_empty() {
                 for offer in &problem.offers {
-                    let most = filler.most(problem, offer, &demand, &positive);
+                    let most = filler.most(offer, &demand, &positive);
                     best_ratio = best_ratio.max(most / offer.price as f64);
                 }
                 let worth: f64 = positive
@@ -109,7 +109,7 @@ impl Relaxation {
             .iter()
             .enumerate()
             .map(|(index, offer)| {
-                let value = filler.fill(problem, offer, &demand, &values, &ALIKE);
+                let value = filler.fill(offer, &demand, &values, &ALIKE);
                 (value / offer.price as f64, index)
             })
             .collect();

@@ -95,7 +95,7 @@ pub(super) struct Packing {
 impl Problem {
     /// Completes a problem whose items, offers, rules and limits are known.
     pub(super) fn prepare(&mut self) {
-        self.offers.sort_by_key(|offer| offer.price);
+        debug_assert!(self.offers.is_sorted_by_key(|offer| offer.price));
         self.rules_of = vec![Vec::new(); self.items.len()];
         for (index, rule) in self.rules.iter().enumerate() {
             self.rules_of[rule.subject].push(index);

@@ -2,8 +2,8 @@
 //! little each time. What is cheaper stays.
 
 use super::fill::{Filler, Random, Weights};
-use super::whole::{Solution, complete, fill_up, pods, put};
-use super::{Bin, Problem, Relaxation, change, within};
+use super::whole::{Solution, complete, fill_up};
+use super::{Bin, Problem, Relaxation, give_back, take, within};
 
 /// Machines that are taken apart at once, at most.
 const MOST: usize = 8;
@@ -22,29 +22,20 @@ pub(super) fn improve(
     relaxation: &Relaxation,
     solution: &mut Solution,
     effort: u64,
-    filler: &mut Filler,
+    filler: &mut Filler<'_>,
 ) {
-    let price = |solution: &Solution| -> u64 {
-        solution
-            .bins
-            .iter()
-            .map(|bin| problem.offer(bin.offer).price)
-            .sum()
-    };
-    let unplaced =
-        |solution: &Solution| -> u64 { solution.left.iter().map(|left| u64::from(*left)).sum() };
     let mut random = Random::new();
     let mut noisy = Random::new();
     let end = filler.work + effort;
-    let mut now = price(solution);
+    let mut now = solution.price_from(0, problem);
     let mut values = relaxation.values.clone();
     let ranked = rank(problem, relaxation);
     let mut idle = 0;
-    while filler.work < end && now > relaxation.bound && idle < PATIENCE + 20 * solution.bins.len()
+    while filler.work < end
+        && now > relaxation.bound
+        && !solution.bins.is_empty()
+        && idle < PATIENCE + 20 * solution.bins.len()
     {
-        if solution.bins.is_empty() {
-            break;
-        }
         filler.work += 1;
         idle += 1;
         let chosen = choose(problem, relaxation, solution, &mut random);
@@ -52,8 +43,7 @@ pub(super) fn improve(
             *value = own * (0.6 + 0.8 * random.fraction());
         }
         let weights: Weights = std::array::from_fn(|_| random.fraction().powi(2));
-
-        let left_before = unplaced(solution);
+        let left_before = solution.unplaced();
         let (taken, cleared) = take_apart(problem, solution, chosen);
         let paid: u64 = taken.iter().map(|bin| problem.offer(bin.offer).price).sum();
         let kept = solution.bins.len();
@@ -69,12 +59,9 @@ pub(super) fn improve(
             most,
             filler,
         );
-        let cost: u64 = solution.bins[kept..]
-            .iter()
-            .map(|bin| problem.offer(bin.offer).price)
-            .sum();
+        let cost = solution.price_from(kept, problem);
         noisy = filler.random.take().unwrap_or(noisy);
-        let left = unplaced(solution);
+        let left = solution.unplaced();
         let better = done
             && (left < left_before
                 || (left == left_before
@@ -86,41 +73,24 @@ pub(super) fn improve(
             }
             now = now + cost - paid;
         } else {
-            if done {
-                while solution.bins.len() > kept {
-                    super::whole::unput(problem, solution);
-                }
-            }
+            solution.shorten(problem, kept);
             for (index, pods) in cleared.into_iter().chain(topped).rev() {
-                let now = std::mem::replace(&mut solution.bins[index].pods, pods);
-                for (item, count) in &now {
-                    solution.left[*item] += count;
-                }
-                for (item, count) in &solution.bins[index].pods {
-                    solution.left[*item] -= count;
-                }
+                solution.exchange(index, pods);
             }
             for bin in taken {
-                put(problem, solution, bin);
+                solution.put(problem, bin);
             }
         }
     }
     fill_up(problem, &relaxation.values, solution, filler);
     // What lost pods may do with a smaller machine.
-    for index in problem.nodes.len()..solution.bins.len() {
-        let offer = problem.offer(solution.bins[index].offer);
-        change(&mut solution.limits[offer.pool], &offer.takes, 1);
-        if let Some(smaller) = problem.cheapest_for(&solution.bins[index].pods, &solution.limits) {
-            solution.bins[index].offer = smaller;
+    for bin in &mut solution.bins[problem.nodes.len()..] {
+        give_back(&mut solution.limits, problem.offer(bin.offer));
+        if let Some(smaller) = problem.cheapest_for(&bin.pods, &solution.limits) {
+            bin.offer = smaller;
         }
-        let offer = problem.offer(solution.bins[index].offer);
-        change(&mut solution.limits[offer.pool], &offer.takes, -1);
+        take(&mut solution.limits, problem.offer(bin.offer));
     }
-    let rest = pods(&solution.left);
-    debug_assert!(
-        rest.iter()
-            .all(|(item, count)| *count <= problem.items[*item].demand)
-    );
 }
 
 /// Which machines to take apart: the one that holds least for its price of a few looked at, and others at random.
@@ -209,17 +179,11 @@ fn take_apart(
 ) -> (Vec<Bin>, Vec<Before>) {
     let (mut taken, mut cleared) = (Vec::with_capacity(chosen.len()), Vec::new());
     for index in chosen.into_iter().rev() {
-        for (item, count) in &solution.bins[index].pods {
-            solution.left[*item] += count;
-        }
         if index < problem.nodes.len() {
-            cleared.push((index, std::mem::take(&mut solution.bins[index].pods)));
-            continue;
+            cleared.push((index, solution.exchange(index, Vec::new())));
+        } else {
+            taken.push(solution.give_back(problem, index));
         }
-        let bin = solution.bins.swap_remove(index);
-        let offer = problem.offer(bin.offer);
-        change(&mut solution.limits[offer.pool], &offer.takes, 1);
-        taken.push(bin);
     }
     (taken, cleared)
 }
@@ -230,7 +194,7 @@ fn fill_gaps(
     solution: &mut Solution,
     values: &[f64],
     random: &mut Random,
-    filler: &mut Filler,
+    filler: &mut Filler<'_>,
 ) -> Vec<Before> {
     let mut changed = Vec::new();
     let count = solution.bins.len();
@@ -240,19 +204,9 @@ fn fill_gaps(
     let start = random.below(count);
     for step in 0..count.min(NEIGHBOURS) {
         let index = (start + step) % count;
-        let bin = &solution.bins[index];
-        let offer = problem.offer(bin.offer);
-        if !filler.top_up(problem, offer, &bin.pods, &solution.left, values) {
-            continue;
+        if let Some(before) = solution.top_up(problem, index, values, filler) {
+            changed.push((index, before));
         }
-        let before = std::mem::replace(&mut solution.bins[index].pods, filler.taken.clone());
-        for (item, count) in &before {
-            solution.left[*item] += count;
-        }
-        for (item, count) in &filler.taken {
-            solution.left[*item] -= count;
-        }
-        changed.push((index, before));
     }
     debug_assert!(
         solution

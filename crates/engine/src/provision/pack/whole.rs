@@ -16,24 +16,19 @@ pub(super) fn build(
     problem: &Problem,
     relaxation: &Relaxation,
     demand: &[u32],
-    filler: &mut Filler,
+    filler: &mut Filler<'_>,
 ) -> Solution {
     let mut solution = Solution {
         bins: Vec::new(),
         left: demand.to_vec(),
         limits: problem.limits.clone(),
     };
-    for (node, offer) in problem.nodes.iter().enumerate() {
-        let pods = match filler.top_up(problem, offer, &[], &solution.left, &relaxation.values) {
-            true => filler.taken.clone(),
-            false => Vec::new(),
-        };
-        for (item, count) in &pods {
-            solution.left[*item] -= count;
-        }
-        let offer = problem.offers.len() + node;
-        solution.bins.push(Bin { offer, pods });
-    }
+    let nodes = problem.offers.len()..problem.offers.len() + problem.nodes.len();
+    solution.bins.extend(nodes.map(|offer| Bin {
+        offer,
+        pods: Vec::new(),
+    }));
+    fill_up(problem, &relaxation.values, &mut solution, filler);
     let mut patterns: Vec<_> = relaxation.patterns.iter().collect();
     patterns.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.offer.cmp(&b.0.offer)));
     for (pattern, times) in patterns {
@@ -46,14 +41,8 @@ pub(super) fn build(
             if !enough || !within(&offer.takes, &solution.limits[offer.pool]) {
                 break;
             }
-            for (item, count) in &pattern.pods {
-                solution.left[*item] -= count;
-            }
-            take(&mut solution.limits, offer);
-            solution.bins.push(Bin {
-                offer: pattern.offer,
-                pods: pattern.pods.clone(),
-            });
+            let (offer, pods) = (pattern.offer, pattern.pods.clone());
+            solution.put(problem, Bin { offer, pods });
         }
     }
     fill_up(problem, &relaxation.values, &mut solution, filler);
@@ -69,43 +58,97 @@ pub(super) fn build(
     solution
 }
 
+impl Solution {
+    /// What its machines cost from one of them on: micro-dollars an hour.
+    pub(super) fn price_from(&self, first: usize, problem: &Problem) -> u64 {
+        let bins = self.bins[first..].iter();
+        bins.map(|bin| problem.offer(bin.offer).price).sum()
+    }
+
+    /// Pods without a place.
+    pub(super) fn unplaced(&self) -> u64 {
+        self.left.iter().map(|left| u64::from(*left)).sum()
+    }
+
+    /// Buys a machine with pods on it.
+    pub(super) fn put(&mut self, problem: &Problem, bin: Bin) {
+        for (item, count) in &bin.pods {
+            self.left[*item] -= count;
+        }
+        take(&mut self.limits, problem.offer(bin.offer));
+        self.bins.push(bin);
+    }
+
+    /// Gives the last machines back, until there are so many left.
+    pub(super) fn shorten(&mut self, problem: &Problem, bins: usize) {
+        while self.bins.len() > bins {
+            self.give_back(problem, self.bins.len() - 1);
+        }
+    }
+
+    /// Gives a machine back; the last one takes its place.
+    pub(super) fn give_back(&mut self, problem: &Problem, index: usize) -> Bin {
+        let bin = self.bins.swap_remove(index);
+        for (item, count) in &bin.pods {
+            self.left[*item] += count;
+        }
+        give_back(&mut self.limits, problem.offer(bin.offer));
+        bin
+    }
+
+    /// Puts other pods on a machine. Gives those that were there.
+    pub(super) fn exchange(&mut self, index: usize, pods: Vec<(usize, u32)>) -> Vec<(usize, u32)> {
+        let before = std::mem::replace(&mut self.bins[index].pods, pods);
+        for (item, count) in &before {
+            self.left[*item] += count;
+        }
+        for (item, count) in &self.bins[index].pods {
+            self.left[*item] -= count;
+        }
+        before
+    }
+
+    /// Puts pods without a place where a machine has room for them. Gives what was there before, if any came.
+    pub(super) fn top_up(
+        &mut self,
+        problem: &Problem,
+        index: usize,
+        values: &[f64],
+        filler: &mut Filler<'_>,
+    ) -> Option<Vec<(usize, u32)>> {
+        let bin = &self.bins[index];
+        let came = filler.top_up(problem.offer(bin.offer), &bin.pods, &self.left, values);
+        came.then(|| self.exchange(index, filler.taken.clone()))
+    }
+}
+
 /// Puts pods without a place where any machine has room for them.
 pub(super) fn fill_up(
     problem: &Problem,
     values: &[f64],
     solution: &mut Solution,
-    filler: &mut Filler,
+    filler: &mut Filler<'_>,
 ) {
     for index in 0..solution.bins.len() {
-        if solution.left.iter().all(|left| *left == 0) {
+        if solution.unplaced() == 0 {
             break;
         }
-        let bin = &solution.bins[index];
-        let offer = problem.offer(bin.offer);
-        if filler.top_up(problem, offer, &bin.pods, &solution.left, values) {
-            let before = std::mem::replace(&mut solution.bins[index].pods, filler.taken.clone());
-            for (item, count) in &before {
-                solution.left[*item] += count;
-            }
-            for (item, count) in &filler.taken {
-                solution.left[*item] -= count;
-            }
-        }
+        solution.top_up(problem, index, values, filler);
     }
 }
 
-/// Buys for what is left of the demand, of some offers, where pods have these values: the machine that holds most value for its price, again and again; at any point everything that is
-/// left may go on one machine instead. The cheapest of these ways is taken. False, and nothing changed, where it would cost `most` or more.
+/// Buys for what is left of the demand, of some offers, where pods have these values: the machine that holds most value for its price, again and
+/// again; at any point everything that is left may go on one machine instead. The cheapest of these ways is taken. False, and nothing changed,
+/// where it would cost `most` or more.
 pub(super) fn complete(
     problem: &Problem,
     market: (&[usize], &[f64]),
     solution: &mut Solution,
     weights: &[Weights],
     most: u64,
-    filler: &mut Filler,
+    filler: &mut Filler<'_>,
 ) -> bool {
     let kept = solution.bins.len();
-    let before = solution.left.clone();
     let mut price = 0;
     // Price of a way that places everything: so many machines of the greedy way, then one.
     let mut best: Option<(u64, usize, Bin)> = None;
@@ -134,33 +177,19 @@ pub(super) fn complete(
         if price >= bar {
             break;
         }
-        put(problem, solution, bin);
+        solution.put(problem, bin);
     }
-    let placed_all = solution.left.iter().all(|left| *left == 0);
-    let greedy: u64 = solution.bins[kept..]
-        .iter()
-        .map(|bin| problem.offer(bin.offer).price)
-        .sum();
     if let Some((whole, machines, bin)) = best
-        && (!placed_all || whole < greedy)
+        && (solution.unplaced() > 0 || whole < solution.price_from(kept, problem))
     {
-        while solution.bins.len() > machines {
-            unput(problem, solution);
-        }
-        put(problem, solution, bin);
+        solution.shorten(problem, machines);
+        solution.put(problem, bin);
     }
-    let cost: u64 = solution.bins[kept..]
-        .iter()
-        .map(|bin| problem.offer(bin.offer).price)
-        .sum();
-    if cost >= most {
-        while solution.bins.len() > kept {
-            unput(problem, solution);
-        }
-        debug_assert_eq!(solution.left, before);
-        return false;
+    let is_cheap = solution.price_from(kept, problem) < most;
+    if !is_cheap {
+        solution.shorten(problem, kept);
     }
-    true
+    is_cheap
 }
 
 /// The machine with most value for its price, made no larger than what it holds.
@@ -169,7 +198,7 @@ fn next(
     (offers, values): (&[usize], &[f64]),
     solution: &Solution,
     weights: &[Weights],
-    filler: &mut Filler,
+    filler: &mut Filler<'_>,
 ) -> Option<Bin> {
     let mut best: Option<(f64, Bin)> = None;
     for index in offers.iter().copied() {
@@ -178,7 +207,7 @@ fn next(
             continue;
         }
         for weights in weights {
-            let value = filler.fill(problem, offer, &solution.left, values, weights);
+            let value = filler.fill(offer, &solution.left, values, weights);
             let ratio = value / offer.price as f64;
             if value > 0.0 && best.as_ref().is_none_or(|best| ratio > best.0) {
                 let pods = filler.taken.clone();
@@ -193,25 +222,8 @@ fn next(
     Some(bin)
 }
 
+/// Items that have pods left, and how many.
 pub(super) fn pods(left: &[u32]) -> Vec<(usize, u32)> {
     let some = left.iter().enumerate().filter(|(_, count)| **count > 0);
     some.map(|(item, count)| (item, *count)).collect()
-}
-
-pub(super) fn put(problem: &Problem, solution: &mut Solution, bin: Bin) {
-    for (item, count) in &bin.pods {
-        solution.left[*item] -= count;
-    }
-    take(&mut solution.limits, problem.offer(bin.offer));
-    solution.bins.push(bin);
-}
-
-/// Takes the last machine back.
-pub(super) fn unput(problem: &Problem, solution: &mut Solution) {
-    if let Some(bin) = solution.bins.pop() {
-        for (item, count) in &bin.pods {
-            solution.left[*item] += count;
-        }
-        give_back(&mut solution.limits, problem.offer(bin.offer));
-    }
 }

@@ -1,6 +1,7 @@
 //! `mullion plan` on 400 random clusters, held against the plans that Karpenter's own scheduler made for them, and against the prices of a simple
 //! search. `catalogue.json.gz` and `cases.jsonl.gz` were recorded with Karpenter core 1.13; docs/plan.md says what they hold.
 
+mod objects;
 mod rules;
 
 use std::{
@@ -14,7 +15,8 @@ use std::{
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
-use rules::{Case, array, text};
+use objects::{array, text};
+use rules::Case;
 
 fn unpacked(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
