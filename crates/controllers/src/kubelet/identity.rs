@@ -59,7 +59,7 @@ pub(super) fn breaks_non_root(
 /// Returns why a HostProcess container cannot be started (hcsshim: `processToken` of internal/jobcontainers/logon.go). Its account must be
 /// one of the service accounts in `NT AUTHORITY` or a local group of the node.
 pub(super) fn cannot_log_on(pod: &Pod, container: &Container) -> Option<String> {
-    if option(pod, container, |options| options.host_process) != Some(true) {
+    if !is_host_process(pod, container) {
         return None;
     }
     let account = account(pod, container).unwrap_or_default();
@@ -77,6 +77,11 @@ pub(super) fn cannot_log_on(pod: &Pod, container: &Container) -> Option<String> 
         _ => "failed to logon user: The user name or password is incorrect.",
     };
     (!is_known).then(|| format!("failed to create user process token: {why}"))
+}
+
+/// Returns whether a container runs as a process of its node.
+pub(super) fn is_host_process(pod: &Pod, container: &Container) -> bool {
+    option(pod, container, |options| options.host_process) == Some(true)
 }
 
 fn account<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'a str> {

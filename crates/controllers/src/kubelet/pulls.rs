@@ -155,6 +155,25 @@ impl NodeImages {
         (self.puller_free_at, work)
     }
 
+    /// Returns whether Windows refuses to start a container of `image` on this node: the image could be pulled because its registry names no
+    /// `os.version`, but its name names builds that the node does not run.
+    pub fn is_of_another_build(&self, image: &ImageRef) -> bool {
+        let Knowledge { table, contents } = &self.knowledge;
+        let host = self.as_host();
+        let variants = contents.as_ref().and_then(|known| known.variants(image));
+        let chosen = variants
+            .as_deref()
+            .and_then(|variants| images::choose(variants, host, table.builds()));
+        let names_no_build = chosen.is_some_and(|chosen| chosen.platform.builds.is_none());
+        if self.system != System::Windows || !names_no_build {
+            return false;
+        }
+        let windows = table
+            .guess(image)
+            .map(|guess| guess.runs.only(System::Windows));
+        windows.is_some_and(|runs| !runs.is_empty() && !runs.runs_on(host, table.builds()))
+    }
+
     /// Number of images that are here, which grows when a pull ends: a reader can tell whether its report is old.
     pub fn count(&self, now: Timestamp) -> usize {
         let here = |stored: &&Stored| stored.here_at <= now;
@@ -177,6 +196,14 @@ impl NodeImages {
             size_bytes: i64::try_from(stored.bytes).ok(),
         };
         here.into_iter().map(report).collect()
+    }
+
+    fn as_host(&self) -> Host<'_> {
+        Host {
+            system: self.system,
+            architecture: Some(&self.architecture),
+            build: self.windows_build,
+        }
     }
 
     fn store(&mut self, image: &ImageRef, bytes: u64, here_at: Timestamp) {
@@ -211,11 +238,7 @@ impl NodeImages {
     /// would be a guess.
     fn found(&self, image: &ImageRef) -> Option<Sizes> {
         let Knowledge { table, contents } = &self.knowledge;
-        let host = Host {
-            system: self.system,
-            architecture: Some(&self.architecture),
-            build: self.windows_build,
-        };
+        let host = self.as_host();
         let usual = table.sizes(image, self.system);
         let variants = contents.as_ref().and_then(|known| known.variants(image));
         let Some(variants) = variants else {

@@ -103,6 +103,17 @@ impl Scene {
         scene
     }
 
+    /// A Windows node whose images are those of `knowledge`.
+    fn knowing(build: Build, knowledge: Knowledge) -> Self {
+        let facts = facts("windows", Some(build));
+        let mut scene = Self::windows(build);
+        let node = facts.node(Readiness::Ready, Vec::new(), start());
+        let pool = Addresses::new([Ipv4Addr::new(10, 0, 1, 100)].into_iter());
+        scene.host = Host::new(facts, pool, knowledge, Pace::INSTANT, start());
+        scene.host.observe_node(Arc::new(node), start());
+        scene
+    }
+
     fn linux(pace: Pace) -> Self {
         Self::new(facts("linux", None), pace, 5)
     }

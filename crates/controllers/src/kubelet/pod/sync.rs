@@ -404,15 +404,26 @@ impl PodSim {
     fn cannot_start(&self, index: usize, parts: &Parts<'_>) -> Option<String> {
         let unit = &self.units[index];
         let container = self.container(unit)?;
-        let why = parts
-            .facts
-            .is_windows()
-            .then(|| identity::cannot_log_on(&self.pod, container))??;
+        if !parts.facts.is_windows() {
+            return None;
+        }
         let id = ids::container_id(&self.uid, &unit.name, unit.starts);
         let id = id.trim_start_matches("containerd://");
-        Some(format!(
-            "failed to start containerd task {id:?}: {why}: unknown"
-        ))
+        if let Some(why) = identity::cannot_log_on(&self.pod, container) {
+            return Some(format!(
+                "failed to start containerd task {id:?}: {why}: unknown"
+            ));
+        }
+        // Windows itself compares the builds when hcsshim makes the container's compute system; a HostProcess container has none.
+        let image = ImageRef::parse(&unit.image).ok()?;
+        let is_foreign = !identity::is_host_process(&self.pod, container)
+            && parts.images.is_of_another_build(&image);
+        is_foreign.then(|| {
+            format!(
+                "failed to create containerd task: failed to create shim task: hcs::CreateComputeSystem {id}: The container operating \
+                 system does not match the host operating system.: unknown"
+            )
+        })
     }
 
     fn started(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) -> State {

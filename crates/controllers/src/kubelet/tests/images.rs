@@ -1,6 +1,9 @@
 //! Images that cannot be had, or not here.
 
+use mullion_engine::images::{ImageRef, ImageRow, ImageTable, Published};
+
 use super::*;
+use crate::kubelet::images::{Contents, Variant};
 
 #[test]
 fn a_windows_image_of_another_build_ends_in_image_pull_back_off() {
@@ -178,4 +181,67 @@ fn a_running_pod_that_is_told_so_finds_its_image_gone_at_its_next_start() {
         last,
         Some("0s status Running 10.0.1.100 web=ImagePullBackOff")
     );
+}
+
+/// A registry whose images for Windows name no `os.version`, as those that buildx makes.
+#[derive(Debug)]
+struct WithoutVersion;
+
+impl Contents for WithoutVersion {
+    fn variants(&self, _: &ImageRef) -> Option<Vec<Variant>> {
+        let platforms = ["linux/amd64", "windows/amd64"];
+        let variant = |platform: &str| Variant {
+            platform: platform.parse().expect("a platform"),
+            os_version: String::new(),
+            bytes: Some(1_000),
+        };
+        Some(platforms.map(variant).into())
+    }
+}
+
+#[test]
+fn an_image_without_os_version_is_pulled_by_every_build_and_does_not_start_on_a_wrong_one() {
+    let row = ImageRow {
+        repository: "r.example.com/shop".into(),
+        published: Published::Windows(Some(Build::SERVER_2019)),
+        bytes: 1_000,
+        base_bytes: 0,
+    };
+    let knowledge = || Knowledge {
+        table: Arc::new(ImageTable::extended(vec![row.clone()], Default::default())),
+        contents: Some(Arc::new(WithoutVersion)),
+    };
+    let said = |host: Build, image: &str, spec: Value| {
+        let mut spec = spec;
+        spec["containers"] = json!([{ "name": "web", "image": image }]);
+        let mut scene = Scene::knowing(host, knowledge());
+        let wake = scene.observe(&pod(spec));
+        scene.run(wake, 5);
+        scene.lines.join("\n")
+    };
+    let (by_file, by_tag) = ("r.example.com/shop:1", "r.example.com/app:1-ltsc2019");
+    for image in [by_file, by_tag] {
+        let wrong = said(Build::SERVER_2022, image, json!({}));
+        let text =
+            "The container operating system does not match the host operating system.: unknown";
+        assert!(
+            wrong.contains("Normal Pulled") && wrong.contains(text),
+            "{wrong}"
+        );
+        assert!(
+            wrong.contains("Warning Failed: Error: failed to create containerd task: failed to create shim task: hcs::CreateComputeSystem "),
+            "{wrong}"
+        );
+        assert!(wrong.contains("web=RunContainerError"), "{wrong}");
+        let right = said(Build::SERVER_2019, image, json!({}));
+        assert!(right.contains("web=Running+"), "{right}");
+    }
+    // Nobody knows its build, so it is taken at its word.
+    let unknown = said(Build::SERVER_2022, "r.example.com/app:1", json!({}));
+    assert!(unknown.contains("web=Running+"), "{unknown}");
+    let options = json!({ "hostProcess": true, "runAsUserName": "NT AUTHORITY\\SYSTEM" });
+    let host_process =
+        json!({ "hostNetwork": true, "securityContext": { "windowsOptions": options } });
+    let host_process = said(Build::SERVER_2022, by_file, host_process);
+    assert!(host_process.contains("web=Running+"), "{host_process}");
 }
