@@ -85,15 +85,7 @@ impl Addresses for SimulatedEc2 {
     }
 
     fn subnet<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<SubnetFacts, AddressError>> {
-        Box::pin(self.look(move |state| {
-            let subnet = state.network.subnet(id);
-            let subnet = subnet.ok_or_else(|| AddressError::NoSubnet(id.to_owned()))?;
-            Ok(SubnetFacts {
-                cidr: subnet.cidr(),
-                free_addresses: subnet.subnet.free_addresses,
-                free_prefixes: subnet.free_prefixes(),
-            })
-        }))
+        Box::pin(self.look(move |state| state.subnet_facts(id)))
     }
 }
 
@@ -101,6 +93,21 @@ impl SimulatedEc2 {
     /// Replaces the faults of calls about addresses.
     pub fn set_address_faults(&self, faults: AddressFaults) {
         self.state().address_calls = FaultyCalls::new(faults);
+    }
+
+    /// Returns the blocks that an instance's interface has at this moment, each by its first address: listings lag behind this.
+    pub fn blocks_on(&self, id: &InstanceId) -> Vec<(Kind, Ipv4Addr)> {
+        let mut state = self.state();
+        let interface = state.fleet.interface(id);
+        interface.map_or_else(Vec::new, |interface| interface.all().collect())
+    }
+
+    /// Returns what is left of a subnet at this moment.
+    ///
+    /// # Errors
+    /// [`AddressError::NoSubnet`] when there is none of this id.
+    pub fn subnet_now(&self, id: &str) -> Result<SubnetFacts, AddressError> {
+        self.state().subnet_facts(id)
     }
 
     /// Makes a call that changes nothing, in its time and with the faults that it meets.
@@ -379,6 +386,16 @@ impl State {
         Ok(Listing {
             addresses: all(Kind::Address, bits),
             prefixes: all(Kind::Prefix, 28),
+        })
+    }
+
+    fn subnet_facts(&self, id: &str) -> Result<SubnetFacts, AddressError> {
+        let subnet = self.network.subnet(id);
+        let subnet = subnet.ok_or_else(|| AddressError::NoSubnet(id.to_owned()))?;
+        Ok(SubnetFacts {
+            cidr: subnet.cidr(),
+            free_addresses: subnet.subnet.free_addresses,
+            free_prefixes: subnet.free_prefixes(),
         })
     }
 

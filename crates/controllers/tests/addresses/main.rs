@@ -3,8 +3,11 @@
 mod crowd;
 mod ec2;
 mod pods;
+#[path = "../../../engine/tests/pools/random.rs"]
+mod random;
 mod restart;
 #[path = "../served/mod.rs"]
 mod served;
 mod settings;
+mod whole;
 mod world;

@@ -97,9 +97,7 @@ async fn the_cni_node_goes_with_its_node() {
     world
         .until("there is a CNINode", async || world.cni_node("w1").await)
         .await;
-    let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(world.context.client.clone());
-    let deleted = nodes.delete("w1", &Default::default()).await;
-    deleted.expect("it is there");
+    world.delete_node("w1").await;
     world
         .until("it is gone", async || {
             world.cni_node("w1").await.is_none().then_some(())

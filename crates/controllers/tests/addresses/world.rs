@@ -11,6 +11,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use mullion_api::{crds::crds, labels::PRIVATE_IPV4, vpc_resources::CNINode};
+use mullion_cloud::Addresses;
 use mullion_controllers::{
     Context,
     ipam::{self, metrics::Metrics},
@@ -25,9 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often a condition is looked at, in paused time.
 const LOOK: Duration = Duration::from_millis(10);
 
-pub(crate) struct World {
+pub(crate) struct World<C = Ec2> {
     pub(crate) context: Context,
-    pub(crate) ec2: Ec2,
+    pub(crate) ec2: C,
     pub(crate) metrics: Metrics,
 }
 
@@ -41,6 +42,20 @@ impl World {
 
     /// The same without the ConfigMap.
     pub(crate) async fn without_switch(ec2: Ec2) -> Self {
+        Self::over(ec2).await
+    }
+
+    /// A ready Windows node on an instance of `i-0` and `name`.
+    pub(crate) async fn node(&self, name: &str, instance_type: &str, slots: usize) {
+        let id = format!("i-{name}");
+        self.ec2.instance(&id, instance_type, slots);
+        self.ready_node(name, &id).await;
+    }
+}
+
+impl<C: Addresses + Clone + 'static> World<C> {
+    /// A cluster without the ConfigMap, with the controller over `ec2`.
+    pub(crate) async fn over(ec2: C) -> Self {
         let context = served::context();
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
         for crd in crds() {
@@ -68,15 +83,16 @@ impl World {
     }
 
     /// The same cluster after the controller was killed and started again.
-    pub(crate) async fn restarted(self) -> Self {
+    pub(crate) async fn restarted(mut self) -> Self {
+        self.restart().await;
+        self
+    }
+
+    /// Kills the controller and starts it again.
+    pub(crate) async fn restart(&mut self) {
         self.context.stop().await;
-        let context = Context::new(self.context.client.clone(), self.context.clock.clone());
-        let metrics = ipam::start(&context, Arc::new(self.ec2.clone()));
-        World {
-            context,
-            ec2: self.ec2,
-            metrics,
-        }
+        self.context = Context::new(self.context.client.clone(), self.context.clock.clone());
+        self.metrics = ipam::start(&self.context, Arc::new(self.ec2.clone()));
     }
 
     /// Writes the ConfigMap anew.
@@ -92,14 +108,12 @@ impl World {
         written.expect("it is accepted");
     }
 
-    /// A ready Windows node on an instance of `i-0` and `name`.
-    pub(crate) async fn node(&self, name: &str, instance_type: &str, slots: usize) {
-        let id = format!("i-{name}");
-        self.ec2.instance(&id, instance_type, slots);
+    /// A ready Windows node on this instance.
+    pub(crate) async fn ready_node(&self, name: &str, instance: &str) {
         let nodes: Api<Node> = Api::all(self.context.client.clone());
         let node = json!({
             "metadata": {"name": name, "labels": {"kubernetes.io/os": "windows"}},
-            "spec": {"providerID": format!("aws:///us-west-2a/{id}")},
+            "spec": {"providerID": format!("aws:///us-west-2a/{instance}")},
         });
         let node = serde_json::from_value(node).expect("a node");
         let created = nodes.create(&PostParams::default(), &node).await;
@@ -136,6 +150,12 @@ impl World {
             .delete(name, &params)
             .await
             .expect("it is there");
+    }
+
+    pub(crate) async fn delete_node(&self, name: &str) {
+        let nodes: Api<Node> = Api::all(self.context.client.clone());
+        let deleted = nodes.delete(name, &DeleteParams::default()).await;
+        deleted.expect("it is there");
     }
 
     /// Writes the phase of a pod.
