@@ -108,7 +108,7 @@ impl Scene {
         let facts = facts("windows", Some(build));
         let mut scene = Self::windows(build);
         let node = facts.node(Readiness::Ready, Vec::new(), start());
-        let pool = Addresses::new([Ipv4Addr::new(10, 0, 1, 100)].into_iter());
+        let pool = Addresses::new([Ipv4Addr::new(10, 0, 1, 100)]);
         scene.host = Host::new(facts, pool, knowledge, Pace::INSTANT, start());
         scene.host.observe_node(Arc::new(node), start());
         scene
