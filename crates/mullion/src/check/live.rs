@@ -1,12 +1,17 @@
-//! The objects of a cluster: what its rules are about, and its nodes.
+//! Reads a cluster for the rules: the objects that the rules are about, the nodes, and which GMSACredentialSpecs the cluster's authorizer keeps
+//! from the service accounts of pods.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use kube::Client;
-use serde_json::Value;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kube::{Api, Client, api::PostParams};
+use serde_json::{Value, json};
 
-use super::{path::Path, subject::Object};
+use super::{
+    path::Path,
+    subject::{CredentialUse, Object, credential_uses},
+};
 use crate::{failure::Failure, why::source};
 
 /// Lists asked for at the same time.
@@ -48,23 +53,31 @@ const LISTS: [(&str, &str, &str); 20] = [
     ),
 ];
 
-/// Returns the objects of the cluster that a kubeconfig names.
-///
-/// # Errors
-/// The cluster does not answer.
-pub(super) async fn objects(
-    kubeconfig: Option<PathBuf>,
-    context: Option<String>,
-) -> Result<Vec<Object>, Failure> {
-    let (client, server) = source::client(kubeconfig, context).await?;
-    objects_of(&client, &server).await
+/// What the rules look at in a cluster.
+#[derive(Default)]
+pub(super) struct Live {
+    pub(super) objects: Vec<Object>,
+    /// The credential specs that service accounts may not use.
+    pub(super) denied: BTreeSet<CredentialUse>,
 }
 
-/// Returns the objects of a cluster. What a controller made of another object is left out: its owner is checked.
+/// Reads the cluster that a kubeconfig names.
 ///
 /// # Errors
 /// The cluster does not answer, or the user may not list a kind.
-pub(super) async fn objects_of(client: &Client, server: &str) -> Result<Vec<Object>, Failure> {
+pub(super) async fn cluster(
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+) -> Result<Live, Failure> {
+    let (client, server) = source::client(kubeconfig, context).await?;
+    cluster_of(&client, &server).await
+}
+
+/// Reads a cluster. Objects that a controller made of another object are left out: their owner is checked.
+///
+/// # Errors
+/// The cluster does not answer, or the user may not list a kind.
+pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Failure> {
     let lists: Vec<_> = stream::iter(LISTS)
         .map(|(kind, version, resource)| async move {
             let root = if version == "v1" { "api" } else { "apis" };
@@ -94,5 +107,35 @@ pub(super) async fn objects_of(client: &Client, server: &str) -> Result<Vec<Obje
             }
         }
     }
-    Ok(objects)
+    let denied = denied(client, &objects).await;
+    Ok(Live { objects, denied })
+}
+
+/// Returns the uses of credential specs by pods that the cluster's authorizer denies (SubjectAccessReview for the verb `use`, as windows-gmsa's
+/// webhook asks). A review that fails, for instance because the user may not create reviews, counts as allowed: unknown stays silent.
+async fn denied(client: &Client, objects: &[Object]) -> BTreeSet<CredentialUse> {
+    let uses: BTreeSet<_> = objects.iter().flat_map(credential_uses).collect();
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    let asked = stream::iter(uses).map(|one| {
+        let reviews = &reviews;
+        async move {
+            let CredentialUse {
+                namespace,
+                account,
+                name,
+            } = &one;
+            let review = json!({"spec": {
+                "user": format!("system:serviceaccount:{namespace}:{account}"),
+                "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{namespace}"), "system:authenticated"],
+                "resourceAttributes": {
+                    "verb": "use", "group": "windows.k8s.io", "resource": "gmsacredentialspecs", "namespace": namespace, "name": name,
+                },
+            }});
+            let review = serde_json::from_value(review).ok()?;
+            let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
+            (!answer.status?.allowed).then_some(one)
+        }
+    });
+    let denied = asked.buffered(AT_ONCE).collect::<Vec<_>>().await;
+    denied.into_iter().flatten().collect()
 }

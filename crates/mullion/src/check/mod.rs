@@ -145,7 +145,7 @@ pub(crate) async fn live_findings(
 ) -> Result<Vec<LiveFinding>, Failure> {
     let session = Session {
         texts: Vec::new(),
-        live: Some(live::objects_of(client, server).await?),
+        live: Some(live::cluster_of(client, server).await?),
         known: None,
         images: Box::new(images::Table::default()),
         select: Vec::new(),
@@ -252,7 +252,7 @@ async fn session(args: &CheckArgs) -> Result<Session, Failure> {
         None => None,
     };
     let live = match args.live {
-        true => Some(live::objects(args.kubeconfig.clone(), args.context.clone()).await?),
+        true => Some(live::cluster(args.kubeconfig.clone(), args.context.clone()).await?),
         false => None,
     };
     let images: Box<dyn images::Images> = match args.images {
@@ -261,7 +261,8 @@ async fn session(args: &CheckArgs) -> Result<Session, Failure> {
             for text in &texts {
                 named.extend(text.objects(0)?.iter().flat_map(subject::images));
             }
-            named.extend(live.iter().flatten().flat_map(subject::images));
+            let live = live.iter().flat_map(|live: &live::Live| &live.objects);
+            named.extend(live.flat_map(subject::images));
             Box::new(images::Asked::of(named).await)
         }
         ImageSource::Table => Box::new(images::Table::default()),

@@ -225,6 +225,11 @@ pub(super) enum Problem {
     NoCredential {
         name: String,
     },
+    /// The pod's service account lacks the verb `use`.
+    MayNotUse {
+        account: String,
+        name: String,
+    },
     CredentialWithoutName,
 
     NoMemoryLimit {

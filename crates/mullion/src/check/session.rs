@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     finding::Finding,
     images::Images,
+    live::Live,
     path::Path,
     rules::{self, Context},
     source::Text,
@@ -18,7 +19,7 @@ use crate::failure::Failure;
 pub(super) struct Session {
     pub(super) texts: Vec<Text>,
     /// Objects that are checked and stand in no text: those of a cluster.
-    pub(super) live: Option<Vec<Object>>,
+    pub(super) live: Option<Live>,
     /// Objects that say what the cluster's nodes are.
     pub(super) known: Option<Vec<Object>>,
     pub(super) images: Box<dyn Images>,
@@ -81,14 +82,15 @@ impl Session {
             document: own.document,
             root: Path::default(),
         };
-        objects.extend(self.live.iter().flatten().map(copy));
+        let live = self.live.as_ref();
+        objects.extend(live.iter().flat_map(|live| &live.objects).map(copy));
         let checked = objects.len();
         objects.extend(self.known.iter().flatten().map(copy));
         let context = Context::new(
             &objects,
             checked,
             self.known.is_some(),
-            self.live.is_some(),
+            live.map(|live| &live.denied),
             self.images.as_ref(),
         );
         let mut found = rules::all(&context).0;

@@ -241,18 +241,56 @@ impl Container<'_> {
 
 /// Returns the images that an object's pods name.
 pub(super) fn images(object: &Object) -> Vec<String> {
-    let Some(fields) = template_path(object.kind()) else {
-        return Vec::new();
-    };
-    let spec = fields
-        .iter()
-        .fold(&object.value, |value, field| &value[*field])["spec"]
-        .clone();
-    let lists = ["initContainers", "containers", "ephemeralContainers"].into_iter();
-    let containers = lists.flat_map(|list| spec[list].as_array().cloned().unwrap_or_default());
+    let containers = containers_of(spec_of(object));
     containers
         .filter_map(|container| container["image"].as_str().map(str::to_owned))
         .collect()
+}
+
+/// A service account that a pod runs as, and a GMSACredentialSpec that the pod names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CredentialUse {
+    pub(super) namespace: String,
+    pub(super) account: String,
+    pub(super) name: String,
+}
+
+impl CredentialUse {
+    /// The use that a pod with this spec makes of a credential spec.
+    pub(super) fn of(namespace: &str, spec: &Value, name: &str) -> Self {
+        let account = spec["serviceAccountName"].as_str().unwrap_or("default");
+        let [namespace, account, name] = [namespace, account, name].map(str::to_owned);
+        CredentialUse {
+            namespace,
+            account,
+            name,
+        }
+    }
+}
+
+/// Returns the uses that an object's pods make of credential specs.
+pub(super) fn credential_uses(object: &Object) -> Vec<CredentialUse> {
+    let spec = spec_of(object);
+    let owners = containers_of(spec).chain([spec]);
+    let names = owners.filter_map(|owner| {
+        owner["securityContext"]["windowsOptions"]["gmsaCredentialSpecName"].as_str()
+    });
+    let uses = names.map(|name| CredentialUse::of(object.namespace(), spec, name));
+    uses.collect()
+}
+
+fn spec_of(object: &Object) -> &Value {
+    let fields = template_path(object.kind());
+    let template = fields.map(|fields| {
+        let fields = fields.iter();
+        fields.fold(&object.value, |value, field| &value[*field])
+    });
+    template.map_or(&Value::Null, |template| &template["spec"])
+}
+
+fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
+    let lists = ["initContainers", "containers", "ephemeralContainers"].into_iter();
+    lists.flat_map(|list| spec[list].as_array().into_iter().flatten())
 }
 
 fn is_host_process(container: &Value, spec: &Value) -> bool {

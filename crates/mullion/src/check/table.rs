@@ -383,7 +383,7 @@ pub(super) static GROUPS: [Group; 7] = [
                 Error,
                 Words,
                 "a GMSA credential that is missing",
-                "A pod whose GMSACredentialSpec does not exist is refused by the GMSA webhook, as is one with contents but no name.",
+                "A pod whose GMSACredentialSpec does not exist or may not be used by its service account is refused by the GMSA webhook, as is one with contents but no name.",
                 "https://kubernetes.io/docs/tasks/configure-pod-container/configure-gmsa/",
             ),
         ],

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{
     images::{Fact, Images, Table},
+    live::Live,
     session::Session,
     source::Text,
     table,
@@ -83,7 +84,7 @@ fn session(section: &Section, select: &[&str]) -> Session {
     let objects = |content: &str| text(content).objects(0).expect("objects");
     Session {
         texts: vec![text(&section.text)],
-        live: section.live.then(Vec::new),
+        live: section.live.then(Live::default),
         known: section.pools.as_deref().map(objects),
         images: Box::new(Examples::default()),
         select: select.iter().map(|id| (*id).to_owned()).collect(),

@@ -76,6 +76,7 @@ impl Problem {
             Device { name } => format!("no device plugin gives a Windows node {name}: the pod stays Pending"),
             TargetContainer => "containers on Windows cannot share processes: targetContainerName has no effect".to_owned(),
             NoCredential { name } => format!("there is no GMSACredentialSpec {name}: the pod is refused"),
+            MayNotUse { account, name } => format!("service account {account} may not use GMSACredentialSpec {name} (verb use): the pod is refused"),
             CredentialWithoutName => "gmsaCredentialSpec without gmsaCredentialSpecName: the GMSA webhook refuses the pod".to_owned(),
 
             NoMemoryLimit { container } => format!("container {container} has no memory limit: Windows never OOM-kills, the node will page"),

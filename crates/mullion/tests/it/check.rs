@@ -2,9 +2,13 @@
 
 use std::{fs, path::Path};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::command_line::mullion_with;
+use crate::{
+    cluster::{Cluster, text},
+    command_line::mullion_with,
+    registry,
+};
 
 const POD: &str = "# the shop\napiVersion: v1\nkind: Pod\nmetadata:\n  name: shop\nspec:\n  containers:\n  - name: shop\n    image: mcr.microsoft.com/windows/nanoserver:ltsc2022\n";
 const LINUX: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, image: 'nginx:1.27'}]}\n";
@@ -182,6 +186,14 @@ fn the_mistakes_of_the_examples_are_found() {
     ] {
         assert!(has(object, file, id), "{object} {id}\n{json}");
     }
+    let files = [
+        "eksctl-cluster.yaml",
+        "runtimeclass-2022-v1beta1.yaml",
+        "win-webserver.yaml",
+    ];
+    let files = files.map(|name| format!("{}/{name}", examples()));
+    let (_, stdout, _) = check(&[&files[0], &files[1], &files[2]], "");
+    insta::assert_snapshot!(stdout.replace(&examples(), "examples"));
 }
 
 #[test]
@@ -195,6 +207,110 @@ fn extracts_of_linux_charts_are_silent_until_the_cluster_has_windows() {
     assert_eq!(code, Some(1), "{stdout}");
     let shown = stdout.replace(&charts, "charts");
     insta::assert_snapshot!(shown);
+}
+
+/// A Deployment without pods whose image needs another build than it selects, and whose pods name a GMSACredentialSpec.
+fn on_a_wrong_build(image: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {
+                    "nodeSelector": {"kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": "10.0.17763"},
+                    "securityContext": {"windowsOptions": {"gmsaCredentialSpecName": "shop"}},
+                    "containers": [{"name": "web", "image": image}],
+                },
+            },
+        },
+    })
+}
+
+const OTHER_BUILD: &str = "needs build 10.0.20348, and the pod selects 10.0.17763";
+
+#[test]
+fn registries_are_asked_what_images_run_on() {
+    let ask = |host: &str| {
+        let manifest = on_a_wrong_build(&format!("{host}/shop/win:1")).to_string();
+        mullion_with(
+            &["check", "--images", "auto", "--select", "MUL020", "-"],
+            &manifest,
+        )
+    };
+    for registry in registry::at_hand(false) {
+        registry.push_shop();
+        let ended = ask(&registry.host);
+        assert_eq!(ended.code, Some(1), "{}{}", ended.stdout, ended.stderr);
+        let said = ended.stdout;
+        assert!(
+            said.contains(OTHER_BUILD) && !said.contains("by its name"),
+            "{said}"
+        );
+    }
+    // What nobody knows is no finding.
+    let ended = ask(&registry::down());
+    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+}
+
+#[test]
+fn a_cluster_is_asked_for_its_objects_and_what_its_service_accounts_may_do() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    let registry = &registry::at_hand(false)[0];
+    registry.push_shop();
+    cluster.apply(&on_a_wrong_build(&format!("{}/shop/win:1", registry.host)).to_string());
+    let ask = || {
+        let ids = "MUL020,MUL048";
+        let args = [
+            "check",
+            "--live",
+            "--kubeconfig",
+            "kubeconfig",
+            "--select",
+            ids,
+        ];
+        text(&cluster.mullion(&args).stdout)
+    };
+    let said = ask();
+    assert!(
+        said.contains("deployment/default/web") && said.contains(OTHER_BUILD),
+        "{said}"
+    );
+    assert!(
+        said.contains("there is no GMSACredentialSpec shop"),
+        "{said}"
+    );
+    let credential = json!({"apiVersion": "windows.k8s.io/v1", "kind": "GMSACredentialSpec", "metadata": {"name": "shop"}, "credspec": {"CmsPlugins": []}});
+    cluster.apply(&credential.to_string());
+    let said = ask();
+    assert!(
+        said.contains(
+            "service account default/default may not use GMSACredentialSpec shop (verb use)"
+        ),
+        "{said}"
+    );
+    // kubectl's `create role` does not know the verb.
+    let rule = json!({
+        "apiGroups": ["windows.k8s.io"], "resources": ["gmsacredentialspecs"], "verbs": ["use"], "resourceNames": ["shop"],
+    });
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "shop", "namespace": "default"}, "rules": [rule],
+    });
+    cluster.apply(&role.to_string());
+    cluster.kubectl(&[
+        "create",
+        "rolebinding",
+        "shop",
+        "--role=shop",
+        "--serviceaccount=default:default",
+    ]);
+    let said = ask();
+    assert!(
+        said.contains(OTHER_BUILD) && !said.contains("MUL048"),
+        "{said}"
+    );
 }
 
 #[test]

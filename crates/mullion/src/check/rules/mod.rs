@@ -10,6 +10,8 @@ mod pod_spec;
 mod resources;
 mod runtime_class;
 
+use std::collections::BTreeSet;
+
 use mullion_engine::{images::System, windows::Builds};
 use serde_json::Value;
 
@@ -18,7 +20,7 @@ use super::{
     fleet::Fleet,
     images::Images,
     placement::{Choice, list},
-    subject::{Object, Pod},
+    subject::{CredentialUse, Object, Pod},
 };
 
 /// What is checked and what is known.
@@ -38,15 +40,17 @@ pub(super) struct Context<'a> {
     pub(super) mixed: bool,
     /// The objects are all of a cluster's: what is not among them is not there.
     pub(super) live: bool,
+    /// The credential specs that service accounts of the cluster may not use, as its authorizer says.
+    pub(super) denied: Option<&'a BTreeSet<CredentialUse>>,
 }
 
 impl<'a> Context<'a> {
-    /// Reads pods and nodes. `known`: objects behind the first `checked` ones describe the cluster's nodes.
+    /// Reads pods and nodes. `denied` is there for objects of a cluster. `known`: objects behind the first `checked` ones describe the cluster's nodes.
     pub(super) fn new(
         objects: &'a [Object],
         checked: usize,
         known: bool,
-        live: bool,
+        denied: Option<&'a BTreeSet<CredentialUse>>,
         images: &dyn Images,
     ) -> Self {
         let pods: Vec<_> = objects[..checked]
@@ -55,6 +59,7 @@ impl<'a> Context<'a> {
             .filter_map(|(index, object)| Pod::of(object, index, images, objects))
             .collect();
         let own = Fleet::of(&objects[..checked], false);
+        let live = denied.is_some();
         let fleet = match known || live {
             true => Fleet::of(objects, true),
             false => own.clone(),
@@ -72,6 +77,7 @@ impl<'a> Context<'a> {
             builds: Builds::default(),
             mixed,
             live,
+            denied,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::check::{
     path::Path,
     placement::{Choice, list},
     problem::{Image, Problem},
-    subject::{Container, Object, Pod},
+    subject::{Container, CredentialUse, Object, Pod},
     table::Severity,
     yaml::edit::Edit,
 };
@@ -467,17 +467,20 @@ fn credentials(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                 let is_it = |object: &Object| {
                     object.is("GMSACredentialSpec", "windows.k8s.io") && object.name() == name
                 };
-                if context.live && !context.objects.iter().any(is_it) {
-                    let at = at.key("gmsaCredentialSpecName");
-                    found.add(
-                        "MUL048",
-                        pod.object,
-                        at,
-                        Problem::NoCredential {
-                            name: name.to_owned(),
-                        },
-                    );
-                }
+                let used = CredentialUse::of(pod.namespace, pod.spec, name);
+                let problem = match context.denied {
+                    Some(_) if !context.objects.iter().any(is_it) => {
+                        let name = name.to_owned();
+                        Problem::NoCredential { name }
+                    }
+                    Some(denied) if denied.contains(&used) => Problem::MayNotUse {
+                        account: format!("{}/{}", used.namespace, used.account),
+                        name: used.name,
+                    },
+                    _ => continue,
+                };
+                let at = at.key("gmsaCredentialSpecName");
+                found.add("MUL048", pod.object, at, problem);
             }
             None if !options["gmsaCredentialSpec"].is_null() => {
                 found.add(
