@@ -3,6 +3,7 @@
 
 mod addresses;
 mod blog;
+mod boots;
 mod failures;
 mod removal;
 mod restart;

@@ -45,6 +45,11 @@ pub(crate) struct Whole {
 impl Whole {
     /// A cluster `windows-karpenter-demo` of Kubernetes 1.27 at real speed, with one Linux node.
     pub(crate) async fn start() -> Self {
+        Self::start_at(Speed::REAL).await
+    }
+
+    /// The same at another speed.
+    pub(crate) async fn start_at(speed: Speed) -> Self {
         let version = KubernetesVersion::from_minor(27).expect("known");
         let context = served::context();
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
@@ -55,7 +60,7 @@ impl Whole {
                 .expect("our definitions are accepted");
         }
         let config = Config {
-            speed: Speed::REAL,
+            speed,
             ..Config::new("windows-karpenter-demo", "us-west-2", version)
         };
         let ec2 = SimulatedEc2::new(config, context.clock.clone());
@@ -75,7 +80,7 @@ impl Whole {
         ipam::start(&context, Arc::new(ec2.clone()));
         give_windows_addresses(&context).await;
         let options = driver::Options {
-            pace: Pace::REAL,
+            pace: Pace::from(speed),
             ..driver::Options::default()
         };
         driver::start(&context, options, machines::follow(&context, ec2.clone()));
