@@ -17,8 +17,9 @@ const WINDOWS_POD: &str = r#"kubectl run win --image=mcr.microsoft.com/windows/n
           "tolerations":[{"key":"os","value":"windows"}]}}'"#;
 const DECISIONS: &str = "kubectl logs -f -n karpenter deployment/karpenter";
 
-/// Returns the whole text, without a newline at its end; `end` is the last line, which says how the cluster is stopped.
-pub(super) fn text(cluster: &Cluster, end: &str, colours: bool) -> String {
+/// Returns the whole text about a cluster with these nodes, without a newline at its end; `end` is the last line, which says how the cluster is
+/// stopped.
+pub(super) fn text(cluster: &Cluster, nodes: &[Machine], end: &str, colours: bool) -> String {
     let plan = &cluster.plan;
     render(&Facts {
         region: &plan.spec.region,
@@ -26,7 +27,7 @@ pub(super) fn text(cluster: &Cluster, end: &str, colours: bool) -> String {
         speed: plan.speed.factor(),
         server: format!("https://{}", cluster.address),
         ready_s: cluster.api_ready_in.as_secs_f64(),
-        groups: groups(cluster.machines()),
+        groups: groups(nodes),
         default_pools: plan.default_pools,
         kept: plan
             .directory
@@ -73,20 +74,20 @@ impl Group {
     }
 }
 
-fn groups(machines: Vec<Machine>) -> Vec<Group> {
-    let mut groups: BTreeMap<(&str, String, String), (usize, usize)> = BTreeMap::new();
+fn groups(machines: &[Machine]) -> Vec<Group> {
+    let mut groups: BTreeMap<(&str, &str, &str), (usize, usize)> = BTreeMap::new();
     for Machine { kind, is_ready, .. } in machines {
-        let key = (kind.os, kind.image, kind.instance_type);
+        let key = (kind.os, &*kind.image, &*kind.instance_type);
         let counts = groups.entry(key).or_default();
         counts.0 += 1;
-        counts.1 += usize::from(is_ready);
+        counts.1 += usize::from(*is_ready);
     }
     let rows = groups
         .into_iter()
         .map(|((os, image, instance_type), (nodes, ready))| Group {
-            instance_type,
+            instance_type: instance_type.to_owned(),
             os: os.to_owned(),
-            image,
+            image: image.to_owned(),
             nodes,
             ready,
         });

@@ -39,7 +39,7 @@ use super::{
     nodes::{self, Machine, Registered},
     plan::Plan,
     pod_rules,
-    progress::Progress,
+    progress::{Progress, Seen},
     published, setup, story,
 };
 use crate::{
@@ -328,9 +328,9 @@ impl Cluster {
         nodes::machines(&self.ec2, &self.context.informers.nodes)
     }
 
-    /// Begins to tell of nodes on stderr.
-    pub(super) fn progress(&self) -> Option<Progress> {
-        Progress::start(&self.ec2, &self.context.informers.nodes)
+    /// Begins to print on stderr what becomes of nodes that is not `seen` yet.
+    pub(super) fn progress(&self, seen: Seen) -> Option<Progress> {
+        Progress::start(&self.ec2, &self.context.informers.nodes, seen)
     }
 
     /// Stops controllers first, then the API server; gives up waiting after a while.

@@ -35,7 +35,7 @@ use self::{
     cluster::Cluster,
     nodes::Machine,
     plan::{Plan, Shown},
-    progress::Progress,
+    progress::{Progress, Seen},
 };
 
 /// Starts a cluster in the background. Returns the exit code of its process if that has ended instead.
@@ -94,21 +94,27 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
 /// Says what there is, waits for the nodes if that is asked for, and lets go of the terminal if that is. Returns who goes on telling of
 /// nodes.
 async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Progress>>, Failure> {
+    let nodes = cluster.machines();
     if !shown.is_silent() {
         let end = match shown.detached {
             true => "",
             false => "Ctrl-C stops the cluster.",
         };
-        out::line(banner::text(cluster, end, out::colours()).trim_end());
+        out::line(banner::text(cluster, &nodes, end, out::colours()).trim_end());
     }
-    let tells = || shown.tells_of_nodes.then(|| cluster.progress()).flatten();
-    let mut progress = tells();
+    let tells = |seen| {
+        let tells = shown.tells_of_nodes;
+        tells.then(|| cluster.progress(seen)).flatten()
+    };
+    let mut progress = tells(Seen::now(nodes));
+    // Whoever tells of nodes after that goes on from here.
+    let mut seen = None;
     if let Some(patience) = shown.wait {
         let ready = cluster.nodes_ready(patience).await;
         if shown.detached
             && let Some(progress) = progress.take()
         {
-            progress.end().await;
+            seen = progress.end().await;
         }
         match ready {
             Ok(_) if shown.is_silent() => {}
@@ -124,7 +130,7 @@ async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Prog
     }
     if let Some(log) = &cluster.log {
         if let Some(progress) = progress.take() {
-            progress.end().await;
+            seen = progress.end().await;
         }
         let pid = std::process::id();
         out::line(&match shown.quiet {
@@ -136,7 +142,7 @@ async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Prog
             ),
         });
         detach::let_go(log)?;
-        progress = tells();
+        progress = tells(seen.unwrap_or_else(|| Seen::now(cluster.machines())));
     }
     Ok(Some(progress))
 }

@@ -140,18 +140,34 @@ struct Known {
 }
 
 /// The nodes of the last look.
-#[derive(Default)]
 pub(super) struct Watch {
     registered: Registered,
-    known: Option<BTreeMap<String, Known>>,
+    known: BTreeMap<String, Known>,
 }
 
 impl Watch {
-    /// Takes in how the nodes are at `now`, a time since the watch began; returns a line for everything that has become of them. The
-    /// first look has no lines.
+    /// Begins with the nodes that the user has been shown; the first look has lines for everything that has become of them since.
+    pub(super) fn new(shown: Vec<Machine>) -> Watch {
+        let mut registered = Registered::default();
+        let shown = registered.remaining(shown).into_iter();
+        let known = shown.map(|machine| {
+            let known = Known {
+                machine,
+                bought: None,
+                waits: Duration::ZERO,
+            };
+            (known.machine.name.clone(), known)
+        });
+        Watch {
+            known: known.collect(),
+            registered,
+        }
+    }
+
+    /// Takes in how the nodes are at `now`, a time since the watch began; returns a line for everything that has become of them since
+    /// the last look.
     pub(super) fn look(&mut self, machines: Vec<Machine>, now: Duration) -> Vec<String> {
-        let is_first = self.known.is_none();
-        let mut before = self.known.take().unwrap_or_default();
+        let mut before = std::mem::take(&mut self.known);
         let mut known = BTreeMap::new();
         let mut fates: BTreeMap<(Fate, Kind), Vec<String>> = BTreeMap::new();
         for machine in self.registered.remaining(machines) {
@@ -159,17 +175,17 @@ impl Watch {
             let was_ready = last.as_ref().is_some_and(|last| last.machine.is_ready);
             let bought = match &last {
                 Some(last) => last.bought,
-                None => (!is_first).then_some(now),
+                None => Some(now),
             };
             let mut became = |fate, text| {
                 let key = (fate, machine.kind.clone());
                 fates.entry(key).or_default().push(text);
             };
-            if last.is_none() && !is_first {
+            if last.is_none() {
                 became(Fate::Bought, machine.name.clone());
             }
             match (was_ready, machine.is_ready) {
-                (false, true) if !is_first => became(Fate::Ready, ready(&machine, bought, now)),
+                (false, true) => became(Fate::Ready, ready(&machine, bought, now)),
                 (true, false) => became(Fate::NotReady, machine.name.clone()),
                 _ => {}
             }
@@ -191,7 +207,7 @@ impl Watch {
             let key = (Fate::Removed, gone.machine.kind);
             fates.entry(key).or_default().push(name);
         }
-        self.known = Some(known);
+        self.known = known;
         let lines = fates.into_iter();
         lines
             .flat_map(|((fate, kind), names)| lines_of(fate, &kind, names))
@@ -200,7 +216,7 @@ impl Watch {
 
     /// Returns how far nodes have come that are not ready yet; none if all are.
     pub(super) fn progress(&self, now: Duration) -> Option<String> {
-        let known = self.known.as_ref()?;
+        let known = &self.known;
         let waiting = || known.values().filter(|known| !known.machine.is_ready);
         let since = waiting().map(|known| known.waits).min()?;
         let mut kinds: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -302,9 +318,8 @@ mod tests {
         let there = || vec![machine("ip-10-0-1-1", None, true), booting.clone()];
         let mut deleted = there();
         (deleted[0].is_registered, deleted[0].is_ready) = (false, false);
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(there());
         let second = Duration::from_secs(1);
-        assert_eq!(watch.look(there(), Duration::ZERO), [] as [String; 0]);
         assert_eq!(
             watch.look(deleted.clone(), second),
             ["node removed: ip-10-0-1-1, m5.large, Amazon Linux 2023"]
@@ -319,6 +334,25 @@ mod tests {
         let mut registered = Registered::default();
         registered.remaining(there());
         assert_eq!(registered.remaining(deleted), [booting]);
+    }
+
+    #[test]
+    fn what_happens_between_the_banner_and_the_first_look_is_told() {
+        let shown = ["ip-10-0-1-1", "ip-10-0-1-2", "ip-10-0-1-3"];
+        let shown = shown.map(|name| machine(name, None, false)).to_vec();
+        let mut now = shown.clone();
+        now[0].is_ready = true;
+        (now[1].is_registered, now[1].is_ready) = (false, false);
+        now.remove(2);
+        let mut watch = Watch::new(shown);
+        assert_eq!(
+            watch.look(now, Duration::ZERO),
+            [
+                "node ready: ip-10-0-1-1, m5.large, Amazon Linux 2023",
+                "node removed: ip-10-0-1-2, m5.large, Amazon Linux 2023",
+                "node removed: ip-10-0-1-3, m5.large, Amazon Linux 2023",
+            ]
+        );
     }
 
     #[test]
@@ -363,7 +397,7 @@ mod tests {
             (80, many(true)),
             (90, Vec::new()),
         ];
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(looks[0].1.clone());
         let mut told = String::new();
         for (second, machines) in looks {
             let now = Duration::from_secs(second);

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::nodes::{Watch, is_ready, machines};
+use super::nodes::{Machine, Watch, is_ready, machines};
 use crate::out;
 
 /// The time between two looks at most while something is shown that changes by itself.
@@ -30,15 +30,35 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long the last line may take.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Somebody who tells of nodes until this is ended or dropped.
+/// What the user knows of the nodes, and since when they are watched.
+pub(super) struct Seen {
+    began: Instant,
+    watch: Watch,
+}
+
+impl Seen {
+    /// Begins with the nodes that the user is shown now.
+    pub(super) fn now(shown: Vec<Machine>) -> Seen {
+        Seen {
+            began: Instant::now(),
+            watch: Watch::new(shown),
+        }
+    }
+}
+
+/// Prints what becomes of nodes until this is ended or dropped.
 pub(super) struct Progress {
     stop: DropGuard,
-    ended: oneshot::Receiver<()>,
+    ended: oneshot::Receiver<Seen>,
 }
 
 impl Progress {
-    /// Begins to tell. None if no thread can be had for it: the cluster runs all the same.
-    pub(super) fn start(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Option<Progress> {
+    /// Begins to print everything that is not `seen` yet. None if no thread can be had for it: the cluster runs all the same.
+    pub(super) fn start(
+        ec2: &SimulatedEc2,
+        nodes: &Informer<Node>,
+        seen: Seen,
+    ) -> Option<Progress> {
         let changed = Arc::new(Notify::new());
         nodes.on_change({
             let changed = Arc::clone(&changed);
@@ -54,17 +74,16 @@ impl Progress {
             ec2: ec2.clone(),
             nodes: nodes.clone(),
             changed,
-            began: Instant::now(),
-            watch: Watch::default(),
+            seen,
             shown: false,
         };
         let (runtime, stopped) = (Handle::current(), stop.clone());
         let told = std::thread::Builder::new()
             .name("progress".into())
             .spawn(move || {
-                runtime.block_on(teller.tell(stopped));
+                let seen = runtime.block_on(teller.tell(stopped));
                 // Nobody may wait any more.
-                let _ = end.send(());
+                let _ = end.send(seen);
             });
         match told {
             Ok(_) => Some(Progress {
@@ -78,11 +97,11 @@ impl Progress {
         }
     }
 
-    /// Says what is still to be said, stops, and takes the line away that is still shown.
-    pub(super) async fn end(self) {
+    /// Says what is still to be said, stops, and takes the line away that is still shown. Returns what has been said, from which another
+    /// one can go on; none if the terminal takes no more text.
+    pub(super) async fn end(self) -> Option<Seen> {
         drop(self.stop);
-        // A terminal that takes no more text keeps the line.
-        let _ = timeout(END_PATIENCE, self.ended).await;
+        timeout(END_PATIENCE, self.ended).await.ok()?.ok()
     }
 }
 
@@ -98,14 +117,13 @@ struct Teller {
     ec2: SimulatedEc2,
     nodes: Informer<Node>,
     changed: Arc<Notify>,
-    began: Instant,
-    watch: Watch,
+    seen: Seen,
     /// Whether a line of progress is on the terminal.
     shown: bool,
 }
 
 impl Teller {
-    async fn tell(mut self, stopped: CancellationToken) {
+    async fn tell(mut self, stopped: CancellationToken) -> Seen {
         let mut instances = self.ec2.changed();
         loop {
             let (lines, progress) = self.look();
@@ -127,13 +145,15 @@ impl Teller {
         // What became of nodes since the last look is said, too.
         let (lines, _) = self.look();
         self.print(&lines, None);
+        self.seen
     }
 
     /// Returns a line for everything that has become of nodes, and how far those have come that boot.
     fn look(&mut self) -> (Vec<String>, Option<String>) {
-        let now = self.began.elapsed();
-        let lines = self.watch.look(machines(&self.ec2, &self.nodes), now);
-        (lines, self.watch.progress(now))
+        let now = self.seen.began.elapsed();
+        let watch = &mut self.seen.watch;
+        let lines = watch.look(machines(&self.ec2, &self.nodes), now);
+        (lines, watch.progress(now))
     }
 
     /// Writes lines above that of the progress. Whoever has closed stderr wants none.
