@@ -226,8 +226,8 @@ pub(super) static GROUPS: [Group; 4] = [
             Check {
                 id: "DOC16",
                 title: "Windows nodes are labelled, tainted alike and up to date",
-                explanation: "Pods choose builds by label, and taints that only some Windows nodes have keep pods off those alone. A kubelet is at most three versions behind the API server. EKS's Windows AMIs are public for four months.",
-                asks: "nodes, GET /version, ec2:DescribeInstances, ssm:GetParameter, ec2:DescribeImages",
+                explanation: "Pods choose builds by label, and taints that only some Windows nodes have keep pods off those alone. A kubelet is at most three versions behind the cluster. EKS's Windows AMIs are public for four months.",
+                asks: "nodes, GET /version, eks:DescribeCluster, ec2:DescribeInstances, ssm:GetParameter, ec2:DescribeImages",
                 fix: Made,
                 source: "https://docs.aws.amazon.com/eks/latest/userguide/eks-optimized-windows-ami.html",
                 run: rows::nodes::makes,

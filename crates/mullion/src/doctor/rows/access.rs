@@ -46,12 +46,18 @@ pub(super) fn minor(version: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
+/// Returns the minor version of the cluster: the one that EKS describes, which is that of the nodes of a simulated cluster too, else the API
+/// server's.
+pub(super) fn cluster_minor(snapshot: &Snapshot) -> Option<u32> {
+    let described = snapshot.account.cluster.as_ref().ok();
+    let described = described.map(|cluster| cluster.version.as_str());
+    minor(described.or(snapshot.version.as_deref())?)
+}
+
 /// DOC08.
 pub(in super::super) fn versions(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let version = snapshot.version.as_deref().unwrap_or_default();
     let described = &snapshot.account.cluster;
-    let known = described.as_ref().map(|cluster| cluster.version.as_str());
-    let Some(minor) = minor(known.unwrap_or(version)) else {
+    let Some(minor) = cluster_minor(snapshot) else {
         return Err(Unknown("GET /version".to_owned()));
     };
     let mut found = Found::state(format!("Kubernetes 1.{minor}"));

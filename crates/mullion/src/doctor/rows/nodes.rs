@@ -18,7 +18,7 @@ use super::{
         report::{counted, few, names},
         snapshot::{Snapshot, Unknown, name_of},
     },
-    access::minor,
+    access::{cluster_minor, minor},
     instance_type, is_ready, is_simulated, list, nodes,
     switches::settings,
 };
@@ -47,7 +47,7 @@ fn advertised(node: &Value, field: &str) -> Option<usize> {
 }
 
 /// Whether a node has been ready for longer than its kubelet takes to repeat its status.
-fn has_settled(node: &Value, now: Timestamp) -> bool {
+pub(super) fn has_settled(node: &Value, now: Timestamp) -> bool {
     let ready = list(&node["status"]["conditions"]).find(|own| own["type"] == "Ready");
     let since = ready.and_then(|own| own["lastTransitionTime"].as_str());
     let since = since.and_then(|own| own.parse::<Timestamp>().ok());
@@ -129,7 +129,7 @@ pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     }
     let mut found = Found::default();
     let mut builds = Vec::new();
-    let server = snapshot.version.as_deref().and_then(minor);
+    let server = cluster_minor(snapshot);
     for node in &nodes {
         builds.extend(labelled(node, server, &mut found));
         skew(node, server, &mut found);
@@ -190,7 +190,7 @@ fn labelled(node: &Value, server: Option<u32>, found: &mut Found) -> Option<Buil
     Some(build)
 }
 
-/// A kubelet may be up to three minor versions behind the API server, never ahead.
+/// A kubelet may be up to three minor versions behind the cluster, never ahead.
 fn skew(node: &Value, server: Option<u32>, found: &mut Found) {
     let name = name_of(node);
     let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
@@ -198,11 +198,11 @@ fn skew(node: &Value, server: Option<u32>, found: &mut Found) {
         return;
     };
     let text = match kubelet {
-        own if own > server => format!(
-            "the kubelet of node {name} is of 1.{own}, newer than the API server (1.{server})"
-        ),
+        own if own > server => {
+            format!("the kubelet of node {name} is of 1.{own}, newer than the cluster (1.{server})")
+        }
         own if own + 3 < server => format!(
-            "the kubelet of node {name} is of 1.{own}, more than three versions behind the API server (1.{server})"
+            "the kubelet of node {name} is of 1.{own}, more than three versions behind the cluster (1.{server})"
         ),
         _ => return,
     };

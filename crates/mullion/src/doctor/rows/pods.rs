@@ -18,6 +18,7 @@ use super::{
         snapshot::{DryRun, Snapshot, Unknown, name_of, namespace_of},
     },
     is_windows, list, nodes,
+    nodes::has_settled,
     switches::settings,
 };
 
@@ -297,7 +298,11 @@ fn interfaces(
                     .command(format!("kubectl -n {} delete pod {}", namespace_of(pod), name_of(pod)));
             }
         }
-        leaked(snapshot, node, instance, found)?;
+        // The controller writes what it knows some seconds after it has given an address to a pod or to a new node.
+        let now = snapshot.now;
+        if has_settled(node, now) && of_node.iter().all(|(_, pod)| is_settled(pod, now)) {
+            leaked(snapshot, node, instance, found)?;
+        }
     }
     Ok(())
 }
