@@ -256,6 +256,13 @@ fn wrong_files_are_refused_with_path_and_way_out() {
             "the file holds 2 documents, a config is one",
             Some("keep the ClusterConfig alone in a file; kubectl apply -f takes the others"),
         ),
+        (
+            "apiVersion: v1\nkind: Service\n---\napiVersion: apps/v1\nkind: Deployment",
+            "the file holds 2 documents, none of which is a ClusterConfig",
+            Some(
+                "--config takes an eksctl ClusterConfig; manifests go in with kubectl apply -f once the cluster runs",
+            ),
+        ),
         ("[]", "the file is a list, not a map of fields", None),
         ("kind: ClusterConfig", "apiVersion: is required", None),
         (

@@ -2,7 +2,10 @@
 
 use std::{io::Read, path::Path};
 
-use crate::failure::{Failure, file_error};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::failure::{Failure, file_error, first_line};
 
 /// Returns how a file is called in messages.
 pub(crate) fn named(path: &Path) -> String {
@@ -32,4 +35,67 @@ pub(crate) fn text_of(path: &Path) -> Result<String, Failure> {
         Failure::input(format!("{} cannot be read: {why}", named(path)))
     };
     read.map(|()| text).map_err(refuse)
+}
+
+/// Reads a YAML text that is a map of fields, or says in a line why it is none.
+pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let whole: Value = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
+    match whole {
+        Value::Object(_) => serde_saphyr::from_str(text).map_err(|error| first_line(&error)),
+        Value::Null => Err("the file is empty".to_owned()),
+        other => Err(format!(
+            "the file is {}, not a map of fields",
+            shape(&other)
+        )),
+    }
+}
+
+/// Says what a YAML text is that should be something else: `the text "hello"`.
+pub(crate) fn shape(value: &Value) -> String {
+    /// More of a text does not help to find it.
+    const SHOWN: usize = 40;
+    match value {
+        Value::Null => "empty".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a map of fields".to_owned(),
+        Value::String(text) if text.chars().count() > SHOWN => {
+            let begin: String = text.chars().take(SHOWN).collect();
+            format!("a text that begins with {begin:?}")
+        }
+        Value::String(text) => format!("the text {text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_map_of_fields_is_named_for_what_it_is() {
+        let read = |text: &str| fields::<BTreeMap<String, u8>>(text);
+        assert_eq!(read("{a: 1}"), Ok(BTreeMap::from([("a".to_owned(), 1)])));
+        let long = "word ".repeat(20);
+        for (text, expected) in [
+            ("", "the file is empty"),
+            (
+                "hello",
+                "the file is the text \"hello\", not a map of fields",
+            ),
+            ("[a]", "the file is a list, not a map of fields"),
+            ("12", "the file is 12, not a map of fields"),
+            (
+                &long,
+                "the file is a text that begins with \"word word word word word word word word \", not a map of fields",
+            ),
+            (
+                "a: b: c",
+                "line 1 column 5: mapping values are not allowed in this context",
+            ),
+        ] {
+            assert_eq!(read(text), Err(expected.to_owned()));
+        }
+    }
 }

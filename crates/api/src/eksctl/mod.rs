@@ -321,6 +321,15 @@ fn only_document(text: &str) -> Result<Value, ConfigError> {
             .hint("mend the YAML there")
     })?;
     let mut documents: Vec<Value> = documents.into_iter().filter(|d| !d.is_null()).collect();
+    let is_other = |own: &Value| {
+        let version = own["apiVersion"].as_str().unwrap_or_default();
+        own["kind"].is_string() && !version.starts_with("eksctl.io/")
+    };
+    if documents.len() > 1 && documents.iter().all(is_other) {
+        let count = documents.len();
+        let text = format!("the file holds {count} documents, none of which is a ClusterConfig");
+        return Err(ConfigError::new("", text).hint(reader::MANIFESTS));
+    }
     match (documents.pop(), documents.len()) {
         (Some(only), 0) => Ok(only),
         (None, _) => Err(ConfigError::new("", "the file is empty")),

@@ -50,6 +50,9 @@ const REGIONS: [&str; 38] = [
     "cn-northwest-1",
 ];
 
+/// What to do with a file of other objects.
+pub(super) const MANIFESTS: &str = "--config takes an eksctl ClusterConfig; manifests go in with kubectl apply -f once the cluster runs";
+
 /// A value and where it stands in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
@@ -84,7 +87,7 @@ impl<'a> Field<'a> {
         if let Some(other) = text("kind").filter(|kind| elsewhere && kind != "ClusterConfig") {
             return Err(self
                 .error(format!("it is a {other}, not a ClusterConfig"))
-                .hint("--config takes an eksctl ClusterConfig; manifests go in with kubectl apply -f once the cluster runs"));
+                .hint(MANIFESTS));
         }
         for (name, expected) in [
             ("apiVersion", "eksctl.io/v1alpha5"),

@@ -233,6 +233,9 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
 
 async fn session(args: &CheckArgs) -> Result<Session, Failure> {
     let texts = source::texts(&args.paths)?;
+    if let Some(remark) = source::nothing_to_check(&texts)? {
+        out::note(&remark);
+    }
     let known = match &args.pools {
         Some(path) => {
             let mut objects = Vec::new();

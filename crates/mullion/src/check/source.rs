@@ -8,11 +8,7 @@ use super::{
     subject::Object,
     yaml::tree::{self, Comment, Location, Node},
 };
-use crate::{
-    failure::{Failure, first_line},
-    input,
-    why::manifest,
-};
+use crate::{failure::Failure, input, why::manifest};
 
 /// A text with objects.
 pub(super) struct Text {
@@ -48,7 +44,13 @@ impl Text {
         content: String,
     ) -> Result<Self, Failure> {
         let parsed = tree::parse(&content).map_err(|error| {
-            let failure = Failure::input(format!("{name}: {}", first_line(&error)));
+            let at = error.marker();
+            let failure = Failure::input(format!(
+                "{name}: line {} column {}: {}",
+                at.line(),
+                at.col() + 1,
+                error.info()
+            ));
             match content.contains("{{") {
                 true => failure.hint(
                     "a chart is checked as Helm renders it: helm template CHART | mullion check -",
@@ -153,4 +155,27 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
         }
     }
     Ok(texts)
+}
+
+/// Returns a remark for a user whose texts hold nothing that could be checked.
+///
+/// # Errors
+/// A text is not YAML.
+pub(super) fn nothing_to_check(texts: &[Text]) -> Result<Option<String>, Failure> {
+    for text in texts {
+        if !text.objects(0)?.is_empty() {
+            return Ok(None);
+        }
+    }
+    let Some(first) = texts.first() else {
+        return Ok(None);
+    };
+    let others = match texts.len() - 1 {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    Ok(Some(format!(
+        "{}{others}: there is no object with a kind and an apiVersion, so nothing is checked",
+        first.name
+    )))
 }

@@ -8,10 +8,7 @@ use mullion_engine::{
 };
 use serde::Deserialize;
 
-use crate::{
-    failure::{Failure, first_line},
-    input,
-};
+use crate::{failure::Failure, input};
 
 const HINT: &str = "images: [{repository: registry.example.com/shop, os: windows, build: 10.0.20348, megabytes: 2300}]";
 
@@ -67,7 +64,7 @@ pub(super) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
 }
 
 fn parse(text: &str) -> Result<ImageTable, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
+    let file: File = input::fields(text)?;
     let mut builds = Builds::default();
     for (index, named) in file.builds.into_iter().enumerate() {
         let build = build(&named.build, &format!("builds[{index}].build"))?;

@@ -6,10 +6,7 @@ use mullion_api::ami::{AmiFamily, Os};
 use mullion_cloud::sim::{Images, NodeProfile, NodeProfiles};
 use serde::Deserialize;
 
-use crate::{
-    failure::{Failure, first_line},
-    input,
-};
+use crate::{failure::Failure, input};
 
 const HINT: &str =
     "nodes: [{images: WindowsServer2022FullContainer, bootSeconds: 240, fastLaunch: true}]";
@@ -44,7 +41,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<NodeProfiles, Failure> {
 }
 
 fn parse(text: &str) -> Result<NodeProfiles, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
+    let file: File = input::fields(text)?;
     let rows = file.nodes.into_iter().enumerate();
     let profiles = rows.map(|(index, row)| profile(row, index));
     profiles.collect::<Result<_, _>>().map(NodeProfiles)

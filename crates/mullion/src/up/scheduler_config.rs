@@ -7,10 +7,7 @@ use std::path::Path;
 use mullion_controllers::scheduler::config::Config;
 use serde_json::Value;
 
-use crate::{
-    failure::{Failure, first_line},
-    input,
-};
+use crate::{failure::Failure, input};
 
 const HINT: &str = "a KubeSchedulerConfiguration begins: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [...]}";
 
@@ -34,7 +31,7 @@ pub(crate) fn read(path: &Path) -> Result<(Config, String), Failure> {
 
 /// What a text says, or all that is wrong with it.
 pub(super) fn parse(text: &str) -> Result<Config, Vec<String>> {
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| vec![first_line(&error)])?;
+    let value: Value = input::fields(text).map_err(|why| vec![why])?;
     Config::read(&value).map_err(|errors| errors.0.iter().map(ToString::to_string).collect())
 }
 

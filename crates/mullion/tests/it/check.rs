@@ -53,6 +53,21 @@ fn the_code_says_whether_something_is_wrong() {
         stderr.contains("helm template CHART | mullion check -"),
         "{stderr}"
     );
+    for (text, note) in [
+        (LINUX, ""),
+        (
+            "hello\n",
+            "note:  stdin: there is no object with a kind and an apiVersion, so nothing is checked\n",
+        ),
+    ] {
+        let (code, _, stderr) = check(&["-"], text);
+        assert_eq!((code, &*stderr), (Some(0), note));
+    }
+    let (_, _, stderr) = check(&["-"], "a: b: c\n");
+    assert_eq!(
+        stderr,
+        "error: stdin: line 1 column 5: mapping values are not allowed in this context\n"
+    );
     let (code, ..) = check(&["--select", "MUL999", "-"], "");
     assert_eq!(code, Some(2));
 }
