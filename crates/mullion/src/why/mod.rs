@@ -318,7 +318,7 @@ fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSp
                     Failure::input(format!("there is no pod {name} in namespace {namespace}"));
                 match elsewhere {
                     Some(pod) => failure.hint(format!("-n {}", pod.template.namespace)),
-                    None => failure,
+                    None => failure.hint("kubectl get pods -A shows the pods there are"),
                 }
             })
         };

@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use http::{Method, Request};
 use kube::{
     Client,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
     core::Status,
 };
 use mullion_apiserver::{ApiServer, Config, admission::User};
@@ -155,17 +155,31 @@ pub(crate) async fn client(
         context,
         ..KubeConfigOptions::default()
     };
-    let config = match path {
-        Some(path) => {
-            let read = Kubeconfig::read_from(&path).map_err(|error| failed(&error))?;
-            kube::Config::from_custom_kubeconfig(read, &options).await
-        }
-        None => kube::Config::from_kubeconfig(&options).await,
+    let paths = match path {
+        Some(path) => vec![path],
+        None => kubeconfig::user_kubeconfigs()?,
     };
+    let read = together(&paths).map_err(|error| failed(&error))?;
+    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
     let config = config.map_err(|error| failed(&error))?;
     let server = config.cluster_url.to_string();
     let client = Client::try_from(config).map_err(|error| failed(&error))?;
     Ok((client, server.trim_end_matches('/').to_owned()))
+}
+
+/// Reads kubeconfigs as kubectl does: of equal entries the first counts, and files that are missing are passed over unless all are.
+fn together(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+    let mut there: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
+    if there.is_empty() {
+        there = paths.iter().collect();
+    }
+    let merge = |all: Kubeconfig, path: &PathBuf| {
+        let mut next = Kubeconfig::read_from(path)?;
+        // kubectl writes an empty name where there is no current context.
+        next.current_context = next.current_context.filter(|name| !name.is_empty());
+        all.merge(next)
+    };
+    there.into_iter().try_fold(Kubeconfig::default(), merge)
 }
 
 /// The innermost cause, which says what went wrong; what is around it says who noticed.
@@ -176,7 +190,8 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     }
     match inner.downcast_ref() {
         Some(error) => file_error(error),
-        None => inner.to_string(),
+        // A kubeconfig that is no YAML is shown with its lines.
+        None => first_line(inner).replace(": error: ", ": "),
     }
 }
 
@@ -252,6 +267,9 @@ pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure>
         false => {
             let values: Vec<Value> =
                 serde_saphyr::from_multiple(&text).map_err(|error| refuse(&first_line(&error)))?;
+            if let Some(other) = values.iter().find(|own| !own.is_object() && !own.is_null()) {
+                return Err(refuse(&format!("it is {}", input::shape(other))));
+            }
             let values = values.into_iter().filter(|value| !value.is_null());
             let raw = values.map(|value| RawValue::from_string(value.to_string()));
             raw.collect::<Result<_, _>>()
@@ -415,5 +433,27 @@ mod tests {
             let plural = path.rsplit('/').next().unwrap_or_default();
             assert!(kinds.contains(&plural), "{kind} is missing in {kinds:?}");
         }
+    }
+
+    #[test]
+    fn kubeconfigs_that_are_missing_are_passed_over_unless_all_are() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, text: String| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            path
+        };
+        let entry =
+            |server: &str| format!("clusters: [{{name: a, cluster: {{server: '{server}'}}}}]\n");
+        let missing = directory.path().join("missing");
+        let first = write("first", entry("https://first") + "current-context: ''");
+        let second = write("second", entry("https://second") + "current-context: b");
+        let read = together(&[missing.clone(), first, second]).expect("two are there");
+        let cluster = read.clusters[0].cluster.as_ref().expect("a cluster");
+        assert_eq!(cluster.server.as_deref(), Some("https://first"));
+        assert_eq!(read.clusters.len(), 1);
+        assert_eq!(read.current_context.as_deref(), Some("b"));
+        let none = together(&[missing]).expect_err("none is there");
+        assert_eq!(root(&none), "there is no such file");
     }
 }

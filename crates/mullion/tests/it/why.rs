@@ -168,6 +168,16 @@ fn a_file_without_objects_is_no_state() {
     assert_eq!(ended.code, Some(2));
     let said = ended.stderr.replace(path(&state), "FILE");
     assert!(said.starts_with("error: FILE: it is empty\n"), "{said}");
+    let text = file("hello world");
+    let ended = why(&["--state", path(&text)], String::new());
+    assert_eq!(ended.code, Some(2));
+    let said = ended.stderr.replace(path(&text), "FILE");
+    assert!(
+        said.starts_with(
+            "error: FILE: it is the text \"hello world\"\nhint:  it must be a list of objects: "
+        ),
+        "{said}"
+    );
 }
 
 #[test]
@@ -212,6 +222,14 @@ fn what_cannot_be_asked_is_named() {
             "error: there is no cluster to ask: kubeconfig /nowhere/config: there is no such file\nhint: "
         ),
         "{missing}"
+    );
+    // What a reader of YAML shows of the file is no sentence.
+    let text = file("this: is: no kubeconfig");
+    let broken = said(&["pod", "x", "--kubeconfig", path(&text)]);
+    assert_eq!(broken.lines().count(), 2, "{broken}");
+    assert!(
+        broken.contains(": failed to parse kubeconfig YAML: line 1 column 9: mapping values"),
+        "{broken}"
     );
     // Bound and dropped at once: nothing listens there.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
