@@ -12,6 +12,7 @@ mod once;
 mod pools;
 mod profiles;
 mod quick_start;
+mod readme;
 mod reasons;
 mod restart;
 mod start;
