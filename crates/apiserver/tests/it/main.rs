@@ -31,6 +31,7 @@ mod proxies;
 mod published;
 mod refusals;
 mod routes;
+mod security;
 mod semantics;
 mod services;
 mod shown;
