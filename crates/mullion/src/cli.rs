@@ -161,11 +161,29 @@ fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
         _ => None,
     });
     let help = help_command(args);
+    let suggested = suggested.or_else(|| match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(word) if error.kind() == ErrorKind::UnknownArgument => {
+            misplaced(word, args)
+        }
+        _ => None,
+    });
     Failure::input(message).hint(match (suggested, error.kind()) {
         (Some(name), _) => format!("did you mean {name}? `{help}` lists what there is"),
         (None, ErrorKind::ArgumentConflict) => "give it once".to_owned(),
         (None, _) => format!("`{help}` says what can be given"),
     })
+}
+
+/// Returns the flag for which a word of `up` was meant that stands by itself: its time of `--wait`, else the name of a cluster.
+fn misplaced(word: &str, args: &[OsString]) -> Option<String> {
+    if args.get(1)? != "up" || word.starts_with('-') {
+        return None;
+    }
+    let place = args.iter().position(|own| own == word)?;
+    match args[place - 1] == "--wait" && duration(word).is_ok() {
+        true => Some(format!("--wait={word}")),
+        false => Some(format!("--name {word}")),
+    }
 }
 
 /// The help of the command that these arguments name.
@@ -507,7 +525,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_on_the_command_line_is_one_line_and_a_hint() {
-        let wrong: [&[&str]; 13] = [
+        let wrong: [&[&str]; 14] = [
             &["mullion", "up", "--speed"],
             &["mullion", "completions"],
             &["mullion", "up", "--speed", "-1"],
@@ -518,6 +536,7 @@ mod tests {
             &["mullion", "up", "--port", "1", "--port", "2"],
             &["mullion", "up", "--confg", "x"],
             &["mullion", "up", "extra"],
+            &["mullion", "up", "--wait", "5m"],
             &["mullion", "benhc"],
             &["mullion", "completions", "zhs"],
             &["mullion", "bench", "up", "--nodes", "1000000"],
