@@ -41,6 +41,20 @@ pub struct InterfaceFacts {
     pub nitro: bool,
 }
 
+/// How many instances one call may ask about (EC2: a filter has up to 200 values).
+pub const MOST_AT_ONCE: usize = 200;
+
+/// An instance's primary interface as [`Addresses::interfaces_of`] finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceFound {
+    /// Whose it is.
+    pub instance: InstanceId,
+    /// The interface.
+    pub facts: InterfaceFacts,
+    /// What is on it beside the primary address.
+    pub listing: Listing,
+}
+
 /// A subnet and what is left of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetFacts {
@@ -77,9 +91,6 @@ pub enum AddressError {
     /// No such interface, for example because its instance was terminated.
     #[error("InvalidNetworkInterfaceID.NotFound: The networkInterface ID '{0}' does not exist")]
     NoInterface(InterfaceId),
-    /// No such instance.
-    #[error("InvalidInstanceID.NotFound: The instance ID '{0}' does not exist")]
-    NoInstance(InstanceId),
     /// No such subnet.
     #[error("InvalidSubnetID.NotFound: The subnet ID '{0}' does not exist")]
     NoSubnet(String),
@@ -99,20 +110,15 @@ impl AddressError {
             Self::NoPrefix | Self::NoRoom => Failure::NoPrefix,
             Self::Throttled => Failure::Throttled,
             Self::NoAnswer => Failure::NoAnswer,
-            Self::NoSlot
-            | Self::NoInterface(_)
-            | Self::NoInstance(_)
-            | Self::NoSubnet(_)
-            | Self::Invalid(_) => Failure::Other,
+            Self::NoSlot | Self::NoInterface(_) | Self::NoSubnet(_) | Self::Invalid(_) => {
+                Failure::Other
+            }
         }
     }
 
-    /// Returns whether the interface, instance or subnet is gone, so that repeating the call is pointless.
+    /// Returns whether the interface or subnet is gone, so that repeating the call is pointless.
     pub fn is_not_found(&self) -> bool {
-        matches!(
-            self,
-            Self::NoInterface(_) | Self::NoInstance(_) | Self::NoSubnet(_)
-        )
+        matches!(self, Self::NoInterface(_) | Self::NoSubnet(_))
     }
 }
 
@@ -152,14 +158,15 @@ pub trait Addresses: fmt::Debug + Send + Sync {
         interface: &'a InterfaceId,
     ) -> BoxFuture<'a, Result<Listing, AddressError>>;
 
-    /// Returns the primary interface of an instance.
+    /// Returns the primary interfaces of up to [`MOST_AT_ONCE`] instances with what is on them, in one call. Instances that were
+    /// terminated or never existed are left out. As in [`Addresses::list`], a recent change may be missing.
     ///
     /// # Errors
-    /// [`AddressError::NoInstance`] when it was terminated or never existed.
-    fn interface_of<'a>(
+    /// [`AddressError::Throttled`] or [`AddressError::NoAnswer`]: nothing is known of any of them.
+    fn interfaces_of<'a>(
         &'a self,
-        instance: &'a InstanceId,
-    ) -> BoxFuture<'a, Result<InterfaceFacts, AddressError>>;
+        instances: &'a [InstanceId],
+    ) -> BoxFuture<'a, Result<Vec<InterfaceFound>, AddressError>>;
 
     /// Returns a subnet and what is left of it.
     ///

@@ -24,7 +24,9 @@ mod speed;
 mod template;
 
 pub use account::{Account, AccountChange, AccountError, Instances};
-pub use addresses::{AddressError, Addresses, InterfaceFacts, InterfaceId, SubnetFacts};
+pub use addresses::{
+    AddressError, Addresses, InterfaceFacts, InterfaceFound, InterfaceId, MOST_AT_ONCE, SubnetFacts,
+};
 pub use clock::Clock;
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     AddressError, Addresses, BoxFuture, CloudError, Instance, InstanceId, InstanceState,
-    InterfaceFacts, InterfaceId, Speed, SubnetFacts,
+    InterfaceFacts, InterfaceFound, InterfaceId, MOST_AT_ONCE, Speed, SubnetFacts,
 };
 
 /// What a call takes that changes something, and one that only looks.
@@ -58,29 +58,16 @@ impl Addresses for SimulatedEc2 {
         Box::pin(self.look(move |state| state.listing(interface)))
     }
 
-    fn interface_of<'a>(
+    fn interfaces_of<'a>(
         &'a self,
-        instance: &'a InstanceId,
-    ) -> BoxFuture<'a, Result<InterfaceFacts, AddressError>> {
+        instances: &'a [InstanceId],
+    ) -> BoxFuture<'a, Result<Vec<InterfaceFound>, AddressError>> {
         Box::pin(self.look(move |state| {
-            let known = state
-                .fleet
-                .get(instance)
-                .filter(|instance| is_there(instance));
-            let instance = known.ok_or_else(|| AddressError::NoInstance(instance.clone()))?;
-            let subnet = state.network.subnet(&instance.subnet);
-            let subnet =
-                subnet.ok_or_else(|| AddressError::NoSubnet(instance.subnet.to_string()))?;
-            let instance_type = &instance.instance_type;
-            Ok(InterfaceFacts {
-                id: interface::id_of(&instance.id),
-                subnet: instance.subnet.clone(),
-                subnet_cidr: subnet.cidr(),
-                primary: instance.private_ip,
-                slots: slots(instance),
-                instance_type: instance_type.name.clone(),
-                nitro: instance_type.is_nitro(),
-            })
+            if instances.len() > MOST_AT_ONCE {
+                let text = format!("more than {MOST_AT_ONCE} values of a filter");
+                return Err(AddressError::Invalid(text));
+            }
+            Ok(instances.iter().filter_map(|id| state.find(id)).collect())
         }))
     }
 
@@ -396,6 +383,27 @@ impl State {
             cidr: subnet.cidr(),
             free_addresses: subnet.subnet.free_addresses,
             free_prefixes: subnet.free_prefixes(),
+        })
+    }
+
+    /// Returns the primary interface of an instance that is not terminated.
+    fn find(&mut self, id: &InstanceId) -> Option<InterfaceFound> {
+        let instance = self.fleet.get(id).filter(|instance| is_there(instance))?;
+        let instance_type = &instance.instance_type;
+        let facts = InterfaceFacts {
+            id: interface::id_of(&instance.id),
+            subnet: instance.subnet.clone(),
+            subnet_cidr: self.network.subnet(&instance.subnet)?.cidr(),
+            primary: instance.private_ip,
+            slots: slots(instance),
+            instance_type: instance_type.name.clone(),
+            nitro: instance_type.is_nitro(),
+        };
+        let listing = self.listing(&facts.id).ok()?;
+        Some(InterfaceFound {
+            instance: id.clone(),
+            facts,
+            listing,
         })
     }
 

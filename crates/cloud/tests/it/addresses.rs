@@ -69,7 +69,13 @@ async fn launch(
 
 async fn node(ec2: &SimulatedEc2, instance_type: &str, token: &str) -> InterfaceFacts {
     let instance = launch(ec2, instance_type, token).await.unwrap();
-    ec2.interface_of(&instance).await.unwrap()
+    interface(ec2, &instance).await.unwrap()
+}
+
+async fn interface(ec2: &SimulatedEc2, instance: &InstanceId) -> Option<InterfaceFacts> {
+    let instances = [instance.clone()];
+    let found = ec2.interfaces_of(&instances).await.unwrap();
+    found.into_iter().next().map(|found| found.facts)
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,9 +88,25 @@ async fn the_interface_of_an_instance_is_described_by_type_and_subnet() {
     assert_eq!(facts.subnet_cidr, "10.0.0.0/18".parse().unwrap());
     assert!(!node(&ec2, "m4.large", "b").await.nitro);
     let gone = InstanceId("i-0".into());
-    let error = ec2.interface_of(&gone).await.unwrap_err();
-    assert_eq!(error, AddressError::NoInstance(gone));
-    assert!(error.is_not_found());
+    assert_eq!(interface(&ec2, &gone).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_interfaces_are_found_in_one_call_with_what_is_on_them() {
+    let ec2 = ec2();
+    let first = node(&ec2, "m5.large", "a").await;
+    let addresses = ec2.assign(&first.id, Kind::Address, 2).await.unwrap();
+    let second = launch(&ec2, "m5.xlarge", "b").await.unwrap();
+    let first = launch(&ec2, "m5.large", "a").await.unwrap();
+    let asked = [first.clone(), InstanceId("i-0".into()), second.clone()];
+    let found = ec2.interfaces_of(&asked).await.unwrap();
+    let seen = found
+        .iter()
+        .map(|found| (&found.instance, found.listing.addresses.clone()));
+    assert_eq!(
+        seen.collect::<Vec<_>>(),
+        [(&first, addresses), (&second, vec![])]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,7 +352,7 @@ async fn a_throttled_call_changes_nothing() {
     // The launch itself is another kind of call; looking may be throttled too.
     let facts = loop {
         let launched = launch(&ec2, "m5.4xlarge", "a").await.unwrap();
-        if let Ok(facts) = ec2.interface_of(&launched).await {
+        if let Some(facts) = interface(&ec2, &launched).await {
             break facts;
         }
     };
@@ -381,7 +403,7 @@ async fn the_next_process_finds_every_block_on_its_interface_and_gives_none_of_t
     let ec2 = resume();
     // A node of a node group was there before the simulation began.
     let provided = ec2.provide(order("m5.large", "group/w/0")).unwrap();
-    let facts = ec2.interface_of(&provided.id).await.unwrap();
+    let facts = interface(&ec2, &provided.id).await.unwrap();
     assert_eq!(facts.primary, provided.private_ip);
     let prefixes = ec2.assign(&facts.id, Kind::Prefix, 1).await.unwrap();
     let addresses = ec2.assign(&facts.id, Kind::Address, 3).await.unwrap();

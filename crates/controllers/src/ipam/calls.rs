@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
@@ -13,8 +14,11 @@ use mullion_api::{
     labels::PRIVATE_IPV4,
     vpc_resources::{CNINode, CNINodeSpec, CNINodeStatus, FINALIZER, Ipv4Status},
 };
-use mullion_cloud::{AddressError, Addresses, InstanceId, InterfaceFacts, InterfaceId};
+use mullion_cloud::{
+    AddressError, Addresses, InstanceId, InterfaceFacts, InterfaceFound, InterfaceId,
+};
 use mullion_engine::ip::{Call, Cidr, Kind, Listing, PodUid};
+use rustc_hash::FxHashMap;
 use serde_json::json;
 use tokio::{
     sync::mpsc,
@@ -28,6 +32,8 @@ use crate::{Context, Key, api_error};
 const PATIENCE: Duration = Duration::from_secs(40);
 /// How long a write waits after a failure before it is looked up.
 const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
+/// How many CNINodes are read at once.
+const READS: usize = 16;
 /// Reports that wait for the driver; tasks wait for room.
 const REPORTS: usize = 256;
 
@@ -41,7 +47,8 @@ pub(super) struct Life {
 /// How something ended.
 #[derive(Debug)]
 pub(super) enum Report {
-    Loaded(Life, Result<Loaded, AddressError>),
+    /// What was found of nodes, by their names.
+    Loaded(Vec<Life>, Result<FxHashMap<NodeName, Loaded>, AddressError>),
     Assigned(Life, Begun, Result<Vec<Cidr>, AddressError>),
     GivenBack(Life, Arc<str>, Result<(), AddressError>),
     Listed(Life, Result<Listing, AddressError>),
@@ -116,30 +123,36 @@ impl Calls {
         });
     }
 
-    /// Looks at a node's interface and its CNINode.
-    pub(super) fn load(&self, life: Life, instance: InstanceId) {
+    /// Looks at the interfaces of nodes and at their CNINodes.
+    pub(super) fn load(&self, nodes: Vec<(Life, InstanceId)>) {
         let (cloud, context) = (Arc::clone(&self.cloud), self.context.clone());
         self.spawn(async move {
-            let found = async {
-                let facts = limited(cloud.interface_of(&instance)).await?;
-                let listing = limited(cloud.list(&facts.id)).await?;
-                let nodes = Api::<CNINode>::all(context.client.clone());
-                let record = match nodes.get_opt(&life.node).await {
-                    Ok(found) => found.and_then(|found| found.status?.ipv4),
-                    // Nothing is taken for warm then.
-                    Err(error) => {
-                        tracing::debug!(%error, node = &*life.node, "CNINode cannot be read");
-                        None
-                    }
-                };
-                Ok(Loaded {
-                    facts,
-                    listing,
-                    record,
-                })
+            let (lives, instances): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+            let found = limited(cloud.interfaces_of(&instances)).await;
+            let found = match found {
+                Ok(found) => found,
+                Err(error) => return Report::Loaded(lives, Err(error)),
             };
-            let found = found.await;
-            Report::Loaded(life, found)
+            let names = instances.iter().zip(&lives);
+            let names: FxHashMap<_, _> = names.map(|(id, life)| (id, &life.node)).collect();
+            let api = Api::<CNINode>::all(context.client.clone());
+            let loaded = found.into_iter().filter_map(|found| {
+                let name = NodeName::clone(names.get(&found.instance)?);
+                Some(async {
+                    let record = read_record(&api, &name).await;
+                    let InterfaceFound { facts, listing, .. } = found;
+                    (
+                        name,
+                        Loaded {
+                            facts,
+                            listing,
+                            record,
+                        },
+                    )
+                })
+            });
+            let loaded = stream::iter(loaded).buffer_unordered(READS).collect().await;
+            Report::Loaded(lives, Ok(loaded))
         });
     }
 
@@ -231,6 +244,17 @@ impl Calls {
     }
 }
 
+/// Returns what a node's CNINode says. Nothing is taken for warm if it cannot be read.
+async fn read_record(api: &Api<CNINode>, node: &str) -> Option<Ipv4Status> {
+    match api.get_opt(node).await {
+        Ok(found) => found?.status?.ipv4,
+        Err(error) => {
+            tracing::debug!(%error, node, "CNINode cannot be read");
+            None
+        }
+    }
+}
+
 /// Ends a call that takes too long: EC2 may have done it, or may do it yet.
 async fn limited<T>(
     call: impl Future<Output = Result<T, AddressError>>,
@@ -249,17 +273,15 @@ async fn annotate(api: &Api<Pod>, name: &str, uid: &PodUid, address: Cidr) -> Wr
         match api.patch(name, &PatchParams::default(), &patch).await {
             Ok(_) => return Written::Yes,
             Err(error) => {
+                // A conflict may mean that another pod has the name now, or that somebody else wrote to this one.
                 if let Some(status) = api_error::status(&error)
                     && (400..500).contains(&status.code)
-                    && status.code != 429
+                    && ![409, 429].contains(&status.code)
                 {
                     tracing::debug!(%error, pod = name, "annotation refused");
-                    // A conflict of uids means that another pod has the name now.
-                    let gone = api_error::is_not_found(&error) || api_error::is_conflict(&error);
-                    return if gone {
-                        Written::Gone
-                    } else {
-                        Written::Refused
+                    return match api_error::is_not_found(&error) {
+                        true => Written::Gone,
+                        false => Written::Refused,
                     };
                 }
                 tracing::debug!(%error, pod = name, "whether the annotation was written is not known");

@@ -11,12 +11,12 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use mullion_cloud::{Addresses, InstanceId, instance_id};
+use mullion_cloud::{Addresses, InstanceId, MOST_AT_ONCE, instance_id};
 use mullion_engine::ip::{Call, Event, Kind, PodUid, Settings, Want};
 use rustc_hash::FxHashMap;
 use tokio::{sync::mpsc, time::sleep};
 
-use self::objects::{capacity, is_concerned, is_ready, is_windows, member, uid_of};
+use self::objects::{capacity, is_concerned, is_ready, is_windows, member, uid_of, waits};
 use super::{
     book::{Book, unsupported},
     calls::{Calls, Life, Report},
@@ -26,7 +26,9 @@ use super::{
     turns::Turns,
     voice::Voice,
 };
-use crate::{Change, Context, Key, Queue, pods, queue::Backoff, timers::Timers};
+use crate::{
+    Change, Context, Key, Queue, informers::BY_NODE, pods, queue::Backoff, timers::Timers,
+};
 
 /// The name of a node. Clones share the text.
 pub(super) type NodeName = Arc<str>;
@@ -140,7 +142,10 @@ impl Driver {
         self.follow();
         loop {
             self.ring();
-            self.dispatch(self.now());
+            if self.queue.is_empty() {
+                // Otherwise a call would be made for the first of several pods that come together.
+                self.dispatch(self.now());
+            }
             let wake = self.timers.next().map(|at| self.until(at));
             let queue = self.queue.clone();
             tokio::select! {
@@ -263,18 +268,14 @@ impl Driver {
         }
         let node = self.context.informers.nodes.get("", name);
         let Some(node) = node.filter(|node| is_windows(node)) else {
-            if self.nodes.remove(name).is_some() {
-                self.forget_node(name);
-                self.calls.forget(name.clone());
-            }
-            return;
+            self.node_left(name, self.now());
+            return self.calls.forget(name.clone());
         };
         if let Some(State::Managed(book)) = self.nodes.get(name)
             && book.node.metadata.uid != node.metadata.uid
         {
             // Another node has the name now.
-            self.nodes.remove(name);
-            self.forget_node(name);
+            self.node_left(name, self.now());
         }
         let spec = node.spec.as_ref();
         let id = spec.and_then(|spec| spec.provider_id.as_deref()?.into());
@@ -284,15 +285,34 @@ impl Driver {
         match self.nodes.get_mut(name) {
             None => {
                 self.nodes.insert(name.clone(), State::New(id));
-                self.turns.add(name, Want::Upkeep);
+                self.turns.add(name, self.wants_loading(name));
             }
             Some(State::Managed(book)) => {
                 book.see(node);
                 let now = self.now();
                 self.touch(name, None, now);
             }
-            Some(State::New(_)) => self.turns.add(name, Want::Upkeep),
+            Some(State::New(_)) => self.turns.add(name, self.wants_loading(name)),
             Some(State::Loading(_) | State::Unsupported) => {}
+        }
+    }
+
+    /// Returns how much a node is to be loaded whose interface is not known: those with pods that wait come first.
+    fn wants_loading(&self, name: &str) -> Want {
+        let here = self.context.informers.pods.by_index(BY_NODE, name);
+        let waiting = here.iter().filter(|pod| waits(pod)).count();
+        match waiting {
+            0 => Want::Upkeep,
+            pods => Want::Pods(pods),
+        }
+    }
+
+    /// Forgets a node that is gone, or whose interface is. What it had goes back to its subnet with its instance.
+    fn node_left(&mut self, name: &NodeName, now: u64) {
+        let state = self.nodes.remove(name);
+        self.forget_node(name);
+        if let Some(State::Managed(book)) = state {
+            self.room(&book.facts.subnet, now);
         }
     }
 
@@ -322,12 +342,17 @@ impl Driver {
         }
         let Some(pod) = pod else { return };
         let node: NodeName = pods::node_name(&pod).into();
-        if let Some(State::Managed(book)) = self.nodes.get_mut(&node)
-            && let Some((uid, member, annotation)) = member(&pod)
-        {
-            self.pods.insert(key.clone(), (uid.clone(), node.clone()));
-            book.pod_is(uid, member, annotation, now, &mut self.voice);
-            self.touch(&node, None, now);
+        match self.nodes.get_mut(&node) {
+            Some(State::Managed(book)) => {
+                let Some((uid, member, annotation)) = member(&pod) else {
+                    return;
+                };
+                self.pods.insert(key.clone(), (uid.clone(), node.clone()));
+                book.pod_is(uid, member, annotation, now, &mut self.voice);
+                self.touch(&node, None, now);
+            }
+            Some(State::New(_)) if waits(&pod) => self.turns.add(&node, Want::Pods(1)),
+            Some(State::New(_) | State::Loading(_) | State::Unsupported) | None => {}
         }
     }
 
@@ -355,7 +380,7 @@ impl Driver {
             if room.is_open(now) {
                 self.turns.add(name, want);
             } else {
-                room.park(name.clone());
+                room.park(name, want);
                 let at = room.opens_at();
                 self.set_alarm(Alarm::Subnet(subnet), at);
             }
@@ -374,39 +399,49 @@ impl Driver {
 
     /// Lets nodes go on that waited for a subnet.
     fn open(&mut self, key: &SubnetKey, now: u64) {
-        let Some(subnet) = self.subnets.get_mut(key) else {
-            return;
-        };
-        let released = subnet.released(now);
-        let at = subnet.opens_at().filter(|at| *at > now);
-        self.set_alarm(Alarm::Subnet(key.clone()), at);
-        for node in released {
+        let mut free = self.subnets.get(key).map_or(0, |subnet| subnet.free(now));
+        while free > 0
+            && let Some(node) = self.subnets.get_mut(key).and_then(Subnet::unpark)
+        {
             self.touch(&node, None, now);
+            // Others go on in place of those that want nothing any more.
+            free -= usize::from(self.turns.contains(&node));
         }
+        let at = self.subnets.get(key).and_then(Subnet::opens_at);
+        self.set_alarm(Alarm::Subnet(key.clone()), at.filter(|at| *at > now));
     }
 
     /// Makes the calls that there is leave for.
     fn dispatch(&mut self, now: u64) {
         while let Some(name) = self.turns.next(now) {
-            match self.nodes.get_mut(&name) {
-                Some(State::New(id)) => {
-                    // The interface, and what is on it.
-                    self.turns.spend();
-                    self.turns.spend();
-                    self.lives += 1;
-                    let life = Life {
-                        node: name.clone(),
-                        number: self.lives,
-                    };
-                    self.calls.load(life.clone(), id.clone());
-                    self.nodes.insert(name, State::Loading(life));
-                }
+            match self.nodes.get(&name) {
+                Some(State::New(_)) => self.load(&name),
                 Some(State::Managed(_)) => self.take_turn(&name, now),
                 Some(State::Loading(_) | State::Unsupported) | None => {}
             }
         }
         let at = self.turns.next_at();
         self.set_alarm(Alarm::Turns, at);
+    }
+
+    /// Asks for the interface of a node, and in the same call for those of others that are to be loaded.
+    fn load(&mut self, first: &NodeName) {
+        self.turns.spend();
+        let others = self.nodes.iter().filter(|(name, _)| *name != first);
+        let others = others.filter(|(_, state)| matches!(state, State::New(_)));
+        let names: Vec<_> = others.map(|(name, _)| name.clone()).collect();
+        let names = std::iter::once(first.clone()).chain(names);
+        let mut asked = Vec::new();
+        for node in names.take(MOST_AT_ONCE) {
+            self.lives += 1;
+            let number = self.lives;
+            let life = Life { node, number };
+            let state = State::Loading(life.clone());
+            if let Some(State::New(id)) = self.nodes.insert(life.node.clone(), state) {
+                asked.push((life, id));
+            }
+        }
+        self.calls.load(asked);
     }
 
     fn take_turn(&mut self, name: &NodeName, now: u64) {
@@ -419,16 +454,25 @@ impl Driver {
             self.subnets.entry(key).or_default()
         });
         let may_assign = room.as_ref().is_some_and(|room| room.is_open(now));
+        if let Some(room) = &room {
+            book.interface.ask_for_at_most(room.most());
+        }
         book.interface.hold(!may_assign);
         let call = book.interface.next_call(now);
         book.interface.hold(true);
+        let assigns = matches!(call, Some(Call::Assign { .. }));
         if let Some(call) = call {
-            if let (Call::Assign { .. }, Some(room)) = (&call, room) {
-                room.began();
+            if let Some(room) = room.filter(|_| assigns) {
+                room.began(now);
             }
             self.turns.spend();
             book.call(call, now, &self.calls);
         }
+        let subnet = book.facts.subnet.clone();
         self.touch(name, None, now);
+        if let Some(kind) = kind.filter(|_| !assigns) {
+            // It may have been let go on in place of others.
+            self.open(&(subnet, kind), now);
+        }
     }
 }

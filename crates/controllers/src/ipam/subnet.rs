@@ -1,14 +1,20 @@
-//! How often the nodes of one subnet may ask for addresses of one kind while it has none left.
+//! How often the nodes of one subnet may ask for addresses of one kind while it has few or none left.
 //!
-//! The first refusal closes the subnet for all its nodes: for 2 s, and twice as long after each further one, up to 2 min. Then one
-//! node tries. A success doubles how many may try at once. An address given back there opens the subnet at once.
+//! A call that asked for several and got none lets the next ones go one by one, each asking for half as many. A call for a single one that
+//! gets none closes the subnet for all its nodes: for 2 s, and twice as long after each further one, up to 2 min. Then one node tries. A
+//! success doubles how many may try at once and for how many each may ask. An address given back there opens the subnet at once. A
+//! call whose answer does not come keeps nobody waiting for longer than 2 s.
 
 use std::collections::VecDeque;
 
-use super::driver::NodeName;
+use mullion_engine::ip::Want;
+
+use super::{driver::NodeName, turns::Line};
 
 const FIRST_MS: u64 = 2_000;
 const MAX_MS: u64 = 120_000;
+/// A call that takes longer than this no longer counts as under way: its answer may be lost.
+const SLOW_MS: u64 = 2_000;
 
 /// The room for assigning in one subnet.
 #[derive(Debug)]
@@ -18,11 +24,14 @@ pub(super) struct Subnet {
     until: u64,
     /// How many calls may be under way.
     window: usize,
-    under_way: usize,
+    /// How many blocks a call may ask for.
+    most: u32,
+    /// When the calls began that have not ended, in order.
+    under_way: VecDeque<u64>,
     /// When the last refusal came: calls begun before it say nothing new.
     refused_at: Option<u64>,
-    /// Nodes that want to assign, in the order in which they came.
-    parked: VecDeque<NodeName>,
+    /// Nodes that want to assign.
+    parked: Line,
 }
 
 impl Default for Subnet {
@@ -31,9 +40,10 @@ impl Default for Subnet {
             wait_ms: 0,
             until: 0,
             window: usize::MAX,
-            under_way: 0,
+            most: u32::MAX,
+            under_way: VecDeque::new(),
             refused_at: None,
-            parked: VecDeque::new(),
+            parked: Line::default(),
         }
     }
 }
@@ -41,59 +51,74 @@ impl Default for Subnet {
 impl Subnet {
     /// Returns whether a call may begin now.
     pub(super) fn is_open(&self, now: u64) -> bool {
-        self.until <= now && self.under_way < self.window
+        self.free(now) > 0
     }
 
-    /// Returns when nodes that wait for their turn may go on, unless an answer lets them go on before.
+    /// Returns how many calls may begin now.
+    pub(super) fn free(&self, now: u64) -> usize {
+        let under_way = self.under_way.iter();
+        let counted = under_way.filter(|begun| **begun + SLOW_MS > now).count();
+        match self.until <= now {
+            true => self.window.saturating_sub(counted),
+            false => 0,
+        }
+    }
+
+    /// Returns how many blocks a call may ask for.
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// Returns when nodes that wait may go on, unless an answer lets them go on before.
     pub(super) fn opens_at(&self) -> Option<u64> {
-        let waits = !self.parked.is_empty() && self.under_way < self.window;
-        waits.then_some(self.until)
+        if self.parked.is_empty() {
+            return None;
+        }
+        let decides = self.under_way.len().checked_sub(self.window);
+        let begun = decides.and_then(|at| self.under_way.get(at));
+        let free_at = begun.map_or(0, |begun| begun + SLOW_MS);
+        Some(self.until.max(free_at))
     }
 
     /// Lets a node wait until the subnet is open.
-    pub(super) fn park(&mut self, node: NodeName) {
-        if !self.parked.contains(&node) {
-            self.parked.push_back(node);
-        }
+    pub(super) fn park(&mut self, node: &NodeName, want: Want) {
+        self.parked.add(node, want);
     }
 
-    /// Returns the nodes that may go on now. Each is to ask [`Subnet::is_open`] again when its turn comes.
-    pub(super) fn released(&mut self, now: u64) -> Vec<NodeName> {
-        if !self.is_open(now) {
-            return Vec::new();
-        }
-        let free = self.window - self.under_way;
-        let count = free.min(self.parked.len());
-        self.parked.drain(..count).collect()
+    /// Returns the next node that waits. It is to ask [`Subnet::is_open`] again when its turn comes.
+    pub(super) fn unpark(&mut self) -> Option<NodeName> {
+        self.parked.next()
     }
 
     /// Notes that a call began.
-    pub(super) fn began(&mut self) {
-        self.under_way += 1;
+    pub(super) fn began(&mut self, now: u64) {
+        self.under_way.push_back(now);
     }
 
-    /// Notes that a call ended otherwise than by a full subnet or a success.
-    pub(super) fn ended(&mut self) {
-        self.under_way -= 1;
+    /// Notes that a call ended that began at `begun`. What it says of the subnet is noted apart.
+    pub(super) fn ended(&mut self, begun: u64) {
+        if let Some(at) = self.under_way.iter().position(|at| *at == begun) {
+            self.under_way.remove(at);
+        }
     }
 
     /// Notes that a call got all it asked for.
     pub(super) fn succeeded(&mut self) {
-        self.under_way -= 1;
         self.window = self.window.saturating_mul(2);
+        self.most = self.most.saturating_mul(2);
         self.wait_ms = 0;
     }
 
-    /// Notes that there is less than a call asked for: the next ones go one by one.
-    pub(super) fn has_less(&mut self) {
-        self.under_way -= 1;
+    /// Notes that there are fewer than the `asked` blocks of a call.
+    pub(super) fn has_less(&mut self, asked: u32) {
         self.window = 1;
+        self.most = (asked / 2).clamp(1, self.most);
     }
 
     /// Notes that a call that began at `begun` found the subnet full.
     pub(super) fn refused(&mut self, begun: u64, now: u64) {
-        self.under_way -= 1;
         self.window = 1;
+        self.most = 1;
         if self.refused_at.is_some_and(|at| begun < at) {
             return;
         }
@@ -115,7 +140,12 @@ mod tests {
 
     fn call(subnet: &mut Subnet, now: u64) {
         assert!(subnet.is_open(now));
-        subnet.began();
+        subnet.began(now);
+    }
+
+    fn refuse(subnet: &mut Subnet, begun: u64, now: u64) {
+        subnet.ended(begun);
+        subnet.refused(begun, now);
     }
 
     #[test]
@@ -125,17 +155,19 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..9 {
             call(&mut subnet, now);
-            subnet.refused(now, now);
-            subnet.park("a".into());
+            refuse(&mut subnet, now, now);
+            subnet.park(&"a".into(), Want::Upkeep);
             let opens = subnet.opens_at().expect("a node waits");
             waits.push((opens - now) / 1000);
-            assert!(subnet.released(opens - 1).is_empty());
-            assert_eq!(subnet.released(opens).len(), 1);
+            assert!(!subnet.is_open(opens - 1));
+            assert_eq!(subnet.free(opens), 1);
+            assert_eq!(subnet.unpark(), Some("a".into()));
             now = opens;
         }
         assert_eq!(waits, [2, 4, 8, 16, 32, 64, 120, 120, 120]);
         call(&mut subnet, now);
         assert!(!subnet.is_open(now), "one tries at a time");
+        subnet.ended(now);
         subnet.succeeded();
         call(&mut subnet, now);
         call(&mut subnet, now);
@@ -148,22 +180,52 @@ mod tests {
         for _ in 0..3 {
             call(&mut subnet, 0);
         }
-        subnet.refused(0, 400);
-        subnet.refused(0, 401);
-        subnet.refused(0, 402);
+        refuse(&mut subnet, 0, 400);
+        refuse(&mut subnet, 0, 401);
+        refuse(&mut subnet, 0, 402);
         assert!(!subnet.is_open(2_399));
         assert!(subnet.is_open(2_400));
     }
 
     #[test]
-    fn an_address_given_back_opens_the_subnet_for_one_call() {
+    fn an_address_given_back_opens_the_subnet_for_one_call_of_a_node_with_pods() {
         let mut subnet = Subnet::default();
         call(&mut subnet, 0);
-        subnet.refused(0, 0);
+        refuse(&mut subnet, 0, 0);
+        subnet.park(&"a".into(), Want::Upkeep);
+        subnet.park(&"b".into(), Want::Pods(1));
+        assert_eq!(subnet.free(1), 0);
         subnet.has_room();
-        for node in ["a", "b"] {
-            subnet.park(node.into());
+        assert_eq!((subnet.free(1), subnet.most()), (1, 1));
+        assert_eq!(subnet.unpark(), Some("b".into()));
+    }
+
+    #[test]
+    fn what_one_node_does_not_get_the_next_one_does_not_ask_for() {
+        let mut subnet = Subnet::default();
+        let mut most = Vec::new();
+        for asked in [9, 4, 2] {
+            call(&mut subnet, 0);
+            subnet.ended(0);
+            subnet.has_less(asked);
+            most.push(subnet.most());
         }
-        assert_eq!(subnet.released(1), ["a".into()]);
+        subnet.succeeded();
+        most.push(subnet.most());
+        assert_eq!(most, [4, 2, 1, 2]);
+    }
+
+    #[test]
+    fn a_call_without_an_answer_keeps_nobody_waiting_for_long() {
+        let mut subnet = Subnet::default();
+        subnet.has_less(2);
+        call(&mut subnet, 100);
+        subnet.park(&"a".into(), Want::Pods(1));
+        assert!(!subnet.is_open(101), "one call at a time");
+        assert_eq!(subnet.opens_at(), Some(2_100));
+        assert!(!subnet.is_open(2_099));
+        call(&mut subnet, 2_100);
+        subnet.ended(100);
+        assert!(!subnet.is_open(2_101));
     }
 }

@@ -16,6 +16,12 @@ const BURST: f64 = 18.0;
 pub(super) struct Turns {
     tokens: f64,
     at: u64,
+    line: Line,
+}
+
+/// Nodes that wait: those with pods that wait come first, and those that came first.
+#[derive(Debug, Default)]
+pub(super) struct Line {
     pods: Lane,
     upkeep: Lane,
 }
@@ -49,17 +55,8 @@ impl Lane {
     }
 }
 
-impl Turns {
-    pub(super) fn new(now: u64) -> Self {
-        Turns {
-            tokens: BURST,
-            at: now,
-            pods: Lane::default(),
-            upkeep: Lane::default(),
-        }
-    }
-
-    /// Puts a node that wants a call at the end of its lane, unless it waits there already.
+impl Line {
+    /// Puts a node at the end of its lane, unless it waits there already.
     pub(super) fn add(&mut self, node: &NodeName, want: Want) {
         match want {
             Want::Pods(_) => {
@@ -71,10 +68,48 @@ impl Turns {
         }
     }
 
-    /// Forgets a node.
+    /// Takes a node out.
     pub(super) fn remove(&mut self, node: &NodeName) {
         self.pods.remove(node);
         self.upkeep.remove(node);
+    }
+
+    /// Takes the first node out and returns it.
+    pub(super) fn next(&mut self) -> Option<NodeName> {
+        self.pods.next().or_else(|| self.upkeep.next())
+    }
+
+    pub(super) fn contains(&self, node: &NodeName) -> bool {
+        self.pods.present.contains(node) || self.upkeep.present.contains(node)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.present.is_empty() && self.upkeep.present.is_empty()
+    }
+}
+
+impl Turns {
+    pub(super) fn new(now: u64) -> Self {
+        Turns {
+            tokens: BURST,
+            at: now,
+            line: Line::default(),
+        }
+    }
+
+    /// Puts a node that wants a call into the line.
+    pub(super) fn add(&mut self, node: &NodeName, want: Want) {
+        self.line.add(node, want);
+    }
+
+    /// Forgets a node.
+    pub(super) fn remove(&mut self, node: &NodeName) {
+        self.line.remove(node);
+    }
+
+    /// Returns whether a node waits for its turn.
+    pub(super) fn contains(&self, node: &NodeName) -> bool {
+        self.line.contains(node)
     }
 
     /// Returns the node whose turn it is, if there is leave for a call. The call is to be taken by [`Turns::spend`].
@@ -83,7 +118,7 @@ impl Turns {
         if self.tokens < 1.0 {
             return None;
         }
-        self.pods.next().or_else(|| self.upkeep.next())
+        self.line.next()
     }
 
     /// Takes the leave for one call.
@@ -93,9 +128,8 @@ impl Turns {
 
     /// Returns when there is leave for the next call, if a node waits for it.
     pub(super) fn next_at(&self) -> Option<u64> {
-        let waits = !(self.pods.present.is_empty() && self.upkeep.present.is_empty());
         let missing = (1.0 - self.tokens).max(0.0);
-        waits.then(|| self.at + (missing * 1000.0 / PER_SECOND).ceil() as u64)
+        (!self.line.is_empty()).then(|| self.at + (missing * 1000.0 / PER_SECOND).ceil() as u64)
     }
 
     fn refill(&mut self, now: u64) {

@@ -69,3 +69,41 @@ async fn an_address_given_back_ends_the_wait_of_its_subnet_at_once() {
     let waited = ec2.elapsed() - began;
     assert!(waited < Duration::from_secs(1), "{waited:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_goes_ends_the_wait_of_its_subnet_at_once() {
+    let ec2 = Ec2::new("10.0.0.0/20");
+    ec2.fill_but(3);
+    let world = World::new(ec2.clone()).await;
+    world.node("w1", "m5.large", 9).await;
+    world.pod("a", "w1").await;
+    world.address("a").await;
+    world.node("w2", "m5.large", 9).await;
+    world.pod("b", "w2").await;
+    world.pass(500).await;
+    assert_eq!(world.annotation("b").await, None, "the subnet is full");
+    let began = ec2.elapsed();
+    world.delete_pod("a").await;
+    ec2.terminate("i-w1");
+    world.delete_node("w1").await;
+    world.address("b").await;
+    let waited = ec2.elapsed() - began;
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hundred_nodes_are_known_after_one_call() {
+    let ec2 = Ec2::new("10.0.0.0/20");
+    let world = World::new(ec2.clone()).await;
+    for node in 0..200 {
+        world.node(&format!("w{node}"), "m5.large", 9).await;
+    }
+    world.pass(60).await;
+    let began = ec2.elapsed();
+    let world = world.restarted().await;
+    let managed = async || (world.metrics.numbers().nodes.len() == 200).then_some(());
+    world.until("every node is known", managed).await;
+    let calls = ec2.calls("interfaces").into_iter();
+    assert_eq!(calls.filter(|at| *at >= began).count(), 1);
+    assert!(ec2.elapsed() - began < Duration::from_secs(1));
+}

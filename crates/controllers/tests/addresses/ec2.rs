@@ -1,20 +1,37 @@
 //! Interfaces in one subnet, with calls that take a while and are written down.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use mullion_cloud::{
-    AddressError, Addresses, BoxFuture, InstanceId, InterfaceFacts, InterfaceId, SubnetFacts,
+    AddressError, Addresses, BoxFuture, InstanceId, InterfaceFacts, InterfaceFound, InterfaceId,
+    SubnetFacts,
 };
 use mullion_engine::ip::{Cidr, Kind, Listing};
 use tokio::time::{Instant, sleep};
 
 /// How long every call takes.
 const CALL: Duration = Duration::from_millis(100);
+
+/// Longer than a caller waits for an answer.
+const TOO_LONG: Duration = Duration::from_secs(300);
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// EC2 does it, and answers when nobody waits any more.
+    Late,
+    /// EC2 does it twice, as when a library repeats a call, and answers the second time.
+    Twice,
+    /// EC2 never hears of it.
+    Never,
+    /// EC2 refuses the rate.
+    Throttled,
+}
 
 /// Cheap to clone; all clones are one.
 #[derive(Clone, Debug)]
@@ -28,6 +45,8 @@ struct Inner {
     nics: BTreeMap<Arc<str>, Nic>,
     /// What was called, and when.
     calls: Vec<(Duration, &'static str)>,
+    /// What becomes of the next calls of a name.
+    fates: BTreeMap<&'static str, VecDeque<Fate>>,
 }
 
 #[derive(Debug)]
@@ -50,6 +69,7 @@ impl Ec2 {
             subnet,
             nics: BTreeMap::new(),
             calls: Vec::new(),
+            fates: BTreeMap::new(),
         })))
     }
 
@@ -66,6 +86,14 @@ impl Ec2 {
             blocks: BTreeSet::new(),
         };
         self.inner().nics.insert(id.into(), nic);
+    }
+
+    /// The instance is terminated, and what it had is free.
+    pub(crate) fn terminate(&self, id: &str) {
+        let ips = self.has(id);
+        let mut inner = self.inner();
+        inner.nics.remove(id);
+        inner.free.extend(ips.into_iter().map(Ipv4Addr::to_bits));
     }
 
     /// Somebody else takes all addresses but so many.
@@ -98,16 +126,37 @@ impl Ec2 {
         self.inner().began.elapsed()
     }
 
+    /// Says what becomes of the next calls of this name.
+    pub(crate) fn calls_meet(&self, name: &'static str, fates: &[Fate]) {
+        let mut inner = self.inner();
+        inner.fates.entry(name).or_default().extend(fates);
+    }
+
     fn call<'a, T: Send + 'a>(
         &'a self,
         name: &'static str,
-        act: impl FnOnce(&mut Inner) -> Result<T, AddressError> + Send + 'a,
+        act: impl Fn(&mut Inner) -> Result<T, AddressError> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, AddressError>> {
         let at = self.elapsed();
-        self.inner().calls.push((at, name));
+        let mut inner = self.inner();
+        inner.calls.push((at, name));
+        let fate = inner.fates.get_mut(name).and_then(VecDeque::pop_front);
+        drop(inner);
         Box::pin(async move {
             sleep(CALL).await;
-            act(&mut self.inner())
+            let ended = match fate {
+                Some(Fate::Throttled) => Err(AddressError::Throttled),
+                Some(Fate::Never) => Err(AddressError::NoAnswer),
+                Some(Fate::Twice) => {
+                    let inner = &mut self.inner();
+                    act(inner).and_then(|_| act(inner))
+                }
+                Some(Fate::Late) | None => act(&mut self.inner()),
+            };
+            if let Some(Fate::Late | Fate::Never) = fate {
+                sleep(TOO_LONG).await;
+            }
+            ended
         })
     }
 }
@@ -186,6 +235,29 @@ impl Inner {
     }
 }
 
+impl Inner {
+    fn find(&mut self, instance: &InstanceId) -> Option<InterfaceFound> {
+        let subnet_cidr = self.subnet;
+        let nic = self.nics.get(&instance.0)?;
+        let facts = InterfaceFacts {
+            id: InterfaceId(format!("eni-{}", instance.0).into()),
+            subnet: "subnet-1".into(),
+            subnet_cidr,
+            primary: Ipv4Addr::new(10, 9, 9, 9),
+            slots: nic.slots,
+            instance_type: nic.instance_type.clone(),
+            nitro: nic.nitro,
+        };
+        let listing = self.listing(&facts.id).ok()?;
+        let instance = instance.clone();
+        Some(InterfaceFound {
+            instance,
+            facts,
+            listing,
+        })
+    }
+}
+
 impl Addresses for Ec2 {
     fn assign<'a>(
         &'a self,
@@ -216,23 +288,12 @@ impl Addresses for Ec2 {
         self.call("list", move |inner| inner.listing(interface))
     }
 
-    fn interface_of<'a>(
+    fn interfaces_of<'a>(
         &'a self,
-        instance: &'a InstanceId,
-    ) -> BoxFuture<'a, Result<InterfaceFacts, AddressError>> {
-        self.call("interface", move |inner| {
-            let subnet_cidr = inner.subnet;
-            let nic = inner.nics.get(&instance.0);
-            let nic = nic.ok_or_else(|| AddressError::NoInstance(instance.clone()))?;
-            Ok(InterfaceFacts {
-                id: InterfaceId(format!("eni-{}", instance.0).into()),
-                subnet: "subnet-1".into(),
-                subnet_cidr,
-                primary: Ipv4Addr::new(10, 9, 9, 9),
-                slots: nic.slots,
-                instance_type: nic.instance_type.clone(),
-                nitro: nic.nitro,
-            })
+        instances: &'a [InstanceId],
+    ) -> BoxFuture<'a, Result<Vec<InterfaceFound>, AddressError>> {
+        self.call("interfaces", move |inner| {
+            Ok(instances.iter().filter_map(|id| inner.find(id)).collect())
         })
     }
 

@@ -14,7 +14,7 @@ async fn without_the_switch_nobody_gets_an_address_and_with_it_everybody() {
     world.pass(60).await;
     assert_eq!(world.annotation("a").await, None);
     assert_eq!(world.capacity("w1").await, None);
-    assert!(world.ec2.calls("interface").is_empty());
+    assert!(world.ec2.calls("interfaces").is_empty());
     world.configure(&[("enable-windows-ipam", "T")]).await;
     let address = world.address("a").await;
     world.configure(&[("enable-windows-ipam", "false")]).await;

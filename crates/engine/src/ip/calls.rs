@@ -39,7 +39,7 @@ pub(super) struct Retries {
     pub(super) list: Backoff,
     /// The most blocks to ask for while the subnet is short of them.
     pub(super) most: Option<u32>,
-    /// The caller decides how long to wait for a full subnet.
+    /// The caller decides how long to wait for a full subnet, and for how many blocks to ask meanwhile.
     pub(super) subnet_waits_elsewhere: bool,
 }
 
@@ -47,21 +47,23 @@ impl Retries {
     /// Notes that EC2 assigned everything it was asked for: the next call may ask for twice as much.
     pub(super) fn assigned(&mut self) {
         self.assign.end();
-        self.most = self.most.map(|most| most.saturating_mul(2));
+        if !self.subnet_waits_elsewhere {
+            self.most = self.most.map(|most| most.saturating_mul(2));
+        }
     }
 
     /// Notes that EC2 assigned nothing when `asked` blocks were asked for. EC2 assigns all or nothing, so half as many are
     /// asked for at once if the subnet has too few. Returns whether the subnet has not a single one.
     pub(super) fn not_assigned(&mut self, asked: u32, failure: Failure, now: u64) -> bool {
         let short = matches!(failure, Failure::NoAddress | Failure::NoPrefix);
+        if short && self.subnet_waits_elsewhere {
+            return asked <= 1;
+        }
         if short {
             self.most = Some((asked / 2).max(1));
         }
         if short && asked > 1 {
             return false;
-        }
-        if short && self.subnet_waits_elsewhere {
-            return true;
         }
         self.assign.fail(failure, now);
         short
@@ -120,7 +122,13 @@ impl Interface {
         self.held = held;
     }
 
-    /// Leaves the wait for a full subnet to the caller, who knows the subnet's other interfaces: it uses [`Interface::hold`].
+    /// Lets the next [`Call::Assign`] ask for at most so many blocks, for a caller whose subnet is short of them.
+    pub fn ask_for_at_most(&mut self, count: u32) {
+        self.retries.most = Some(count.max(1));
+    }
+
+    /// Leaves the wait for a full subnet to the caller, who knows the subnet's other interfaces: it uses [`Interface::hold`] and
+    /// [`Interface::ask_for_at_most`].
     pub fn leave_subnet_waits_to_caller(&mut self) {
         self.retries.subnet_waits_elsewhere = true;
     }

@@ -48,6 +48,12 @@ pub(super) fn is_concerned(pod: &Pod) -> bool {
         || pod.annotations().contains_key(PRIVATE_IPV4)
 }
 
+/// Returns whether a pod waits for an address.
+pub(super) fn waits(pod: &Pod) -> bool {
+    let needs = !pods::is_finished(pod) && member(pod).is_some();
+    needs && !pod.annotations().contains_key(PRIVATE_IPV4)
+}
+
 /// Returns a pod as its node's book knows it, with the address that it has by its annotation; `None` if it needs none.
 pub(super) fn member(pod: &Pod) -> Option<(PodUid, Member, Option<Cidr>)> {
     if !is_concerned(pod) {

@@ -22,7 +22,17 @@ impl Driver {
     pub(super) fn report(&mut self, report: Report) {
         let now = self.now();
         match report {
-            Report::Loaded(life, loaded) => self.loaded(&life, loaded, now),
+            Report::Loaded(lives, found) => {
+                self.metrics.called("load", &found);
+                if let Err(error) = &found {
+                    tracing::debug!(%error, "the network interfaces of nodes cannot be read");
+                }
+                let mut found = found.unwrap_or_default();
+                for life in lives {
+                    let loaded = found.remove(&life.node);
+                    self.loaded(&life, loaded, now);
+                }
+            }
             Report::Assigned(life, begun, ended) => {
                 self.metrics.called("assign", &ended);
                 self.assigned(&begun, &ended, now);
@@ -76,8 +86,7 @@ impl Driver {
         }
     }
 
-    fn loaded(&mut self, life: &Life, loaded: Result<Loaded, AddressError>, now: u64) {
-        self.metrics.called("load", &loaded);
+    fn loaded(&mut self, life: &Life, loaded: Option<Loaded>, now: u64) {
         let name = &life.node;
         if !matches!(self.nodes.get(name), Some(State::Loading(current)) if current == life) {
             return;
@@ -87,12 +96,8 @@ impl Driver {
             return;
         };
         let retry = Work::Node(name.clone());
-        let loaded = match loaded {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                tracing::debug!(%error, node = &**name, "the network interface cannot be read");
-                return self.queue.add_rate_limited(retry);
-            }
+        let Some(loaded) = loaded else {
+            return self.queue.add_rate_limited(retry);
         };
         self.queue.forget(&retry);
         if let Some((message, has_addresses)) = unsupported(&loaded.facts, self.settings.kind(true))
@@ -129,18 +134,19 @@ impl Driver {
         let none_left = |error: &AddressError| {
             matches!(error.failure(), Failure::NoAddress | Failure::NoPrefix)
         };
+        subnet.ended(begun.at);
         match ended {
             Ok(blocks) if blocks.len() as u64 >= u64::from(begun.count) => subnet.succeeded(),
-            Err(error) if !none_left(error) => subnet.ended(),
-            // Half as many are asked for at once.
-            Err(_) if begun.count > 1 => subnet.has_less(),
-            Ok(_) | Err(_) => subnet.refused(begun.at, now),
+            Err(error) if !none_left(error) => {}
+            Err(_) if begun.count == 1 => subnet.refused(begun.at, now),
+            // Fewer are asked for at once.
+            Ok(_) | Err(_) => subnet.has_less(begun.count),
         }
         self.open(&key, now);
     }
 
     /// Lets nodes try again that wait for room in a subnet.
-    fn room(&mut self, subnet: &Arc<str>, now: u64) {
+    pub(super) fn room(&mut self, subnet: &Arc<str>, now: u64) {
         for kind in Kind::ALL {
             let key = (subnet.clone(), kind);
             if let Some(subnet) = self.subnets.get_mut(&key) {
@@ -170,8 +176,7 @@ impl Driver {
             tracing::debug!(%error, node = &*life.node, "a call to EC2 failed");
             if error.is_not_found() {
                 // The instance is gone and its node soon will be, or the node has another interface now.
-                self.nodes.remove(&life.node);
-                self.forget_node(&life.node);
+                self.node_left(&life.node, now);
                 return self.queue.add_rate_limited(Work::Node(life.node.clone()));
             }
         }

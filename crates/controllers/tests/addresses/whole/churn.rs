@@ -1,13 +1,17 @@
 //! What happens to the cluster, at random but the same for the same seed.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::ListParams};
 use mullion_api::vpc_resources::CNINode;
 use mullion_cloud::{Addresses, CloudProvider, Instance};
 use mullion_controllers::Context;
-use mullion_engine::ip::Kind;
+use mullion_engine::ip::{Counts, Kind};
 use tokio::time::Instant;
 
 use super::{
@@ -24,6 +28,11 @@ const FULL: usize = 3;
 /// Addresses that the full zone has for all its nodes.
 const LEFT: usize = 70;
 const TYPES: [&str; 5] = ["m5.large", "m5.large", "m5.xlarge", "c5.large", "m4.large"];
+
+/// How long after a lost answer it is open what EC2 did: listings lag behind it.
+const SETTLE: Duration = Duration::from_secs(20);
+/// How long a controller that starts anew lets addresses rest that it finds: until a listing has settled, and 30 s more.
+const UNSURE: Duration = Duration::from_secs(52);
 
 const LENGTH: Duration = Duration::from_secs(360);
 /// How many pods there are at most.
@@ -56,6 +65,7 @@ pub(crate) struct Churn {
     kind: Kind,
     named: usize,
     began: Instant,
+    killed: Option<Instant>,
 }
 
 impl Churn {
@@ -78,6 +88,7 @@ impl Churn {
             kind: Kind::Address,
             named: 0,
             began: Instant::now(),
+            killed: None,
         };
         for node in 0..NODES {
             churn.node_comes(node % ZONES.len()).await;
@@ -193,6 +204,7 @@ impl Churn {
                 let pause = self.random.below(900) as u64;
                 tokio::time::sleep(Duration::from_millis(pause)).await;
                 self.world.restart().await;
+                self.killed = Some(Instant::now());
             }
             Act::Prefixes(on) => self.switch(on).await,
             Act::Faults(text) => {
@@ -266,6 +278,7 @@ impl Churn {
     /// Looks at every pod: what waits and why, and whether what it has is on its node's interface.
     fn observe(&self) {
         let mut wrong = Vec::new();
+        let numbers = self.world.metrics.numbers();
         let mut ledger = self.ledger.lock();
         for (name, pod) in ledger.living() {
             let Some(host) = &self.hosts[pod.node] else {
@@ -273,7 +286,16 @@ impl Churn {
             };
             match pod.address {
                 None => {
-                    pod.hindered |= self.is_hindered(host, pod.bound);
+                    let known = numbers.nodes.get(&host.name).map(|node| node.addresses);
+                    pod.hindered = pod.hindered.or(self.hindrance(host, pod.bound, known));
+                    if pod.sight.is_empty() && pod.waited() > Duration::from_secs(1) {
+                        let there = self.world.ec2.ec2.blocks_on(&host.instance.id).len();
+                        let (waited, slots) = (pod.waited(), host.slots);
+                        pod.sight = format!(
+                            "after {waited:?}, {:?} after a kill, {there} of {slots} slots were taken, {known:?}",
+                            self.killed.map(|at| at.elapsed()),
+                        );
+                    }
                 }
                 Some((ip, _)) => {
                     let blocks = self.world.ec2.ec2.blocks_on(&host.instance.id);
@@ -291,8 +313,14 @@ impl Churn {
         assert!(ledger.wrong.is_empty(), "{:#?}", ledger.wrong);
     }
 
-    /// Returns whether EC2 cannot give this node another address now, or lost the answer to a call that was under way since then.
-    fn is_hindered(&self, host: &Host, since: Instant) -> bool {
+    /// Returns why nobody could bring a pod of this node an address at once that was bound at `since`, if that is so. `known` is
+    /// what the controller knows of the node.
+    fn hindrance(
+        &self,
+        host: &Host,
+        since: Instant,
+        known: Option<Counts>,
+    ) -> Option<&'static str> {
         let cloud = &self.world.ec2;
         let instance = &host.instance;
         let subnet = cloud.ec2.subnet_now(&instance.subnet).expect("it is there");
@@ -304,11 +332,26 @@ impl Churn {
             Kind::Address => subnet.free_addresses,
             Kind::Prefix => subnet.free_prefixes,
         };
-        let calls = cloud.calls(&interface_id(&instance.id), since);
-        let lost = calls.iter().any(Call::is_lost);
-        let taken = cloud.ec2.blocks_on(&instance.id).len();
-        let full = *instance.zone == *ZONES[FULL];
-        full || room == 0 || lost || taken >= host.slots
+        if *instance.zone == *ZONES[FULL] || room == 0 {
+            return Some("its subnet has no room");
+        }
+        if cloud.ec2.blocks_on(&instance.id).len() >= host.slots {
+            return Some("its node has no slot");
+        }
+        let interface = interface_id(&instance.id);
+        let recent = cloud.calls(&interface, since - SETTLE);
+        if recent.iter().any(Call::is_lost) {
+            return Some("an answer was lost");
+        }
+        let calls = cloud.calls(&interface, since);
+        if calls.iter().filter(|call| call.is_refused()).count() > 1 {
+            return Some("EC2 refused several calls");
+        }
+        // Nobody knows when the controller that was killed released an address, and whether its last calls reached EC2.
+        let resting = known.map_or(0, |known| known.used + known.cooling + known.deleting);
+        let restarted = self.killed.is_some_and(|at| at + UNSURE >= since);
+        (restarted && resting >= host.slots)
+            .then_some("a restart found its slots in use or resting")
     }
 
     /// Returns what happened to a pod and on its node's interface while it waited, with times since it was bound.
@@ -316,7 +359,10 @@ impl Churn {
         let Some(host) = &self.hosts[pod.node] else {
             return format!("{name}: its node is gone");
         };
-        let since = |at: Instant| at.saturating_duration_since(pod.bound).as_millis();
+        let since = |at: Instant| match at.checked_duration_since(pod.bound) {
+            Some(after) => format!("+{}", after.as_millis()),
+            None => format!("-{}", (pod.bound - at).as_millis()),
+        };
         let at = (pod.bound - self.began).as_secs_f32();
         let waited = pod.waited();
         let mut text = format!("{name} on {} at {at:.1} s: {waited:?};", host.name);
@@ -325,14 +371,13 @@ impl Churn {
             .ec2
             .calls(&interface_id(&host.instance.id), pod.bound);
         for call in calls.iter().filter(|call| call.began <= pod.bound + waited) {
-            let before = pod.bound.saturating_duration_since(call.began).as_millis();
-            text += &format!(" {} {}-{before}", call.name, since(call.began));
+            text += &format!(" {} {}", call.name, since(call.began));
             if let Some((at, result)) = &call.ended {
                 text += &format!("..{} {result}", since(*at));
             }
             text += ";";
         }
-        text
+        text + " " + &pod.sight
     }
 
     /// Ends all faults and pods, and looks for what is left.
@@ -356,7 +401,8 @@ impl Churn {
             .map(|node| (node.name_any(), node))
             .collect();
         let hosts: Vec<_> = self.hosts.iter().flatten().collect();
-        assert_eq!(numbers.nodes.len(), hosts.len());
+        let names: BTreeSet<_> = hosts.iter().map(|host| &host.name).collect();
+        assert_eq!(numbers.nodes.keys().collect::<BTreeSet<_>>(), names);
         assert_eq!(listed.len(), hosts.len());
         for host in hosts {
             let counts = numbers.nodes[&host.name].addresses;

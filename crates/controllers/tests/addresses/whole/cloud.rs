@@ -14,7 +14,7 @@ use mullion_api::{
     eksctl::KubernetesVersion,
 };
 use mullion_cloud::{
-    AddressError, Addresses, BoxFuture, CapacityType, Clock, Instance, InstanceId, InterfaceFacts,
+    AddressError, Addresses, BoxFuture, CapacityType, Clock, Instance, InstanceId, InterfaceFound,
     InterfaceId, LaunchOption, LaunchRequest, NodeTemplate, Registration, SubnetFacts,
     sim::{Config, SimulatedEc2},
 };
@@ -152,6 +152,12 @@ impl Call {
         self.waited() > ANSWER
     }
 
+    /// Returns whether EC2 refused the rate.
+    pub(crate) fn is_refused(&self) -> bool {
+        let ended = self.ended.as_ref();
+        ended.is_some_and(|(_, result)| result == "RequestLimitExceeded")
+    }
+
     fn waited(&self) -> Duration {
         let end = self.ended.as_ref().map_or_else(Instant::now, |(at, _)| *at);
         end - self.began
@@ -191,13 +197,14 @@ impl Addresses for Cloud {
         self.outlive("list", vec![interface.clone()], call)
     }
 
-    fn interface_of<'a>(
+    fn interfaces_of<'a>(
         &'a self,
-        instance: &'a InstanceId,
-    ) -> BoxFuture<'a, Result<InterfaceFacts, AddressError>> {
-        let (ec2, id) = (self.ec2.clone(), instance.clone());
-        let call = async move { ec2.interface_of(&id).await };
-        self.outlive("load", vec![interface_id(instance)], call)
+        instances: &'a [InstanceId],
+    ) -> BoxFuture<'a, Result<Vec<InterfaceFound>, AddressError>> {
+        let (ec2, ids) = (self.ec2.clone(), instances.to_vec());
+        let about = instances.iter().map(interface_id).collect();
+        let call = async move { ec2.interfaces_of(&ids).await };
+        self.outlive("load", about, call)
     }
 
     fn subnet<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<SubnetFacts, AddressError>> {

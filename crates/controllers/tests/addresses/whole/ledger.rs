@@ -32,8 +32,10 @@ pub(crate) struct Tenant {
     pub(crate) node: usize,
     pub(crate) start: Start,
     pub(crate) bound: Instant,
-    /// Something beyond the controller kept the pod waiting.
-    pub(crate) hindered: bool,
+    /// What beyond the controller kept the pod waiting.
+    pub(crate) hindered: Option<&'static str>,
+    /// What the node had when the pod had waited for long.
+    pub(crate) sight: String,
     pub(crate) address: Option<(Ipv4Addr, Instant)>,
     ended: Option<Instant>,
 }
@@ -82,7 +84,8 @@ impl Inner {
             node,
             start,
             bound: Instant::now(),
-            hindered: false,
+            hindered: None,
+            sight: String::new(),
             address: None,
             ended: None,
         };
@@ -132,10 +135,19 @@ impl Inner {
             .filter(|(_, tenant)| tenant.ended.is_none())
     }
 
+    /// Returns how many pods were kept waiting by what.
+    pub(crate) fn hindered(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for why in self.pods.values().filter_map(|pod| pod.hindered) {
+            *counts.entry(why).or_default() += 1;
+        }
+        counts
+    }
+
     /// Returns the pods of a kind that nothing beyond the controller kept waiting, the one that waited longest first.
     pub(crate) fn slowest(&self, start: Start) -> impl Iterator<Item = (&String, &Tenant)> {
         let pods = self.pods.iter();
-        let counted = pods.filter(|(_, pod)| pod.start == start && !pod.hindered);
+        let counted = pods.filter(|(_, pod)| pod.start == start && pod.hindered.is_none());
         let mut counted: Vec<_> = counted.collect();
         counted.sort_by_key(|(_, pod)| Reverse(pod.waited()));
         counted.into_iter()

@@ -2,10 +2,17 @@
 //! and go, the mode is switched twice, and the controller is killed at random moments.
 //!
 //! At all times no two living pods have one address, no address is given within 30 s of its release, and what a pod has is on its node's
-//! interface. At the end nothing is left but the warm addresses, and the CNINodes list them. Printed is how long pods waited, and
-//! what happened to the slowest.
+//! interface. At the end nothing is left but the warm addresses, and the CNINodes list them.
 //!
-//! `ADDRESS_SEEDS` says how many further seeds run.
+//! Ninety-nine of a hundred pods have their address within 1 s if their node had a warm one for them when they were bound, and within 3 s if
+//! it had none. Not counted are pods that no controller could serve sooner:
+//! - their subnet has no address or /28 left, or their node no slot;
+//! - an answer of EC2 about their node was lost: the caller waits 30 s for it, and listings show what became of the call 20 s later;
+//! - EC2 refused two calls for their node: three calls of 400 ms and waits of 600 and 1,200 ms between them are 3 s;
+//! - the controller was killed, and the new one found all slots in use or with addresses that have to rest for 30 s.
+//!
+//! Twelve calls a second are enough: 200 nodes want one when all are new or the mode is switched, which takes 17 s for those without
+//! pods, but those with pods that wait come first. One call finds the interfaces of 200 nodes. `ADDRESS_SEEDS=3,4` lets further seeds run.
 
 mod churn;
 mod cloud;
@@ -34,6 +41,7 @@ async fn run(seed: u64) {
     let (warm, cold) = (p99(&ledger, Start::Warm), p99(&ledger, Start::Cold));
     let all = ledger.pods.len();
     println!("seed {seed}: {all} pods; warm {warm:?}, cold {cold:?}");
+    println!("kept waiting: {:?}", ledger.hindered());
     println!("{:?}", churn.world.ec2.results());
     for start in [Start::Warm, Start::Cold] {
         for (name, pod) in ledger.slowest(start).take(12) {
@@ -41,6 +49,9 @@ async fn run(seed: u64) {
         }
     }
     assert!(ledger.wrong.is_empty(), "{:#?}", ledger.wrong);
+    assert!(warm.1 > all / 4 && cold.1 > 30, "too few to judge");
+    assert!(warm.0 < Duration::from_secs(1), "{warm:?}");
+    assert!(cold.0 < Duration::from_secs(3), "{cold:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,7 +67,7 @@ async fn two_hundred_nodes_keep_their_addresses_apart_seed_2() {
 #[tokio::test(start_paused = true)]
 async fn two_hundred_nodes_keep_their_addresses_apart_further_seeds() {
     let text = std::env::var("ADDRESS_SEEDS").unwrap_or_default();
-    for seed in 0..text.parse().unwrap_or(0) {
-        run(100 + seed).await;
+    for seed in text.split(',').filter(|seed| !seed.is_empty()) {
+        run(seed.parse().expect("a number")).await;
     }
 }
