@@ -2,9 +2,11 @@
 
 mod crowd;
 mod ec2;
+mod faults;
 mod pods;
 #[path = "../../../engine/tests/pools/random.rs"]
 mod random;
+mod refusals;
 mod restart;
 #[path = "../served/mod.rs"]
 mod served;

@@ -7,7 +7,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, ResourceExt,
+    Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use mullion_api::{crds::crds, labels::PRIVATE_IPV4, vpc_resources::CNINode};
@@ -56,7 +56,15 @@ impl World {
 impl<C: Addresses + Clone + 'static> World<C> {
     /// A cluster without the ConfigMap, with the controller over `ec2`.
     pub(crate) async fn over(ec2: C) -> Self {
-        let context = served::context();
+        Self::through(served::context(), ec2, |client| client).await
+    }
+
+    /// The same with a controller whose requests go through another client.
+    pub(crate) async fn through(
+        context: Context,
+        ec2: C,
+        client: impl FnOnce(Client) -> Client,
+    ) -> Self {
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
         for crd in crds() {
             let created = definitions.create(&PostParams::default(), &crd).await;
@@ -74,9 +82,11 @@ impl<C: Addresses + Clone + 'static> World<C> {
         let account = account.expect("a service account");
         let created = accounts.create(&PostParams::default(), &account).await;
         created.expect("it is accepted");
-        let metrics = ipam::start(&context, Arc::new(ec2.clone()));
+        let client = client(context.client.clone());
+        let seen = Context::new(client, context.clock.clone());
+        let metrics = ipam::start(&seen, Arc::new(ec2.clone()));
         World {
-            context,
+            context: seen,
             ec2,
             metrics,
         }
@@ -216,6 +226,21 @@ impl<C: Addresses + Clone + 'static> World<C> {
             (reason, event.message.unwrap_or_default())
         };
         events.items.into_iter().map(words).collect()
+    }
+
+    /// Reason and message of the events about the object of a uid, each with how often it was sent.
+    pub(crate) async fn counted_events(&self, uid: &str) -> BTreeMap<(String, String), i32> {
+        let events: Api<Event> = Api::all(self.context.client.clone());
+        let params = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+        let events = events.list(&params).await.expect("events are listed");
+        let counted = |event: Event| {
+            let words = (
+                event.reason.unwrap_or_default(),
+                event.message.unwrap_or_default(),
+            );
+            (words, event.count.unwrap_or(1))
+        };
+        events.items.into_iter().map(counted).collect()
     }
 
     /// Lets time pass until `look` finds what it looks for.
