@@ -83,6 +83,8 @@ pub const PLACE_BY_IMAGE: &str = "mullion.dev/place-by-image";
 pub const DEFAULT_OS: &str = "mullion.dev/default-os";
 /// On a pod: what its images run on, instead of what their registries say (`windows/amd64:10.0.20348`).
 pub const RUNS_ON: &str = "mullion.dev/runs-on";
+/// Scheduling gate of a pod whose images were unknown when it was created.
+pub const IMAGE_GATE: &str = "mullion.dev/image";
 /// On a pod: what placement from images has added, and why (JSON).
 pub const PLACED_BY_IMAGE: &str = "mullion.dev/placed-by-image";
 

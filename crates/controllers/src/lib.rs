@@ -19,6 +19,7 @@ pub mod discovery;
 pub mod disruption;
 pub mod events;
 pub mod gc;
+pub mod image_gate;
 pub mod informer;
 pub mod informers;
 pub mod ipam;

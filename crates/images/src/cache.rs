@@ -15,7 +15,7 @@ const TAG_HOLDS: Duration = Duration::from_secs(600);
 /// How long it is believed while its registry fails.
 const STALE_HOLDS: Duration = Duration::from_secs(86_400);
 /// How long an image that could not be had is not asked for again.
-const FAILURE_HOLDS: Duration = Duration::from_secs(30);
+pub(crate) const FAILURE_HOLDS: Duration = Duration::from_secs(30);
 /// Images that are remembered; those that were used longest ago go first.
 const MOST_IMAGES: usize = 4_000;
 /// Registries whose wish to be left alone is remembered.
@@ -73,8 +73,14 @@ impl Cache {
             .map(|(content, _)| content.clone())
     }
 
-    /// Returns whether the registry is to be asked about an image.
-    pub(crate) fn is_due(&self, key: &Key, registry: &str, now: Instant) -> bool {
+    /// Returns whether the registry is to be asked about an image by somebody who takes failures of the last `failure_holds` for answers.
+    pub(crate) fn is_due(
+        &self,
+        key: &Key,
+        registry: &str,
+        failure_holds: Duration,
+        now: Instant,
+    ) -> bool {
         if self
             .quiet
             .get(registry)
@@ -92,7 +98,7 @@ impl Cache {
         let has_failed = entry
             .failed
             .as_ref()
-            .is_some_and(|(_, at)| now < *at + FAILURE_HOLDS);
+            .is_some_and(|(_, at)| now < *at + failure_holds);
         !is_known && !has_failed
     }
 
@@ -177,10 +183,10 @@ mod tests {
         let (mut cache, start) = (Cache::default(), Instant::now());
         cache.note(key("tag"), "r", false, Ok(content("a")), start);
         cache.note(key("digest"), "r", true, Ok(content("b")), start);
-        assert!(!cache.is_due(&key("tag"), "r", after(start, 599)));
-        assert!(cache.is_due(&key("tag"), "r", after(start, 600)));
+        assert!(!cache.is_due(&key("tag"), "r", FAILURE_HOLDS, after(start, 599)));
+        assert!(cache.is_due(&key("tag"), "r", FAILURE_HOLDS, after(start, 600)));
         let year = after(start, 365 * 86_400);
-        assert!(!cache.is_due(&key("digest"), "r", year));
+        assert!(!cache.is_due(&key("digest"), "r", FAILURE_HOLDS, year));
         assert_eq!(cache.word(&key("digest"), year), Word::Known(content("b")));
     }
 
@@ -189,8 +195,8 @@ mod tests {
         let (mut cache, start) = (Cache::default(), Instant::now());
         cache.note(key("tag"), "r", false, Ok(content("a")), start);
         cache.note(key("tag"), "r", false, Err(failure()), after(start, 600));
-        assert!(!cache.is_due(&key("tag"), "r", after(start, 629)));
-        assert!(cache.is_due(&key("tag"), "r", after(start, 630)));
+        assert!(!cache.is_due(&key("tag"), "r", FAILURE_HOLDS, after(start, 629)));
+        assert!(cache.is_due(&key("tag"), "r", FAILURE_HOLDS, after(start, 630)));
         let word = cache.word(&key("tag"), after(start, 86_399));
         assert_eq!(word, Word::Known(content("a")));
         let word = cache.word(&key("tag"), after(start, 86_400));
@@ -219,9 +225,9 @@ mod tests {
             retry_after: Duration::from_secs(120),
         };
         cache.note(key("a"), "r", false, Err(error), start);
-        assert!(!cache.is_due(&key("b"), "r", after(start, 119)));
-        assert!(cache.is_due(&key("b"), "other", start));
-        assert!(cache.is_due(&key("b"), "r", after(start, 120)));
+        assert!(!cache.is_due(&key("b"), "r", FAILURE_HOLDS, after(start, 119)));
+        assert!(cache.is_due(&key("b"), "other", FAILURE_HOLDS, start));
+        assert!(cache.is_due(&key("b"), "r", FAILURE_HOLDS, after(start, 120)));
     }
 
     #[test]
@@ -235,7 +241,10 @@ mod tests {
         cache.word(&key("0"), now);
         cache.note(key("new"), "r", true, Ok(content("b")), now);
         assert!(cache.images.len() <= MOST_IMAGES);
-        assert!(!cache.is_due(&key("0"), "r", now), "it was used just now");
-        assert!(cache.is_due(&key("1"), "r", now));
+        assert!(
+            !cache.is_due(&key("0"), "r", FAILURE_HOLDS, now),
+            "it was used just now"
+        );
+        assert!(cache.is_due(&key("1"), "r", FAILURE_HOLDS, now));
     }
 }

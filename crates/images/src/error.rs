@@ -92,7 +92,7 @@ pub enum AskError {
 
 impl AskError {
     /// Whether the registry has answered for good: what was known of the image before holds no longer.
-    pub(crate) fn is_final(&self) -> bool {
+    pub fn is_final(&self) -> bool {
         matches!(
             self,
             AskError::Unauthorized { .. } | AskError::NotFound { .. }

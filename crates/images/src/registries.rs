@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    cache::{Cache, Key, Word},
+    cache::{Cache, FAILURE_HOLDS, Key, Word},
     dial::Dial,
     error::AskError,
     keyring::Keyring,
@@ -27,6 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a registry is given, from the first connection to the last answer: less than [`PATIENCE`], so that its failure is known to
 /// those who waited.
 const CALL_PATIENCE: Duration = Duration::from_millis(950);
+/// How registries are asked while a request waits for the answer.
+const PROMPT: Manner = Manner {
+    patience: CALL_PATIENCE,
+    failure_holds: FAILURE_HOLDS,
+};
+/// How registries are asked when nothing waits: each attempt takes longer, and the next one comes sooner.
+const PATIENT: Manner = Manner {
+    patience: Duration::from_secs(5),
+    failure_holds: Duration::from_secs(5),
+};
 /// Requests to one registry at a time.
 const CALLS_PER_REGISTRY: usize = 4;
 /// Images that are asked for, or wait to be, at a time.
@@ -43,6 +53,15 @@ pub enum Known {
     NotAsked,
     /// Its registry may not be asked.
     NotPermitted,
+}
+
+/// How registries are asked.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// How long a registry is given.
+    patience: Duration,
+    /// How long a failure keeps the image from being asked for again.
+    failure_holds: Duration,
 }
 
 /// All registries.
@@ -95,14 +114,25 @@ impl Registries {
     /// Asks the image's registry unless the answer is known, and waits for it a second at most. Whoever asks for the same image meanwhile
     /// waits for the same answer.
     pub async fn fetch(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
-        if let Some(mut answered) = self.begin(image, keyring) {
+        if let Some(mut answered) = self.begin(image, keyring, PROMPT) {
             // It ends with an error when the answer is there: the sender is gone.
             let _ = timeout(PATIENCE, answered.changed()).await;
         }
     }
 
+    /// Starts to ask about an image again and gives its registry 5 s. Does nothing if the last failure is less than 5 s old, or as long as a
+    /// registry's `Retry-After` says.
+    pub fn ask_again(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
+        self.begin(image, keyring, PATIENT);
+    }
+
     /// Starts to ask, if that is due; returns what ends with the answer.
-    fn begin(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) -> Option<watch::Receiver<()>> {
+    fn begin(
+        self: &Arc<Self>,
+        image: &ImageRef,
+        keyring: &Keyring,
+        manner: Manner,
+    ) -> Option<watch::Receiver<()>> {
         if !self.permits(image) {
             return None;
         }
@@ -111,7 +141,10 @@ impl Registries {
         if let Some(answered) = state.asked.get(&key) {
             return Some(answered.clone());
         }
-        let is_due = state.cache.is_due(&key, image.registry(), Instant::now());
+        let is_due =
+            state
+                .cache
+                .is_due(&key, image.registry(), manner.failure_holds, Instant::now());
         if !is_due || state.asked.len() >= MOST_ASKED {
             return None;
         }
@@ -125,7 +158,7 @@ impl Registries {
         drop(state);
         let (this, image, keyring) = (self.clone(), image.clone(), keyring.clone());
         tokio::spawn(async move {
-            let answer = this.ask(&image, &keyring, &key, &calls).await;
+            let answer = this.ask(&image, &keyring, &key, &calls, manner).await;
             let content = answer
                 .as_ref()
                 .and_then(|answer| answer.as_ref().ok())
@@ -145,11 +178,12 @@ impl Registries {
         keyring: &Keyring,
         key: &Key,
         calls: &Semaphore,
+        manner: Manner,
     ) -> Option<Result<Content, AskError>> {
         let _call = calls.acquire().await.ok()?;
         // An earlier call may have been told to leave the registry alone.
-        let now = Instant::now();
-        if !self.state().cache.is_due(key, image.registry(), now) {
+        let (now, holds) = (Instant::now(), manner.failure_holds);
+        if !self.state().cache.is_due(key, image.registry(), holds, now) {
             return None;
         }
         let asked = registry::ask(
@@ -159,11 +193,11 @@ impl Registries {
             keyring,
             Question::Content,
         );
-        let answer = timeout(CALL_PATIENCE, asked).await;
+        let answer = timeout(manner.patience, asked).await;
         let answer = answer.unwrap_or_else(|_| {
             Err(AskError::TimedOut {
                 host: image.registry().to_owned(),
-                patience: CALL_PATIENCE,
+                patience: manner.patience,
             })
         });
         match &answer {

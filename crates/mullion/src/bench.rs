@@ -107,6 +107,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         node_profiles: Default::default(),
         images: Default::default(),
         registries: Default::default(),
+        gates_unknown_images: false,
         pod_os_counts: true,
         gmsa_random_hostname: false,
         scheduler: Default::default(),

@@ -387,6 +387,10 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "HOSTS")]
     pub(crate) registries: Option<mullion_images::Settings>,
 
+    /// What happens to a new pod while the registries have not said what its images run on
+    #[arg(long, value_name = "ACTION", default_value = "leave")]
+    pub(crate) unknown_images: UnknownImages,
+
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
     #[arg(long)]
     pub(crate) ignore_pod_os: bool,
@@ -442,6 +446,15 @@ pub(crate) enum Bench {
 pub(crate) const MOST_NODES: u32 = 40_000;
 /// The pods of `bench up` that a node has room for, beside the cluster's own.
 pub(crate) const MOST_PODS_PER_NODE: u32 = 150;
+
+/// What happens to pods whose images are unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnknownImages {
+    /// It is scheduled as it is
+    Leave,
+    /// It waits behind the scheduling gate mullion.dev/image, 30 s at most
+    Gate,
+}
 
 /// Forms of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

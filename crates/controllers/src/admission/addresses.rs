@@ -31,17 +31,10 @@ impl Rule for WindowsAddresses {
     }
 
     fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
-        let spec = &write.pod["spec"];
-        let mut verdict = Verdict::default();
-        if write.old.is_none()
-            && spec["hostNetwork"] != true
-            && !system::is_host_process(spec)
-            && system::is_required(spec, OS_WINDOWS, known)
-            && is_switched_on(known)
-        {
-            request_address(&spec["containers"][0], &mut verdict);
+        match write.old {
+            None => requests(&write.pod["spec"], known),
+            Some(_) => Verdict::default(),
         }
-        verdict
     }
 
     fn validate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
@@ -69,6 +62,23 @@ impl WindowsAddresses {
     fn is_controller(&self, user: &str) -> bool {
         user == self.controller || CONTROLLERS.contains(&user)
     }
+}
+
+/// Returns whether a new pod with this spec would get a request for an address that the spec lacks.
+pub fn lacks_request(spec: &Value, known: &dyn Known) -> bool {
+    !requests(spec, known).changes.is_empty()
+}
+
+fn requests(spec: &Value, known: &dyn Known) -> Verdict {
+    let mut verdict = Verdict::default();
+    if spec["hostNetwork"] != true
+        && !system::is_host_process(spec)
+        && system::is_required(spec, OS_WINDOWS, known)
+        && is_switched_on(known)
+    {
+        request_address(&spec["containers"][0], &mut verdict);
+    }
+    verdict
 }
 
 fn annotation(pod: &Value) -> Option<&str> {

@@ -13,6 +13,7 @@ mod device_events;
 mod devices;
 mod extended;
 mod gauges;
+mod image_gate;
 mod job_pods;
 mod jobs;
 mod kubelet;

@@ -385,3 +385,21 @@ async fn the_operating_system_s_connections_refuse_addresses_that_no_registry_ha
         "{known:?}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_can_wait_gives_a_slow_registry_five_seconds_and_asks_again_five_after_a_failure() {
+    let net = Net::of(|_, _| None);
+    let (registries, image) = (registries(&net), image("r.example.com/shop:1"));
+    let keyring = Keyring::default();
+    registries.fetch(&image, &keyring).await;
+    let failed = Instant::now();
+    // The failure is an answer to those who wait for half a minute, and to those who can wait for 5 s.
+    for (second, requests) in [(1, 1), (4, 1), (5, 2), (9, 2), (10, 2), (14, 2), (15, 3)] {
+        tokio::time::sleep_until(failed + Duration::from_secs(second)).await;
+        registries.ask_again(&image, &keyring);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(net.requests(), requests, "after {second} s");
+    }
+}

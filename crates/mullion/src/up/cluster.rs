@@ -18,7 +18,9 @@ use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User, store::Notes};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
-    Context, autoscaler, cluster_role_aggregation, gc, ipam,
+    Context,
+    admission::placement::PlaceByImage,
+    autoscaler, cluster_role_aggregation, gc, image_gate, ipam,
     kubelet::{self, pace::Pace, usage::Meter},
     namespace, node_lifecycle, pdb, podgc, quota, resource_claims, scheduler, service,
     serviceaccount,
@@ -31,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     account, detach,
-    image_placement::{ImagePlacement, Pulled},
+    image_placement::{ImageFacts, ImagePlacement, Pulled},
     inert_fields::InertFields,
     karpenter,
     logs::SimulatedLogs,
@@ -86,6 +88,7 @@ pub(crate) struct Cluster {
     announced: Option<Announced>,
     context: Context,
     registries: Arc<Registries>,
+    image_gate: (PlaceByImage, Arc<ImageFacts>),
     stop_serving: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
 }
@@ -115,7 +118,9 @@ impl Cluster {
             ..plan.registries.clone()
         };
         let registries = Registries::new(settings, Arc::new(SystemDial::default()));
-        let placement = ImagePlacement::new(plan.images.clone(), registries.clone());
+        let gates_unknown = plan.gates_unknown_images;
+        let placement = ImagePlacement::new(plan.images.clone(), registries.clone(), gates_unknown);
+        let image_gate = placement.gate();
         let config = Config {
             clock: Arc::new({
                 let clock = clock.clone();
@@ -200,6 +205,7 @@ impl Cluster {
             announced,
             context,
             registries,
+            image_gate,
             stop_serving,
             serving,
         };
@@ -281,6 +287,9 @@ impl Cluster {
         sources.metrics.serve(Meter::new(context, pace));
         controllers(context, &state, ec2, &self.plan, &self.certs.ca);
         account::follow(context, ec2, &self.plan.spec.name);
+        // Without the flag too: pods of an earlier start may have the gate.
+        let (rule, registries) = self.image_gate.clone();
+        image_gate::start(context, rule, registries);
         self.check_policies();
         let options = kubelet::driver::Options {
             pace,

@@ -21,6 +21,7 @@ use mullion_controllers::{
         Known, Rule, Write,
         placement::{Facts, PlaceByImage, Taint, images_of, is_wanted, pull_secrets, taints},
     },
+    image_gate::AskAgain,
     kubelet::images::{Contents, Variant},
 };
 use mullion_engine::images::{ImageRef, ImageTable, Runs};
@@ -81,6 +82,18 @@ impl Facts for ImageFacts {
         images.collect()
     }
 
+    fn may_be_learnt(&self, images: &[ImageRef], secrets: &dyn Fn() -> Vec<Arc<Value>>) -> bool {
+        let keyring = LazyCell::new(|| Keyring::of(&secrets()));
+        images
+            .iter()
+            .filter(|image| self.registries.permits(image))
+            .any(|image| match self.registries.known(image, &keyring) {
+                Answer::NotAsked => true,
+                Answer::Failed(error) => !error.is_final(),
+                Answer::Content(_) | Answer::NotPermitted => false,
+            })
+    }
+
     fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
         let now = Instant::now();
         let lock = || self.taints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,6 +106,15 @@ impl Facts for ImageFacts {
         let taints = taints::common(known);
         *lock() = Some((now, taints.clone()));
         taints
+    }
+}
+
+impl AskAgain for ImageFacts {
+    fn ask_again(&self, images: &[ImageRef], secrets: &[Arc<Value>]) {
+        let keyring = Keyring::of(secrets);
+        for image in images.iter().take(MOST_IMAGES) {
+            self.registries.ask_again(image, &keyring);
+        }
     }
 }
 
@@ -121,17 +143,33 @@ impl Contents for Pulled {
 /// The plugin.
 pub(super) struct ImagePlacement {
     rule: PlaceByImage,
+    facts: Arc<ImageFacts>,
     registries: Arc<Registries>,
 }
 
 impl ImagePlacement {
-    /// Places pods by what those registries say, and by the table where they say nothing.
-    pub(super) fn new(table: Arc<ImageTable>, registries: Arc<Registries>) -> Self {
+    /// Places pods by what those registries say, and by the table where they say nothing. `gates_unknown` puts pods behind a scheduling gate
+    /// whose images neither knows yet.
+    pub(super) fn new(
+        table: Arc<ImageTable>,
+        registries: Arc<Registries>,
+        gates_unknown: bool,
+    ) -> Self {
         let facts = Arc::new(ImageFacts::new(registries.clone()));
         ImagePlacement {
-            rule: PlaceByImage { table, facts },
+            rule: PlaceByImage {
+                table,
+                facts: facts.clone(),
+                gates_unknown,
+            },
+            facts,
             registries,
         }
+    }
+
+    /// Returns the rule and the registries for the controller that removes scheduling gates.
+    pub(super) fn gate(&self) -> (PlaceByImage, Arc<ImageFacts>) {
+        (self.rule.clone(), self.facts.clone())
     }
 }
 
@@ -211,7 +249,11 @@ impl ImagePlacement {
             old: None,
             ..write
         };
-        let verdict = self.rule.mutate(&write, &Lookups(ctx));
+        let lookups = Lookups(ctx);
+        if !is_wanted(&write, &lookups) {
+            return Ok(());
+        }
+        let verdict = self.rule.place(&write, &lookups).verdict;
         let refusal = verdict.refusal.map(|refusal| refusal.text);
         request.warnings.extend(verdict.warnings);
         match (refusal, request.object.pointer_mut(path)) {
@@ -287,7 +329,7 @@ mod tests {
     /// An API server whose registries misbehave.
     async fn server() -> Client {
         let registries = Registries::new("all".parse().expect("a setting"), Arc::new(Odd));
-        let placement = ImagePlacement::new(Arc::default(), registries);
+        let placement = ImagePlacement::new(Arc::default(), registries, false);
         let server = ApiServer::new(Config {
             admission: vec![Arc::new(placement)],
             ..Config::default()

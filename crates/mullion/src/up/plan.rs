@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 
 use super::{images, node_profiles, scheduler_config};
 use crate::{
-    cli::UpArgs,
+    cli::{UnknownImages, UpArgs},
     clusters::{self, Chosen, keep},
     failure::Failure,
     input,
@@ -98,6 +98,8 @@ pub(crate) struct Plan {
     pub(crate) images: Arc<ImageTable>,
     /// Which registries are asked about images.
     pub(crate) registries: mullion_images::Settings,
+    /// Whether a pod whose images are unknown waits behind a scheduling gate.
+    pub(crate) gates_unknown_images: bool,
     /// Whether `spec.os.name` counts in scheduling.
     pub(crate) pod_os_counts: bool,
     /// Whether pods with a GMSACredentialSpec and without a host name get a random one.
@@ -194,6 +196,7 @@ impl Plan {
             node_profiles: node_profiles::read(args.node_profiles.as_deref())?,
             images: Arc::new(images::table(args.images.as_deref())?),
             registries: args.registries.unwrap_or_default(),
+            gates_unknown_images: args.unknown_images == UnknownImages::Gate,
             pod_os_counts: !args.ignore_pod_os,
             gmsa_random_hostname: args.gmsa_random_hostname,
             scheduler: scheduler.unwrap_or_default(),

@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -35,6 +35,8 @@ pub(crate) struct Registry {
     /// Its host and port.
     pub(crate) host: String,
     private: bool,
+    /// Whether new connections are held and never answered.
+    asleep: Arc<AtomicBool>,
     _process: Option<(Killed, TempDir)>,
 }
 
@@ -65,12 +67,19 @@ pub(crate) fn at_hand(private: bool) -> Vec<Registry> {
 }
 
 impl Registry {
-    fn ours(private: bool) -> Registry {
+    /// Starts one that can sleep.
+    pub(crate) fn ours(private: bool) -> Registry {
         let objects: Objects = Arc::default();
-        let host = serve(move |stream| answer(stream, &objects, private));
+        let asleep = Arc::new(AtomicBool::new(false));
+        let (sleeps, held) = (asleep.clone(), Mutex::new(Vec::new()));
+        let host = serve(move |stream| match sleeps.load(Ordering::SeqCst) {
+            true => held.lock().expect("no panic").push(stream),
+            false => answer(stream, &objects, private),
+        });
         Registry {
             host,
             private,
+            asleep,
             _process: None,
         }
     }
@@ -112,8 +121,14 @@ impl Registry {
         Some(Registry {
             host,
             private,
+            asleep: Arc::default(),
             _process: Some((process, dir)),
         })
+    }
+
+    /// Lets it take connections without ever answering them, or answer new ones again.
+    pub(crate) fn sleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
     }
 
     /// Pushes what the tests install: images for one system, for one build, for every build, and an index of several with an attestation.

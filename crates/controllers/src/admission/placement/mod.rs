@@ -15,14 +15,14 @@ pub mod taints;
 
 use std::sync::Arc;
 
-use mullion_api::labels;
+use mullion_api::labels::{self, IMAGE_GATE};
 use mullion_engine::images::{ImageRef, ImageTable, Runs, System};
 use rustc_hash::FxHashSet;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use self::images::{Container, Fact, Source, containers, pull_secrets};
 use self::{additions::Additions, hosts::Allowed};
-use super::{Known, Rule, Verdict, Write};
+use super::{Known, Rule, Verdict, Write, system};
 
 /// A taint of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +44,12 @@ pub trait Facts: Send + Sync {
         images: &[Option<ImageRef>],
         secrets: &dyn Fn() -> Vec<Arc<Value>>,
     ) -> Vec<Option<Runs>>;
+
+    /// Returns whether one of these images may become known: its registry may be asked and has not refused for good.
+    fn may_be_learnt(&self, images: &[ImageRef], secrets: &dyn Fn() -> Vec<Arc<Value>>) -> bool {
+        let _ = (images, secrets);
+        false
+    }
 
     /// Returns what [`taints::common`] says, as of a moment ago: to look at all nodes for every pod would cost too much.
     fn windows_taints(&self, known: &dyn Known) -> Vec<Taint>;
@@ -77,11 +83,23 @@ pub fn usual_taint() -> Taint {
 }
 
 /// Sends pods where their images run.
+#[derive(Clone)]
 pub struct PlaceByImage {
     /// What names of images suggest, and which Windows build runs where.
     pub table: Arc<ImageTable>,
     /// What registries and nodes say.
     pub facts: Arc<dyn Facts>,
+    /// Whether a pod of unknown images gets the scheduling gate `mullion.dev/image`, which [`crate::image_gate`] removes.
+    pub gates_unknown: bool,
+}
+
+/// The result of placing a new pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Placement {
+    /// Changes, warnings, or the refusal.
+    pub verdict: Verdict,
+    /// The system that the pod goes to; `None` if it is not known.
+    pub system: Option<System>,
 }
 
 impl Rule for PlaceByImage {
@@ -91,11 +109,30 @@ impl Rule for PlaceByImage {
 
     fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
         match write.old {
-            None if is_wanted(write, known) => self.place(write, known),
+            None if is_wanted(write, known) => {
+                let Placement {
+                    mut verdict,
+                    system,
+                } = self.place(write, known);
+                if self.gates_unknown && system.is_none() && verdict.refusal.is_none() {
+                    self.gate(write, known, &mut verdict);
+                }
+                verdict
+            }
             Some(old) if images_differ(old, write.pod) && is_wanted(write, known) => {
                 self.judge(write, known)
             }
             _ => Verdict::default(),
+        }
+    }
+}
+
+/// A placement that leads to no system.
+impl From<Verdict> for Placement {
+    fn from(verdict: Verdict) -> Self {
+        Placement {
+            verdict,
+            system: None,
         }
     }
 }
@@ -112,17 +149,17 @@ struct Common {
 
 impl PlaceByImage {
     /// Adds to a new pod what its images need, or refuses it.
-    fn place(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+    pub fn place(&self, write: &Write<'_>, known: &dyn Known) -> Placement {
         let containers = self.containers(write, known);
         let (mut verdict, found) = self.weigh(write, known, &containers);
         let Some((runs, allowed, is_complete)) = found else {
-            return verdict;
+            return verdict.into();
         };
         let systems = allowed.systems_that_run(&runs, self.table.builds());
         let system = match systems[..] {
             [system] => system,
             [_, _] if is_complete => default_system(write.namespace, known),
-            _ => return verdict,
+            _ => return verdict.into(),
         };
         let taints = match system {
             System::Windows => self.facts.windows_taints(known),
@@ -138,7 +175,37 @@ impl PlaceByImage {
             builds: self.table.builds(),
         };
         additions.write(&mut verdict);
-        verdict
+        Placement {
+            verdict,
+            system: Some(system),
+        }
+    }
+
+    /// Adds the scheduling gate to a pod whose unknown images may become known, unless the pod itself says where it runs.
+    fn gate(&self, write: &Write<'_>, known: &dyn Known, verdict: &mut Verdict) {
+        let spec = &write.pod["spec"];
+        let gates = items(&spec["schedulingGates"]);
+        let has_node = spec["nodeName"]
+            .as_str()
+            .is_some_and(|name| !name.is_empty());
+        let mut systems = System::ALL.into_iter();
+        if has_node
+            || gates.iter().any(|gate| gate["name"] == IMAGE_GATE)
+            || systems.any(|system| system::is_required(spec, system.as_str(), known))
+        {
+            return;
+        }
+        let containers = self.containers(write, known);
+        let unknown = containers.iter().filter(|one| one.fact.is_none());
+        let unknown: Vec<_> = unknown
+            .filter_map(|one| ImageRef::parse(one.image).ok())
+            .collect();
+        let secrets = || pull_secrets(spec, write.namespace, known);
+        if self.facts.may_be_learnt(&unknown, &secrets) {
+            let mut gates = gates.to_vec();
+            gates.push(json!({"name": IMAGE_GATE}));
+            verdict.set(&["spec", "schedulingGates"], gates);
+        }
     }
 
     /// Refuses a change of images that leaves the pod no node.

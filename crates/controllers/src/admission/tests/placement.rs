@@ -15,6 +15,8 @@ const IIS: &str = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-lt
 #[derive(Default)]
 struct Answers {
     runs: BTreeMap<String, Runs>,
+    /// Hosts of registries that have not answered yet.
+    awaited: Vec<String>,
 }
 
 impl Facts for Answers {
@@ -27,6 +29,11 @@ impl Facts for Answers {
         images
             .map(|image| self.runs.get(&image.as_ref()?.full_name()).cloned())
             .collect()
+    }
+
+    fn may_be_learnt(&self, images: &[ImageRef], _: &dyn Fn() -> Vec<Arc<Value>>) -> bool {
+        let mut hosts = images.iter().map(ImageRef::registry);
+        hosts.any(|host| self.awaited.iter().any(|awaited| awaited == host))
     }
 
     fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
@@ -44,7 +51,9 @@ fn rule(answers: &[(&str, &str)]) -> PlaceByImage {
         table: Arc::new(ImageTable::default()),
         facts: Arc::new(Answers {
             runs: runs.collect(),
+            awaited: vec!["slow.example.com".to_owned()],
         }),
+        gates_unknown: false,
     }
 }
 
@@ -395,4 +404,43 @@ fn taints_that_every_windows_node_and_pool_has_and_no_linux_one_are_tolerated() 
         .with("ec2nodeclasses", "win", class)
         .with("nodepools", "win", pool(&[]));
     assert!(keys(&cluster).is_empty());
+}
+
+#[test]
+fn a_pod_of_unknown_images_waits_behind_a_gate_where_that_is_wanted_and_its_registry_may_still_answer()
+ {
+    let gating = PlaceByImage {
+        gates_unknown: true,
+        ..rule(&[("r.example.com/both:1", "linux,windows")])
+    };
+    let gates =
+        |rule: &PlaceByImage, pod: Value| placed(rule, pod)["spec"]["schedulingGates"].take();
+    let slow = "slow.example.com/app:1";
+    let gate = json!([{"name": "mullion.dev/image"}]);
+    assert_eq!(gates(&gating, pod(&[slow])), gate);
+    // What is known leaves both systems: the other image decides.
+    assert_eq!(gates(&gating, pod(&["r.example.com/both:1", slow])), gate);
+    let others = json!([{"name": "example.com/quota"}]);
+    let with_others = gates(
+        &gating,
+        pod_with(&[slow], json!({"schedulingGates": others})),
+    );
+    assert_eq!(
+        with_others,
+        json!([{"name": "example.com/quota"}, {"name": "mullion.dev/image"}])
+    );
+    let ungated = [
+        gates(&rule(&[]), pod(&[slow])),
+        gates(&gating, pod(&["other.example.com/app:1"])),
+        gates(&gating, pod(&["nginx:1.27", slow])),
+        gates(
+            &gating,
+            pod_with(
+                &[slow],
+                json!({"nodeSelector": {"kubernetes.io/os": "windows"}}),
+            ),
+        ),
+        gates(&gating, pod_with(&[slow], json!({"nodeName": "node-1"}))),
+    ];
+    assert_eq!(ungated, [const { Value::Null }; 5]);
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, text},
-    registry::{self, Odd},
+    registry::{self, Odd, Registry},
 };
 
 fn pod(name: &str, images: &[&str]) -> Value {
@@ -253,4 +253,54 @@ fn a_daemon_set_runs_on_the_nodes_that_its_image_runs_on() {
             said == format!("{count} {count}")
         });
     }
+}
+
+#[test]
+fn pods_of_a_registry_that_wakes_up_late_wait_behind_a_gate_and_land_where_their_images_run() {
+    let cluster = Cluster::start(&["--speed", "max", "--unknown-images", "gate"]);
+    let registry = Registry::ours(false);
+    registry.push_shop();
+    let image = |name: &str| format!("{}/shop/{name}:1", registry.host);
+    let web = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "c", "image": image("win")}]},
+            },
+        },
+    });
+    registry.sleep(true);
+    cluster.apply(&list(&[web, pod("linux", &[&image("linux")])]));
+    registry.sleep(false);
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=110s"]);
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Ready",
+        "pod/linux",
+        "--timeout=110s",
+    ]);
+    // Placed after it was created: only then can `spec.os` be set.
+    assert_eq!(added(&cluster, "linux"), "linux [amd64]");
+    let linux = cluster.get(&["pod", "linux"]);
+    assert_eq!(linux["spec"]["os"], Value::Null);
+    assert_eq!(linux["spec"]["schedulingGates"], Value::Null);
+    // The first pod of the Deployment could get no address any more; the second has one.
+    let pods = cluster.get(&["pods", "-l", "app=web"]);
+    let spec = &pods["items"][0]["spec"];
+    assert_eq!(spec["os"]["name"], "windows");
+    let requests = &spec["containers"][0]["resources"]["requests"];
+    assert_eq!(requests["vpc.amazonaws.com/PrivateIPv4Address"], "1");
+    let events = [
+        "get",
+        "events",
+        "--field-selector",
+        "reason=ImageRunsOnWindows",
+        "-o",
+        "jsonpath={.items[*].message}",
+    ];
+    cluster.until("an event", &events, |said| {
+        said.starts_with("deleted so that ReplicaSet web-")
+    });
 }

@@ -1,0 +1,287 @@
+//! Removes the scheduling gate `mullion.dev/image` from pods whose images nobody knew when the pods were created.
+//!
+//! Admission adds the gate ([`crate::admission::placement`]). This controller has the registries asked again, once a second. When they answer,
+//! it writes the placement into the pod and removes the gate. Kubernetes lets the node selector and the node affinity of a gated pod only
+//! become narrower, and placement does nothing else. A pod whose registries stay silent for 30 s is scheduled as it is.
+//!
+//! No update can add the request for an address that a Windows pod needs. Such a pod is deleted if its controller replaces it without counting
+//! the deletion as a failure; otherwise it is sent to Windows with an event that says what to do. Of one owner's pods one is deleted in 10 s;
+//! the others keep the gate until their turn.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use mullion_api::labels::IMAGE_GATE;
+use mullion_engine::images::{ImageRef, System};
+use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use self::objects::Objects;
+use crate::{
+    Context, Key, Queue, Recorder,
+    admission::{
+        Verdict, Write, addresses,
+        placement::{PlaceByImage, Placement, images_of, pull_secrets},
+    },
+    api_error, ownership,
+    queue::Backoff,
+};
+
+mod objects;
+
+const WORKERS: usize = 4;
+/// How long a pod waits for what its images run on.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Time between two looks at a waiting pod.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Time between two deletions of one owner's pods.
+const REST: Duration = Duration::from_secs(10);
+/// Kinds of controllers that replace a deleted pod. A Job is not among them: it counts a deleted pod as a failed one, which uses up its
+/// `backoffLimit` (kube-controller-manager: `isPodFailed` of the Job controller).
+const REMAKING: [(&str, &str); 4] = [
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "DaemonSet"),
+    ("v1", "ReplicationController"),
+];
+
+/// Asks registries again about images that they have not answered for.
+pub trait AskAgain: Send + Sync {
+    /// Starts to ask about these images with these pull secrets, and does not wait for the answers.
+    fn ask_again(&self, images: &[ImageRef], secrets: &[Arc<Value>]);
+}
+
+/// Starts the controller. It places pods by `rule`, which learns what `registries` answer.
+pub fn start(context: &Context, rule: PlaceByImage, registries: Arc<dyn AskAgain>) {
+    let backoff = Backoff {
+        max: PERIOD,
+        ..Backoff::default()
+    };
+    let queue = Queue::with_backoff("image-gate", backoff);
+    context.informers.pods.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let pod = change.object();
+            if !change.is_deleted() && is_gated(pod) {
+                queue.add(Key::of(&**pod));
+            }
+        }
+    });
+    let gate = Arc::new(Gate {
+        context: context.clone(),
+        recorder: context.recorder("image-gate"),
+        queue: queue.clone(),
+        rule,
+        registries,
+        deleted: Mutex::default(),
+    });
+    let context = context.clone();
+    context.clone().tasks.spawn(async move {
+        if context.informers.pods.synced().await && context.informers.nodes.synced().await {
+            queue.run(&context, WORKERS, move |key| {
+                let gate = gate.clone();
+                async move { gate.reconcile(&key).await }
+            });
+        }
+    });
+}
+
+struct Gate {
+    context: Context,
+    recorder: Recorder,
+    queue: Queue<Key>,
+    rule: PlaceByImage,
+    registries: Arc<dyn AskAgain>,
+    /// When a pod of an owner (by uid) was deleted last.
+    deleted: Mutex<FxHashMap<String, Instant>>,
+}
+
+impl Gate {
+    async fn reconcile(&self, key: &Key) -> kube::Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), key.namespace());
+        // What is written depends on all of the pod's fields as they are now.
+        let Some(pod) = pods.get_opt(key.name()).await? else {
+            return Ok(());
+        };
+        if !is_gated(&pod) || pod.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let object = serde_json::to_value(&pod).map_err(kube::Error::SerdeError)?;
+        let known = Objects::of(&self.context, &object, key.namespace()).await?;
+        let write = Write {
+            user: "",
+            namespace: key.namespace(),
+            pod: &object,
+            old: None,
+        };
+        let Placement { verdict, system } = self.rule.place(&write, &known);
+        if let Some(refusal) = &verdict.refusal {
+            let note = format!("{}; the pod is scheduled as it is", refusal.text);
+            self.recorder.warning(&pod, "ImagesDisagree", note);
+            return self.release(&pods, &pod, Verdict::default()).await;
+        }
+        let Some(system) = system else {
+            return self.wait(&pods, &pod, &object, &known).await;
+        };
+        if system == System::Windows && lacks_address(&object, &verdict, &known) {
+            return match self.turn(&pod) {
+                Turn::Now(owner) => self.replace(&pods, &pod, &owner).await,
+                Turn::In(rest) => {
+                    self.queue.add_after(key.clone(), rest);
+                    Ok(())
+                }
+                Turn::Never => {
+                    self.recorder
+                        .warning(&pod, "ImageRunsOnWindows", NO_ADDRESS);
+                    self.release(&pods, &pod, verdict).await
+                }
+            };
+        }
+        self.release(&pods, &pod, verdict).await
+    }
+
+    /// Has the registries asked again, or releases the pod once it has waited long enough.
+    async fn wait(
+        &self,
+        pods: &Api<Pod>,
+        pod: &Pod,
+        object: &Value,
+        known: &Objects,
+    ) -> kube::Result<()> {
+        let created = pod.metadata.creation_timestamp.as_ref();
+        let waited = created.map(|created| self.context.clock.now().duration_since(created.0));
+        let waited = waited.map_or(LONGEST, |waited| waited.try_into().unwrap_or_default());
+        let rest = LONGEST.saturating_sub(waited);
+        if rest.is_zero() {
+            let note = format!(
+                "no registry said within {} s what its images run on; the pod is scheduled as it is",
+                LONGEST.as_secs()
+            );
+            self.recorder.normal(pod, "ImagesUnknown", note);
+            return self.release(pods, pod, Verdict::default()).await;
+        }
+        let spec = &object["spec"];
+        let namespace = pod.namespace().unwrap_or_default();
+        let secrets = pull_secrets(spec, &namespace, known);
+        self.registries.ask_again(&images_of(spec), &secrets);
+        self.queue.add_after(Key::of(pod), rest.min(PERIOD));
+        Ok(())
+    }
+
+    /// Returns when the pod may be deleted so that its controller replaces it.
+    fn turn(&self, pod: &Pod) -> Turn {
+        let owner = ownership::controller_of(pod)
+            .filter(|owner| REMAKING.contains(&(owner.api_version.as_str(), owner.kind.as_str())));
+        let Some(owner) = owner else {
+            return Turn::Never;
+        };
+        let now = Instant::now();
+        let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        deleted.retain(|_, at| now < *at + REST);
+        if let Some(at) = deleted.get(&owner.uid) {
+            return Turn::In(*at + REST - now);
+        }
+        deleted.insert(owner.uid.clone(), now);
+        Turn::Now(format!("{} {}", owner.kind, owner.name))
+    }
+
+    async fn replace(&self, pods: &Api<Pod>, pod: &Pod, owner: &str) -> kube::Result<()> {
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: pod.uid(),
+            ..Preconditions::default()
+        });
+        let deleted = pods.delete(&pod.name_any(), &params).await;
+        if api_error::ignore_not_found(deleted)?.is_some() {
+            let note = format!(
+                "deleted so that {owner} replaces it: its images run on Windows, and only a new pod can get a request for an address"
+            );
+            self.recorder.normal(pod, "ImageRunsOnWindows", note);
+        }
+        Ok(())
+    }
+
+    /// Writes the placement into the pod and removes the gate, in one write.
+    async fn release(&self, pods: &Api<Pod>, pod: &Pod, verdict: Verdict) -> kube::Result<()> {
+        let gates = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.scheduling_gates.as_ref());
+        let others: Vec<_> = gates
+            .into_iter()
+            .flatten()
+            .filter(|gate| gate.name != IMAGE_GATE)
+            .collect();
+        let bare = json!({
+            "metadata": {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version},
+            "spec": {"schedulingGates": Some(others).filter(|others| !others.is_empty())},
+        });
+        let mut patch = bare.clone();
+        for change in narrowing(verdict) {
+            change.apply(&mut patch);
+        }
+        let apply = async |patch: Value| {
+            let patch = Patch::Merge(patch);
+            pods.patch(&pod.name_any(), &PatchParams::default(), &patch)
+                .await
+        };
+        let applied = match apply(patch).await {
+            Err(kube::Error::Api(status)) if status.code == 422 => {
+                let note = format!(
+                    "what its images need cannot be added, so the pod is scheduled as it is: {}",
+                    status.message
+                );
+                self.recorder.warning(pod, "NotPlacedByImage", note);
+                apply(bare).await
+            }
+            applied => applied,
+        };
+        api_error::ignore_not_found(applied).map(drop)
+    }
+}
+
+const NO_ADDRESS: &str = "its images run on Windows, and only a new pod can get a request for an address: delete the pod and create it again";
+
+/// When a pod may be deleted to be replaced.
+enum Turn {
+    /// Now; its controller is named.
+    Now(String),
+    /// After that time.
+    In(Duration),
+    /// No controller would replace it.
+    Never,
+}
+
+fn is_gated(pod: &Pod) -> bool {
+    let gates = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.scheduling_gates.as_ref());
+    gates
+        .into_iter()
+        .flatten()
+        .any(|gate| gate.name == IMAGE_GATE)
+}
+
+/// Returns the changes that kube-apiserver accepts for a gated pod: all but `spec.os`.
+fn narrowing(verdict: Verdict) -> impl Iterator<Item = crate::admission::Change> {
+    let is_os = |path: &[String]| path.starts_with(&["spec".to_owned(), "os".to_owned()]);
+    let changes = verdict.changes.into_iter();
+    changes.filter(move |change| !is_os(&change.path))
+}
+
+/// Returns whether the pod lacks the request for an address that it would have got, had it been placed when it was created.
+fn lacks_address(pod: &Value, placement: &Verdict, known: &Objects) -> bool {
+    let mut placed = pod.clone();
+    for change in placement.changes.iter().cloned() {
+        change.apply(&mut placed);
+    }
+    addresses::lacks_request(&placed["spec"], known)
+}
