@@ -224,6 +224,27 @@ fn extracts_of_linux_charts_are_silent_until_the_cluster_has_windows() {
     insta::assert_snapshot!(shown);
 }
 
+#[test]
+fn thirty_well_known_charts_for_linux_have_no_finding_until_the_cluster_has_windows() {
+    let charts = format!("{}/tests/check/known-charts", env!("CARGO_MANIFEST_DIR"));
+    let renders = fs::read_dir(&charts).expect("a directory");
+    let is_render = |name: &std::ffi::OsString| name.to_string_lossy().ends_with(".yaml");
+    let renders = renders.map(|entry| entry.expect("an entry").file_name());
+    assert_eq!(renders.filter(is_render).count(), 30);
+    let (code, stdout, stderr) = check(&[&charts], "");
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.ends_with(" objects, no findings.\n"), "{stdout}");
+    let pools = format!("{}/tests/check/pools.yaml", env!("CARGO_MANIFEST_DIR"));
+    let (_, json, _) = check(&["-o", "json", "--pools", &pools, &charts], "");
+    let answer: Value = serde_json::from_str(&json).expect("JSON");
+    let findings = answer["findings"].as_array().expect("a list").iter();
+    let lines = findings.map(|own| {
+        let [id, severity, object] = ["id", "severity", "object"].map(|field| &own[field]);
+        format!("{id} {severity} {object}\n").replace('"', "")
+    });
+    insta::assert_snapshot!(lines.collect::<String>());
+}
+
 /// A Deployment without pods whose image needs another build than it selects, and whose pods name a GMSACredentialSpec.
 fn on_a_wrong_build(image: &str) -> Value {
     json!({
