@@ -129,10 +129,10 @@ pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     }
     let mut found = Found::default();
     let mut builds = Vec::new();
-    let server = cluster_minor(snapshot);
+    let server = snapshot.version.as_deref().and_then(minor);
     for node in &nodes {
         builds.extend(labelled(node, server, &mut found));
-        skew(node, server, &mut found);
+        skew(node, server, cluster_minor(snapshot), &mut found);
     }
     builds.sort();
     builds.dedup();
@@ -190,19 +190,23 @@ fn labelled(node: &Value, server: Option<u32>, found: &mut Found) -> Option<Buil
     Some(build)
 }
 
-/// A kubelet may be up to three minor versions behind the cluster, never ahead.
-fn skew(node: &Value, server: Option<u32>, found: &mut Found) {
+/// A kubelet may never be ahead of the API server, and up to three minor versions behind the cluster. A simulated API server is ahead of the
+/// version that EKS describes, which is that of the nodes.
+fn skew(node: &Value, server: Option<u32>, cluster: Option<u32>, found: &mut Found) {
     let name = name_of(node);
     let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
     let (Some(server), Some(kubelet)) = (server, kubelet.and_then(minor)) else {
         return;
     };
+    let cluster = cluster.map_or(server, |cluster| cluster.min(server));
     let text = match kubelet {
         own if own > server => {
-            format!("the kubelet of node {name} is of 1.{own}, newer than the cluster (1.{server})")
+            format!(
+                "the kubelet of node {name} is of 1.{own}, newer than the API server (1.{server})"
+            )
         }
-        own if own + 3 < server => format!(
-            "the kubelet of node {name} is of 1.{own}, more than three versions behind the cluster (1.{server})"
+        own if own + 3 < cluster => format!(
+            "the kubelet of node {name} is of 1.{own}, more than three versions behind the cluster (1.{cluster})"
         ),
         _ => return,
     };
