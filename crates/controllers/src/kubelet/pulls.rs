@@ -1,9 +1,9 @@
-//! The images on one simulated node, and the queue of pulls in front of them.
+//! The images on one simulated node, and the pulls that bring them there.
 //!
-//! As with the kubelet's default, a node pulls one image at a time; a pod whose image another pod is already pulling
-//! waits for that pull and then finds the image there. An image that has no manifest for the node fails with
-//! containerd's words. The base layers that a Windows AMI brings are those of its own build and revision: an image on another base is
-//! downloaded and extracted whole.
+//! A Windows node pulls one image at a time, which is the kubelet's default. A Linux node pulls all images at once: nodeadm of EKS's AMIs sets
+//! `serializeImagePulls: false` and no `maxParallelImagePulls`; pulls do not slow each other there. A pod whose image another pod is already
+//! pulling waits for that pull and then finds the image there. An image that has no manifest for the node fails with containerd's words. The
+//! base layers that a Windows AMI brings are those of its own build and revision: an image on another base is downloaded and extracted whole.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -45,6 +45,7 @@ pub struct NodeImages {
     pace: Pace,
     delays: Delays,
     known: HashMap<String, Stored, FxBuildHasher>,
+    /// When the last pull ends.
     puller_free_at: Timestamp,
 }
 
@@ -55,12 +56,12 @@ struct Stored {
     here_at: Timestamp,
 }
 
-/// A pull that has been queued.
+/// A pull that has been asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pull {
     /// When it ends.
     pub done_at: Timestamp,
-    /// How long the pull itself takes, without waiting for others.
+    /// How long the pull itself takes, without waiting for its turn.
     pub work: SignedDuration,
     /// The image's size in bytes, or the runtime's error.
     pub result: Result<u64, String>,
@@ -108,18 +109,23 @@ impl NodeImages {
         self.store(image, bytes, now);
     }
 
-    /// Queues a pull of `image`.
+    /// Begins a pull of `image`, or queues it behind the others.
     pub fn pull(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
         let found = self.found(image);
-        let on_its_way = self.known.contains_key(&image.full_name());
+        let known = self.known.get(&image.full_name());
+        let here_at = known.map(|stored| stored.here_at);
         let work = match found {
-            Some(sizes) if !on_its_way => self.delays.pull(match self.has_base_of(image) {
+            Some(sizes) if here_at.is_none() => self.delays.pull(match self.has_base_of(image) {
                 true => sizes.download_bytes,
                 false => sizes.bytes,
             }),
             _ => self.delays.pull_check,
         };
-        let (done_at, work) = self.queue(work, now);
+        let (mut done_at, mut work) = self.queue(work, now);
+        // Beside a pull of the same image, the container runtime waits for that one.
+        if let Some(here_at) = here_at.filter(|here_at| *here_at > done_at) {
+            (done_at, work) = (here_at, here_at.duration_since(now));
+        }
         let Some(sizes) = found else {
             return Pull {
                 done_at,
@@ -127,7 +133,7 @@ impl NodeImages {
                 result: Err(no_match(image)),
             };
         };
-        if !on_its_way {
+        if here_at.is_none() {
             self.store(image, sizes.bytes, done_at);
         }
         Pull {
@@ -137,7 +143,7 @@ impl NodeImages {
         }
     }
 
-    /// Queues a pull of `image` that finds it in no registry.
+    /// Begins or queues a pull of `image` that finds it in no registry.
     pub fn pull_in_vain(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
         let (done_at, work) = self.queue(self.delays.pull_check, now);
         Pull {
@@ -147,12 +153,16 @@ impl NodeImages {
         }
     }
 
-    /// Takes the puller for `work`, and says when that ends and what it takes at this pace.
+    /// Returns when `work` ends that is asked for now, and what it takes at this pace. On Windows it begins when all work before it has ended.
     fn queue(&mut self, work: SignedDuration, now: Timestamp) -> (Timestamp, SignedDuration) {
         let work = self.pace.of(work);
-        let start = now.max(self.puller_free_at);
-        self.puller_free_at = start.saturating_add(work).unwrap_or(Timestamp::MAX);
-        (self.puller_free_at, work)
+        let start = match self.system {
+            System::Windows => now.max(self.puller_free_at),
+            System::Linux => now,
+        };
+        let done_at = start.saturating_add(work).unwrap_or(Timestamp::MAX);
+        self.puller_free_at = self.puller_free_at.max(done_at);
+        (done_at, work)
     }
 
     /// Returns whether Windows refuses to start a container of `image` on this node: the image could be pulled because its registry names no
@@ -373,19 +383,39 @@ mod tests {
     }
 
     #[test]
-    fn pulls_of_one_node_follow_each_other_and_a_second_pull_of_an_image_is_short() {
+    fn pulls_of_a_windows_node_follow_each_other_and_a_second_pull_of_an_image_is_short() {
+        let mut node = node("windows", Some(Build::SERVER_2022), Pace::REAL);
+        let start = Timestamp::UNIX_EPOCH;
+        let (one, another) = (image("r.example.com/one"), image("r.example.com/another"));
+        let first = node.pull(&one, start);
+        let other = node.pull(&another, start);
+        let again = node.pull(&one, start);
+        assert_eq!(first.done_at, start + first.work);
+        assert_eq!(other.done_at, first.done_at + other.work);
+        assert_eq!(again.done_at, other.done_at + again.work);
+        assert_eq!(again.work, Delays::WINDOWS.pull_check);
+        assert!(!node.has(&one, start));
+        let here = [start, first.done_at, other.done_at, again.done_at].map(|at| node.count(at));
+        assert_eq!(here, [0, 1, 2, 2]);
+        assert!(node.has(&one, first.done_at));
+    }
+
+    #[test]
+    fn pulls_of_a_linux_node_go_on_at_once_and_two_of_one_image_end_together() {
         let mut node = node("linux", None, Pace::REAL);
         let start = Timestamp::UNIX_EPOCH;
         let first = node.pull(&image("nginx"), start);
         let other = node.pull(&image("redis"), start);
-        let again = node.pull(&image("nginx"), start);
         assert_eq!(first.done_at, start + first.work);
-        assert_eq!(other.done_at, first.done_at + other.work);
-        assert_eq!(again.work, Delays::LINUX.pull_check);
-        assert!(!node.has(&image("nginx"), start));
-        let here = [start, first.done_at, other.done_at, again.done_at].map(|at| node.count(at));
-        assert_eq!(here, [0, 1, 2, 2]);
+        assert_eq!(other.done_at, start + other.work);
+        let half = start + first.work / 2;
+        let again = node.pull(&image("nginx"), half);
+        assert_eq!(again.done_at, first.done_at);
+        assert_eq!(again.done_at, half + again.work);
+        assert_eq!(node.count(half), 0);
         assert!(node.has(&image("nginx"), first.done_at));
+        let later = node.pull(&image("nginx"), first.done_at);
+        assert_eq!(later.work, Delays::LINUX.pull_check);
     }
 
     #[test]
