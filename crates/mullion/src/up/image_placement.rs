@@ -283,14 +283,18 @@ fn template_of(what: &What<'_>) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser as _;
     use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
     use kube::{Api, Client, api::PostParams};
     use mullion_apiserver::{ApiServer, Config, admission::User};
-    use mullion_images::{AskError, Dial, Dialing, Io};
+    use mullion_images::{AskError, Dial, Dialing, Io, Settings};
     use serde_json::json;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::cli::{Cli, Command};
 
     /// A network of registries that misbehave, each as the first word of its host says.
     struct Odd;
@@ -326,9 +330,26 @@ mod tests {
         }
     }
 
+    /// A network without registries that notes which hosts were called.
+    #[derive(Default)]
+    struct Called(Mutex<BTreeSet<String>>);
+
+    impl Dial for Called {
+        fn dial(&self, to: Dialing) -> BoxFuture<'_, Result<Box<dyn Io>, AskError>> {
+            let mut called = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            called.insert(to.host.clone());
+            let (host, why) = (to.host, "connection refused".to_owned());
+            async { Err(AskError::Unreachable { host, why }) }.boxed()
+        }
+    }
+
     /// An API server whose registries misbehave.
     async fn server() -> Client {
-        let registries = Registries::new("all".parse().expect("a setting"), Arc::new(Odd));
+        server_with("all".parse().expect("a setting"), Arc::new(Odd)).await
+    }
+
+    async fn server_with(settings: Settings, network: Arc<dyn Dial>) -> Client {
+        let registries = Registries::new(settings, network);
         let placement = ImagePlacement::new(Arc::default(), registries, false);
         let server = ApiServer::new(Config {
             admission: vec![Arc::new(placement)],
@@ -379,6 +400,44 @@ mod tests {
                 "linux"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn up_calls_registries_of_this_machine_alone_unless_it_is_given_others() {
+        let called = async |flags: &[&str]| {
+            let arguments = ["mullion", "up"].iter().chain(flags);
+            let cli = Cli::try_parse_from(arguments).expect("valid arguments");
+            let Command::Up(args) = cli.command else {
+                panic!("it is another command");
+            };
+            let network = Arc::new(Called::default());
+            let settings = args.registries.unwrap_or_default();
+            let pods: Api<Pod> =
+                Api::default_namespaced(server_with(settings, network.clone()).await);
+            let images = [
+                "nginx:1.27",
+                "mcr.microsoft.com/windows/nanoserver:ltsc2022",
+                "r.example.com/app:1",
+                "10.0.0.5:5000/app:1",
+                "localhost:5000/app:1",
+                "127.0.0.1:5001/app:1",
+            ];
+            let pod = pod("web", &images);
+            // Whether it is admitted is not asked here.
+            let _ = pods.create(&PostParams::default(), &pod).await;
+            let called = network.0.lock().unwrap_or_else(PoisonError::into_inner);
+            called.iter().cloned().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(called(&[]).await, "127.0.0.1 localhost");
+        assert_eq!(called(&["--registries", "none"]).await, "");
+        let listed = ["--registries", "r.example.com,http://10.0.0.5:5000"];
+        let hosts = "10.0.0.5 127.0.0.1 localhost r.example.com";
+        assert_eq!(called(&listed).await, hosts);
+        let all = called(&["--registries", "all"]).await;
+        assert!(
+            all.contains("registry-1.docker.io") && all.contains("mcr.microsoft.com"),
+            "{all}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
