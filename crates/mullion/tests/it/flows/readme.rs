@@ -120,6 +120,8 @@ fn the_tour_of_the_readme_runs_as_it_is_written() {
         "{}",
         said("get nodeclaims")
     );
+    let removed = said("kubectl patch");
+    assert_eq!(removed.matches(" patched\n").count(), 2, "{removed}");
     let nodes = said("get nodes -L");
     for build in ["10.0.17763", "10.0.20348"] {
         assert!(nodes.contains(build), "{nodes}");
