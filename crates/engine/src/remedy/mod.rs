@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
+use crate::images::ImageTable;
 use crate::model::{PodSpec, PodTemplate, label};
 use crate::provision::{NodeTemplate, PlanRequest, PoolReason};
-use crate::windows::Builds;
 
 pub use change::Change;
 pub(crate) use change::units;
@@ -42,8 +42,8 @@ const WORTH: u32 = 2;
 /// What is known beside the cluster and the pools.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// Which Windows image runs on which host.
-    pub builds: &'a Builds,
+    /// What the names of images say, and which Windows build runs where.
+    pub images: &'a ImageTable,
     /// What prefix delegation would give nodes.
     pub prefixes: &'a PrefixAddresses,
 }

@@ -11,6 +11,7 @@ use super::near::{is_misspelt, known_values};
 use super::prefixes::ADDRESSES;
 use super::{Change, Facts};
 use crate::cluster::{Cluster, NodeId};
+use crate::images::{ImageRef, ImageTable, System};
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::{Operator, PodSpec, PodTemplate, TaintEffect, label};
@@ -140,12 +141,23 @@ pub(super) fn os_of_pool(pool: &NodeTemplate) -> Option<&str> {
     required.or(of_labels.or_else(of_types).map(String::as_str))
 }
 
+/// Returns the Windows build that an image needs, as far as its name or a row of the table says.
+fn build_of(image: &str, table: &ImageTable) -> Option<Build> {
+    let guess = ImageRef::parse(image)
+        .ok()
+        .and_then(|image| table.guess(&image));
+    match guess {
+        Some(guess) => guess.runs.only(System::Windows).newest_build(),
+        None => table.builds().of_image(image),
+    }
+}
+
 impl<'a> Asked<'a> {
     pub(super) fn new(pod: &'a PodSpec, facts: Facts<'a>, names: &mut Interner) -> Self {
         let containers = pod.template.containers.iter();
         let containers = containers.chain(&pod.template.init_containers);
         let images: Vec<_> = containers
-            .filter_map(|container| facts.builds.of_image(&container.image))
+            .filter_map(|container| build_of(&container.image, facts.images))
             .collect();
         let by_image = if images.is_empty() { LINUX } else { WINDOWS };
         Asked {
@@ -278,7 +290,7 @@ impl<'a> Asked<'a> {
         let images = self.images.iter();
         let wrong = images
             .clone()
-            .any(|image| self.facts.builds.check(*image, host).is_err());
+            .any(|image| self.facts.images.builds().check(*image, host).is_err());
         wrong
             .then(|| images.max().map(ToString::to_string))?
             .map(|newest| Change::Select {
@@ -404,7 +416,7 @@ impl<'a> Asked<'a> {
             label::WINDOWS_BUILD if self.os == LINUX && self.images.is_empty() => instead = None,
             label::WINDOWS_BUILD => {
                 let host: Build = instead?.parse().ok()?;
-                let runs = |image: &Build| self.facts.builds.check(*image, host).is_ok();
+                let runs = |image: &Build| self.facts.images.builds().check(*image, host).is_ok();
                 if !self.images.iter().all(runs) {
                     return None;
                 }

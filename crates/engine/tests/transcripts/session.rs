@@ -10,13 +10,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use mullion_engine::disrupt::Removal;
+use mullion_engine::images::ImageTable;
 use mullion_engine::model::{Operator, PodSpec, ServiceSpec, label};
 use mullion_engine::preempt::Preemption;
 use mullion_engine::provision::{
     InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
 };
 use mullion_engine::remedy::{Facts, Place, PrefixAddresses};
-use mullion_engine::windows::Builds;
 use mullion_engine::{Checkpoint, Cluster, Decision, Options, Outcome, Profile};
 
 use crate::storage;
@@ -27,7 +27,7 @@ pub(crate) struct Session {
     profiles: Vec<Profile>,
     types: BTreeMap<String, Arc<InstanceType>>,
     pools: Vec<NodeTemplate>,
-    builds: Builds,
+    images: ImageTable,
     prefixes: PrefixAddresses,
     checkpoints: Vec<Checkpoint>,
 }
@@ -40,7 +40,7 @@ impl Default for Session {
             profiles: Vec::new(),
             types: BTreeMap::new(),
             pools: Vec::new(),
-            builds: Builds::default(),
+            images: ImageTable::default(),
             prefixes: PrefixAddresses::default(),
             checkpoints: Vec::new(),
         }
@@ -193,7 +193,7 @@ impl Session {
 
     fn fix(&mut self, pod: &PodSpec) -> String {
         let facts = Facts {
-            builds: &self.builds,
+            images: &self.images,
             prefixes: &self.prefixes,
         };
         let remedies = self

@@ -55,7 +55,7 @@ fn usual_megabytes() -> u64 {
 }
 
 /// The built-in table, with the file's rows in front of it if there is a file.
-pub(super) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
+pub(crate) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
     let Some(path) = file else {
         return Ok(ImageTable::default());
     };

@@ -8,7 +8,7 @@ mod banner;
 pub(crate) mod cluster;
 pub(crate) mod detach;
 mod image_placement;
-mod images;
+pub(crate) mod images;
 mod inert_fields;
 mod karpenter;
 mod logs;

@@ -4,9 +4,9 @@
 
 use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
+    images::ImageTable,
     model::{PodSpec, PodTemplate},
     remedy::{Facts, Place, Remedy},
-    windows::Builds,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -187,6 +187,8 @@ impl Explanation {
 pub(super) struct Explainer<'a> {
     cluster: &'a mut Cluster,
     pools: &'a Pools,
+    /// What the names of images say.
+    table: &'a ImageTable,
     outlook: Outlook,
     known: FxHashMap<PodTemplate, Known>,
     /// Pods that have made room for themselves in the cluster that is asked.
@@ -217,6 +219,7 @@ impl<'a> Explainer<'a> {
     pub(super) fn new<'p>(
         cluster: &'a mut Cluster,
         pools: &'a Pools,
+        table: &'a ImageTable,
         pods: impl Iterator<Item = &'p PodSpec>,
     ) -> Result<Self, ModelError> {
         let known: FxHashSet<String> = pools.waiting.iter().map(PodSpec::key).collect();
@@ -235,6 +238,7 @@ impl<'a> Explainer<'a> {
             outlook: outlook(cluster, pools, waiting)?,
             cluster,
             pools,
+            table,
             known: FxHashMap::default(),
             made_room: Vec::new(),
         })
@@ -441,7 +445,7 @@ impl<'a> Explainer<'a> {
     fn changes(&mut self, pod: &PodSpec) -> Result<Vec<ChangeSet>, ModelError> {
         let pools = &self.pools.templates;
         let facts = Facts {
-            builds: &Builds::default(),
+            images: self.table,
             prefixes: &self.pools.prefixes,
         };
         let remedies = self.cluster.remedies(pod, pools, facts, MOST)?;

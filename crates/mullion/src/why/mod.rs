@@ -32,7 +32,7 @@ use mullion_engine::{ModelError, images::ImageTable, model::PodSpec};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
-use crate::{cli::Output, failure::Failure, out};
+use crate::{cli::Output, failure::Failure, out, up};
 use explanation::{Explainer, Explanation};
 use pools::Pools;
 use state::State;
@@ -73,7 +73,7 @@ pub(crate) struct WhyArgs {
     state: Option<PathBuf>,
 
     /// Answer many cases, a line each: {"items": [...], "pod": {...}}; blank lines are passed over; `-` reads stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["what", "namespace", "selector", "filename", "state", "kubeconfig", "context"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["what", "namespace", "selector", "filename", "state", "kubeconfig", "context", "images"])]
     cases: Option<PathBuf>,
 
     /// The cluster's kubeconfig [default: $KUBECONFIG, else that of `mullion up`, else ~/.kube/config]
@@ -87,6 +87,10 @@ pub(crate) struct WhyArgs {
     /// kube-scheduler's configuration file, as `mullion up` has it [default: that of the running cluster]
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
+
+    /// What is known of your own images, as `mullion up --images` has it (docs/simulation.md)
+    #[arg(long, value_name = "FILE")]
+    images: Option<PathBuf>,
 
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
     #[arg(long)]
@@ -110,6 +114,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         Some(path) => source::file(path, rules.alone()?).await?,
         None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules).await?,
     };
+    let table = up::images::table(args.images.as_deref())?;
     let names = names(&args.what, !args.filename.is_empty())?;
     let mut source = source;
     let subjects: Vec<Subject> = match args.filename.is_empty() {
@@ -134,7 +139,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     let mut state = source.state;
     let has_pools = state.has("NodePool");
     let pools = pools::of(&state).await?;
-    let explained = explain(&mut state, &pools, &subjects).map_err(Failure::input)?;
+    let explained = explain(&mut state, &pools, &subjects, &table).map_err(Failure::input)?;
     match args.output {
         Output::Json => {
             for explanation in &explained {
@@ -212,14 +217,14 @@ fn explain(
     state: &mut State,
     pools: &Pools,
     subjects: &[Subject],
+    table: &ImageTable,
 ) -> Result<Vec<Explanation>, ModelError> {
     let resize_of = |subject: &Subject| {
         let own = Some(&subject.pod).filter(|pod| pod.node_name.is_some());
         own.and_then(|pod| state.resize_of(pod)).cloned()
     };
     let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
-    let table = ImageTable::default();
-    let images_of = |subject: &Subject| state.images_of(&subject.pod, &table);
+    let images_of = |subject: &Subject| state.images_of(&subject.pod, table);
     let images: Vec<_> = subjects.iter().map(images_of).collect();
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
@@ -235,7 +240,7 @@ fn explain(
     let name_of = |key: &str| names.get(key).map_or(key, String::as_str).to_owned();
     let asked = subjects.iter().filter(|subject| subject.daemon.is_none());
     let asked = asked.map(|subject| &subject.pod);
-    let mut explainer = Explainer::new(cluster, pools, asked)?;
+    let mut explainer = Explainer::new(cluster, pools, table, asked)?;
     // Pods that wait come last, and in the order of the queue: what one of them makes room for, the next finds as it is then.
     let mut order: Vec<usize> = (0..subjects.len()).collect();
     order.sort_by_key(|index| {

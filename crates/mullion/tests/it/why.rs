@@ -564,3 +564,45 @@ fn pods_of_one_template_make_room_one_after_the_other() {
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     insta::assert_snapshot!(ended.stdout);
 }
+
+#[test]
+fn a_table_of_images_keeps_a_pod_from_builds_that_its_image_does_not_run_on() {
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "w", "labels": {
+            "kubernetes.io/os": "windows", "kubernetes.io/arch": "amd64", "node.kubernetes.io/windows-build": "10.0.20348",
+        }},
+        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}},
+    });
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "shop", "namespace": "default"},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": "10.0.17763"},
+            "containers": [{"name": "shop", "image": "registry.example.com/shop:1"}],
+        },
+    });
+    let state =
+        file(&json!({"kind": "List", "apiVersion": "v1", "items": [node, pod]}).to_string());
+    let said = |images: Option<&str>| {
+        let table = images.map(|build| {
+            file(&format!(
+                "images: [{{repository: registry.example.com/shop, os: windows, build: {build}}}]\n"
+            ))
+        });
+        let mut args = vec!["pod", "shop", "--state", path(&state)];
+        if let Some(table) = &table {
+            args.extend(["--images", path(table)]);
+        }
+        let ended = why(&args, String::new());
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        ended.stdout
+    };
+    let advice = "ask for node.kubernetes.io/windows-build=10.0.20348";
+    assert!(said(None).contains(advice), "{}", said(None));
+    let newer = said(Some("10.0.20348"));
+    assert!(newer.contains(advice), "{newer}");
+    let older = said(Some("10.0.17763"));
+    assert!(!older.contains(advice), "{older}");
+    let source = "Image registry.example.com/shop:1 runs on Windows of build 10.0.17763, by the repository registry.example.com/shop (a guess)";
+    assert!(older.contains(source), "{older}");
+}
