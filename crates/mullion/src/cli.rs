@@ -387,8 +387,14 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "HOSTS")]
     pub(crate) registries: Option<mullion_images::Settings>,
 
-    /// What happens to a new pod while the registries have not said what its images run on
-    #[arg(long, value_name = "ACTION", default_value = "leave")]
+    /// What happens to a new pod while the registries have not said what its images run on: `leave` schedules it as it is, `gate` holds it
+    /// behind the scheduling gate mullion.dev/image, 30 s at most
+    #[arg(
+        long,
+        value_name = "ACTION",
+        default_value = "leave",
+        hide_possible_values = true
+    )]
     pub(crate) unknown_images: UnknownImages,
 
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
