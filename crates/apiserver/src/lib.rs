@@ -83,5 +83,5 @@ pub use auth::{
 };
 pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
-pub use server::{ApiServer, Clock, Config};
+pub use server::{ApiServer, Clock, Config, MetricsSource};
 pub use store::StoreError;

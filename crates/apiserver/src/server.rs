@@ -79,6 +79,8 @@ pub struct Config {
     pub provided: Vec<Provided>,
     /// Where the logs of containers come from; without one, there are none.
     pub logs: Option<Arc<dyn LogSource>>,
+    /// More text for `/metrics`, in the text format of Prometheus, from the program that embeds the server.
+    pub metrics: Option<MetricsSource>,
     /// How many past events watches may ask for.
     pub window: Window,
     /// Tokens of users, beside the certificates that TLS knows.
@@ -90,6 +92,9 @@ pub struct Config {
     /// How much is done at once for clients on the network.
     pub limits: Limits,
 }
+
+/// Returns metrics of the moment.
+pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
 
 impl Default for Config {
     fn default() -> Self {
@@ -103,6 +108,7 @@ impl Default for Config {
             admission: Vec::new(),
             provided: Vec::new(),
             logs: None,
+            metrics: None,
             window: Window::default(),
             tokens: StaticTokens::default(),
             signing_key: None,
@@ -131,6 +137,7 @@ pub struct ApiServer {
     external_url: String,
     gate: Arc<Gate>,
     metrics: Metrics,
+    more_metrics: Option<MetricsSource>,
 }
 
 impl ApiServer {
@@ -184,6 +191,7 @@ impl ApiServer {
             openapi: openapi::Cache::default(),
             gate: Gate::new(config.limits),
             metrics: Metrics::default(),
+            more_metrics: config.metrics,
             claiming: tokio::sync::Mutex::default(),
         });
         server.registry.renew_selectable_fields();
@@ -303,6 +311,13 @@ impl ApiServer {
     }
 
     /// Where requests of clients on the network take turns.
+    /// Returns the metrics of the program that embeds the server.
+    pub(crate) fn more_metrics(&self) -> String {
+        self.more_metrics
+            .as_ref()
+            .map_or_else(String::new, |more| more())
+    }
+
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }

@@ -103,6 +103,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         speed: Speed::INSTANT,
         exhausted: Vec::new(),
         subnet_bits: None,
+        ipam: Default::default(),
         address_faults: Default::default(),
         node_profiles: Default::default(),
         images: Default::default(),

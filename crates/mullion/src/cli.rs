@@ -374,6 +374,11 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "FAULTS", value_parser = address_faults)]
     pub(crate) address_faults: Option<AddressFaults>,
 
+    /// Whether Windows pods get their addresses from this program: `auto` does unless upstream's controller runs, `off` only watches
+    /// (docs/windows.md)
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) ipam: Ipam,
+
     /// How long your own nodes take to boot, in place of typical figures (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
     pub(crate) node_profiles: Option<PathBuf>,
@@ -460,6 +465,25 @@ pub(crate) enum UnknownImages {
     Leave,
     /// It waits behind the scheduling gate mullion.dev/image, 30 s at most
     Gate,
+}
+
+/// Whether Windows pods get their addresses from this program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Ipam {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl From<Ipam> for mullion_controllers::ipam::Mode {
+    fn from(ipam: Ipam) -> Self {
+        match ipam {
+            Ipam::Auto => Self::Auto,
+            Ipam::On => Self::On,
+            Ipam::Off => Self::Off,
+        }
+    }
 }
 
 /// Forms of a result.

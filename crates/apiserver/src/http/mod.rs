@@ -287,7 +287,7 @@ async fn route(
                 return Ok(reply::respond(
                     200,
                     "text/plain; version=0.0.4; charset=utf-8",
-                    Body::from(server.metrics().text(&table)),
+                    Body::from(server.metrics().text(&table) + &server.more_metrics()),
                 ));
             }
             let document =

@@ -21,7 +21,7 @@ use super::{
     book::{Book, unsupported},
     calls::{Calls, Life, Report},
     metrics::Metrics,
-    settings::Switches,
+    settings::{Mode, Switches},
     subnet::Subnet,
     turns::Turns,
     voice::Voice,
@@ -59,22 +59,23 @@ enum Alarm {
 
 type SubnetKey = (Arc<str>, Kind);
 
-/// Starts the controller over `cloud`, and returns its numbers.
+/// Starts the controller over `cloud`, and returns its numbers. `mode` says whether it acts.
 ///
 /// # Guarantees
 /// - A pod gets one address, and no two pods have one, whenever the process dies.
 /// - At most 18 calls to EC2 at once and 12 a second in the long run.
 ///
 /// # Assumptions
-/// - No other controller gives addresses to the same nodes. A Deployment `kube-system/vpc-resource-controller` is taken for one.
-pub fn start(context: &Context, cloud: Arc<dyn Addresses>) -> Metrics {
+/// - No other controller gives addresses to the same nodes. A Deployment `kube-system/vpc-resource-controller` is taken for one, and what
+///   [`Mode::Auto`] says.
+pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metrics {
     let metrics = Metrics::default();
     let (calls, reports) = Calls::new(context, cloud);
     let queue = Queue::with_backoff("ipam", RETRY);
     let driver = Driver {
         context: context.clone(),
         queue: queue.clone(),
-        switches: Switches::watch(context, {
+        switches: Switches::watch(context, mode, {
             let queue = queue.clone();
             move || queue.add(Work::Settings)
         }),
@@ -233,6 +234,7 @@ impl Driver {
         tracing::info!(
             on = read.settings.windows_ipam,
             prefixes = read.settings.prefix_delegation,
+            left_to = self.switches.others(),
             "addresses of Windows pods: settings read"
         );
         if !self.settings.windows_ipam {

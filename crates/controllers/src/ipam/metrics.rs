@@ -7,10 +7,18 @@ use std::{
 
 use mullion_cloud::AddressError;
 use mullion_engine::ip::{Counts, Interface};
+use tokio::time::Instant;
 
 /// What the controller counts. Cheap to clone; all clones show the same.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics(Arc<Mutex<Numbers>>);
+pub struct Metrics(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By node, each with the time at which it was so.
+    nodes: BTreeMap<String, (NodeNumbers, Option<Instant>)>,
+    calls: BTreeMap<(&'static str, String), u64>,
+}
 
 /// The numbers at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,7 +43,18 @@ pub struct NodeNumbers {
 impl Metrics {
     /// Returns the numbers.
     pub fn numbers(&self) -> Numbers {
-        self.lock().clone()
+        let all = self.lock();
+        let nodes = all.nodes.iter().map(|(name, (numbers, at))| {
+            let mut numbers = *numbers;
+            let since = at.filter(|_| numbers.waiting > 0).map(|at| at.elapsed());
+            let since = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+            numbers.longest_wait_ms += since;
+            (name.clone(), numbers)
+        });
+        Numbers {
+            nodes: nodes.collect(),
+            calls: all.calls.clone(),
+        }
     }
 
     pub(super) fn node(&self, name: &str, interface: &Interface) {
@@ -45,7 +64,7 @@ impl Metrics {
             waiting: interface.waiting().len(),
             longest_wait_ms: waits.max().unwrap_or(0),
         };
-        let mut all = self.lock();
+        let (numbers, mut all) = ((numbers, Some(Instant::now())), self.lock());
         match all.nodes.get_mut(name) {
             Some(node) => *node = numbers,
             None => drop(all.nodes.insert(name.to_owned(), numbers)),
@@ -68,7 +87,7 @@ impl Metrics {
         *self.lock().calls.entry((kind, result)).or_default() += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,10 +96,17 @@ impl Numbers {
     /// Returns the numbers in the text format of Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let mut line = |name: &str, labels: &str, value: u64| {
-            text += &format!("mullion_ipam_{name}{{{labels}}} {value}\n");
+        let mut family = |name: &str, kind: &str, help: &str, lines: Vec<(String, String)>| {
+            if lines.is_empty() {
+                return;
+            }
+            text +=
+                &format!("# HELP mullion_ipam_{name} {help}\n# TYPE mullion_ipam_{name} {kind}\n");
+            for (labels, value) in lines {
+                text += &format!("mullion_ipam_{name}{{{labels}}} {value}\n");
+            }
         };
-        for (node, numbers) in &self.nodes {
+        let by_state = self.nodes.iter().flat_map(|(node, numbers)| {
             let counts = &numbers.addresses;
             let states = [
                 ("used", counts.used),
@@ -89,22 +115,34 @@ impl Numbers {
                 ("creating", counts.creating),
                 ("deleting", counts.deleting),
             ];
-            for (state, count) in states {
-                let labels = format!("node=\"{node}\",state=\"{state}\"");
-                line("addresses", &labels, count as u64);
-            }
-            let labels = format!("node=\"{node}\"");
-            line("waiting_pods", &labels, numbers.waiting as u64);
-            line(
-                "longest_wait_milliseconds",
-                &labels,
-                numbers.longest_wait_ms,
-            );
-        }
-        for ((kind, result), count) in &self.calls {
-            let labels = format!("kind=\"{kind}\",result=\"{result}\"");
-            line("calls_total", &labels, *count);
-        }
+            states.map(|(state, count)| {
+                (
+                    format!("node=\"{node}\",state=\"{state}\""),
+                    count.to_string(),
+                )
+            })
+        });
+        let help = "Addresses on the interfaces of Windows nodes by state.";
+        family("addresses", "gauge", help, by_state.collect());
+        let of_nodes = |value: fn(&NodeNumbers) -> String| {
+            let nodes = self.nodes.iter();
+            let lines = nodes.map(|(node, numbers)| (format!("node=\"{node}\""), value(numbers)));
+            lines.collect::<Vec<_>>()
+        };
+        let waiting = of_nodes(|numbers| numbers.waiting.to_string());
+        let help = "Windows pods that wait for an address.";
+        family("waiting_pods", "gauge", help, waiting);
+        let longest = of_nodes(|numbers| (numbers.longest_wait_ms as f64 / 1000.0).to_string());
+        let help = "How long the pod that waits longest has waited for an address.";
+        family("longest_wait_seconds", "gauge", help, longest);
+        let calls = self.calls.iter().map(|((kind, result), count)| {
+            (
+                format!("kind=\"{kind}\",result=\"{result}\""),
+                count.to_string(),
+            )
+        });
+        let help = "Calls to EC2 about addresses that ended, by the code of EC2's error.";
+        family("calls_total", "counter", help, calls.collect());
         text
     }
 }
@@ -122,7 +160,9 @@ mod tests {
         let text = metrics.numbers().text();
         assert_eq!(
             text,
-            "mullion_ipam_calls_total{kind=\"assign\",result=\"InsufficientCidrBlocks\"} 2\n\
+            "# HELP mullion_ipam_calls_total Calls to EC2 about addresses that ended, by the code of EC2's error.\n\
+             # TYPE mullion_ipam_calls_total counter\n\
+             mullion_ipam_calls_total{kind=\"assign\",result=\"InsufficientCidrBlocks\"} 2\n\
              mullion_ipam_calls_total{kind=\"assign\",result=\"success\"} 1\n"
         );
     }

@@ -19,3 +19,4 @@ mod turns;
 mod voice;
 
 pub use driver::start;
+pub use settings::Mode;

@@ -1,8 +1,8 @@
-//! What the ConfigMap `kube-system/amazon-vpc-cni` says, and whether the legacy controller runs.
+//! What the ConfigMap `kube-system/amazon-vpc-cni` says, and whether another controller gives Windows pods their addresses.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
 use kube::{Api, runtime::watcher};
 use mullion_engine::ip::{Settings, Unreadable};
 
@@ -13,8 +13,24 @@ const CONFIG_MAP: &str = "amazon-vpc-cni";
 /// A Deployment of this name gives Windows pods their addresses itself (VRC: `IsWindowsIPAMEnabled`).
 const LEGACY_DEPLOYMENT: &str = "vpc-resource-controller";
 
-/// The two objects that switch the controller on and off.
+/// The lease of the controller that EKS runs in its control plane (VRC: `LeaderElectionKey`).
+const UPSTREAMS_LEASE: &str = "cp-vpc-resource-controller";
+
+/// Whether this controller gives addresses, where the ConfigMap wants Windows pods to have some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Unless upstream's controller does: somebody holds the Lease `kube-system/cp-vpc-resource-controller`.
+    #[default]
+    Auto,
+    /// Whether somebody holds that Lease or not.
+    On,
+    /// Never: it only watches.
+    Off,
+}
+
+/// The objects that switch the controller on and off.
 pub(super) struct Switches {
+    mode: Mode,
     config_map: Informer<ConfigMap>,
     context: Context,
 }
@@ -31,6 +47,7 @@ impl Switches {
     /// Starts the watches; `changed` is called after every change.
     pub(super) fn watch(
         context: &Context,
+        mode: Mode,
         changed: impl Fn() + Clone + Send + Sync + 'static,
     ) -> Self {
         let api = Api::<ConfigMap>::namespaced(context.client.clone(), NAMESPACE);
@@ -41,6 +58,18 @@ impl Switches {
             let changed = changed.clone();
             move |_: &Change<'_, ConfigMap>| changed()
         });
+        if mode == Mode::Auto {
+            let changed = changed.clone();
+            context.informers.leases.on_change(move |change| {
+                // A lease is renewed all the time by the one that holds it.
+                let held = change.previous().is_some_and(|old| is_held(old));
+                if is_upstreams(change.object())
+                    && (held != is_held(change.object()) || change.is_deleted())
+                {
+                    changed();
+                }
+            });
+        }
         context.informers.deployments.on_change(move |change| {
             let meta = &change.object().metadata;
             if meta.name.as_deref() == Some(LEGACY_DEPLOYMENT)
@@ -51,14 +80,37 @@ impl Switches {
         });
         let context = context.clone();
         Switches {
+            mode,
             config_map,
             context,
         }
     }
 
-    /// Waits until both objects are known. Returns `false` when the process stops instead.
+    /// Waits until the objects are known. Returns `false` when the process stops instead.
     pub(super) async fn synced(&self) -> bool {
-        self.config_map.synced().await && self.context.informers.deployments.synced().await
+        let informers = &self.context.informers;
+        let known = self.config_map.synced().await && informers.deployments.synced().await;
+        known && (self.mode != Mode::Auto || informers.leases.synced().await)
+    }
+
+    /// Returns who gives Windows pods their addresses in place of this controller, if somebody does.
+    pub(super) fn others(&self) -> Option<&'static str> {
+        let informers = &self.context.informers;
+        if informers
+            .deployments
+            .get(NAMESPACE, LEGACY_DEPLOYMENT)
+            .is_some()
+        {
+            return Some("the Deployment kube-system/vpc-resource-controller");
+        }
+        let lease = || informers.leases.get(NAMESPACE, UPSTREAMS_LEASE);
+        match self.mode {
+            Mode::Off => Some("another controller, by --ipam=off"),
+            Mode::Auto if lease().is_some_and(|lease| is_held(&lease)) => {
+                Some("the holder of the Lease kube-system/cp-vpc-resource-controller")
+            }
+            Mode::Auto | Mode::On => None,
+        }
     }
 
     /// Returns the ConfigMap, if there is one.
@@ -66,14 +118,13 @@ impl Switches {
         self.config_map.get(NAMESPACE, CONFIG_MAP)
     }
 
-    /// Reads the ConfigMap. With the legacy Deployment, Windows addresses are off whatever it says.
+    /// Reads the ConfigMap. Where others give addresses, those of this controller are off whatever it says.
     pub(super) fn read(&self) -> Read {
         let config_map = self.config_map();
         let data = config_map.as_ref().and_then(|map| map.data.as_ref());
         let none = BTreeMap::new();
         let (mut settings, unreadable) = Settings::read(data.unwrap_or(&none));
-        let deployments = &self.context.informers.deployments;
-        if deployments.get(NAMESPACE, LEGACY_DEPLOYMENT).is_some() {
+        if self.others().is_some() {
             settings.windows_ipam = false;
         }
         Read {
@@ -81,4 +132,17 @@ impl Switches {
             unreadable,
         }
     }
+}
+
+fn is_upstreams(lease: &Lease) -> bool {
+    let meta = &lease.metadata;
+    meta.name.as_deref() == Some(UPSTREAMS_LEASE) && meta.namespace.as_deref() == Some(NAMESPACE)
+}
+
+fn is_held(lease: &Lease) -> bool {
+    let holder = lease
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.holder_identity.as_deref());
+    holder.is_some_and(|holder| !holder.is_empty())
 }

@@ -1,7 +1,11 @@
 //! Switches and targets of the ConfigMap, and types that can have no addresses.
 
-use k8s_openapi::api::apps::v1::Deployment;
-use kube::{Api, api::PostParams};
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use mullion_controllers::ipam::Mode;
 use serde_json::json;
 
 use crate::{ec2::Ec2, world::World};
@@ -48,6 +52,51 @@ async fn a_legacy_controller_turns_it_off() {
         .await;
     deleted.expect("it is there");
     world.until_capacity("w1", "9").await;
+}
+
+/// Writes who holds the lease of EKS's controller.
+async fn hold(world: &World, holder: Option<&str>) {
+    let leases: Api<Lease> = Api::namespaced(world.context.client.clone(), "kube-system");
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "cp-vpc-resource-controller"}, "spec": {"holderIdentity": holder}});
+    let (params, lease) = (PatchParams::apply("test").force(), Patch::Apply(lease));
+    let written = leases.patch("cp-vpc-resource-controller", &params, &lease);
+    written.await.expect("it is accepted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_controller_of_eks_holds_its_lease_this_one_only_watches_unless_it_is_told_to_act()
+ {
+    let mut world = World::without_switch(Ec2::new("10.0.0.0/20")).await;
+    hold(&world, Some("ip-10-0-57-94_44ca490b")).await;
+    world.configure(&[("enable-windows-ipam", "true")]).await;
+    world.node("w1", "m5.large", 9).await;
+    world.pod("a", "w1").await;
+    world.pass(60).await;
+    assert_eq!(world.annotation("a").await, None);
+    assert_eq!(world.capacity("w1").await, None);
+    assert!(world.ec2.calls("interfaces").is_empty());
+    hold(&world, None).await;
+    let address = world.address("a").await;
+    hold(&world, Some("ip-10-0-57-94_44ca490b")).await;
+    world.pod("b", "w1").await;
+    world.pass(60).await;
+    assert_eq!(world.annotation("b").await, None);
+    assert_eq!(world.address("a").await, address, "it keeps what it has");
+    world.restart_as(Mode::On).await;
+    assert_ne!(world.address("b").await.ip, address.ip);
+}
+
+#[tokio::test(start_paused = true)]
+async fn switched_off_it_asks_ec2_for_nothing() {
+    let mut world = World::without_switch(Ec2::new("10.0.0.0/20")).await;
+    world.restart_as(Mode::Off).await;
+    world.configure(&[("enable-windows-ipam", "true")]).await;
+    world.node("w1", "m5.large", 9).await;
+    world.pod("a", "w1").await;
+    world.pass(60).await;
+    assert_eq!(world.annotation("a").await, None);
+    assert!(world.ec2.calls("interfaces").is_empty());
 }
 
 #[tokio::test(start_paused = true)]

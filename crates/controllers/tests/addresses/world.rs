@@ -84,7 +84,7 @@ impl<C: Addresses + Clone + 'static> World<C> {
         created.expect("it is accepted");
         let client = client(context.client.clone());
         let seen = Context::new(client, context.clock.clone());
-        let metrics = ipam::start(&seen, Arc::new(ec2.clone()));
+        let metrics = ipam::start(&seen, Arc::new(ec2.clone()), ipam::Mode::Auto);
         World {
             context: seen,
             ec2,
@@ -100,9 +100,14 @@ impl<C: Addresses + Clone + 'static> World<C> {
 
     /// Kills the controller and starts it again.
     pub(crate) async fn restart(&mut self) {
+        self.restart_as(ipam::Mode::Auto).await;
+    }
+
+    /// Kills the controller and starts it again in another mode.
+    pub(crate) async fn restart_as(&mut self, mode: ipam::Mode) {
         self.context.stop().await;
         self.context = Context::new(self.context.client.clone(), self.context.clock.clone());
-        self.metrics = ipam::start(&self.context, Arc::new(self.ec2.clone()));
+        self.metrics = ipam::start(&self.context, Arc::new(self.ec2.clone()), mode);
     }
 
     /// Writes the ConfigMap anew.

@@ -77,7 +77,7 @@ impl Whole {
         pdb::start(&context);
         podgc::start(&context);
         node_lifecycle::start(&context, Some(cloud));
-        ipam::start(&context, Arc::new(ec2.clone()));
+        ipam::start(&context, Arc::new(ec2.clone()), ipam::Mode::Auto);
         give_windows_addresses(&context).await;
         let options = driver::Options {
             pace: Pace::from(speed),

@@ -9,7 +9,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -141,6 +141,14 @@ impl Cluster {
                 .collect(),
             provided: sources.metrics.provided(),
             logs: Some(Arc::new(sources.logs.clone())),
+            metrics: Some(Arc::new({
+                let addresses = Arc::clone(&sources.addresses);
+                move || {
+                    addresses
+                        .get()
+                        .map_or_else(String::new, |metrics| metrics.numbers().text())
+                }
+            })),
             limits: open_files::server_limits(),
             ..Config::default()
         };
@@ -286,6 +294,8 @@ impl Cluster {
         let pace: Pace = self.plan.speed.into();
         sources.metrics.serve(Meter::new(context, pace));
         controllers(context, &state, ec2, &self.plan, &self.certs.ca);
+        let addresses = ipam::start(context, Arc::new(ec2.clone()), self.plan.ipam);
+        sources.addresses.get_or_init(|| addresses);
         account::follow(context, ec2, &self.plan.spec.name);
         // Without the flag too: pods of an earlier start may have the gate.
         let (rule, registries) = self.image_gate.clone();
@@ -371,6 +381,8 @@ impl Cluster {
 struct Sources {
     logs: SimulatedLogs,
     metrics: SimulatedMetrics,
+    /// What the controller of addresses counts, once it runs.
+    addresses: Arc<OnceLock<ipam::metrics::Metrics>>,
 }
 
 /// What a real cluster's own processes do: everything but the kubelets and the provisioner.
@@ -394,8 +406,6 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     resource_claims::start(context);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
-    // Nobody else can be giving addresses here.
-    ipam::start(context, Arc::new(ec2.clone()));
     scheduler::start_with(context, state, 0, &plan.scheduler);
     tracing::info!(
         "started: deployments, replica sets, daemon sets, stateful sets, jobs, autoscalers, quotas, services, endpoints, namespaces, service accounts, aggregated \

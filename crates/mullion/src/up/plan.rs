@@ -90,6 +90,8 @@ pub(crate) struct Plan {
     pub(crate) exhausted: Vec<CapacityPattern>,
     /// Length of the mask of the simulated cloud's subnets; `None` divides the VPC.
     pub(crate) subnet_bits: Option<u8>,
+    /// Whether the cluster's own controller gives Windows pods their addresses.
+    pub(crate) ipam: mullion_controllers::ipam::Mode,
     /// What goes wrong with calls about pod addresses.
     pub(crate) address_faults: AddressFaults,
     /// How long nodes take to boot, where that is known better.
@@ -192,6 +194,7 @@ impl Plan {
             port: args.port.map_or(Port::Usual, Port::Exactly),
             speed: args.speed,
             subnet_bits: args.subnet_size,
+            ipam: args.ipam.into(),
             address_faults: args.address_faults.unwrap_or_default(),
             node_profiles: node_profiles::read(args.node_profiles.as_deref())?,
             images: Arc::new(images::table(args.images.as_deref())?),
