@@ -1,10 +1,16 @@
 //! `mullion doctor` over a cluster that a user breaks with kubectl: it says what is broken, and mends it.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
 use crate::cluster::{Cluster, text};
+
+/// Longer than anything takes that the doctor is to see.
+const PATIENCE: Duration = Duration::from_secs(100);
 
 const CONFIG: &str = "\
 apiVersion: eksctl.io/v1alpha5
@@ -174,6 +180,218 @@ fn what_a_user_breaks_is_told_and_mended() {
     assert_eq!(again.results, after.results);
 }
 
+/// Eleven addresses for a Windows node: its own, seven of pods, and three to keep warm.
+const SMALL: &str = "\
+apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: {name: small, region: us-west-2}
+managedNodeGroups:
+- {name: linux, instanceType: m5.large, desiredCapacity: 2, availabilityZones: [us-west-2b, us-west-2c]}
+- {name: windows, instanceType: m5.xlarge, amiFamily: WindowsServer2022CoreContainer, desiredCapacity: 1, availabilityZones: [us-west-2a]}
+";
+
+const WEB: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 7
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      nodeSelector: {kubernetes.io/os: windows}
+      containers:
+      - name: web
+        image: mcr.microsoft.com/windows/nanoserver:ltsc2022
+        resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 100m, memory: 64Mi}}
+";
+
+/// A policy that refuses the doctor's dry run.
+const REFUSED: &str = "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: nothing-new}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [''], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+  validations: [{expression: 'false', message: nothing new today}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: nothing-new}
+spec: {policyName: nothing-new, validationActions: [Deny]}
+";
+
+/// A pod with a volume that Windows has no driver for, and a Service for more pods than Windows serves.
+const EFS: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: efs}
+spec:
+  nodeSelector: {kubernetes.io/os: windows}
+  containers: [{name: efs, image: 'mcr.microsoft.com/windows/nanoserver:ltsc2022'}]
+  volumes: [{name: data, csi: {driver: efs.csi.aws.com}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: big}
+spec: {type: LoadBalancer, ports: [{port: 80}]}
+";
+
+/// Who holds the lease of EKS's controller; while somebody does, that of `mullion up` only watches.
+const LEASE: &str = "\
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: cp-vpc-resource-controller, namespace: kube-system}
+spec: {holderIdentity: ip-10-0-57-94_44ca490b}
+";
+
+/// An EndpointSlice of the Service `big` with 600 pods of a node.
+fn slice(number: usize, node: &str) -> String {
+    let endpoint = |at: usize| {
+        let (high, low) = (at / 250, at % 250);
+        format!("{{addresses: [10.{number}.{high}.{low}], nodeName: {node}}}")
+    };
+    let endpoints: Vec<_> = (0..600).map(endpoint).collect();
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+         metadata: {{name: big-{number}, labels: {{kubernetes.io/service-name: big}}}}\n\
+         ports: [{{port: 80}}]\nendpoints: [{}]\n---\n",
+        endpoints.join(", ")
+    )
+}
+
+/// Runs the doctor until a row has a result: what it knows of AWS is a moment old.
+fn until(cluster: &Cluster, id: &str, result: &str) -> Answer {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = doctor(cluster, &[]);
+        if answer.results[id] == result {
+            return answer;
+        }
+        let results = &answer.results;
+        assert!(
+            Instant::now() < deadline,
+            "{id} is never {result}: {results:?}"
+        );
+    }
+}
+
+#[test]
+fn what_goes_wrong_with_addresses_services_and_volumes_is_told_and_the_shown_commands_mend_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("cluster.yaml");
+    std::fs::write(&config, SMALL).expect("a file");
+    let config = config.to_str().expect("a text");
+    let cluster = Cluster::start(&["--config", config, "--speed", "max", "--subnet-size", "/28"]);
+    let windows = [
+        "get",
+        "nodes",
+        "-l",
+        "kubernetes.io/os=windows",
+        "-o",
+        "name",
+    ];
+    let node = cluster.until("a Windows node is there", &windows, |text| !text.is_empty());
+    let node = node.trim().trim_start_matches("node/");
+    let patch_cni = |data: &str| {
+        let data = format!(r#"{{"data":{{{data}}}}}"#);
+        let map = ["-n=kube-system", "patch", "configmap", "amazon-vpc-cni"];
+        cluster.kubectl(&[&map[..], &["--type=merge", "-p", &data]].concat());
+    };
+    let patch_status = |kind: &str, status: &str| {
+        let status = format!(r#"{{"status":{status}}}"#);
+        let what = ["patch", kind, node, "--subresource=status"];
+        cluster.kubectl(&[&what[..], &["--type=merge", "-p", &status]].concat());
+    };
+
+    // No address is left in the subnet; the shown command keeps fewer warm.
+    cluster.apply(WEB);
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=110s"]);
+    until(&cluster, "DOC14", "failed");
+    patch_cni(r#""windows-warm-ip-target":"1","windows-minimum-ip-target":"1""#);
+    until(&cluster, "DOC14", "ok");
+
+    // The mode is switched under running pods.
+    patch_cni(r#""enable-windows-prefix-delegation":"true""#);
+    let switched = until(&cluster, "DOC15", "warning");
+    assert_eq!(switched.results["DOC14"], "failed", "no /28 is free");
+    patch_cni(r#""enable-windows-prefix-delegation":"false""#);
+    until(&cluster, "DOC15", "not needed");
+
+    // Nobody looks after addresses, and somebody writes other ones.
+    cluster.apply(LEASE);
+    let resource = "vpc.amazonaws.com/PrivateIPv4Address";
+    patch_status("node", &format!(r#"{{"capacity":{{"{resource}":"0"}}}}"#));
+    patch_status(
+        "cninode",
+        r#"{"ipv4":{"waiting":1,"warm":0,"creating":0,"cooling":0}}"#,
+    );
+    let pods = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "name"]);
+    let pod = pods.lines().next().expect("a pod").to_owned();
+    cluster.kubectl(&[
+        "annotate",
+        &pod,
+        "--overwrite",
+        &format!("{resource}=10.0.0.77/28"),
+        "--as=system:serviceaccount:kube-system:vpc-resource-controller",
+        "--as-group=system:masters",
+    ]);
+    cluster.apply(EFS);
+    cluster.apply(&(slice(1, node) + &slice(2, node)));
+    cluster.apply(REFUSED);
+    until(&cluster, "DOC03", "warning");
+    let broken = doctor(&cluster, &["--fix", "--yes"]);
+    assert!(
+        broken.stderr.contains("Nothing was changed"),
+        "{}",
+        broken.stderr
+    );
+    for (id, result) in [
+        ("DOC03", "warning"),
+        ("DOC04", "failed"),
+        ("DOC06", "failed"),
+        ("DOC19", "failed"),
+        ("DOC22", "failed"),
+        ("DOC23", "warning"),
+    ] {
+        assert_eq!(broken.results[id], result, "{id} {:?}", broken.results);
+    }
+
+    cluster.kubectl(&["delete", "validatingadmissionpolicybinding", "nothing-new"]);
+    cluster.kubectl(&["delete", "service", "big"]);
+    cluster.kubectl(&[
+        "delete",
+        "endpointslices",
+        "-l",
+        "kubernetes.io/service-name=big",
+    ]);
+    cluster.kubectl(&["delete", "pod", "efs"]);
+    cluster.kubectl(&["delete", &pod]);
+    cluster.kubectl(&[
+        "-n=kube-system",
+        "delete",
+        "lease",
+        "cp-vpc-resource-controller",
+    ]);
+    for (id, result) in [
+        ("DOC03", "ok"),
+        ("DOC04", "ok"),
+        ("DOC06", "ok"),
+        ("DOC19", "ok"),
+        ("DOC22", "not needed"),
+        ("DOC23", "ok"),
+    ] {
+        until(&cluster, id, result);
+    }
+    let used = format!("mullion_ipam_addresses{{node=\"{node}\",state=\"used\"}} 7\n");
+    let metrics = ["get", "--raw", "/metrics"];
+    cluster.until("seven addresses are used", &metrics, |text| {
+        text.contains(&used)
+    });
+}
+
 #[test]
 fn what_only_its_owner_can_change_is_told_with_what_to_do() {
     let cluster = start();
@@ -184,7 +402,9 @@ fn what_only_its_owner_can_change_is_told_with_what_to_do() {
     );
     cluster.apply(LEFT.rsplit("---\n").next().expect("the pod"));
     let broken = doctor(&cluster, &["--fix", "--yes"]);
-    assert_eq!(broken.with("failed"), ["DOC08", "DOC12", "DOC13"]);
+    // DOC16: the nodes are newer than the cluster now.
+    let failed = ["DOC08", "DOC12", "DOC13", "DOC16"];
+    assert_eq!(broken.with("failed"), failed);
     assert!(
         broken.stderr.contains("Nothing was changed"),
         "{}",
@@ -192,7 +412,7 @@ fn what_only_its_owner_can_change_is_told_with_what_to_do() {
     );
     account(
         &cluster,
-        r#"{"spec":{"cluster":{"ipFamily":"ipv4","platformVersion":"eks.4"},"fargateProfiles":{"all":null},"denied":["iam:ListAttachedRolePolicies"]}}"#,
+        r#"{"spec":{"cluster":{"ipFamily":"ipv4","version":"1.36","platformVersion":"eks.4"},"fargateProfiles":{"all":null},"denied":["iam:ListAttachedRolePolicies"]}}"#,
     );
     let mended = doctor(&cluster, &[]);
     assert_eq!(mended.with("failed"), [""; 0]);
