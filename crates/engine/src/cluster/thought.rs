@@ -3,7 +3,7 @@
 //! They go through the same primitives as real ones, so filters and views cannot tell them apart.
 
 use super::undo::Undo;
-use super::{Cluster, NodeFixed, NodeId};
+use super::{Cluster, NodeFixed, NodeId, PodId};
 use crate::class::{Features, NodeClass, NodeClassId, NodeTaint, PodClassId};
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
@@ -91,6 +91,29 @@ impl Cluster {
         let mut fixed = self.at(id).fixed.clone();
         fixed.allocatable.set_scalar(resource, amount);
         self.replace_fixed(fixed);
+    }
+
+    /// Lets no more pods onto a node until the open checkpoint is rolled back.
+    pub(crate) fn cordon(&mut self, id: NodeId) {
+        let mut fixed = self.at(id).fixed.clone();
+        fixed.unschedulable = true;
+        let class = NodeClass {
+            unschedulable: true,
+            ..self.node_classes[fixed.class.index()].clone()
+        };
+        let (class, _) = self.node_classes.insert_full(class);
+        fixed.class = NodeClassId(class as u32);
+        self.replace_fixed(fixed);
+    }
+
+    /// Moves a pod to a node, or takes it out, until the open checkpoint is rolled back.
+    pub(crate) fn rehome(&mut self, id: PodId, to: Option<NodeId>) {
+        let mut pod = self.pod(id).clone();
+        self.take_pod_out(id);
+        if let Some(to) = to {
+            pod.node_name = self.at(to).fixed.name;
+            self.put_pod_in(pod);
+        }
     }
 
     /// Counts a pod of a class on a node until the open checkpoint is rolled back.

@@ -1,9 +1,18 @@
 //! Can this node go? Is it empty, and would its pods find another place?
 //!
 //! What-ifs run on the cluster itself between checkpoint and rollback, so asking costs what the node's pods cost.
-//! Which pods do not count (DaemonSets) is decided here; budgets and grace are the shell's.
+//! Which pods do not count (DaemonSets) is decided here; budgets and grace are the shell's. Which nodes should go so that less is paid, and what to
+//! buy in their place, is said by `consolidate`.
 
-use crate::cluster::{Cluster, NodeId};
+mod consolidate;
+mod question;
+mod worth;
+
+pub use consolidate::{Move, Moves, Stays};
+pub use question::{Balance, Candidate, Consolidation, PoolTerms};
+
+use crate::class::PodClassId;
+use crate::cluster::{Cluster, NodeId, PodId};
 use crate::error::ModelError;
 use crate::schedule::{Decision, Unschedulable};
 
@@ -64,23 +73,30 @@ impl Cluster {
     }
 
     /// Pods that need another place, the largest first.
-    fn movable_pods(&self, id: NodeId) -> Vec<(String, crate::PodClassId)> {
-        let pods = self.at(id).pods.iter().map(|pod| self.pod(*pod));
-        let is_daemon = |class| {
-            self.template(class)
-                .owner
-                .as_ref()
-                .is_some_and(|owner| owner.kind == "DaemonSet")
+    fn movable_pods(&self, id: NodeId) -> Vec<(String, PodClassId)> {
+        let pods = self.movable(id).into_iter().map(|pod| self.pod(pod));
+        pods.map(|pod| (pod.key().to_owned(), pod.class)).collect()
+    }
+
+    /// As [`Cluster::movable_pods`]: which pods they are.
+    fn movable(&self, id: NodeId) -> Vec<PodId> {
+        let comes_with_its_node = |class| {
+            let owner = self.template(class).owner.as_ref();
+            owner.is_some_and(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
         };
-        let mut pods: Vec<_> = pods
-            .filter(|pod| !pod.terminating && !is_daemon(pod.class))
-            .map(|pod| (pod.key().to_owned(), pod.class))
+        let pods = self.at(id).pods.iter().copied();
+        let mut pods: Vec<PodId> = pods
+            .filter(|pod| {
+                let pod = self.pod(*pod);
+                !pod.terminating && !comes_with_its_node(pod.class)
+            })
             .collect();
-        pods.sort_by_cached_key(|(key, class)| {
-            let requests = &self.class(*class).shape.requests.real;
+        pods.sort_by_cached_key(|pod| {
+            let pod = self.pod(*pod);
+            let requests = &self.class(pod.class).shape.requests.real;
             (
                 std::cmp::Reverse((requests.cpu_milli, requests.memory_bytes)),
-                key.clone(),
+                pod.key().to_owned(),
             )
         });
         pods

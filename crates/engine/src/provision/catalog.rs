@@ -29,6 +29,9 @@ const MAX_CHOICES: usize = 64;
 /// A node lists so many types, the cheapest. Karpenter's AWS provider sends as many to EC2 Fleet.
 const MOST_TYPES: usize = 60;
 
+/// The capacity type that can be taken back.
+const SPOT: &str = "spot";
+
 /// The label by which volumes of EBS say their zone; a node has it once its driver runs.
 const DRIVER_ZONE: &str = "topology.ebs.csi.aws.com/zone";
 
@@ -248,6 +251,12 @@ impl Catalog {
     /// The type of an option.
     pub(super) fn type_of(&self, option: usize) -> &InstanceType {
         &self.types[self.options[option].type_index]
+    }
+
+    /// Whether an option is spot capacity.
+    pub(super) fn is_spot(&self, option: usize) -> bool {
+        let choice = &self.options[option];
+        self.types[choice.type_index].offerings[choice.offering].capacity_type == SPOT
     }
 
     /// What an option has for pods.

@@ -235,6 +235,29 @@ impl Claim {
         }
     }
 
+    /// Gives up options that cost more than this, and, where spot is among the others, all that are not spot: Karpenter does not let a cheaper
+    /// node become an on-demand one because spot was refused. `false` if that leaves less choice than the pool demands.
+    pub(super) fn cut(&mut self, most_price: u64, catalog: &Catalog, cluster: &Cluster) -> bool {
+        let mut keep = FixedBitSet::with_capacity(self.options.len());
+        keep.extend(
+            self.options
+                .ones()
+                .filter(|option| catalog.options[*option].price_micro_usd <= most_price),
+        );
+        let spot: FixedBitSet = keep
+            .ones()
+            .filter(|option| catalog.is_spot(*option))
+            .collect();
+        if !spot.is_clear() {
+            keep.intersect_with(&spot);
+        }
+        let is_enough = catalog.too_few_values(&keep, cluster).is_none();
+        if is_enough && !keep.is_clear() {
+            self.options = keep;
+        }
+        is_enough
+    }
+
     /// Gives up options of types larger than the cheapest one's, so that less of the limits is set aside.
     pub(super) fn tighten(&mut self, catalog: &Catalog) {
         let Some(cheapest) = self.options.minimum() else {

@@ -13,9 +13,6 @@ use crate::cluster::NodeId;
 use crate::intern::Symbol;
 use crate::resources::Amounts;
 
-/// So many items are looked at in search of a cheaper packing.
-const EFFORT: u64 = 2_000_000;
-
 /// Where a pod is to go.
 #[derive(Clone, Copy)]
 enum Place {
@@ -41,7 +38,7 @@ impl Solver<'_> {
             .map(|(class, pods)| (*class, pods.len() as u32))
             .collect();
         let numbers = Numbers::of(&counts, nodes, &mut self.catalogs, self.cluster);
-        let packing = numbers.problem.pack(EFFORT);
+        let packing = numbers.problem.pack(self.effort);
         let mut slots = Vec::new();
         for bin in &packing.bins {
             let there = numbers.node(bin).map(Place::There);

@@ -31,6 +31,8 @@ pub(super) const PLANNED: &str = "planned/";
 
 /// Up to so many pods are also placed one by one, and the cheaper plan is taken.
 const MOST_TWICE: usize = 3000;
+/// So many items are looked at in search of a cheaper packing.
+const EFFORT: u64 = 2_000_000;
 /// Of so many nodes that are there, at most, is asked whether pods are better placed on them than the scheduler would.
 const MOST_NODES: usize = 5000;
 
@@ -52,24 +54,11 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     for node in &request.in_flight {
         add_in_flight(cluster, node)?;
     }
-    let mut catalogs = Vec::with_capacity(request.templates.len());
-    for template in &request.templates {
-        catalogs.push(Catalog::compile(template, cluster)?);
-    }
-    catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
+    let catalogs = compile(request, cluster)?;
     let keys: Vec<String> = request.pods.iter().map(PodSpec::key).collect();
     let mut plan = Plan::default();
     let pending = queue(cluster, &request.pods, &keys, &mut plan);
-    let mut solver = Solver {
-        cluster,
-        catalogs,
-        keys: &keys,
-        claims: Vec::new(),
-        closed: FxHashMap::default(),
-        topologies: FxHashMap::default(),
-        tightened: FxHashMap::default(),
-        seed: request.seed,
-    };
+    let mut solver = Solver::new(cluster, catalogs, &keys, request.seed);
     let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
     solver.add_hosts(&pending);
     let mut existing = Vec::new();
@@ -86,6 +75,22 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     Ok(plan)
 }
 
+/// The pools, in the order in which they are asked.
+///
+/// # Errors
+/// A pool offers an amount below zero.
+pub(super) fn compile(
+    request: &PlanRequest,
+    cluster: &mut Cluster,
+) -> Result<Vec<Catalog>, ModelError> {
+    let mut catalogs = Vec::with_capacity(request.templates.len());
+    for template in &request.templates {
+        catalogs.push(Catalog::compile(template, cluster)?);
+    }
+    catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
+    Ok(catalogs)
+}
+
 /// How pods are placed.
 #[derive(Clone, Copy)]
 enum Way<'a> {
@@ -96,19 +101,20 @@ enum Way<'a> {
 }
 
 /// A way to place all pending pods.
-struct Attempt {
-    existing: Vec<(String, String)>,
-    nodes: Vec<PlannedNode>,
+pub(super) struct Attempt {
+    pub(super) existing: Vec<(String, String)>,
+    pub(super) nodes: Vec<PlannedNode>,
     unplaceable: Vec<Unplaceable>,
-    /// Micro-dollars an hour, each node as its cheapest option.
-    price: u64,
+    /// Micro-dollars an hour, each node as its cheapest option. `u64::MAX` where a pool's demand for a choice of types keeps lists from
+    /// being cut below the ceiling.
+    pub(super) price: u64,
     /// Pods that were not packed in numbers.
     placed_one_by_one: usize,
 }
 
 impl Attempt {
     /// Whether pods have no place.
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         !self.unplaceable.is_empty()
     }
 
@@ -161,6 +167,12 @@ fn queue(
             }
         }
     }
+    put_in_order(cluster, &mut pending, keys);
+    pending
+}
+
+/// Puts the largest first.
+pub(super) fn put_in_order(cluster: &Cluster, pending: &mut [Pending], keys: &[String]) {
     pending.sort_by(|a, b| {
         let size = |pod: &Pending| {
             let requests = &cluster.class(pod.class).shape.requests.real;
@@ -169,7 +181,6 @@ fn queue(
         let key = |pod: &Pending| numbered(&keys[pod.index as usize]);
         size(a).cmp(&size(b)).then_with(|| key(a).cmp(&key(b)))
     });
-    pending
 }
 
 /// A name without the digits at its end, and their number; `web-2` comes before `web-10`.
@@ -211,6 +222,33 @@ pub(super) struct Solver<'a> {
     /// How many pods were planned when the nodes of a pool were last tightened.
     tightened: FxHashMap<usize, usize>,
     seed: u64,
+    /// So many items are looked at in search of a cheaper packing.
+    pub(super) effort: u64,
+    /// What all nodes may cost together: where they cost less, each lists what it may be up to its share of it.
+    pub(super) ceiling: Option<u64>,
+}
+
+impl<'a> Solver<'a> {
+    /// A solver without claims. `keys` are those of the pods it will be asked about.
+    pub(super) fn new(
+        cluster: &'a mut Cluster,
+        catalogs: Vec<Catalog>,
+        keys: &'a [String],
+        seed: u64,
+    ) -> Self {
+        Solver {
+            cluster,
+            catalogs,
+            keys,
+            claims: Vec::new(),
+            closed: FxHashMap::default(),
+            topologies: FxHashMap::default(),
+            tightened: FxHashMap::default(),
+            seed,
+            effort: EFFORT,
+            ceiling: None,
+        }
+    }
 }
 
 impl Solver<'_> {
@@ -219,11 +257,7 @@ impl Solver<'_> {
         let checkpoint = self.cluster.checkpoint();
         let mut existing = Vec::new();
         let rest = self.place_on_nodes(pending, &mut existing);
-        let mut best = self.attempt(&rest, Way::Packed(&[]));
-        if best.is_open() || best.placed_one_by_one > 0 || rest.len() <= MOST_TWICE {
-            let first_fit = self.attempt(&rest, Way::OneByOne);
-            best = best.or(first_fit);
-        }
+        let mut best = self.buy(&rest);
         best.existing.extend(existing);
         self.cluster.rollback(checkpoint);
         let is_bought = !best.nodes.is_empty() || best.is_open();
@@ -235,8 +269,19 @@ impl Solver<'_> {
         best
     }
 
+    /// Buys for all pods: packed by cost or one by one, whichever is better.
+    pub(super) fn buy(&mut self, pending: &[Pending]) -> Attempt {
+        let packed = self.attempt(pending, Way::Packed(&[]));
+        let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;
+        if is_sure && pending.len() > MOST_TWICE {
+            return packed;
+        }
+        let first_fit = self.attempt(pending, Way::OneByOne);
+        packed.or(first_fit)
+    }
+
     /// Places pending pods on nodes that are there, where the scheduler would. Gives the others.
-    fn place_on_nodes(
+    pub(super) fn place_on_nodes(
         &mut self,
         pending: &[Pending],
         placed: &mut Vec<(String, String)>,
@@ -282,13 +327,14 @@ impl Solver<'_> {
                 pools: Arc::clone(pools),
             });
         }
-        let claims = std::mem::take(&mut self.claims);
-        let mut price = 0;
+        let mut claims = std::mem::take(&mut self.claims);
+        let is_cut = self.cut_lists(&mut claims);
+        let mut price = if is_cut { 0 } else { u64::MAX };
         let mut nodes = Vec::with_capacity(claims.len());
         let mut lists = Lists::default();
         for claim in claims {
             let catalog = &self.catalogs[claim.catalog];
-            price += claim.price(catalog);
+            price = price.saturating_add(claim.price(catalog));
             nodes.push(claim.describe(catalog, self.keys, &mut lists, self.cluster));
         }
         self.cluster.rollback(checkpoint);
@@ -304,6 +350,26 @@ impl Solver<'_> {
             price,
             placed_one_by_one,
         }
+    }
+
+    /// Takes from the lists of planned nodes what would cost more than the ceiling allows, if they cost no more as they are. `false` if a pool
+    /// demands a choice that is not there then.
+    fn cut_lists(&self, claims: &mut [Claim]) -> bool {
+        let Some(ceiling) = self.ceiling else {
+            return true;
+        };
+        let prices: Vec<u64> = claims
+            .iter()
+            .map(|claim| claim.price(&self.catalogs[claim.catalog]))
+            .collect();
+        let sum: u64 = prices.iter().sum();
+        if sum == 0 || sum > ceiling {
+            return true;
+        }
+        claims.iter_mut().zip(prices).all(|(claim, price)| {
+            let share = u128::from(price) * u128::from(ceiling) / u128::from(sum);
+            claim.cut(share as u64, &self.catalogs[claim.catalog], self.cluster)
+        })
     }
 
     /// As [`Solver::until_settled`], where pods of a class are alike: once one found no place, the others need not be tried

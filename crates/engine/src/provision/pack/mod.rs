@@ -132,6 +132,12 @@ impl Problem {
         }
     }
 
+    /// What a pod of each item is worth in the linear program: micro-dollars an hour.
+    pub(super) fn values(&self) -> Vec<f64> {
+        let mut filler = Filler::new(self);
+        Relaxation::solve(self, &mut filler).values
+    }
+
     /// What a bin's machine is: to be bought, or there.
     fn offer(&self, index: usize) -> &Offer {
         match index.checked_sub(self.offers.len()) {

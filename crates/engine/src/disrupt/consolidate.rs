@@ -1,0 +1,437 @@
+//! Which nodes should go so that less is paid.
+//!
+//! First nodes whose pods find room on those that stay, the dearest for their disturbance first: each is emptied in thought, and the next is
+//! looked at in the cluster without it. Then nodes that others take the place of: what pods are worth, in the linear program over all of them, says
+//! which nodes cost the most beyond their pods. From those sets are grown, of 1 to 16 nodes, and their pods planned anew on the room of the
+//! others and on new nodes: one node may become several, several one.
+//!
+//! Invariants: the price falls with every move, whichever type of its list a new node becomes; a node is in one move at most; what a move's pods
+//! need is not given to another's. The cluster is as before when the moves are known.
+
+use std::cmp::Reverse;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::question::{Candidate, Consolidation};
+use super::worth::{self, Removed};
+use crate::class::PodClassId;
+use crate::cluster::{Cluster, NodeId, PodId};
+use crate::error::ModelError;
+use crate::provision::{NoReplacement, PlannedNode, Pools, Values};
+use crate::schedule::{Decision, Unschedulable};
+
+/// So many nodes go together in one move that buys others.
+const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
+/// So many sets are planned anew, at most: what is not looked at now is looked at in the next round.
+const MOST_SETS: usize = 2000;
+/// Nodes to give back together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Move {
+    /// Nodes that go.
+    pub nodes: Vec<String>,
+    /// Pods that find room on nodes which stay: pod key and node.
+    pub existing: Vec<(String, String)>,
+    /// Nodes to buy first, which the other pods go to.
+    pub replacements: Vec<PlannedNode>,
+    /// What is saved if each new node becomes the cheapest of its list: micro-dollars an hour. Whatever they become, something is saved.
+    pub saving_micro_usd: u64,
+}
+
+/// Why a candidate stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stays {
+    /// Its pool lets no more nodes go now.
+    Budget,
+    /// A pod would find no place, neither on other nodes nor on one that could be bought.
+    PodStuck {
+        /// The pod's key.
+        pod: String,
+        /// What the scheduler says of it.
+        why: Box<Unschedulable>,
+    },
+    /// Nothing cheaper can take its place, or not enough cheaper.
+    NoneCheaper,
+    /// Only spot nodes could take the place of a spot node.
+    SpotToSpot,
+    /// The saving is too small for the disturbance.
+    NotWorthIt,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// Moves, those that buy nothing first. They can be made together.
+    pub moves: Vec<Move>,
+    /// Candidates that stay, by node name, in the order they were looked at.
+    pub stays: Vec<(String, Stays)>,
+}
+
+impl Cluster {
+    /// Says which nodes should go so that less is paid, and what to buy in their place. The cluster is as before when this returns.
+    ///
+    /// # Errors
+    /// A node or pool offers an amount that cannot be true.
+    pub fn consolidate(&mut self, question: &Consolidation) -> Result<Moves, ModelError> {
+        let checkpoint = self.checkpoint();
+        let moves = consolidate(self, question);
+        self.rollback(checkpoint);
+        moves
+    }
+}
+
+fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves, ModelError> {
+    make_room_for_pending(cluster, question)?;
+    let pools = Pools::compile(&question.market, cluster)?;
+    let mut left: Vec<(NodeId, &Candidate)> = Vec::with_capacity(question.candidates.len());
+    for candidate in &question.candidates {
+        if let Some(id) = cluster.node(&candidate.node) {
+            left.push((id, candidate));
+        }
+    }
+    let budgets = question.pools.iter();
+    let mut round = Round {
+        cluster,
+        question,
+        pools,
+        budgets: budgets
+            .map(|(name, pool)| (name.as_str(), pool.budget))
+            .collect(),
+        stuck: FxHashMap::default(),
+        moves: Moves::default(),
+    };
+    let left = round.delete(left);
+    round.replace(left);
+    Ok(round.moves)
+}
+
+/// Gives pods that wait the room that they will get, and closes nodes that nothing is to be moved to.
+fn make_room_for_pending(
+    cluster: &mut Cluster,
+    question: &Consolidation,
+) -> Result<(), ModelError> {
+    for node in &question.reshaped {
+        cluster.set_node(node)?;
+    }
+    for name in &question.leaving {
+        // A node that never reached the model need not leave it.
+        let _ = cluster.remove_node(name);
+    }
+    if !question.market.pods.is_empty() {
+        let plan = cluster.plan(&question.market)?;
+        let pods = question.market.pods.iter();
+        let specs: FxHashMap<String, _> = pods.map(|pod| (pod.key(), pod)).collect();
+        for (key, node) in &plan.existing {
+            if let (Some(pod), Some(_)) = (specs.get(key), cluster.node(node)) {
+                match cluster.bind(pod, node) {
+                    // It was bound meanwhile.
+                    Ok(()) | Err(ModelError::DuplicatePod(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+    for name in &question.closed {
+        if let Some(id) = cluster.node(name) {
+            cluster.cordon(id);
+        }
+    }
+    Ok(())
+}
+
+/// One look at all candidates.
+struct Round<'a> {
+    cluster: &'a mut Cluster,
+    question: &'a Consolidation,
+    pools: Pools,
+    /// How many nodes of each pool may still go.
+    budgets: FxHashMap<&'a str, usize>,
+    /// Of candidates that could not be emptied, the pod that found no room.
+    stuck: FxHashMap<NodeId, (String, Box<Unschedulable>)>,
+    moves: Moves,
+}
+
+/// A node that may go, and by how much it costs more than its pods are worth: micro-dollars an hour.
+type Priced<'a> = (NodeId, &'a Candidate, f64);
+
+/// How the first nodes of the list could be replaced.
+struct Found {
+    size: usize,
+    existing: Vec<(String, String)>,
+    replacements: Vec<PlannedNode>,
+    saving: u64,
+    disruption: u64,
+}
+
+impl Found {
+    /// What is saved for the disturbance.
+    fn ratio(&self) -> f64 {
+        self.saving as f64 / self.disruption as f64
+    }
+}
+
+impl<'a> Round<'a> {
+    /// Whether the pools' budgets let these nodes go together.
+    fn is_within_budget(&self, nodes: &[&Candidate]) -> bool {
+        let mut wanted: FxHashMap<&str, usize> = FxHashMap::default();
+        for node in nodes {
+            *wanted.entry(&node.pool).or_default() += 1;
+        }
+        let budget = |pool: &str| self.budgets.get(pool).copied().unwrap_or(0);
+        wanted.iter().all(|(pool, count)| *count <= budget(pool))
+    }
+
+    /// Counts a node that goes against its pool's budget, and no longer against its limits.
+    fn release(&mut self, candidate: &Candidate) {
+        if let Some(budget) = self.budgets.get_mut(candidate.pool.as_str()) {
+            *budget = budget.saturating_sub(1);
+        }
+        self.pools.give_back(&candidate.pool, &candidate.capacity);
+    }
+
+    /// Lets nodes go whose pods find room on others. Gives the candidates that are left.
+    fn delete(
+        &mut self,
+        mut candidates: Vec<(NodeId, &'a Candidate)>,
+    ) -> Vec<(NodeId, &'a Candidate)> {
+        candidates.sort_by(|(_, a), (_, b)| {
+            // a.price / a.disruption > b.price / b.disruption, in whole numbers.
+            let cross = |own: &Candidate, other: &Candidate| {
+                Reverse(u128::from(own.price_micro_usd) * u128::from(other.disruption_milli))
+            };
+            cross(a, b)
+                .cmp(&cross(b, a))
+                .then_with(|| a.node.cmp(&b.node))
+        });
+        let mut gone: Vec<(&Candidate, Vec<String>)> = Vec::new();
+        let mut moved: FxHashSet<String> = FxHashSet::default();
+        let mut left = Vec::new();
+        for (id, candidate) in candidates {
+            let nodes = [candidate];
+            let removed = Removed::new(&nodes, &self.question.pools);
+            if !self.is_within_budget(&nodes) || !removed.is_balanced(candidate.price_micro_usd) {
+                left.push((id, candidate));
+                continue;
+            }
+            let mut pods = self.cluster.movable_pods(id);
+            pods.retain(|(key, _)| !moved.contains(key));
+            match self.cluster.empty_out(id, self.question.market.seed) {
+                Ok(()) => {
+                    self.release(candidate);
+                    let pods: Vec<String> = pods.into_iter().map(|pod| pod.0).collect();
+                    moved.extend(pods.iter().cloned());
+                    gone.push((candidate, pods));
+                }
+                Err(stuck) => {
+                    self.stuck.insert(id, stuck);
+                    left.push((id, candidate));
+                }
+            }
+        }
+        for (candidate, pods) in gone {
+            // A pod may have moved on with the next node that went: it is told where it ends.
+            let place = |pod: String| {
+                let node = self.cluster.node_of_pod(&pod)?.to_owned();
+                Some((pod, node))
+            };
+            self.moves.moves.push(Move {
+                nodes: vec![candidate.node.clone()],
+                existing: pods.into_iter().filter_map(place).collect(),
+                replacements: Vec::new(),
+                saving_micro_usd: candidate.price_micro_usd,
+            });
+        }
+        let places = self.moves.moves.iter().flat_map(|made| &made.existing);
+        left.retain(without(places));
+        left
+    }
+
+    /// Lets nodes go in whose place cheaper ones can be bought.
+    fn replace(&mut self, candidates: Vec<(NodeId, &'a Candidate)>) {
+        let values = self.values(&candidates);
+        let mut order: Vec<Priced<'_>> = Vec::with_capacity(candidates.len());
+        for (id, candidate) in candidates {
+            let beyond = candidate.price_micro_usd as f64 - self.worth(id, &values);
+            order.push((id, candidate, beyond));
+        }
+        order.sort_by(|a, b| b.2.total_cmp(&a.2).then_with(|| a.1.node.cmp(&b.1.node)));
+        let mut looked_at = 0;
+        while let Some((_, worst, _)) = order.first().copied() {
+            let mut best: Option<Found> = None;
+            let mut why = Stays::NoneCheaper;
+            for size in SIZES {
+                if size > order.len() || looked_at >= MOST_SETS {
+                    break;
+                }
+                looked_at += 1;
+                match self.look_at(&order[..size], &values) {
+                    Ok(found) => {
+                        if best
+                            .as_ref()
+                            .is_none_or(|best| found.ratio() > best.ratio())
+                        {
+                            best = Some(found);
+                        }
+                    }
+                    Err(stays) if size == 1 => why = stays,
+                    Err(_) => {}
+                }
+            }
+            let Some(found) = best else {
+                self.moves.stays.push((worst.node.clone(), why));
+                order.remove(0);
+                continue;
+            };
+            let set: Vec<Priced<'_>> = order.drain(..found.size).collect();
+            self.accept(found, &set);
+            let places = self.moves.moves.last().into_iter();
+            let is_left = without(places.flat_map(|made| &made.existing));
+            order.retain(|(id, candidate, _)| is_left(&(*id, *candidate)));
+        }
+    }
+
+    /// What pods are worth, by class.
+    fn values(&mut self, candidates: &[(NodeId, &Candidate)]) -> Values {
+        let mut counts: FxHashMap<PodClassId, u32> = FxHashMap::default();
+        for (id, _) in candidates {
+            for pod in self.cluster.movable(*id) {
+                *counts.entry(self.cluster.pod(pod).class).or_default() += 1;
+            }
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_unstable();
+        let checkpoint = self.cluster.checkpoint();
+        let values = self.pools.values(&counts, self.cluster);
+        self.cluster.rollback(checkpoint);
+        values
+    }
+
+    fn worth(&self, id: NodeId, values: &Values) -> f64 {
+        let pods = self.cluster.movable(id).into_iter();
+        pods.filter_map(|pod| values.get(&self.cluster.pod(pod).class))
+            .sum()
+    }
+
+    /// Plans the pods of a set anew. Sets of several nodes that do not save even by what their pods are worth are not planned; a node alone is,
+    /// as some of its pods may find room elsewhere.
+    fn look_at(&mut self, set: &[Priced<'_>], values: &Values) -> Result<Found, Stays> {
+        let nodes: Vec<&Candidate> = set.iter().map(|(_, candidate, _)| *candidate).collect();
+        if !self.is_within_budget(&nodes) {
+            return Err(Stays::Budget);
+        }
+        let removed = Removed::new(&nodes, &self.question.pools);
+        let (price, ceiling) = (removed.price(), removed.ceiling());
+        let beyond: f64 = set.iter().map(|(_, _, beyond)| beyond).sum();
+        if set.len() > 1 && beyond < (price - ceiling) as f64 {
+            return Err(Stays::NoneCheaper);
+        }
+        let checkpoint = self.cluster.checkpoint();
+        let pods = self.cluster.take_out(set.iter().map(|(id, ..)| *id));
+        for node in &nodes {
+            self.pools.give_back(&node.pool, &node.capacity);
+        }
+        let replacement = self.pools.replace(&pods, ceiling, values, self.cluster);
+        for node in &nodes {
+            self.pools.take(&node.pool, &node.capacity);
+        }
+        self.cluster.rollback(checkpoint);
+        let replacement = replacement.map_err(|why| match (why, self.stuck.get(&set[0].0)) {
+            (NoReplacement::NoPlace, Some((pod, why))) => Stays::PodStuck {
+                pod: pod.clone(),
+                why: why.clone(),
+            },
+            _ => Stays::NoneCheaper,
+        })?;
+        let is_spot_to_spot = removed.is_spot() && replacement.nodes.iter().any(worth::is_spot);
+        if is_spot_to_spot && !self.question.spot_to_spot {
+            return Err(Stays::SpotToSpot);
+        }
+        let saving = price - replacement.price;
+        if !removed.pays(&replacement.nodes, saving, is_spot_to_spot) {
+            return Err(Stays::NotWorthIt);
+        }
+        Ok(Found {
+            size: set.len(),
+            existing: replacement.existing,
+            replacements: replacement.nodes,
+            saving,
+            disruption: removed.disruption().max(1),
+        })
+    }
+
+    /// Makes a move in thought, so that the next ones reckon with it.
+    fn accept(&mut self, found: Found, set: &[Priced<'_>]) {
+        let mut pods: FxHashMap<String, PodId> = FxHashMap::default();
+        for (id, candidate, _) in set {
+            for pod in self.cluster.movable(*id) {
+                pods.insert(self.cluster.pod(pod).key().to_owned(), pod);
+            }
+            self.cluster.take_node_out(*id);
+            self.release(candidate);
+        }
+        for (key, node) in &found.existing {
+            if let (Some(pod), Some(to)) = (pods.remove(key), self.cluster.node(node)) {
+                self.cluster.rehome(pod, Some(to));
+            }
+        }
+        for pod in pods.into_values() {
+            self.cluster.rehome(pod, None);
+        }
+        found
+            .replacements
+            .iter()
+            .for_each(|node| self.pools.buy(node));
+        self.moves.moves.push(Move {
+            nodes: set
+                .iter()
+                .map(|(_, candidate, _)| candidate.node.clone())
+                .collect(),
+            existing: found.existing,
+            replacements: found.replacements,
+            saving_micro_usd: found.saving,
+        });
+    }
+}
+
+/// Says of a candidate that no pod has come to it: pods that have come do not move again.
+fn without<'a>(
+    places: impl Iterator<Item = &'a (String, String)>,
+) -> impl Fn(&(NodeId, &Candidate)) -> bool {
+    let places: FxHashSet<&str> = places.map(|(_, node)| node.as_str()).collect();
+    move |(_, candidate)| !places.contains(candidate.node.as_str())
+}
+
+impl Cluster {
+    /// Takes a node out and puts its pods where the scheduler would, until the open checkpoint is rolled back. Nothing is changed if one of them
+    /// finds no room; gives that one.
+    fn empty_out(&mut self, id: NodeId, seed: u64) -> Result<(), (String, Box<Unschedulable>)> {
+        let pods = self.movable(id);
+        let checkpoint = self.checkpoint();
+        self.take_node_out(id);
+        for pod in pods {
+            let (class, key) = (self.pod(pod).class, self.pod(pod).key().to_owned());
+            match self.schedule_key(class, &key, seed) {
+                Decision::Node(to) => self.rehome(pod, Some(to)),
+                Decision::Unschedulable(why) => {
+                    self.rollback(checkpoint);
+                    return Err((key, Box::new(why)));
+                }
+            }
+        }
+        self.commit(checkpoint);
+        Ok(())
+    }
+
+    /// Takes nodes out, with their pods; gives the pods that need another place.
+    fn take_out(&mut self, nodes: impl Iterator<Item = NodeId>) -> Vec<(String, PodClassId)> {
+        let mut taken = Vec::new();
+        for id in nodes {
+            let pods = self.movable(id);
+            self.take_node_out(id);
+            for pod in pods {
+                taken.push((self.pod(pod).key().to_owned(), self.pod(pod).class));
+                self.rehome(pod, None);
+            }
+        }
+        taken
+    }
+}

@@ -1,0 +1,115 @@
+//! Whether a move is worth its disturbance.
+
+use std::collections::BTreeMap;
+
+use super::question::{Candidate, PoolTerms};
+use crate::provision::PlannedNode;
+
+/// Karpenter's `BalancedK`: a share of the pool's price may cost twice the share of its disturbance.
+const BALANCED_K: u128 = 2;
+/// A move earns back within so long what it costs to pay old and new nodes at once.
+const HORIZON_SECONDS: u128 = 3600;
+/// What replacing spot nodes must save, in thousandths: prices of spot move.
+const SPOT_TO_SPOT_PER_MILLE: u64 = 150;
+/// Karpenter's `MinInstanceTypesForSpotToSpotConsolidation`: so many cheaper types, or a spot node that is bought soon has cheaper neighbours again.
+const SPOT_TO_SPOT_TYPES: usize = 15;
+
+/// What nodes cost that go together.
+pub(super) struct Removed<'a> {
+    nodes: &'a [&'a Candidate],
+    pools: &'a BTreeMap<String, PoolTerms>,
+}
+
+impl<'a> Removed<'a> {
+    pub(super) fn new(nodes: &'a [&'a Candidate], pools: &'a BTreeMap<String, PoolTerms>) -> Self {
+        Removed { nodes, pools }
+    }
+
+    /// Micro-dollars an hour.
+    pub(super) fn price(&self) -> u64 {
+        self.nodes.iter().map(|node| node.price_micro_usd).sum()
+    }
+
+    /// In thousandths, as [`Candidate::disruption_milli`].
+    pub(super) fn disruption(&self) -> u64 {
+        self.nodes.iter().map(|node| node.disruption_milli).sum()
+    }
+
+    pub(super) fn is_spot(&self) -> bool {
+        self.nodes.iter().all(|node| node.is_spot)
+    }
+
+    /// What nodes in their place may cost at most: micro-dollars an hour. Always less than these cost.
+    pub(super) fn ceiling(&self) -> u64 {
+        let pools = self
+            .nodes
+            .iter()
+            .filter_map(|node| self.pools.get(&node.pool));
+        let least = pools.map(|pool| u64::from(pool.least_saving_per_mille));
+        let least = least.max().unwrap_or(0).max(match self.is_spot() {
+            true => SPOT_TO_SPOT_PER_MILLE,
+            false => 0,
+        });
+        let saving = (self.price().saturating_mul(least)).div_ceil(1000).max(1);
+        self.price().saturating_sub(saving)
+    }
+
+    /// Whether nodes are worth buying in place of these.
+    pub(super) fn pays(&self, bought: &[PlannedNode], saving: u64, is_spot_to_spot: bool) -> bool {
+        if is_spot_to_spot && self.nodes.len() == 1 {
+            let types: usize = bought
+                .iter()
+                .map(|node| node.options.len())
+                .min()
+                .unwrap_or(0);
+            if types < SPOT_TO_SPOT_TYPES {
+                return false;
+            }
+        }
+        let twice: u128 = bought
+            .iter()
+            .map(|node| {
+                let pool = self.pools.get(&node.pool);
+                let seconds = pool.map_or(0, |pool| pool.boot_seconds);
+                u128::from(price_of(node)) * u128::from(seconds)
+            })
+            .sum();
+        twice <= u128::from(saving) * HORIZON_SECONDS && self.is_balanced(saving)
+    }
+
+    /// Karpenter's score, for each pool of that policy: share of its price saved over share of its disturbance, at least 1/k.
+    pub(super) fn is_balanced(&self, saving: u64) -> bool {
+        let total = u128::from(self.price());
+        let mut by_pool: BTreeMap<&str, (u128, u128)> = BTreeMap::new();
+        for node in self.nodes {
+            let sums = by_pool.entry(&node.pool).or_default();
+            sums.0 += u128::from(node.price_micro_usd);
+            sums.1 += u128::from(node.disruption_milli);
+        }
+        by_pool.into_iter().all(|(pool, (price, disruption))| {
+            let balance = self.pools.get(pool).and_then(|pool| pool.balance);
+            balance.is_none_or(|all| {
+                // saving * price / total / all.price >= disruption / all.disruption / k, in whole numbers.
+                let saved =
+                    u128::from(saving) * price * u128::from(all.disruption_milli) * BALANCED_K;
+                let disturbed = disruption * u128::from(all.price_micro_usd) * total;
+                saving > 0 && saved >= disturbed
+            })
+        })
+    }
+}
+
+/// What a planned node costs: micro-dollars an hour, as its cheapest type.
+pub(super) fn price_of(node: &PlannedNode) -> u64 {
+    node.options
+        .first()
+        .map_or(0, |option| option.price_micro_usd)
+}
+
+/// Whether a planned node will be spot capacity.
+pub(super) fn is_spot(node: &PlannedNode) -> bool {
+    let offerings = node.options.iter().flat_map(|option| &option.offerings);
+    offerings
+        .into_iter()
+        .any(|(_, capacity, _)| capacity == "spot")
+}

@@ -1,0 +1,178 @@
+//! What to buy in place of nodes that go: the questions of consolidation, asked many times over the same pools.
+
+use rustc_hash::FxHashMap;
+
+use super::PlanRequest;
+use super::catalog::Catalog;
+use super::numbers::Numbers;
+use super::plan::PlannedNode;
+use super::solve::{Pending, Solver, compile, put_in_order};
+use crate::class::PodClassId;
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::model::ResourceMap;
+
+/// So many items are looked at in search of a cheaper packing of a few nodes' pods.
+const EFFORT: u64 = 100_000;
+
+/// What pods of each class are worth: micro-dollars an hour that the cheapest machines for all of them cost, by pod.
+pub(crate) type Values = FxHashMap<PodClassId, f64>;
+
+/// Pools that are compiled once and asked many times.
+pub(crate) struct Pools {
+    catalogs: Vec<Catalog>,
+    seed: u64,
+}
+
+/// Where the pods of nodes that go find a place.
+#[derive(Debug, Default)]
+pub(crate) struct Replacement {
+    /// Pod key and the node that is there.
+    pub(crate) existing: Vec<(String, String)>,
+    /// Nodes to buy.
+    pub(crate) nodes: Vec<PlannedNode>,
+    /// Micro-dollars an hour of the nodes to buy, each as its cheapest option.
+    pub(crate) price: u64,
+}
+
+/// Why pods find no place for the price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoReplacement {
+    /// Some find none at any price.
+    NoPlace,
+    /// They would cost more than the ceiling.
+    TooDear,
+}
+
+impl Pools {
+    /// # Errors
+    /// A pool offers an amount below zero.
+    pub(crate) fn compile(
+        request: &PlanRequest,
+        cluster: &mut Cluster,
+    ) -> Result<Self, ModelError> {
+        Ok(Pools {
+            catalogs: compile(request, cluster)?,
+            seed: request.seed,
+        })
+    }
+
+    /// Lets a pool buy again what a node of it that goes has.
+    pub(crate) fn give_back(&mut self, pool: &str, capacity: &ResourceMap) {
+        for own in self.of(pool) {
+            own.limits.give_back(capacity);
+        }
+    }
+
+    /// The inverse of [`Pools::give_back`].
+    pub(crate) fn take(&mut self, pool: &str, capacity: &ResourceMap) {
+        for own in self.of(pool) {
+            own.limits.take(capacity);
+        }
+    }
+
+    /// Counts a node that will be bought against its pool's limits, as the largest type it may become.
+    pub(crate) fn buy(&mut self, node: &PlannedNode) {
+        for own in self.of(&node.pool) {
+            let listed = |name: &str| node.options.iter().any(|option| option.name == name);
+            let types = own.types.iter().filter(|spec| listed(&spec.name));
+            let largest = own.limits.largest(types.map(|spec| &spec.capacity));
+            own.limits.take(&largest);
+        }
+    }
+
+    fn of<'a>(&'a mut self, pool: &'a str) -> impl Iterator<Item = &'a mut Catalog> {
+        self.catalogs.iter_mut().filter(move |own| own.pool == pool)
+    }
+
+    /// What pods of each class are worth if machines are bought for all these pods. Classes whose rules cannot be said in numbers are left out.
+    pub(crate) fn values(
+        &mut self,
+        classes: &[(PodClassId, u32)],
+        cluster: &mut Cluster,
+    ) -> Values {
+        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster);
+        let mut values = Values::default();
+        for (part, value) in numbers.items.iter().zip(numbers.problem.values()) {
+            let value = value / f64::from(part.pods.max(1));
+            let least = values.entry(part.class).or_insert(value);
+            *least = least.min(value);
+        }
+        values
+    }
+
+    /// Finds places for pods whose nodes were taken out, on nodes that are there and on new ones that together cost less than the ceiling, whichever
+    /// type of their lists they become. The cluster is as before when this returns.
+    pub(crate) fn replace(
+        &mut self,
+        pods: &[(String, PodClassId)],
+        ceiling: u64,
+        values: &Values,
+        cluster: &mut Cluster,
+    ) -> Result<Replacement, NoReplacement> {
+        let checkpoint = cluster.checkpoint();
+        let replacement = self.replace_in(pods, ceiling, values, cluster);
+        cluster.rollback(checkpoint);
+        replacement
+    }
+
+    fn replace_in(
+        &mut self,
+        pods: &[(String, PodClassId)],
+        ceiling: u64,
+        values: &Values,
+        cluster: &mut Cluster,
+    ) -> Result<Replacement, NoReplacement> {
+        let keys: Vec<String> = pods.iter().map(|(key, _)| key.clone()).collect();
+        let mut pending: Vec<Pending> = pods
+            .iter()
+            .enumerate()
+            .map(|(index, (_, class))| Pending {
+                index: index as u32,
+                class: *class,
+            })
+            .collect();
+        put_in_order(cluster, &mut pending, &keys);
+        let catalogs = std::mem::take(&mut self.catalogs);
+        let mut solver = Solver::new(cluster, catalogs, &keys, self.seed);
+        solver.effort = EFFORT;
+        solver.ceiling = Some(ceiling);
+        let replacement = buy(&mut solver, &pending, ceiling, values);
+        self.catalogs = solver.catalogs;
+        replacement
+    }
+}
+
+fn buy(
+    solver: &mut Solver<'_>,
+    pending: &[Pending],
+    ceiling: u64,
+    values: &Values,
+) -> Result<Replacement, NoReplacement> {
+    solver.add_hosts(pending);
+    let mut existing = Vec::new();
+    let rest = solver.place_on_nodes(pending, &mut existing);
+    if rest.is_empty() {
+        return Ok(Replacement {
+            existing,
+            ..Replacement::default()
+        });
+    }
+    let worth: f64 = rest.iter().filter_map(|pod| values.get(&pod.class)).sum();
+    if worth > ceiling as f64 {
+        return Err(NoReplacement::TooDear);
+    }
+    let bought = solver.buy(&rest);
+    if bought.is_open() {
+        return Err(NoReplacement::NoPlace);
+    }
+    if bought.price > ceiling {
+        return Err(NoReplacement::TooDear);
+    }
+    existing.extend(bought.existing);
+    Ok(Replacement {
+        existing,
+        nodes: bought.nodes,
+        price: bought.price,
+    })
+}
