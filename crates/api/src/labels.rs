@@ -62,6 +62,8 @@ pub const NODEPOOL_HASH_VERSION_VALUE: &str = "v3";
 pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
 /// Hash of the EC2NodeClass a NodeClaim was made from.
 pub const EC2NODECLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
+/// On a NodePool: what replacing nodes must save of their price, such as `5%`.
+pub const MIN_SAVING: &str = "mullion.dev/min-saving";
 /// Version of the algorithm behind [`EC2NODECLASS_HASH`].
 pub const EC2NODECLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 /// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes.

@@ -35,8 +35,8 @@ pub fn is_empty<'a>(mut pods: impl Iterator<Item = &'a Pod>) -> bool {
 }
 
 /// Whether a pod that would go with the node (a daemon, say) asks not to be disrupted.
-pub fn is_held<'a>(mut pods: impl Iterator<Item = &'a Pod>) -> bool {
-    pods.any(|pod| is_active(pod) && is_protected(pod))
+pub fn is_held<'a>(mut pods: impl Iterator<Item = &'a Pod>, now: Timestamp) -> bool {
+    pods.any(|pod| is_active(pod) && is_protected(pod, now))
 }
 
 /// How long until a node without pod events may go; zero if it may, `None` if its pool never lets it.
@@ -128,8 +128,9 @@ mod tests {
             .expect("a pod")
         };
         let (running, done) = (pod("Running"), pod("Succeeded"));
+        let now = Timestamp::UNIX_EPOCH;
         assert!(is_empty([&running].into_iter()));
-        assert!(is_held([&running].into_iter()));
-        assert!(!is_held([&done].into_iter()));
+        assert!(is_held([&running].into_iter(), now));
+        assert!(!is_held([&done].into_iter(), now));
     }
 }

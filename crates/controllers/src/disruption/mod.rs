@@ -1,51 +1,70 @@
-//! Removing nodes that are no longer needed.
+//! Removing nodes that are no longer needed, no longer what was asked for, or dearer than they need be.
 //!
-//! Every ten seconds, and when a node is about to be empty long enough, [`emptiness`] is looked for; what may go is
-//! bounded by [`budget`]s, whose windows follow a [`schedule`]. A node goes by its claim being deleted: taint first, so that no pod lands on it meanwhile,
-//! then [`crate::nodeclaim`] drains and ends it.
+//! Every ten seconds, and when a node is about to be empty long enough, the methods are tried in Karpenter's order until one acts: [`emptiness`],
+//! [`drift`], [`consolidation`]; claims whose time is over ([`expiration`]) go beside them, without budgets. What may go is bounded by
+//! [`budget`]s, whose windows follow a [`schedule`], and held back by pods ([`protection`]); a [`command`] carries it out: taint first, so that
+//! no pod lands there meanwhile, then what replaces the node, and at last the claim is deleted, so that [`crate::nodeclaim`] drains and ends it.
 //!
-//! Invariant: nothing here is remembered; a decision that was not carried out is made again.
+//! Invariant: nothing that matters is remembered; a decision that was not carried out is made again.
 
 pub mod budget;
+mod candidate;
+mod changes;
+mod command;
+mod consolidation;
+mod disrupting;
+pub mod drift;
 pub mod emptiness;
+mod expiration;
+mod protection;
 pub mod schedule;
+mod told;
 
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
-use mullion_api::{
-    karpenter::{DisruptionReason, NodeClaim, NodePool, node_claim_condition as condition},
-    labels,
+use mullion_api::karpenter::{
+    DisruptionReason, NodeClaim, NodePool, node_claim_condition as condition,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
+pub use self::disrupting::Disrupting;
+use self::{
+    candidate::{Candidate, Look},
+    changes::Changes,
+    command::Command,
+    told::Told,
+};
 use crate::{
     api_error,
-    nodeclaim::{drain::disrupted_taint, initialization::is_ready},
-    provisioner::{
-        BY_POOL, KarpenterContext,
-        conditions::{Conditions, Status},
-    },
+    nodeclaim::initialization::is_ready,
+    provisioner::{BY_POOL, KarpenterContext, conditions::Conditions},
 };
 
 const CONTROLLER: &str = "disruption";
 /// How often the cluster is looked at.
 const POLL: Duration = Duration::from_secs(10);
+/// Consolidation is decided twice, so far apart (core: `commandValidationDelay`).
+const VALIDATION: Duration = Duration::from_secs(15);
 
 /// Starts the loop.
 pub(crate) fn start(karpenter: &KarpenterContext) {
-    let disruption = karpenter.clone();
+    let mut disruption = Disruption {
+        changes: Changes::watch(karpenter),
+        told: Told::new(karpenter.recorder.clone()),
+        karpenter: karpenter.clone(),
+    };
     let run = async move {
-        if !disruption.synced().await {
+        if !disruption.karpenter.synced().await {
             return;
         }
         loop {
-            let next = match pass(&disruption).await {
+            let next = match disruption.pass().await {
                 Ok(next) => next,
                 Err(error) => {
                     tracing::debug!(%error, "disruption failed, will retry");
@@ -61,49 +80,142 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// A node that may go now.
-struct Candidate {
-    claim: Arc<NodeClaim>,
-    node: Arc<Node>,
+struct Disruption {
+    karpenter: KarpenterContext,
+    changes: Changes,
+    told: Told,
 }
 
-/// Looks at every pool once. Returns when the next node may be due.
-async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration> {
-    let mut next = POLL;
-    for pool in karpenter.pools.list() {
-        let name = pool.name_any();
-        let claims = karpenter.claims.by_index(BY_POOL, &name);
-        let mut candidates = Vec::new();
-        for claim in &claims {
-            match judge(karpenter, claim, &pool).await? {
-                Verdict::Stays => {}
-                Verdict::Later(wait) => next = next.min(wait),
-                Verdict::Goes(candidate) => candidates.push(candidate),
+impl Disruption {
+    /// Looks at everything once; one method acts at most. Returns when the next node may be due.
+    async fn pass(&mut self) -> kube::Result<Duration> {
+        let karpenter = self.karpenter.clone();
+        command::tidy(&karpenter).await?;
+        let expires = expiration::pass(&karpenter).await?;
+        drift::mark(&karpenter).await?;
+        let (acted, empty) = self.remove_empty().await?;
+        if !acted && !self.replace_drifted().await? {
+            self.consolidate().await?;
+        }
+        Ok(empty.min(expires))
+    }
+
+    /// Removes empty nodes. Returns whether some went, and when the next one may be due.
+    async fn remove_empty(&mut self) -> kube::Result<(bool, Duration)> {
+        let karpenter = self.karpenter.clone();
+        let (mut next, mut acted) = (POLL, false);
+        for pool in karpenter.pools.list() {
+            let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
+            let mut candidates = Vec::new();
+            for claim in &claims {
+                match judge(&karpenter, claim, &pool).await? {
+                    Verdict::Stays => {}
+                    Verdict::Later(wait) => next = next.min(wait),
+                    Verdict::Goes(candidate) => candidates.push(*candidate),
+                }
+            }
+            if candidates.is_empty() {
+                continue;
+            }
+            let room = self.room(&pool, &claims, DisruptionReason::Empty);
+            candidates.truncate(room);
+            if !candidates.is_empty() {
+                acted = true;
+                let command = Command {
+                    reason: DisruptionReason::Empty,
+                    candidates,
+                    replacements: Vec::new(),
+                    destinations: Vec::new(),
+                    saving: 0,
+                };
+                command::start(&karpenter, command).await?;
             }
         }
-        if candidates.is_empty() {
-            continue;
-        }
-        let counted = Counted::of(karpenter, &claims);
-        let now = karpenter.base.clock.now();
-        let reason = DisruptionReason::Empty;
-        let allowed = budget::allowed(&pool, reason, counted.nodes, now);
-        if allowed == 0 {
-            let message = format!(
-                "No allowed disruptions for disruption reason {} due to blocking budget",
-                reason.as_str()
-            );
-            karpenter
-                .recorder
-                .normal(&*pool, "DisruptionBlocked", message);
-        }
-        let room = allowed.saturating_sub(counted.disrupted);
-        candidates.truncate(room);
-        if !candidates.is_empty() {
-            remove(karpenter, &candidates).await?;
-        }
+        Ok((acted, next))
     }
-    Ok(next)
+
+    /// How many more nodes of a pool may go now; says on the pool if its budgets allow none at all.
+    fn room(
+        &mut self,
+        pool: &NodePool,
+        claims: &[Arc<NodeClaim>],
+        reason: DisruptionReason,
+    ) -> usize {
+        let counted = Counted::of(&self.karpenter, claims);
+        let now = self.karpenter.base.clock.now();
+        let allowed = budget::allowed(pool, reason, counted.nodes, now);
+        if allowed == 0 {
+            self.told.pool_blocked(pool, reason.as_str());
+        }
+        allowed.saturating_sub(counted.disrupted)
+    }
+
+    /// Replaces one node that is no longer what was asked for, if there is one. Returns whether there was.
+    async fn replace_drifted(&mut self) -> kube::Result<bool> {
+        let karpenter = self.karpenter.clone();
+        for candidate in drift::candidates(&Look::now(&karpenter), &karpenter, &mut self.told) {
+            let claims = karpenter
+                .claims
+                .by_index(BY_POOL, &candidate.pool.name_any());
+            if self.room(&candidate.pool, &claims, DisruptionReason::Drifted) == 0 {
+                continue;
+            }
+            match drift::replacement(&karpenter, &candidate).await {
+                Ok(Ok(command)) => return command::start(&karpenter, command).await,
+                Ok(Err(why)) => {
+                    self.told
+                        .blocked(Some(&candidate.node), &candidate.claim, &why);
+                }
+                Err(error) => tracing::debug!(%error, "a drifted node cannot be planned for"),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Removes or replaces nodes that cost more than their pods need.
+    async fn consolidate(&mut self) -> kube::Result<()> {
+        if self.changes.is_settled() {
+            return Ok(());
+        }
+        let seen = self.changes.seen();
+        let karpenter = self.karpenter.clone();
+        let first = match consolidation::propose(&karpenter, None, &mut self.told).await {
+            Ok(first) => first,
+            Err(error) => {
+                tracing::debug!(%error, "consolidation cannot be planned");
+                return Ok(());
+            }
+        };
+        let Some(first) = first else {
+            return Ok(());
+        };
+        first.tell(&karpenter, &mut self.told);
+        let nodes = first.nodes();
+        if nodes.is_empty() {
+            if !first.is_constrained {
+                self.changes.settle(seen);
+            }
+            return Ok(());
+        }
+        for command in first.into_commands() {
+            let what = format!("{} (savings: ${:.2})", command.text(), command.dollars());
+            let what = format!("Consolidation candidate: {what}");
+            for own in &command.candidates {
+                self.told.candidate(&own.node, &own.claim, &what);
+            }
+        }
+        sleep(VALIDATION).await;
+        let second = consolidation::propose(&karpenter, Some(&nodes), &mut self.told).await;
+        for command in second
+            .ok()
+            .flatten()
+            .into_iter()
+            .flat_map(|own| own.into_commands())
+        {
+            command::start(&karpenter, command).await?;
+        }
+        Ok(())
+    }
 }
 
 /// The nodes of a pool as its budgets count them.
@@ -144,27 +256,28 @@ impl Counted {
 enum Verdict {
     Stays,
     Later(Duration),
-    Goes(Candidate),
+    Goes(Box<Candidate>),
 }
 
 async fn judge(
     karpenter: &KarpenterContext,
     claim: &Arc<NodeClaim>,
-    pool: &NodePool,
+    pool: &Arc<NodePool>,
 ) -> kube::Result<Verdict> {
     let Some(node) = karpenter.node_of(claim) else {
         return Ok(Verdict::Stays);
     };
-    if !emptiness::is_candidate(claim, &node) {
+    if !emptiness::is_candidate(claim, &node) || karpenter.disrupting.contains(&node.name_any()) {
         return Ok(Verdict::Stays);
     }
-    let Some(wait) = emptiness::due_in(claim, pool, karpenter.base.clock.now()) else {
+    let now = karpenter.base.clock.now();
+    let Some(wait) = emptiness::due_in(claim, pool, now) else {
         return Ok(Verdict::Stays);
     };
     mark_consolidatable(karpenter, claim, wait.is_zero()).await?;
     let pods = karpenter.pods_on(&node.name_any());
     let on_node = || pods.iter().map(|pod| &**pod);
-    if !emptiness::is_empty(on_node()) || emptiness::is_held(on_node()) {
+    if !emptiness::is_empty(on_node()) || emptiness::is_held(on_node(), now) {
         return Ok(Verdict::Stays);
     }
     if !wait.is_zero() {
@@ -181,10 +294,13 @@ async fn judge(
             .normal(&**claim, "DisruptionBlocked", message);
         return Ok(Verdict::Stays);
     }
-    Ok(Verdict::Goes(Candidate {
+    Ok(Verdict::Goes(Box::new(Candidate {
         claim: Arc::clone(claim),
         node,
-    }))
+        pool: Arc::clone(pool),
+        pods: Vec::new(),
+        disruption_milli: 1000,
+    })))
 }
 
 /// Writes down whether a claim has been without pod events for long enough.
@@ -237,87 +353,6 @@ async fn edit(
         Err(error) if api_error::is_conflict(&error) || api_error::is_not_found(&error) => Ok(()),
         other => other.map(drop),
     }
-}
-
-/// Ends empty nodes.
-async fn remove(karpenter: &KarpenterContext, candidates: &[Candidate]) -> kube::Result<()> {
-    let reason = DisruptionReason::Empty;
-    let nodes: Vec<Value> = candidates.iter().map(describe).collect();
-    let command = candidates.first().and_then(|first| first.claim.uid());
-    karpenter
-        .log
-        .pass(CONTROLLER)
-        .with("command-id", command.unwrap_or_default())
-        .with("reason", reason.as_str().to_lowercase())
-        .with("decision", "delete")
-        .with("disrupted-node-count", candidates.len())
-        .with("replacement-node-count", 0)
-        .with("pod-count", 0)
-        .with("disrupted-nodes", nodes)
-        .with("replacement-nodes", Vec::<Value>::new())
-        .info("disrupting node(s)");
-    for candidate in candidates {
-        let (claim, node) = (&candidate.claim, &candidate.node);
-        taint(karpenter, node).await?;
-        let name = claim.name_any();
-        edit(karpenter, &name, |conditions| {
-            if !conditions.is_true(condition::DISRUPTION_REASON) {
-                let why = reason.as_str();
-                conditions.set(condition::DISRUPTION_REASON, Status::True, why, why);
-            }
-        })
-        .await?;
-        let why = reason.as_str();
-        karpenter.recorder.normal(
-            &**node,
-            "DisruptionTerminating",
-            format!("Disrupting Node: {why}"),
-        );
-        karpenter.recorder.normal(
-            &**claim,
-            "DisruptionTerminating",
-            format!("Disrupting NodeClaim: {why}"),
-        );
-        let deleted = karpenter
-            .claim_api()
-            .delete(&name, &DeleteParams::default())
-            .await;
-        api_error::ignore_not_found(deleted)?;
-    }
-    Ok(())
-}
-
-fn describe(candidate: &Candidate) -> Value {
-    let label = |key: &str| candidate.claim.label(key).unwrap_or_default().to_owned();
-    json!({
-        "Node": { "name": candidate.node.name_any() },
-        "NodeClaim": { "name": candidate.claim.name_any() },
-        "capacity-type": label(labels::CAPACITY_TYPE),
-        "instance-type": label(labels::INSTANCE_TYPE),
-    })
-}
-
-/// Keeps new pods away from a node that is about to go.
-async fn taint(karpenter: &KarpenterContext, node: &Node) -> kube::Result<()> {
-    let name = node.name_any();
-    let Some(node) = karpenter.node_api().get_opt(&name).await? else {
-        return Ok(());
-    };
-    let wanted = disrupted_taint();
-    let mut taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    if taints.iter().any(|taint| taint.key == wanted.key) {
-        return Ok(());
-    }
-    taints.push(wanted);
-    let patch = json!({
-        "metadata": { "resourceVersion": node.metadata.resource_version },
-        "spec": { "taints": taints },
-    });
-    let patched = karpenter
-        .node_api()
-        .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
-        .await;
-    api_error::ignore_not_found(patched).map(drop)
 }
 
 #[cfg(test)]

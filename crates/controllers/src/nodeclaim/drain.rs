@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Taint};
 use kube::ResourceExt;
-use mullion_api::labels;
+use mullion_api::{karpenter::parse_go_duration, labels};
 
 use crate::{
     pods,
@@ -58,7 +58,7 @@ pub fn step(on_node: &[Arc<Pod>], now: Timestamp, deadline: Option<Timestamp>) -
     let first = waiting.iter().map(|pod| wave(pod)).min();
     let in_wave = waiting.iter().filter(|pod| Some(wave(pod)) == first);
     step.evict = in_wave
-        .filter(|pod| !pods::is_deleting(pod) && !is_protected(pod))
+        .filter(|pod| !pods::is_deleting(pod) && !is_protected(pod, now))
         .filter(|pod| {
             !step
                 .delete
@@ -80,7 +80,8 @@ fn is_waited_for(pod: &Pod, now: Timestamp) -> bool {
     !pods::is_finished(pod) && !stuck && !is_static(pod) && !tolerates_the_end(pod)
 }
 
-fn tolerates_the_end(pod: &Pod) -> bool {
+/// Whether a pod tolerates the taint of a node that goes: it stays to the end.
+pub fn tolerates_the_end(pod: &Pod) -> bool {
     let taint = disrupted_taint();
     let spec = pod.spec.as_ref();
     let tolerations = spec
@@ -91,11 +92,20 @@ fn tolerates_the_end(pod: &Pod) -> bool {
         .any(|toleration| tolerates(toleration, &taint))
 }
 
-/// Whether the pod asks not to be disrupted.
-pub fn is_protected(pod: &Pod) -> bool {
-    pod.annotations()
-        .get(labels::DO_NOT_DISRUPT)
-        .is_some_and(|value| value == "true")
+/// Whether the pod asks not to be disrupted: for good, or for some time after its start (core: `IsDoNotDisruptActive`).
+pub fn is_protected(pod: &Pod, now: Timestamp) -> bool {
+    let Some(value) = pod.annotations().get(labels::DO_NOT_DISRUPT) else {
+        return false;
+    };
+    if value == "true" {
+        return true;
+    }
+    let Ok(time) = parse_go_duration(value) else {
+        return false;
+    };
+    let start = pod.status.as_ref().and_then(|own| own.start_time.as_ref());
+    let time = SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+    start.is_none_or(|start| now.duration_since(start.0) < time)
 }
 
 /// Seconds a pod gets when it must be deleted now to be gone by the deadline; `None` while there is time.

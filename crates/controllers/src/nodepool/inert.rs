@@ -6,8 +6,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use mullion_api::karpenter::{
-    AmiSelectorTerm, BlockDeviceMapping, ConsolidationPolicy, Disruption, DisruptionReason,
-    EC2NodeClassSpec, KubeletConfiguration, MetadataOptions, NillableDuration, NodeClaimSpec,
+    AmiSelectorTerm, BlockDeviceMapping, EC2NodeClassSpec, KubeletConfiguration, MetadataOptions,
     NodePoolSpec,
     legacy::{AWSNodeTemplateSpec, ProvisionerSpec},
 };
@@ -17,13 +16,6 @@ use crate::provisioner::conditions::{Conditions, Status};
 /// The condition that names such fields; it is absent while there are none.
 const FIELDS_IGNORED: &str = "FieldsIgnored";
 
-/// The schema's value of `expireAfter`.
-const DEFAULT_EXPIRY: &str = "720h";
-/// Where it is in a NodePool, and in a NodeClaim.
-const EXPIRY_OF_POOL: &str = "/spec/template/spec/expireAfter";
-const EXPIRY_OF_CLAIM: &str = "/spec/expireAfter";
-const POLICY: &str = "/spec/disruption/consolidationPolicy";
-
 /// A field that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inert {
@@ -31,8 +23,6 @@ pub struct Inert {
     pub path: String,
     /// What is done instead of what the field asks for.
     pub instead: &'static str,
-    /// Where the field is in the object (a JSON pointer) if it has the schema's value, so that nobody may have asked for it.
-    pub by_default: Option<&'static str>,
 }
 
 impl Inert {
@@ -40,7 +30,6 @@ impl Inert {
         Self {
             path: path.into(),
             instead,
-            by_default: None,
         }
     }
 }
@@ -69,56 +58,7 @@ pub fn of_node_pool(spec: &NodePoolSpec) -> Vec<Inert> {
             "the pool keeps no fixed number of nodes and buys none for pods",
         )
     });
-    let expiry = spec.template.spec.expire_after.as_ref();
-    let mut fields: Vec<_> = replicas.into_iter().collect();
-    fields.extend(of_disruption(&spec.disruption));
-    fields.extend(of_expiry(EXPIRY_OF_POOL, expiry));
-    fields
-}
-
-fn of_disruption(disruption: &Disruption) -> Vec<Inert> {
-    let mut fields = Vec::new();
-    let consolidates = disruption.consolidate_after.duration().is_some();
-    if consolidates && disruption.consolidation_policy != ConsolidationPolicy::WhenEmpty {
-        let path = format!(
-            "spec.disruption.consolidationPolicy {:?}",
-            disruption.consolidation_policy
-        );
-        let is_default =
-            disruption.consolidation_policy == ConsolidationPolicy::WhenEmptyOrUnderutilized;
-        fields.push(Inert {
-            by_default: is_default.then_some(POLICY),
-            ..Inert::new(path, "only empty nodes are removed")
-        });
-    }
-    for (at, budget) in disruption.budgets.iter().enumerate() {
-        if !budget.reasons.is_empty() && !budget.reasons.contains(&DisruptionReason::Empty) {
-            fields.push(Inert::new(
-                format!("spec.disruption.budgets[{at}].reasons"),
-                "nodes are disrupted for being empty only",
-            ));
-        }
-    }
-    fields
-}
-
-fn of_expiry(pointer: &'static str, expiry: Option<&NillableDuration>) -> Option<Inert> {
-    let expiry = expiry?;
-    expiry.duration()?;
-    let path = pointer.trim_start_matches('/').replace('/', ".");
-    Some(Inert {
-        by_default: (expiry.to_string() == DEFAULT_EXPIRY).then_some(pointer),
-        ..Inert::new(
-            format!("{path} {expiry}"),
-            "nodes are not replaced for their age",
-        )
-    })
-}
-
-/// Returns the fields of a NodeClaim that have no effect.
-pub fn of_node_claim(spec: &NodeClaimSpec) -> Vec<Inert> {
-    let expiry = of_expiry(EXPIRY_OF_CLAIM, spec.expire_after.as_ref());
-    expiry.into_iter().collect()
+    replicas.into_iter().collect()
 }
 
 const OF_INSTANCES: &str = "it changes nothing about simulated instances";
@@ -271,19 +211,6 @@ pub fn of_provisioner(spec: &ProvisionerSpec) -> Vec<Inert> {
             "the cloud settings come from the AWSNodeTemplate that spec.providerRef names",
         ));
     }
-    let consolidation = spec.consolidation.as_ref();
-    if consolidation.and_then(|own| own.enabled) == Some(true) {
-        fields.push(Inert::new(
-            "spec.consolidation.enabled",
-            "only empty nodes are removed",
-        ));
-    }
-    if spec.ttl_seconds_until_expired.is_some() {
-        fields.push(Inert::new(
-            "spec.ttlSecondsUntilExpired",
-            "nodes are not replaced for their age",
-        ));
-    }
     if let Some(kubelet) = &spec.kubelet_configuration {
         fields.extend(of_kubelet("spec.kubeletConfiguration", kubelet));
     }
@@ -320,57 +247,21 @@ mod tests {
         fields.iter().map(Inert::to_string).collect()
     }
 
-    fn pool(disruption: Value, expiry: &str) -> NodePoolSpec {
-        let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "c" });
-        let spec = json!({
-            "disruption": disruption,
-            "template": { "spec": { "nodeClassRef": class, "requirements": [], "expireAfter": expiry } },
-        });
-        serde_json::from_value(spec).expect("a spec")
-    }
-
     #[test]
     fn a_pool_names_what_it_does_not_do() {
-        let mut all = pool(
-            json!({
+        let class = json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "c" });
+        let spec = json!({
+            "template": { "spec": { "nodeClassRef": class, "requirements": [], "expireAfter": "24h" } },
+            "disruption": {
                 "consolidateAfter": "30s", "consolidationPolicy": "Balanced",
                 "budgets": [{ "nodes": "1" }, { "nodes": "2", "reasons": ["Drifted", "Underutilized"] }],
-            }),
-            "24h",
-        );
-        all.replicas = Some(3);
-        let expected = [
-            "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods",
-            "spec.disruption.consolidationPolicy Balanced has no effect yet: only empty nodes are removed",
-            "spec.disruption.budgets[1].reasons has no effect yet: nodes are disrupted for being empty only",
-            "spec.template.spec.expireAfter 24h has no effect yet: nodes are not replaced for their age",
-        ];
-        assert_eq!(said(of_node_pool(&all)), expected);
-    }
-
-    #[test]
-    fn a_pool_whose_fields_all_act_names_none() {
-        let empty = json!({ "consolidateAfter": "30s", "consolidationPolicy": "WhenEmpty" });
-        assert_eq!(of_node_pool(&pool(empty, "Never")), []);
-        let stays = json!({ "consolidateAfter": "Never", "budgets": [{ "nodes": "1", "reasons": ["Empty"] }] });
-        assert_eq!(of_node_pool(&pool(stays, "Never")), []);
-    }
-
-    #[test]
-    fn the_schemas_own_values_are_told_apart() {
-        let empty = json!({ "consolidateAfter": "30s", "consolidationPolicy": "WhenEmpty" });
-        let both = json!({ "consolidateAfter": "0s" });
-        let by_default = |disruption: &Value, expiry: &str| {
-            let fields = of_node_pool(&pool(disruption.clone(), expiry));
-            fields
-                .iter()
-                .map(|field| field.by_default)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(by_default(&empty, "720h"), [Some(EXPIRY_OF_POOL)]);
-        assert_eq!(by_default(&empty, "336h"), [None]);
-        let all = [Some(POLICY), Some(EXPIRY_OF_POOL)];
-        assert_eq!(by_default(&both, "720h"), all);
+            },
+        });
+        let mut spec: NodePoolSpec = serde_json::from_value(spec).expect("a spec");
+        assert_eq!(of_node_pool(&spec), []);
+        spec.replicas = Some(3);
+        let expected = "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods";
+        assert_eq!(said(of_node_pool(&spec)), [expected]);
     }
 
     #[test]
@@ -427,12 +318,7 @@ mod tests {
         };
         assert_eq!(
             paths(of_provisioner(&provisioner)),
-            [
-                "spec.provider",
-                "spec.consolidation.enabled",
-                "spec.ttlSecondsUntilExpired",
-                "spec.kubeletConfiguration.cpuCFSQuota",
-            ]
+            ["spec.provider", "spec.kubeletConfiguration.cpuCFSQuota",]
         );
         let template =
             json!({ "launchTemplate": "l", "amiSelector": { "team": "a" }, "amiFamily": "AL2" });

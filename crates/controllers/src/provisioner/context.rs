@@ -16,7 +16,10 @@ use mullion_cloud::{CloudProvider, WindowsAddresses};
 use mullion_engine::ip::Settings;
 
 use super::{Batcher, DecisionLog, nominations::Nominations};
-use crate::{Context, Informer, Recorder, nodepool::health::Registrations, state::SharedState};
+use crate::{
+    Context, Informer, Recorder, disruption::Disrupting, nodepool::health::Registrations,
+    state::SharedState,
+};
 
 /// Index of NodeClaims by `status.providerID`.
 pub const BY_PROVIDER_ID: &str = "providerID";
@@ -64,6 +67,8 @@ pub struct KarpenterContext {
     pub batcher: Batcher,
     /// Nodes that pods are about to go to.
     pub nominations: Nominations,
+    /// Nodes that are being disrupted.
+    pub disrupting: Disrupting,
     /// How the last launches of each pool ended.
     pub registrations: Registrations,
     /// Events in Karpenter's name.
@@ -128,6 +133,7 @@ impl KarpenterContext {
             state: state.clone(),
             batcher: Batcher::default(),
             nominations: Nominations::default(),
+            disrupting: Disrupting::default(),
             registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
             base: base.clone(),
@@ -144,6 +150,7 @@ impl KarpenterContext {
             && informers.daemon_sets.synced().await
             && informers.nodes.synced().await
             && informers.pods.synced().await
+            && informers.pod_disruption_budgets.synced().await
             && self.state.synced().await
     }
 

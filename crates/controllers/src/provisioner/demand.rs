@@ -6,9 +6,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
-use mullion_api::karpenter::NodeClaim;
+use mullion_api::{
+    karpenter::{NodeClaim, NodePool},
+    labels,
+};
 use mullion_engine::{
     Cluster, ModelError,
+    disrupt::Consolidation,
     model::{NodeSpec, PodSpec, ResourceMap},
     provision::{InFlightNode, NodeTemplate, Plan, PlanRequest},
 };
@@ -27,7 +31,7 @@ use crate::{nodepool, pods, state::convert};
 pub(super) type PodsByKey = BTreeMap<String, Arc<Pod>>;
 
 /// What one plan is made from.
-pub(super) struct Demand {
+pub(crate) struct Demand {
     /// Pods that need a place.
     pub(super) pods: PodsByKey,
     request: PlanRequest,
@@ -35,6 +39,8 @@ pub(super) struct Demand {
     reshaped: Vec<NodeSpec>,
     /// Nodes that go.
     leaving: Vec<String>,
+    /// What can be bought, by class.
+    markets: BTreeMap<String, Market>,
 }
 
 /// What came of a plan.
@@ -49,55 +55,50 @@ pub struct Answer {
 impl Demand {
     /// The demand of this moment; `None` if no pod needs a place.
     pub(super) async fn gather(karpenter: &KarpenterContext) -> Option<Self> {
-        let informers = &karpenter.base.informers;
-        let mut wanted = PodsByKey::new();
-        let mut specs = Vec::new();
-        let mut want = |pod: &Arc<Pod>| {
-            let spec = PodSpec {
-                node_name: None,
-                nominated_node_name: None,
-                ..convert::pod(pod)
-            };
-            wanted.insert(spec.key(), Arc::clone(pod));
-            specs.push(spec);
-        };
-        for pod in informers.pods.by_index(crate::informers::BY_NODE, "") {
-            if is_provisionable(&pod) {
-                want(&pod);
-            }
+        let waiting = Waiting::now(karpenter);
+        match waiting.specs.is_empty() {
+            true => None,
+            false => Some(Self::of(waiting, karpenter).await),
         }
-        let mut leaving = Vec::new();
-        for node in informers.nodes.list() {
-            let claim = karpenter.claim_of(&node);
-            let claim_goes = |claim: Arc<NodeClaim>| claim.metadata.deletion_timestamp.is_some();
-            let goes = node.metadata.deletion_timestamp.is_some() || claim.is_some_and(claim_goes);
-            if let (true, Some(name)) = (goes, &node.metadata.name) {
-                for pod in karpenter.pods_on(name) {
-                    if is_reschedulable(&pod) {
-                        want(&pod);
-                    }
-                }
-                leaving.push(name.clone());
-            }
-        }
-        if specs.is_empty() {
-            return None;
-        }
-        let daemons = informers.daemon_sets.list();
+    }
+
+    /// The demand of this moment, whether or not a pod needs a place.
+    pub(crate) async fn of_all(karpenter: &KarpenterContext) -> Self {
+        Self::of(Waiting::now(karpenter), karpenter).await
+    }
+
+    async fn of(waiting: Waiting, karpenter: &KarpenterContext) -> Self {
+        let daemons = karpenter.base.informers.daemon_sets.list();
         let markets = markets(karpenter).await;
         let (in_flight, reshaped) = nodes_to_come(karpenter, &markets, &daemons);
-        Some(Self {
-            pods: wanted,
+        Self {
+            pods: waiting.pods,
             request: PlanRequest {
-                pods: specs,
+                pods: waiting.specs,
                 in_flight,
                 templates: templates(karpenter, &markets, &daemons),
                 seed: karpenter.options.seed,
-                by_cost: false,
+                by_cost: buys_by_cost(karpenter),
             },
             reshaped,
-            leaving,
-        })
+            leaving: waiting.leaving,
+            markets,
+        }
+    }
+
+    /// What can be bought, by class.
+    pub(crate) fn markets(&self) -> &BTreeMap<String, Market> {
+        &self.markets
+    }
+
+    /// The same surroundings for the question which nodes may go; candidates and terms are still to be said.
+    pub(crate) fn into_consolidation(self) -> Consolidation {
+        Consolidation {
+            market: self.request,
+            reshaped: self.reshaped,
+            leaving: self.leaving,
+            ..Consolidation::default()
+        }
     }
 
     /// Asks the engine, after forgetting the pods that have found a place since: the scheduler has assumed them or the
@@ -143,6 +144,61 @@ impl Demand {
     }
 }
 
+/// Pods that need a place.
+struct Waiting {
+    pods: PodsByKey,
+    specs: Vec<PodSpec>,
+    /// Nodes that go, whose pods are among them.
+    leaving: Vec<String>,
+}
+
+impl Waiting {
+    /// The pods of this moment.
+    fn now(karpenter: &KarpenterContext) -> Self {
+        let informers = &karpenter.base.informers;
+        let mut wanted = PodsByKey::new();
+        let mut specs = Vec::new();
+        let mut want = |pod: &Arc<Pod>| {
+            let spec = PodSpec {
+                node_name: None,
+                nominated_node_name: None,
+                ..convert::pod(pod)
+            };
+            wanted.insert(spec.key(), Arc::clone(pod));
+            specs.push(spec);
+        };
+        for pod in informers.pods.by_index(crate::informers::BY_NODE, "") {
+            if is_provisionable(&pod) {
+                want(&pod);
+            }
+        }
+        let mut leaving = Vec::new();
+        let about_to_go = karpenter.disrupting.about_to_go();
+        for node in informers.nodes.list() {
+            let claim = karpenter.claim_of(&node);
+            let claim_goes = |claim: Arc<NodeClaim>| claim.metadata.deletion_timestamp.is_some();
+            let Some(name) = &node.metadata.name else {
+                continue;
+            };
+            let goes = node.metadata.deletion_timestamp.is_some()
+                || claim.is_some_and(claim_goes)
+                || about_to_go.contains(name);
+            if goes {
+                for pod in karpenter.pods_on(name) {
+                    if is_reschedulable(&pod) {
+                        want(&pod);
+                    }
+                }
+                leaving.push(name.clone());
+            }
+        }
+        Self {
+            pods: wanted,
+            specs,
+            leaving,
+        }
+    }
+}
 /// What the engine says to a question, with its refusals in words. The cluster is as before when this returns.
 ///
 /// # Errors
@@ -157,7 +213,18 @@ pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, Mo
     Ok(Answer { plan, refusals })
 }
 
-/// The markets of all classes that ready pools refer to, by class name.
+/// Whether machines are chosen by cost. Who still writes Provisioners gets what their guides show: pods one by one on the first machine that holds
+/// them.
+fn buys_by_cost(karpenter: &KarpenterContext) -> bool {
+    let is_mirror = |pool: &NodePool| {
+        let annotations = pool.metadata.annotations.as_ref();
+        annotations.is_some_and(|own| own.contains_key(labels::MIRRORED_FROM))
+    };
+    let pools = karpenter.pools.list();
+    pools.is_empty() || !pools.iter().all(|pool| is_mirror(pool))
+}
+
+/// The markets of all classes that pools and claims refer to, by class name.
 async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
     let mut markets = BTreeMap::new();
     let addresses = karpenter.windows_addresses();
@@ -167,10 +234,7 @@ async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
     let of_pools = pools
         .iter()
         .map(|pool| &pool.spec.template.spec.node_class_ref.name);
-    let of_claims = claims
-        .iter()
-        .filter(|claim| is_in_flight(claim))
-        .map(|claim| &claim.spec.node_class_ref.name);
+    let of_claims = claims.iter().map(|claim| &claim.spec.node_class_ref.name);
     for name in of_pools.chain(of_claims) {
         if markets.contains_key(name) {
             continue;

@@ -105,6 +105,16 @@ impl Market {
         map
     }
 
+    /// What a machine costs that is sold here so: micro-dollars an hour, its operating system included.
+    pub fn price(&self, instance_type: &str, zone: &str, capacity_type: &str) -> Option<u64> {
+        let mut offers = self.offers.iter();
+        let offer = offers.find(|offer| &*offer.instance_type.name == instance_type)?;
+        let sold =
+            |own: &&Offering| &*own.zone == zone && own.capacity_type.as_str() == capacity_type;
+        let offering = offer.offerings.iter().find(sold)?;
+        Some(offering.price.0)
+    }
+
     /// The machines that can meet the requirements, for the engine. Offerings that cannot are left out.
     pub fn machines(&self, requirements: &[Requirement]) -> Vec<Arc<provision::InstanceType>> {
         let fixed = self.fixed_labels();

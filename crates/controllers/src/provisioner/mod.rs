@@ -12,7 +12,7 @@ pub mod claim;
 pub mod conditions;
 mod context;
 pub mod decision_log;
-mod demand;
+pub(crate) mod demand;
 pub mod in_flight;
 pub mod market;
 pub mod nominations;
@@ -32,6 +32,7 @@ pub use batcher::Batcher;
 pub use context::{BY_CLASS, BY_POOL, BY_PROVIDER_ID, KarpenterContext, Options, is_managed};
 pub use decision_log::DecisionLog;
 pub use demand::{Answer, answer};
+pub(crate) use run::order;
 
 use crate::{Context, disruption, legacy, nodeclaim, nodepool, state::SharedState};
 

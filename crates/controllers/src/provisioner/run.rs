@@ -11,7 +11,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt, api::PostParams};
-use mullion_api::{karpenter::node_pool_condition, labels};
+use mullion_api::{
+    karpenter::{NodeClaim, node_pool_condition},
+    labels,
+};
 use mullion_engine::provision::PlannedNode;
 use rustc_hash::FxHashMap;
 use serde_json::json;
@@ -195,48 +198,16 @@ impl Provisioner {
         pods: &PodsByKey,
         pass: &Pass,
     ) -> Result<(), kube::Error> {
-        let Some(pool) = self.karpenter.pools.get("", &planned.pool) else {
-            // It went while the plan was made; the next plan does without it.
+        let Some(created) = order(&self.karpenter, planned, pass).await? else {
             return Ok(());
         };
-        let wanted = claim::of(planned, &pool);
-        let created = self
-            .karpenter
-            .claim_api()
-            .create(&PostParams::default(), &wanted)
-            .await?;
         let name = created.name_any();
-        let types = created
-            .spec
-            .requirements
-            .iter()
-            .find(|requirement| requirement.key == labels::INSTANCE_TYPE);
-        let types: Vec<_> = types.into_iter().flat_map(|types| &types.values).collect();
-        pass.clone()
-            .with_ref("NodePool", &planned.pool)
-            .with_ref("NodeClaim", &name)
-            .with("requests", json!(created.spec.resources.requests))
-            .with("instance-types", abbreviated(&types, SHOWN))
-            .info("created nodeclaim");
         self.karpenter.nominations.nominate(&name);
         for key in &planned.pods {
             self.places.insert(key.clone(), name.clone());
             self.nominate(key, pods, &format!("nodeclaim/{name}"));
         }
-        self.wait_until_seen(&name).await;
         Ok(())
-    }
-
-    /// The next plan must know of this order, or it would order again.
-    async fn wait_until_seen(&self, name: &str) {
-        const PATIENCE: Duration = Duration::from_secs(5);
-        let seen = async {
-            while self.karpenter.claims.get("", name).is_none() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        // A claim that was deleted at once is never seen; going on without it is right.
-        let _ = timeout(PATIENCE, seen).await;
     }
 
     /// Pods that go to nodes which are there or on their way.
@@ -331,6 +302,50 @@ impl Provisioner {
         self.told.insert(key.to_owned(), (message.to_owned(), now));
         true
     }
+}
+
+/// Creates the claim of a planned node, and waits until it is seen; none if its pool went meanwhile.
+pub(crate) async fn order(
+    karpenter: &KarpenterContext,
+    planned: &PlannedNode,
+    pass: &Pass,
+) -> Result<Option<NodeClaim>, kube::Error> {
+    let Some(pool) = karpenter.pools.get("", &planned.pool) else {
+        // It went while the plan was made; the next plan does without it.
+        return Ok(None);
+    };
+    let wanted = claim::of(planned, &pool);
+    let created = karpenter
+        .claim_api()
+        .create(&PostParams::default(), &wanted)
+        .await?;
+    let name = created.name_any();
+    let types = created
+        .spec
+        .requirements
+        .iter()
+        .find(|requirement| requirement.key == labels::INSTANCE_TYPE);
+    let types: Vec<_> = types.into_iter().flat_map(|types| &types.values).collect();
+    pass.clone()
+        .with_ref("NodePool", &planned.pool)
+        .with_ref("NodeClaim", &name)
+        .with("requests", json!(created.spec.resources.requests))
+        .with("instance-types", abbreviated(&types, SHOWN))
+        .info("created nodeclaim");
+    wait_until_seen(karpenter, &name).await;
+    Ok(Some(created))
+}
+
+/// The next plan must know of an order, or it would order again.
+async fn wait_until_seen(karpenter: &KarpenterContext, name: &str) {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let seen = async {
+        while karpenter.claims.get("", name).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    // A claim that was deleted at once is never seen; going on without it is right.
+    let _ = timeout(PATIENCE, seen).await;
 }
 
 fn names<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> Vec<String> {

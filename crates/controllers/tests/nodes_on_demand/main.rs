@@ -5,6 +5,7 @@ mod addresses;
 mod blog;
 mod boots;
 mod failures;
+mod giving_back;
 mod removal;
 mod restart;
 #[path = "../served/mod.rs"]

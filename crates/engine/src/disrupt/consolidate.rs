@@ -10,7 +10,8 @@
 
 use std::cmp::Reverse;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use indexmap::IndexMap;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::question::{Candidate, Consolidation};
 use super::worth::{self, Removed};
@@ -77,6 +78,66 @@ impl Cluster {
         self.rollback(checkpoint);
         moves
     }
+}
+
+impl Cluster {
+    /// Says where the pods of the candidates go if all of them must go, on other nodes and on new ones, at any price. The cluster is as before when
+    /// this returns.
+    ///
+    /// # Errors
+    /// A node or pool offers an amount that cannot be true. That pods find no place is told within.
+    pub fn relocate(
+        &mut self,
+        question: &Consolidation,
+    ) -> Result<Result<Move, Stays>, ModelError> {
+        let checkpoint = self.checkpoint();
+        let made = relocate(self, question);
+        self.rollback(checkpoint);
+        made
+    }
+}
+
+fn relocate(
+    cluster: &mut Cluster,
+    question: &Consolidation,
+) -> Result<Result<Move, Stays>, ModelError> {
+    make_room_for_pending(cluster, question)?;
+    let mut pools = Pools::compile(&question.market, cluster)?;
+    let mut ids = Vec::with_capacity(question.candidates.len());
+    for candidate in &question.candidates {
+        pools.give_back(&candidate.pool, &candidate.capacity);
+        ids.extend(cluster.node(&candidate.node));
+    }
+    let pods = cluster.take_out(ids.into_iter());
+    let found = pools.replace(&pods, None, &Values::default(), cluster);
+    Ok(match found {
+        Ok(found) => Ok(Move {
+            nodes: question
+                .candidates
+                .iter()
+                .map(|own| own.node.clone())
+                .collect(),
+            existing: found.existing,
+            replacements: found.nodes,
+            saving_micro_usd: 0,
+        }),
+        Err(_) => Err(stuck(&pods, question, cluster)),
+    })
+}
+
+/// The first pod that no node takes, as the scheduler says it.
+fn stuck(pods: &[(String, PodClassId)], question: &Consolidation, cluster: &mut Cluster) -> Stays {
+    for (pod, class) in pods {
+        if let Decision::Unschedulable(why) =
+            cluster.schedule_key(*class, pod, question.market.seed)
+        {
+            return Stays::PodStuck {
+                pod: pod.clone(),
+                why: Box::new(why),
+            };
+        }
+    }
+    Stays::NoneCheaper
 }
 
 fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves, ModelError> {
@@ -291,14 +352,14 @@ impl<'a> Round<'a> {
 
     /// What pods are worth, by class.
     fn values(&mut self, candidates: &[(NodeId, &Candidate)]) -> Values {
-        let mut counts: FxHashMap<PodClassId, u32> = FxHashMap::default();
+        // In an order that does not depend on when a class was first seen: the linear program may have several solutions.
+        let mut counts: IndexMap<PodClassId, u32, FxBuildHasher> = IndexMap::default();
         for (id, _) in candidates {
             for pod in self.cluster.movable(*id) {
                 *counts.entry(self.cluster.pod(pod).class).or_default() += 1;
             }
         }
-        let mut counts: Vec<_> = counts.into_iter().collect();
-        counts.sort_unstable();
+        let counts: Vec<_> = counts.into_iter().collect();
         let checkpoint = self.cluster.checkpoint();
         let values = self.pools.values(&counts, self.cluster);
         self.cluster.rollback(checkpoint);
@@ -329,7 +390,9 @@ impl<'a> Round<'a> {
         for node in &nodes {
             self.pools.give_back(&node.pool, &node.capacity);
         }
-        let replacement = self.pools.replace(&pods, ceiling, values, self.cluster);
+        let replacement = self
+            .pools
+            .replace(&pods, Some(ceiling), values, self.cluster);
         for node in &nodes {
             self.pools.take(&node.pool, &node.capacity);
         }

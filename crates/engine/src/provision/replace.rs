@@ -101,12 +101,12 @@ impl Pools {
         values
     }
 
-    /// Finds places for pods whose nodes were taken out, on nodes that are there and on new ones that together cost less than the ceiling, whichever
-    /// type of their lists they become. The cluster is as before when this returns.
+    /// Finds places for pods whose nodes were taken out, on nodes that are there and on new ones that together cost no more than the ceiling, if there
+    /// is one, whichever type of their lists they become. The cluster is as before when this returns.
     pub(crate) fn replace(
         &mut self,
         pods: &[(String, PodClassId)],
-        ceiling: u64,
+        ceiling: Option<u64>,
         values: &Values,
         cluster: &mut Cluster,
     ) -> Result<Replacement, NoReplacement> {
@@ -119,7 +119,7 @@ impl Pools {
     fn replace_in(
         &mut self,
         pods: &[(String, PodClassId)],
-        ceiling: u64,
+        ceiling: Option<u64>,
         values: &Values,
         cluster: &mut Cluster,
     ) -> Result<Replacement, NoReplacement> {
@@ -136,7 +136,7 @@ impl Pools {
         let catalogs = std::mem::take(&mut self.catalogs);
         let mut solver = Solver::new(cluster, catalogs, &keys, self.seed);
         solver.effort = EFFORT;
-        solver.ceiling = Some(ceiling);
+        solver.ceiling = ceiling;
         let replacement = buy(&mut solver, &pending, ceiling, values);
         self.catalogs = solver.catalogs;
         replacement
@@ -146,7 +146,7 @@ impl Pools {
 fn buy(
     solver: &mut Solver<'_>,
     pending: &[Pending],
-    ceiling: u64,
+    ceiling: Option<u64>,
     values: &Values,
 ) -> Result<Replacement, NoReplacement> {
     solver.add_hosts(pending);
@@ -159,14 +159,15 @@ fn buy(
         });
     }
     let worth: f64 = rest.iter().filter_map(|pod| values.get(&pod.class)).sum();
-    if worth > ceiling as f64 {
+    let is_beyond = |price: f64| ceiling.is_some_and(|ceiling| price > ceiling as f64);
+    if is_beyond(worth) {
         return Err(NoReplacement::TooDear);
     }
     let bought = solver.buy(&rest);
     if bought.is_open() {
         return Err(NoReplacement::NoPlace);
     }
-    if bought.price > ceiling {
+    if is_beyond(bought.price as f64) {
         return Err(NoReplacement::TooDear);
     }
     existing.extend(bought.existing);

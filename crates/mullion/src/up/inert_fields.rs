@@ -1,7 +1,6 @@
 //! Warns of fields of Karpenter's kinds that are accepted and have no effect yet, in `Warning` headers that kubectl prints.
 //!
-//! Which fields these are is said in [`mullion_controllers::nodepool::inert`]. What a field has by default is not warned
-//! of unless `kubectl apply` says that the user wrote it, nor is an update that leaves the spec as it is.
+//! Which fields these are is said in [`mullion_controllers::nodepool::inert`]. An update that leaves the spec as it is warns of nothing.
 
 use mullion_apiserver::{
     admission::{Ctx, Plugin, Request, What},
@@ -11,9 +10,6 @@ use mullion_controllers::nodepool::inert::{self, Inert};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Where `kubectl apply` keeps what it was given.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
 /// The plugin; it stands after the API server's own.
 pub(super) struct InertFields;
 
@@ -21,12 +17,9 @@ pub(super) struct InertFields;
 type Reader = fn(&Value) -> Vec<Inert>;
 
 /// Group, plural, and what to look at.
-const KINDS: [(&str, &str, Reader); 5] = [
+const KINDS: [(&str, &str, Reader); 4] = [
     ("karpenter.sh", "nodepools", |spec| {
         of(spec, inert::of_node_pool)
-    }),
-    ("karpenter.sh", "nodeclaims", |spec| {
-        of(spec, inert::of_node_claim)
     }),
     ("karpenter.k8s.aws", "ec2nodeclasses", |spec| {
         of(spec, inert::of_node_class)
@@ -59,25 +52,13 @@ impl Plugin for InertFields {
         let spec = &request.object["spec"];
         let changes = request.old.is_none_or(|old| old["spec"] != *spec);
         if let (Some(read), true) = (reader(&request.what), changes) {
-            let applied = applied(request.object);
-            let is_written = |field: &Inert| {
-                let is_there = |at: &str| applied.pointer(at).is_some();
-                field.by_default.is_none_or(is_there)
-            };
-            let fields = read(spec).into_iter().filter(is_written);
+            let fields = read(spec).into_iter();
             request
                 .warnings
                 .extend(fields.map(|field| field.to_string()));
         }
         Ok(())
     }
-}
-
-/// Returns the object as `kubectl apply` was given it; null if another client writes.
-fn applied(object: &Value) -> Value {
-    let text = object["metadata"]["annotations"][LAST_APPLIED].as_str();
-    text.and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default()
 }
 
 fn reader(what: &What<'_>) -> Option<Reader> {

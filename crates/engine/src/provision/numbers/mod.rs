@@ -157,7 +157,7 @@ impl Numbers {
                 } else {
                     &view.soft[index]
                 };
-                for (zone, demand) in shares(counts, count, &prices, &free) {
+                for (zone, demand) in shares(counts, count, &prices, &free, cluster) {
                     add(Some(zone), demand);
                 }
             }
@@ -166,9 +166,9 @@ impl Numbers {
                     view.affinity.is_empty() || view.affinity.count(Symbol::ZONE, *zone) > 0
                 };
                 let open = prices.iter().filter(|(zone, _)| there(zone));
-                if let Some((zone, _)) =
-                    open.min_by_key(|(zone, price)| (!free.contains_key(zone), **price))
-                {
+                if let Some((zone, _)) = open.min_by_key(|(zone, price)| {
+                    (!free.contains_key(zone), **price, cluster.text(**zone))
+                }) {
                     let most = spread.map_or(i64::MAX, |index| {
                         alone_in(&view.hard[index], *zone, &prices)
                     });
@@ -190,7 +190,7 @@ impl Numbers {
                     .filter(|(_, zone)| !taken(*zone))
                     .collect();
                 zones.sort_unstable_by_key(|(price, zone)| {
-                    (!free.contains_key(zone), *price, *zone)
+                    (!free.contains_key(zone), *price, cluster.text(*zone))
                 });
                 for (_, zone) in zones.into_iter().take(count as usize) {
                     add(Some(zone), 1);

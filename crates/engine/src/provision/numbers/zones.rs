@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::cluster::Cluster;
 use crate::intern::Symbol;
 use crate::topology::SpreadCounts;
 
@@ -27,12 +28,14 @@ pub(super) fn alone_in(counts: &SpreadCounts, zone: Symbol, prices: &BTreeMap<Sy
     (least + counts.rule.max_skew - there.get(&zone).copied().unwrap_or(0)).max(0)
 }
 
-/// How many of a class's pods each zone gets: as many as the skew lets those have that are cheap or have room already.
+/// How many of a class's pods each zone gets: as many as the skew lets those have that are cheap or have room already. Equal zones go by name, and so
+/// does the answer: symbols are numbered as they come, differently in every process.
 pub(super) fn shares(
     counts: &SpreadCounts,
     count: u32,
     prices: &BTreeMap<Symbol, u64>,
     free: &BTreeMap<Symbol, i64>,
+    cluster: &Cluster,
 ) -> Vec<(Symbol, u32)> {
     let skew = counts.rule.max_skew;
     let there = there(counts, prices);
@@ -71,6 +74,7 @@ pub(super) fn shares(
         (
             prices.get(zone).copied().unwrap_or(u64::MAX),
             Reverse(there[zone]),
+            cluster.text(*zone),
         )
     });
     let mut share: BTreeMap<Symbol, i64> = BTreeMap::new();
@@ -97,9 +101,8 @@ pub(super) fn shares(
             rest -= more;
         }
     }
-    share
-        .into_iter()
-        .filter(|(_, pods)| *pods > 0)
-        .map(|(zone, pods)| (zone, pods as u32))
-        .collect()
+    let shares = share.into_iter().filter(|(_, pods)| *pods > 0);
+    let mut shares: Vec<(Symbol, u32)> = shares.map(|(zone, pods)| (zone, pods as u32)).collect();
+    shares.sort_by_key(|(zone, _)| cluster.text(*zone));
+    shares
 }

@@ -47,19 +47,9 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
     ] {
         assert!(said.contains(warning), "{said}");
     }
-    // Nobody has written the policy that a pool has by default.
     assert_eq!(said.matches("Warning:").count(), 2, "{said}");
     let again = cluster.apply(POOLS);
     assert_eq!(again.matches("Warning:").count(), 0, "{again}");
-
-    let replicas = "  replicas: 2\n";
-    let disruption =
-        "  disruption: {consolidationPolicy: WhenEmptyOrUnderutilized, consolidateAfter: 5s}\n";
-    let written = POOLS.replacen(replicas, &format!("{replicas}{disruption}"), 1);
-    let said = cluster.apply(&written);
-    let policy = "Warning: spec.disruption.consolidationPolicy WhenEmptyOrUnderutilized has no effect yet: only empty nodes are removed\n";
-    assert!(said.contains(policy), "{said}");
-    cluster.apply(POOLS);
 
     let described = |object: &str, words: &[&str]| {
         let args = ["describe", object];
@@ -82,7 +72,6 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
             "NodeClass not found on cluster: there is no EC2NodeClass \"nowhere\"",
             "FieldsIgnored",
             "spec.replicas has no effect yet",
-            "spec.template.spec.expireAfter 720h has no effect yet",
         ],
     );
     described(
@@ -127,9 +116,7 @@ fn a_provisioner_that_both_empties_and_consolidates_is_refused() {
     let said = cluster.apply(&provisioner(
         "consolidation: {enabled: true}, providerRef: {name: d}",
     ));
-    let warning =
-        "Warning: spec.consolidation.enabled has no effect yet: only empty nodes are removed";
-    assert!(said.contains(warning), "{said}");
+    assert!(!said.contains("Warning"), "{said}");
 }
 
 #[test]

@@ -1,0 +1,148 @@
+//! Nodes that may be disrupted, and why others may not.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use mullion_api::{
+    karpenter::{NodeClaim, NodePool, node_claim_condition as condition},
+    labels,
+};
+
+use super::{
+    protection::{Budgets, disruption_milli},
+    told::Told,
+};
+use crate::provisioner::{KarpenterContext, pending::is_reschedulable};
+
+/// A node that may be disrupted.
+#[derive(Clone)]
+pub(super) struct Candidate {
+    pub(super) claim: Arc<NodeClaim>,
+    pub(super) node: Arc<Node>,
+    pub(super) pool: Arc<NodePool>,
+    /// The pods that will need another place.
+    pub(super) pods: Vec<Arc<Pod>>,
+    /// How much disturbance its end is: [`disruption_milli`].
+    pub(super) disruption_milli: u64,
+}
+
+impl Candidate {
+    /// Whether nothing of weight is on it (core: `IsEmpty`).
+    pub(super) fn is_empty(&self) -> bool {
+        self.disruption_milli <= 1000
+    }
+
+    /// A label of its claim.
+    pub(super) fn label(&self, key: &str) -> &str {
+        self.claim.label(key).unwrap_or_default()
+    }
+}
+
+/// What all candidates of one look are judged by.
+pub(super) struct Look<'a> {
+    karpenter: &'a KarpenterContext,
+    budgets: Budgets,
+    now: Timestamp,
+}
+
+impl<'a> Look<'a> {
+    pub(super) fn now(karpenter: &'a KarpenterContext) -> Self {
+        let informer = &karpenter.base.informers.pod_disruption_budgets;
+        let budgets = informer.list();
+        Look {
+            karpenter,
+            budgets: Budgets::of(budgets.iter().map(|own| &**own)),
+            now: karpenter.base.clock.now(),
+        }
+    }
+
+    /// The node of a claim, if it may be disrupted now; says on both why it may not. `is_eventual`: pods that do not want to go hold a node
+    /// only if its claim has no `terminationGracePeriod` (core: `EventualDisruptionClass`).
+    pub(super) fn candidate(
+        &self,
+        claim: &Arc<NodeClaim>,
+        pool: &Arc<NodePool>,
+        is_eventual: bool,
+        told: &mut Told,
+    ) -> Option<Candidate> {
+        let node = self.karpenter.node_of(claim);
+        match self.judge(claim, node.as_ref(), pool, is_eventual) {
+            Ok(candidate) => Some(candidate),
+            Err(Some(why)) => {
+                told.blocked(node.as_deref(), claim, &why);
+                None
+            }
+            Err(None) => None,
+        }
+    }
+
+    /// As [`Look::candidate`]; why not, in Karpenter's words, or nothing if the node is in hand already.
+    fn judge(
+        &self,
+        claim: &Arc<NodeClaim>,
+        node: Option<&Arc<Node>>,
+        pool: &Arc<NodePool>,
+        is_eventual: bool,
+    ) -> Result<Candidate, Option<String>> {
+        let Some(node) = node else {
+            return Err(Some(
+                "Nodeclaim does not have an associated node".to_owned(),
+            ));
+        };
+        let name = node.name_any();
+        if self.karpenter.disrupting.contains(&name) {
+            return Err(None);
+        }
+        if let Some(why) = self.is_held(claim, node, &name) {
+            return Err(Some(why));
+        }
+        let pods = self.karpenter.pods_on(&name);
+        let blocked = self
+            .budgets
+            .refusal(pods.iter().map(|pod| &**pod), self.now);
+        if let Some(why) = blocked {
+            let will_end = claim.spec.termination_grace_period.is_some();
+            if !(is_eventual && will_end) {
+                return Err(Some(why));
+            }
+        }
+        let pods: Vec<Arc<Pod>> = pods
+            .into_iter()
+            .filter(|pod| is_reschedulable(pod))
+            .collect();
+        Ok(Candidate {
+            claim: Arc::clone(claim),
+            node: Arc::clone(node),
+            pool: Arc::clone(pool),
+            disruption_milli: disruption_milli(pods.iter().map(|pod| &**pod)),
+            pods,
+        })
+    }
+
+    /// Why the node itself is not to be disrupted (core: `ValidateNodeDisruptable`).
+    fn is_held(&self, claim: &NodeClaim, node: &Node, name: &str) -> Option<String> {
+        let nominations = &self.karpenter.nominations;
+        let is_wanted =
+            nominations.is_nominated(name) || nominations.is_nominated(&claim.name_any());
+        let goes = claim.metadata.deletion_timestamp.is_some()
+            || node.metadata.deletion_timestamp.is_some();
+        let kept = node.annotations().get(labels::DO_NOT_DISRUPT);
+        let why = if !claim.is(condition::INITIALIZED) {
+            "Node isn't initialized".to_owned()
+        } else if goes {
+            "Node is deleting or marked for deletion".to_owned()
+        } else if is_wanted {
+            "Node is nominated for a pending pod".to_owned()
+        } else if kept.is_some_and(|value| value == "true") {
+            format!(
+                "Disruption is blocked through the {:?} annotation",
+                labels::DO_NOT_DISRUPT
+            )
+        } else {
+            return None;
+        };
+        Some(why)
+    }
+}

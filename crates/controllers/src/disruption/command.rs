@@ -1,0 +1,410 @@
+//! Carries out what was decided: taints nodes, orders what replaces them, and lets them go once that is ready.
+//!
+//! Invariant: a node goes only after everything that replaces it is initialized. If a replacement fails, or takes too long, the nodes lose their
+//! taint and stay. Who dies in between leaves tainted nodes, which the next look sets free ([`tidy`]).
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use mullion_api::{
+    karpenter::{DisruptionReason, NodeClaim, node_claim_condition as condition},
+    labels,
+};
+use mullion_engine::provision::PlannedNode;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::{CONTROLLER, candidate::Candidate, edit};
+use crate::{
+    api_error,
+    nodeclaim::drain::disrupted_taint,
+    provisioner::{KarpenterContext, conditions::Status, decision_log::Pass, order},
+};
+
+/// How often replacements are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// A command fails after this long (core: `minRetryDuration`).
+const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
+/// Types named in a log line.
+const SHOWN: usize = 5;
+
+/// Nodes that go, and what is bought first.
+pub(super) struct Command {
+    pub(super) reason: DisruptionReason,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) replacements: Vec<PlannedNode>,
+    /// Nodes that stay and take pods of those that go.
+    pub(super) destinations: Vec<String>,
+    /// Micro-dollars an hour.
+    pub(super) saving: u64,
+}
+
+impl Command {
+    fn decision(&self) -> &'static str {
+        match self.replacements.is_empty() {
+            true => "delete",
+            false => "replace",
+        }
+    }
+
+    fn node_names(&self) -> Vec<String> {
+        self.candidates
+            .iter()
+            .map(|own| own.node.name_any())
+            .collect()
+    }
+
+    /// The command in Karpenter's short form, as its events show it.
+    pub(super) fn text(&self) -> String {
+        let nodes = self.node_names().join(", ");
+        let mut pools: Vec<String> = self
+            .candidates
+            .iter()
+            .map(|own| own.pool.name_any())
+            .collect();
+        pools.dedup();
+        let replacements = match self.replacements.len() {
+            0 => String::new(),
+            1 => " -> [1 replacement]".to_owned(),
+            more => format!(" -> [{more} replacements]"),
+        };
+        format!(
+            "{}: nodepools=[{}]: [{nodes}]{replacements}",
+            self.decision(),
+            pools.join(",")
+        )
+    }
+
+    /// What is saved, in dollars an hour.
+    pub(super) fn dollars(&self) -> f64 {
+        self.saving as f64 / 1e6
+    }
+
+    fn pass(&self, karpenter: &KarpenterContext) -> Pass {
+        let command = self.candidates.first().and_then(|first| first.claim.uid());
+        let nodes: Vec<Value> = self.candidates.iter().map(describe).collect();
+        let pods: usize = self.candidates.iter().map(|own| own.pods.len()).sum();
+        let is_one = self.replacements.len() == 1;
+        let replacements = self.replacements.iter();
+        let replacements: Vec<Value> = replacements
+            .map(|node| describe_planned(node, is_one))
+            .collect();
+        karpenter
+            .log
+            .pass(CONTROLLER)
+            .with("command-id", command.unwrap_or_default())
+            .with("reason", self.reason.as_str().to_lowercase())
+            .with("decision", self.decision())
+            .with("disrupted-node-count", nodes.len())
+            .with("replacement-node-count", replacements.len())
+            .with("pod-count", pods)
+            .with("disrupted-nodes", nodes)
+            .with("replacement-nodes", replacements)
+    }
+}
+
+fn describe(candidate: &Candidate) -> Value {
+    json!({
+        "Node": { "name": candidate.node.name_any() },
+        "NodeClaim": { "name": candidate.claim.name_any() },
+        "capacity-type": candidate.label(labels::CAPACITY_TYPE),
+        "instance-type": candidate.label(labels::INSTANCE_TYPE),
+    })
+}
+
+fn describe_planned(node: &PlannedNode, with_types: bool) -> Value {
+    let offerings = || node.options.iter().flat_map(|option| &option.offerings);
+    let sold = |kind: &str| offerings().any(|(_, own, _)| own == kind);
+    let mut kinds = ["reserved", "spot"].into_iter().filter(|kind| sold(kind));
+    let mut described = json!({ "capacity-type": kinds.next().unwrap_or("on-demand") });
+    if with_types {
+        let types: Vec<&String> = node.options.iter().map(|option| &option.name).collect();
+        described["instance-types"] =
+            crate::provisioner::decision_log::abbreviated(&types, SHOWN).into();
+    }
+    described
+}
+
+/// Starts a command; `false` if another is about one of its nodes. Nodes whose taint could not be set stay if something is to be bought.
+///
+/// # Errors
+/// A node could not be tainted, or a replacement not ordered: the nodes stay.
+pub(super) async fn start(karpenter: &KarpenterContext, command: Command) -> kube::Result<bool> {
+    let nodes = command.node_names();
+    if nodes.is_empty() || !karpenter.disrupting.begin(&nodes) {
+        return Ok(false);
+    }
+    let pass = command.pass(karpenter);
+    pass.info("disrupting node(s)");
+    let begun = begin(karpenter, &command, &pass).await;
+    let claims = match begun {
+        Ok(claims) => claims,
+        Err(error) => {
+            set_free(karpenter, &command, &pass).await;
+            karpenter.disrupting.end(&nodes, false);
+            return Err(error);
+        }
+    };
+    karpenter.disrupting.ordered(&nodes);
+    for node in &command.destinations {
+        karpenter.nominations.nominate(node);
+    }
+    if claims.is_empty() {
+        let ended = end(karpenter, &command).await;
+        karpenter.disrupting.end(&nodes, ended.is_ok());
+        return ended.map(|()| true);
+    }
+    let (own, shutdown) = (karpenter.clone(), karpenter.base.shutdown.clone());
+    karpenter.base.tasks.spawn(async move {
+        shutdown
+            .run_until_cancelled(carry_out(&own, &command, &claims, &pass))
+            .await;
+    });
+    Ok(true)
+}
+
+/// Taints the nodes and orders what replaces them; gives the names of the new claims.
+async fn begin(
+    karpenter: &KarpenterContext,
+    command: &Command,
+    pass: &Pass,
+) -> kube::Result<Vec<String>> {
+    let why = command.reason.as_str();
+    for candidate in &command.candidates {
+        taint(karpenter, &candidate.node.name_any(), true).await?;
+        edit(karpenter, &candidate.claim.name_any(), |conditions| {
+            if !conditions.is_true(condition::DISRUPTION_REASON) {
+                conditions.set(condition::DISRUPTION_REASON, Status::True, why, why);
+            }
+        })
+        .await?;
+    }
+    let mut claims = Vec::with_capacity(command.replacements.len());
+    for planned in &command.replacements {
+        let ordered = order(karpenter, planned, pass).await;
+        match ordered {
+            Ok(Some(claim)) => claims.push(claim.name_any()),
+            // Its pool went: what was begun is given up.
+            Ok(None) => return Err(gone(planned)),
+            Err(error) => {
+                drop_claims(karpenter, &claims).await;
+                return Err(error);
+            }
+        }
+    }
+    Ok(claims)
+}
+
+fn gone(planned: &PlannedNode) -> kube::Error {
+    let message = format!("NodePool {} is gone", planned.pool);
+    kube::Error::Service(message.into())
+}
+
+/// Replacements of a command that was given up are not needed.
+async fn drop_claims(karpenter: &KarpenterContext, claims: &[String]) {
+    for name in claims {
+        // What stays is empty, and goes as an empty node.
+        let _ = karpenter
+            .claim_api()
+            .delete(name, &DeleteParams::default())
+            .await;
+    }
+}
+
+/// Waits for the replacements and lets the nodes go.
+async fn carry_out(
+    karpenter: &KarpenterContext,
+    command: &Command,
+    claims: &[String],
+    pass: &Pass,
+) {
+    let nodes = command.node_names();
+    let ready = until_ready(karpenter, command, claims).await;
+    let outcome = match ready {
+        Ok(()) => end(karpenter, command)
+            .await
+            .map_err(|error| error.to_string()),
+        Err(why) => Err(why),
+    };
+    if let Err(why) = &outcome {
+        pass.error(
+            "failed terminating nodes while executing a disruption command",
+            why,
+        );
+        set_free(karpenter, command, pass).await;
+    } else {
+        pass.debug("command succeeded");
+    }
+    karpenter.disrupting.end(&nodes, outcome.is_ok());
+    karpenter.batcher.trigger(
+        command
+            .candidates
+            .first()
+            .and_then(|own| own.claim.uid())
+            .unwrap_or_default(),
+    );
+}
+
+/// # Errors
+/// A replacement is gone, or they took too long.
+async fn until_ready(
+    karpenter: &KarpenterContext,
+    command: &Command,
+    claims: &[String],
+) -> Result<(), String> {
+    let started = karpenter.base.clock.now();
+    let mut told: Vec<&String> = Vec::new();
+    loop {
+        let mut waiting = None;
+        for name in claims {
+            let Some(claim) = karpenter.claims.get("", name) else {
+                return Err(format!("replacement was deleted (NodeClaim={name})"));
+            };
+            if !told.contains(&name) {
+                let reason = command.reason.as_str();
+                let launching = format!("Launching NodeClaim: {reason}");
+                karpenter
+                    .recorder
+                    .normal(&*claim, "DisruptionLaunching", launching);
+                if !claim.is(condition::INITIALIZED) {
+                    let message = "Waiting on readiness to continue disruption";
+                    karpenter
+                        .recorder
+                        .normal(&*claim, "DisruptionWaitingReadiness", message);
+                }
+                told.push(name);
+            }
+            // Nobody takes a node away that others wait for.
+            karpenter.nominations.nominate(name);
+            if let Some(node) = claim.node_name() {
+                karpenter.nominations.nominate(node);
+            }
+            if !claim.is(condition::INITIALIZED) {
+                waiting = waiting.or(Some(name));
+            }
+        }
+        let Some(name) = waiting else {
+            return Ok(());
+        };
+        let took = karpenter.base.clock.now().duration_since(started);
+        if took > PATIENCE {
+            return Err(format!(
+                "command reached timeout, waiting for replacement initialization, nodeclaim not initialized (NodeClaim={name}, duration={}s)",
+                took.as_secs()
+            ));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Deletes the claims of the nodes.
+async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()> {
+    let why = command.reason.as_str();
+    for Candidate { claim, node, .. } in &command.candidates {
+        let name = claim.name_any();
+        let deleted = karpenter
+            .claim_api()
+            .delete(&name, &DeleteParams::default())
+            .await;
+        api_error::ignore_not_found(deleted)?;
+        let message = format!("Disrupting Node: {why}");
+        karpenter
+            .recorder
+            .normal(&**node, "DisruptionTerminating", message);
+        let message = format!("Disrupting NodeClaim: {why}");
+        karpenter
+            .recorder
+            .normal(&**claim, "DisruptionTerminating", message);
+    }
+    // Until the watch shows that they go they are this command's.
+    for candidate in &command.candidates {
+        until_seen_going(karpenter, &candidate.claim.name_any()).await;
+    }
+    Ok(())
+}
+
+async fn until_seen_going(karpenter: &KarpenterContext, claim: &str) {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let stays = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_none();
+    let seen = async {
+        while karpenter
+            .claims
+            .get("", claim)
+            .is_some_and(|own| stays(&own))
+        {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    // What the watch shows late is seen by the next look.
+    let _ = timeout(PATIENCE, seen).await;
+}
+
+/// Lets pods onto nodes again that stay after all.
+async fn set_free(karpenter: &KarpenterContext, command: &Command, pass: &Pass) {
+    for candidate in &command.candidates {
+        let (node, claim) = (candidate.node.name_any(), candidate.claim.name_any());
+        if let Err(error) = free(karpenter, &node, &claim).await {
+            // The next look tries again.
+            pass.error("removing taint from nodes", &error);
+        }
+    }
+}
+
+async fn free(karpenter: &KarpenterContext, node: &str, claim: &str) -> kube::Result<()> {
+    taint(karpenter, node, false).await?;
+    edit(karpenter, claim, |conditions| {
+        conditions.clear(condition::DISRUPTION_REASON)
+    })
+    .await
+}
+
+/// Sets nodes free that are tainted and that no command is about: those of a process that ended.
+pub(super) async fn tidy(karpenter: &KarpenterContext) -> kube::Result<()> {
+    let is_disrupted = |taint: &Taint| taint.key == labels::DISRUPTED_TAINT;
+    for claim in karpenter.claims.list() {
+        let Some(node) = karpenter.node_of(&claim) else {
+            continue;
+        };
+        let spec = node.spec.iter();
+        let mut taints = spec.flat_map(|spec| spec.taints.iter().flatten());
+        let is_marked = taints.any(is_disrupted) || claim.is(condition::DISRUPTION_REASON);
+        let goes = claim.metadata.deletion_timestamp.is_some()
+            || node.metadata.deletion_timestamp.is_some();
+        let name = node.name_any();
+        if is_marked && !goes && !karpenter.disrupting.contains(&name) {
+            free(karpenter, &name, &claim.name_any()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps new pods away from a node that is about to go, or lets them come again.
+async fn taint(karpenter: &KarpenterContext, name: &str, wanted: bool) -> kube::Result<()> {
+    let Some(node): Option<Node> = karpenter.node_api().get_opt(name).await? else {
+        return Ok(());
+    };
+    let taint = disrupted_taint();
+    let mut taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let is_there = taints.iter().any(|own| own.key == taint.key);
+    if is_there == wanted {
+        return Ok(());
+    }
+    match wanted {
+        true => taints.push(taint),
+        false => taints.retain(|own| own.key != taint.key),
+    }
+    let patch = json!({
+        "metadata": { "resourceVersion": node.metadata.resource_version },
+        "spec": { "taints": taints },
+    });
+    let patched = karpenter
+        .node_api()
+        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    api_error::ignore_not_found(patched).map(drop)
+}

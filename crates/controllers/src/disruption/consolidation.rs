@@ -1,0 +1,330 @@
+//! Consolidation: nodes that cost more than their pods need.
+//!
+//! The engine says which nodes should go and what to buy in their place; here it is asked, and asked again 15 seconds later before anything is done,
+//! as Karpenter does: only what it says then, of the nodes it named before, is carried out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::SignedDuration;
+use kube::ResourceExt;
+use mullion_api::{
+    ami::Os,
+    karpenter::{
+        ConsolidationPolicy, DisruptionReason, NodeClaim, NodePool,
+        node_claim_condition as condition,
+    },
+    labels,
+};
+use mullion_engine::disrupt::{self, Balance, Consolidation, Moves, PoolTerms, Stays};
+
+use super::{
+    Counted, budget,
+    candidate::{Candidate, Look},
+    command::Command,
+    emptiness,
+    protection::disruption_milli,
+    told::Told,
+};
+use crate::provisioner::{
+    BY_POOL, KarpenterContext,
+    demand::Demand,
+    market::{Market, amounts},
+    pending::is_reschedulable,
+};
+
+/// What a move must save of the price of the nodes that go, in thousandths, unless the pool says otherwise.
+const LEAST_SAVING: u32 = 30;
+/// How long a new node takes until pods run on it: both are paid meanwhile (docs/simulation.md).
+const BOOT_LINUX: u32 = 60;
+const BOOT_WINDOWS: u32 = 360;
+
+/// What the engine said, and the nodes it was asked about.
+pub(super) struct Proposal {
+    candidates: BTreeMap<String, Candidate>,
+    moves: Moves,
+    /// Pools of whose nodes none may go now.
+    pub(super) is_constrained: bool,
+}
+
+impl Proposal {
+    /// The nodes that should go.
+    pub(super) fn nodes(&self) -> BTreeSet<String> {
+        let moves = self.moves.moves.iter();
+        moves.flat_map(|made| made.nodes.iter().cloned()).collect()
+    }
+
+    /// What is to be done: one command for all nodes that go for nothing, and one for each set that is replaced.
+    pub(super) fn into_commands(self) -> Vec<Command> {
+        let mut commands: Vec<Command> = Vec::new();
+        for made in self.moves.moves {
+            let candidates = made.nodes.iter();
+            let candidates: Vec<Candidate> = candidates
+                .filter_map(|node| self.candidates.get(node).cloned())
+                .collect();
+            let destinations = made.existing.into_iter().map(|(_, node)| node);
+            let command = Command {
+                reason: DisruptionReason::Underutilized,
+                candidates,
+                destinations: destinations.collect::<BTreeSet<_>>().into_iter().collect(),
+                replacements: made.replacements,
+                saving: made.saving_micro_usd,
+            };
+            match commands.first_mut() {
+                Some(first) if first.replacements.is_empty() && command.replacements.is_empty() => {
+                    first.candidates.extend(command.candidates);
+                    first.destinations.extend(command.destinations);
+                    first.saving += command.saving;
+                }
+                _ => commands.push(command),
+            }
+        }
+        commands
+    }
+
+    /// Tells nodes what is about to be done with them, and the others why they stay.
+    pub(super) fn tell(&self, karpenter: &KarpenterContext, told: &mut Told) {
+        for (node, stays) in &self.moves.stays {
+            let (Some(own), Some(why)) = (self.candidates.get(node), words(karpenter, stays))
+            else {
+                continue;
+            };
+            told.unconsolidatable(&own.node, &own.claim, &why);
+        }
+    }
+}
+
+/// Why a candidate stays, in Karpenter's words where it has some.
+fn words(karpenter: &KarpenterContext, stays: &Stays) -> Option<String> {
+    Some(match stays {
+        Stays::Budget => return None,
+        Stays::NoneCheaper => "Can't replace with a cheaper node".to_owned(),
+        Stays::NotWorthIt => "The saving is too small for the disruption".to_owned(),
+        Stays::SpotToSpot => {
+            "SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node"
+                .to_owned()
+        }
+        Stays::PodStuck { pod, why } => {
+            let text = karpenter
+                .state
+                .with(|state| state.cluster_mut().message(why));
+            format!("Not all pods would schedule, {pod} => {text}")
+        }
+    })
+}
+
+/// Asks which nodes should go, of these or of all; `None` if none may.
+///
+/// # Errors
+/// The engine was told of an amount that cannot be true.
+pub(super) async fn propose(
+    karpenter: &KarpenterContext,
+    only: Option<&BTreeSet<String>>,
+    told: &mut Told,
+) -> Result<Option<Proposal>, mullion_engine::ModelError> {
+    let look = Look::now(karpenter);
+    let mut found: Vec<Candidate> = Vec::new();
+    for pool in karpenter.pools.list() {
+        let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
+        for claim in claims {
+            let candidate = candidate(&look, karpenter, &claim, &pool, told);
+            let is_asked =
+                |own: &Candidate| only.is_none_or(|only| only.contains(&own.node.name_any()));
+            found.extend(candidate.filter(is_asked));
+        }
+    }
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let demand = Demand::of_all(karpenter).await;
+    let mut candidates = BTreeMap::new();
+    let mut asked = Vec::with_capacity(found.len());
+    for candidate in found {
+        match priced(&candidate, demand.markets()) {
+            Ok(own) => {
+                asked.push(own);
+                candidates.insert(candidate.node.name_any(), candidate);
+            }
+            Err(why) => told.unconsolidatable(&candidate.node, &candidate.claim, &why),
+        }
+    }
+    let pools = terms(karpenter, &demand, &candidates, told);
+    let is_constrained = pools.values().any(|terms| terms.budget == 0);
+    let mut question = demand.into_consolidation();
+    question.candidates = asked;
+    question.pools = pools;
+    question.closed = closed(karpenter);
+    let moves = ask(karpenter, &question)?;
+    Ok(Some(Proposal {
+        candidates,
+        moves,
+        is_constrained,
+    }))
+}
+
+fn ask(
+    karpenter: &KarpenterContext,
+    question: &Consolidation,
+) -> Result<Moves, mullion_engine::ModelError> {
+    karpenter
+        .state
+        .with(|state| state.cluster_mut().consolidate(question))
+}
+
+/// The node of a claim, if consolidation may look at it (core: `consolidation.ShouldDisrupt`).
+fn candidate(
+    look: &Look<'_>,
+    karpenter: &KarpenterContext,
+    claim: &Arc<NodeClaim>,
+    pool: &Arc<NodePool>,
+    told: &mut Told,
+) -> Option<Candidate> {
+    let disruption = &pool.spec.disruption;
+    if pool.spec.replicas.is_some() {
+        return None;
+    }
+    let candidate = look.candidate(claim, pool, false, told)?;
+    let mut stays = |why: String| {
+        told.unconsolidatable(&candidate.node, &candidate.claim, &why);
+        None
+    };
+    if disruption.consolidate_after.duration().is_none() {
+        return stays(format!(
+            "NodePool {:?} has consolidation disabled",
+            pool.name_any()
+        ));
+    }
+    if candidate.is_empty() {
+        return None;
+    }
+    if disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty {
+        return stays(format!(
+            "NodePool {:?} has consolidation policy WhenEmpty, but node is not empty",
+            pool.name_any()
+        ));
+    }
+    let may = claim.is(condition::CONSOLIDATABLE)
+        && !karpenter.disrupting.rests(&candidate.node.name_any());
+    may.then_some(candidate)
+}
+
+/// A candidate as the engine sees it; why not, if nothing says what it costs.
+fn priced(
+    candidate: &Candidate,
+    markets: &BTreeMap<String, Market>,
+) -> Result<disrupt::Candidate, String> {
+    let class = &candidate.claim.spec.node_class_ref.name;
+    let price = price(&candidate.claim, markets.get(class));
+    let kind = candidate.label(labels::INSTANCE_TYPE);
+    let status = candidate.claim.status.as_ref();
+    Ok(disrupt::Candidate {
+        node: candidate.node.name_any(),
+        pool: candidate.pool.name_any(),
+        price_micro_usd: price.ok_or_else(|| format!("Instance Type {kind:?} not found"))?,
+        capacity: status
+            .map(|status| amounts(&status.capacity))
+            .unwrap_or_default(),
+        disruption_milli: candidate.disruption_milli,
+        is_spot: candidate.label(labels::CAPACITY_TYPE) == "spot",
+    })
+}
+
+/// What the node of a claim costs: micro-dollars an hour.
+fn price(claim: &NodeClaim, market: Option<&Market>) -> Option<u64> {
+    let label = |key: &str| claim.label(key).unwrap_or_default();
+    market?.price(
+        label(labels::INSTANCE_TYPE),
+        label(labels::ZONE),
+        label(labels::CAPACITY_TYPE),
+    )
+}
+
+/// On which terms nodes of each pool may go.
+fn terms(
+    karpenter: &KarpenterContext,
+    demand: &Demand,
+    candidates: &BTreeMap<String, Candidate>,
+    told: &mut Told,
+) -> BTreeMap<String, PoolTerms> {
+    let now = karpenter.base.clock.now();
+    let mut terms = BTreeMap::new();
+    for pool in karpenter.pools.list() {
+        let name = pool.name_any();
+        let claims = karpenter.claims.by_index(BY_POOL, &name);
+        let counted = Counted::of(karpenter, &claims);
+        let reason = DisruptionReason::Underutilized;
+        let allowed = budget::allowed(&pool, reason, counted.nodes, now);
+        if allowed == 0
+            && counted.nodes > 0
+            && candidates.values().any(|own| own.pool.name_any() == name)
+        {
+            told.pool_blocked(&pool, reason.as_str());
+        }
+        let market = demand
+            .markets()
+            .get(&pool.spec.template.spec.node_class_ref.name);
+        let is_windows = market.is_some_and(|market| market.os() == Os::Windows);
+        let own = PoolTerms {
+            budget: allowed.saturating_sub(counted.disrupted),
+            least_saving_per_mille: least_saving(&pool),
+            boot_seconds: if is_windows { BOOT_WINDOWS } else { BOOT_LINUX },
+            balance: (pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced)
+                .then(|| balance(karpenter, &claims, market)),
+        };
+        terms.insert(name, own);
+    }
+    terms
+}
+
+/// What the pool's annotation `mullion.dev/min-saving` says, such as `5%`, in thousandths.
+fn least_saving(pool: &NodePool) -> u32 {
+    let text = pool.annotations().get(labels::MIN_SAVING);
+    let percent = text.and_then(|text| text.strip_suffix('%')?.trim().parse::<f64>().ok());
+    percent
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .map_or(LEAST_SAVING, |percent| (percent * 10.0).round() as u32)
+}
+
+/// All nodes of a pool together.
+fn balance(
+    karpenter: &KarpenterContext,
+    claims: &[Arc<NodeClaim>],
+    market: Option<&Market>,
+) -> Balance {
+    let mut all = Balance::default();
+    for claim in claims {
+        let Some(node) = karpenter.node_of(claim) else {
+            continue;
+        };
+        let pods = karpenter.pods_on(&node.name_any());
+        let moving = pods.iter().filter(|pod| is_reschedulable(pod));
+        all.price_micro_usd += price(claim, market).unwrap_or(0);
+        all.disruption_milli += disruption_milli(moving.map(|pod| &**pod));
+    }
+    all
+}
+
+/// Nodes that nothing is moved to: those that are not ready for pods, and those that got or lost pods a moment ago (core:
+/// `IsUnderConsolidateAfter`).
+fn closed(karpenter: &KarpenterContext) -> Vec<String> {
+    let now = karpenter.base.clock.now();
+    let mut closed = Vec::new();
+    for claim in karpenter.claims.list() {
+        let Some(node) = karpenter.node_of(&claim) else {
+            continue;
+        };
+        let pool = claim
+            .node_pool()
+            .and_then(|pool| karpenter.pools.get("", pool));
+        let is_young = || {
+            let due = pool.and_then(|pool| emptiness::due_in(&claim, &pool, now));
+            due.is_some_and(|due| due > SignedDuration::ZERO)
+        };
+        if !claim.is(condition::INITIALIZED) || is_young() {
+            closed.push(node.name_any());
+        }
+    }
+    closed
+}

@@ -1,0 +1,122 @@
+//! Nodes that a command disrupts at this moment, and those whose last command failed.
+//!
+//! Invariant: only hints. Whoever loses them finds tainted nodes that no command speaks for, and takes the taint away.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// After a command failed its nodes are left alone for this long, each time twice as long.
+const FIRST_REST: Duration = Duration::from_secs(60);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+
+/// Where the command of a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is being tainted; its replacements are not ordered yet.
+    Begun,
+    /// Its replacements are on their way: its pods may be counted on them.
+    Ordered,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    nodes: BTreeMap<String, Stage>,
+    rests: BTreeMap<String, (Instant, Duration)>,
+}
+
+/// Names of nodes that commands are about. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Disrupting(Arc<Mutex<Inner>>);
+
+impl Disrupting {
+    /// Takes nodes for a command; `false`, and none is taken, if another has one of them.
+    pub(super) fn begin(&self, nodes: &[String]) -> bool {
+        self.with(|inner| {
+            if nodes.iter().any(|node| inner.nodes.contains_key(node)) {
+                return false;
+            }
+            let begun = nodes.iter().map(|node| (node.clone(), Stage::Begun));
+            inner.nodes.extend(begun);
+            true
+        })
+    }
+
+    /// Remembers that what replaces these nodes is on its way.
+    pub(super) fn ordered(&self, nodes: &[String]) {
+        let ordered = nodes.iter().map(|node| (node.clone(), Stage::Ordered));
+        self.with(|inner| inner.nodes.extend(ordered));
+    }
+
+    /// Gives nodes back after their command. Those of one that failed rest for a while.
+    pub(super) fn end(&self, nodes: &[String], succeeded: bool) {
+        let now = Instant::now();
+        self.with(|inner| {
+            for node in nodes {
+                inner.nodes.remove(node);
+                let last = inner.rests.remove(node);
+                if !succeeded {
+                    let rest = last.map_or(FIRST_REST, |(_, rest)| (rest * 2).min(LONGEST_REST));
+                    inner.rests.insert(node.clone(), (now + rest, rest));
+                }
+            }
+        });
+    }
+
+    /// Whether a command is about this node.
+    pub fn contains(&self, node: &str) -> bool {
+        self.with(|inner| inner.nodes.contains_key(node))
+    }
+
+    /// Whether the node is left alone because its last command failed a moment ago.
+    pub(super) fn rests(&self, node: &str) -> bool {
+        self.with(|inner| {
+            let rest = inner.rests.get(node);
+            rest.is_some_and(|(until, _)| *until > Instant::now())
+        })
+    }
+
+    /// Nodes that will go as soon as what replaces them is ready.
+    pub fn about_to_go(&self) -> Vec<String> {
+        self.with(|inner| {
+            let nodes = inner.nodes.iter();
+            let ordered = nodes.filter(|(_, stage)| **stage == Stage::Ordered);
+            ordered.map(|(node, _)| node.clone()).collect()
+        })
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Inner) -> R) -> R {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_of_a_failed_command_rest_twice_as_long_each_time() {
+        let disrupting = Disrupting::default();
+        let nodes = ["a".to_owned()];
+        assert!(disrupting.begin(&nodes) && !disrupting.begin(&nodes));
+        assert!(disrupting.about_to_go().is_empty());
+        disrupting.ordered(&nodes);
+        assert_eq!(disrupting.about_to_go(), nodes);
+        for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
+            disrupting.end(&nodes, false);
+            let rest = Duration::from_secs(60 * minutes);
+            tokio::time::sleep(rest - Duration::from_millis(10)).await;
+            assert!(disrupting.rests("a"), "{minutes} minutes");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(!disrupting.rests("a"), "{minutes} minutes");
+        }
+        disrupting.end(&nodes, true);
+        disrupting.end(&nodes, false);
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        assert!(!disrupting.rests("a"));
+    }
+}

@@ -1,0 +1,206 @@
+//! Which pods keep their node from being disrupted now: those that ask for it, and those that a PodDisruptionBudget holds. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use kube::{
+    ResourceExt,
+    core::{Selector, SelectorExt},
+};
+
+use crate::{
+    nodeclaim::drain::{is_protected, tolerates_the_end},
+    ownership, pods,
+    provisioner::pending::is_static,
+};
+
+/// What PodDisruptionBudgets allow at this moment.
+#[derive(Default)]
+pub(super) struct Budgets(Vec<Budget>);
+
+struct Budget {
+    namespace: String,
+    name: String,
+    selector: Selector,
+    allowed: i32,
+    /// Pods that are not ready may always be evicted.
+    spares_ready_only: bool,
+}
+
+impl Budgets {
+    pub(super) fn of<'a>(budgets: impl Iterator<Item = &'a PodDisruptionBudget>) -> Self {
+        let read = |budget: &PodDisruptionBudget| {
+            let spec = budget.spec.as_ref()?;
+            let status = budget.status.as_ref();
+            Some(Budget {
+                namespace: budget.namespace().unwrap_or_default(),
+                name: budget.name_any(),
+                selector: ownership::selector(spec.selector.as_ref())?,
+                allowed: status
+                    .and_then(|status| status.disruptions_allowed)
+                    .unwrap_or(0),
+                spares_ready_only: spec.unhealthy_pod_eviction_policy.as_deref()
+                    == Some("AlwaysAllow"),
+            })
+        };
+        Self(budgets.filter_map(read).collect())
+    }
+
+    /// Why one of the pods on a node may not be disrupted now, in Karpenter's words (core: `ValidatePodsDisruptable`); `None` if all may.
+    pub(super) fn refusal<'a>(
+        &self,
+        on_node: impl Iterator<Item = &'a Pod> + Clone,
+        now: Timestamp,
+    ) -> Option<String> {
+        let mut on_it = on_node.clone();
+        if let Some(pod) = on_it.find(|pod| pods::is_active(pod) && is_protected(pod, now)) {
+            return Some(format!(
+                "Pod has \"karpenter.sh/do-not-disrupt\" annotation (Pod={})",
+                key(pod)
+            ));
+        }
+        on_node
+            .filter(|pod| pods::is_active(pod) && !tolerates_the_end(pod) && !is_static(pod))
+            .find_map(|pod| self.refuses(pod))
+    }
+
+    fn refuses(&self, pod: &Pod) -> Option<String> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let covers = |budget: &&Budget| {
+            budget.namespace == namespace && budget.selector.matches(pod.labels())
+        };
+        let covering: Vec<&Budget> = self.0.iter().filter(covers).collect();
+        let names = || {
+            let names = covering
+                .iter()
+                .map(|own| format!("{}/{}", own.namespace, own.name));
+            names.collect::<Vec<_>>().join(" ")
+        };
+        match covering.as_slice() {
+            [] => None,
+            [budget] => {
+                let is_ill = budget.spares_ready_only
+                    && pods::condition(pod, "Ready").is_some_and(|ready| ready.status == "False");
+                (budget.allowed == 0 && !is_ill).then(|| {
+                    format!(
+                        "Pdb prevents pod evictions (PodDisruptionBudget=[{}])",
+                        names()
+                    )
+                })
+            }
+            _ => Some(format!(
+                "Eviction does not support multiple PDBs (PodDisruptionBudget(s)=[{}])",
+                names()
+            )),
+        }
+    }
+}
+
+fn key(pod: &Pod) -> String {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{}", pod.name_any())
+}
+
+/// How much disturbance a node's end is, in thousandths: 1000, and what each pod that moves costs (core: `EvictionCost`), if that is above zero.
+pub(super) fn disruption_milli<'a>(moving: impl Iterator<Item = &'a Pod>) -> u64 {
+    1000 + moving.map(eviction_milli).sum::<u64>()
+}
+
+/// What the eviction of a pod costs: 1000, more or less by its deletion cost and its priority, 0 to 10,000.
+fn eviction_milli(pod: &Pod) -> u64 {
+    const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+    let deletion: Option<f64> = pod
+        .annotations()
+        .get(DELETION_COST)
+        .and_then(|cost| cost.parse().ok());
+    let priority = pod.spec.as_ref().and_then(|spec| spec.priority);
+    let cost = 1.0
+        + deletion.filter(|cost| cost.is_finite()).unwrap_or(0.0) / 2_f64.powi(27)
+        + f64::from(priority.unwrap_or(0)) / 2_f64.powi(25);
+    (cost.clamp(0.0, 10.0) * 1000.0).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, edit: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": name, "namespace": "d", "labels": { "app": name } },
+            "spec": { "containers": [] }, "status": { "phase": "Running" }
+        });
+        edit(&mut pod);
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn budgets(list: &[(&str, &str, i64)]) -> Budgets {
+        let budgets: Vec<PodDisruptionBudget> = list
+            .iter()
+            .map(|(name, app, allowed)| {
+                serde_json::from_value(json!({
+                    "metadata": { "name": name, "namespace": "d" },
+                    "spec": { "selector": { "matchLabels": { "app": app } } },
+                    "status": { "disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1 }
+                }))
+                .expect("a budget")
+            })
+            .collect();
+        Budgets::of(budgets.iter())
+    }
+
+    fn refusal(budgets: &Budgets, pods: &[Pod]) -> Option<String> {
+        budgets.refusal(pods.iter(), "2026-01-01T00:10:00Z".parse().expect("a time"))
+    }
+
+    #[test]
+    fn budgets_without_disruptions_left_hold_a_node() {
+        let web = [pod("web", |_| {})];
+        assert_eq!(refusal(&budgets(&[("b", "web", 1)]), &web), None);
+        assert_eq!(
+            refusal(&budgets(&[("b", "web", 0), ("c", "db", 0)]), &web).as_deref(),
+            Some("Pdb prevents pod evictions (PodDisruptionBudget=[d/b])")
+        );
+        assert_eq!(
+            refusal(&budgets(&[("b", "web", 1), ("c", "web", 1)]), &web).as_deref(),
+            Some("Eviction does not support multiple PDBs (PodDisruptionBudget(s)=[d/b d/c])")
+        );
+        let done = [pod("web", |pod| {
+            pod["status"]["phase"] = "Succeeded".into()
+        })];
+        assert_eq!(refusal(&budgets(&[("b", "web", 0)]), &done), None);
+    }
+
+    #[test]
+    fn a_pod_asks_not_to_be_disrupted_for_good_or_for_a_time() {
+        let asks = |value: &str| {
+            [pod("web", |pod| {
+                pod["metadata"]["annotations"] = json!({ "karpenter.sh/do-not-disrupt": value });
+                pod["status"]["startTime"] = "2026-01-01T00:00:00Z".into();
+            })]
+        };
+        let held = Some("Pod has \"karpenter.sh/do-not-disrupt\" annotation (Pod=d/web)");
+        let none = Budgets::default();
+        assert_eq!(refusal(&none, &asks("true")).as_deref(), held);
+        assert_eq!(refusal(&none, &asks("15m")).as_deref(), held);
+        assert_eq!(refusal(&none, &asks("5m")), None);
+        assert_eq!(refusal(&none, &asks("soon")), None);
+    }
+
+    #[test]
+    fn priority_and_deletion_cost_weigh_an_eviction() {
+        let cost = |edit: fn(&mut Value)| disruption_milli([pod("p", edit)].iter());
+        assert_eq!(cost(|_| {}), 2000);
+        assert_eq!(
+            cost(|pod| pod["spec"]["priority"] = 1_000_000_000.into()),
+            11_000
+        );
+        assert_eq!(
+            cost(|pod| {
+                pod["metadata"]["annotations"] =
+                    json!({ "controller.kubernetes.io/pod-deletion-cost": "-2147483647" });
+            }),
+            1000
+        );
+    }
+}

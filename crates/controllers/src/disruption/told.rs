@@ -1,0 +1,72 @@
+//! What nodes and claims were told lately, so that they are not told it every ten seconds.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Resource, ResourceExt};
+use mullion_api::karpenter::{NodeClaim, NodePool};
+use tokio::time::Instant;
+
+use crate::Recorder;
+
+/// An event of a reason is told an object at most this often (core: the recorder's time to live).
+const USUAL: Duration = Duration::from_secs(120);
+/// That a node cannot be consolidated is told at most this often.
+const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);
+
+pub(super) struct Told {
+    recorder: Recorder,
+    last: BTreeMap<(String, &'static str), (String, Instant)>,
+}
+
+impl Told {
+    pub(super) fn new(recorder: Recorder) -> Self {
+        Told {
+            recorder,
+            last: BTreeMap::new(),
+        }
+    }
+
+    /// Says why a node is not disrupted.
+    pub(super) fn blocked(&mut self, node: Option<&Node>, claim: &NodeClaim, why: &str) {
+        if let Some(node) = node {
+            self.tell(node, "DisruptionBlocked", why, USUAL);
+        }
+        self.tell(claim, "DisruptionBlocked", why, USUAL);
+    }
+
+    /// Says why a node is not consolidated.
+    pub(super) fn unconsolidatable(&mut self, node: &Node, claim: &NodeClaim, why: &str) {
+        self.tell(node, "Unconsolidatable", why, UNCONSOLIDATABLE);
+        self.tell(claim, "Unconsolidatable", why, UNCONSOLIDATABLE);
+    }
+
+    /// Says what is about to be done with a node.
+    pub(super) fn candidate(&mut self, node: &Node, claim: &NodeClaim, what: &str) {
+        self.tell(node, "ConsolidationCandidate", what, USUAL);
+        self.tell(claim, "ConsolidationCandidate", what, USUAL);
+    }
+
+    /// Says of a pool that its budgets let no node go.
+    pub(super) fn pool_blocked(&mut self, pool: &NodePool, reason: &str) {
+        let message =
+            format!("No allowed disruptions for disruption reason {reason} due to blocking budget");
+        self.tell(pool, "DisruptionBlocked", &message, Duration::from_secs(60));
+    }
+
+    fn tell<K>(&mut self, object: &K, reason: &'static str, message: &str, rest: Duration)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let now = Instant::now();
+        self.last
+            .retain(|_, (_, at)| now.duration_since(*at) < UNCONSOLIDATABLE);
+        let key = (object.uid().unwrap_or_default(), reason);
+        let told = self.last.get(&key);
+        if told.is_some_and(|(last, at)| last == message && now.duration_since(*at) < rest) {
+            return;
+        }
+        self.last.insert(key, (message.to_owned(), now));
+        self.recorder.normal(object, reason, message);
+    }
+}
