@@ -1,6 +1,7 @@
 //! `mullion bench`: figures that anyone can measure again. Each prints what it measured and on how much.
 
 pub(crate) mod api;
+pub(crate) mod consolidate;
 mod end_to_end;
 pub(crate) mod engine;
 pub(crate) mod provision;

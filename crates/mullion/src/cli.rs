@@ -14,7 +14,7 @@ use mullion_cloud::{
 };
 
 use crate::{
-    bench::{api, engine, provision},
+    bench::{api, consolidate, engine, provision},
     check::CheckArgs,
     clusters::Chosen,
     doctor::DoctorArgs,
@@ -451,6 +451,8 @@ pub(crate) enum Bench {
     Engine(engine::Args),
     /// One plan of the provisioner: how long it keeps scheduler and provisioner from their model.
     Plan(provision::Args),
+    /// One decision which nodes should be given back, and what it saves.
+    Consolidate(consolidate::Args),
 }
 
 /// The nodes that `bench up` may ask for: what the subnets of a simulated VPC have addresses for.

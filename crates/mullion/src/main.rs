@@ -123,6 +123,9 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Bench {
             what: Bench::Plan(args),
         } => runtime()?.block_on(bench::provision::run(&args)),
+        Command::Bench {
+            what: Bench::Consolidate(args),
+        } => runtime()?.block_on(bench::consolidate::run(&args)),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "mullion", &mut script);

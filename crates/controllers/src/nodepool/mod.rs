@@ -290,7 +290,6 @@ pub fn take(remaining: &mut ResourceMap, used: &ResourceMap) {
 
 #[cfg(test)]
 mod tests {
-    use mullion_api::karpenter::ConsolidationPolicy;
     use serde_json::Value;
 
     use super::*;
@@ -403,10 +402,11 @@ mod tests {
                 .map(|c| c.message)
         };
         let mut pool = pool();
-        let policy = "spec.disruption.consolidationPolicy WhenEmptyOrUnderutilized has no effect yet: only empty nodes are removed";
-        assert_eq!(named(&pool).as_deref(), Some(policy));
+        pool.spec.replicas = Some(2);
+        let replicas = "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods";
+        assert_eq!(named(&pool).as_deref(), Some(replicas));
         pool.status = Some(status_of(&pool, None, &[], &Health::Unknown, now));
-        pool.spec.disruption.consolidation_policy = ConsolidationPolicy::WhenEmpty;
+        pool.spec.replicas = None;
         assert_eq!(named(&pool), None);
     }
 

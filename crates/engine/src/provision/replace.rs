@@ -85,20 +85,22 @@ impl Pools {
         self.catalogs.iter_mut().filter(move |own| own.pool == pool)
     }
 
-    /// What pods of each class are worth if machines are bought for all these pods. Classes whose rules cannot be said in numbers are left out.
+    /// What pods of each class are worth if machines are bought for all these pods, and what all machines cost at least. Classes whose rules cannot
+    /// be said in numbers are left out.
     pub(crate) fn values(
         &mut self,
         classes: &[(PodClassId, u32)],
         cluster: &mut Cluster,
-    ) -> Values {
+    ) -> (Values, u64) {
         let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster);
         let mut values = Values::default();
-        for (part, value) in numbers.items.iter().zip(numbers.problem.values()) {
+        let (of_items, bound) = numbers.problem.values();
+        for (part, value) in numbers.items.iter().zip(of_items) {
             let value = value / f64::from(part.pods.max(1));
             let least = values.entry(part.class).or_insert(value);
             *least = least.min(value);
         }
-        values
+        (values, bound)
     }
 
     /// Finds places for pods whose nodes were taken out, on nodes that are there and on new ones that together cost no more than the ceiling, if there

@@ -50,7 +50,7 @@ pub(crate) struct Args {
 
 /// What the one pool, of machines of up to 16 vCPUs, does for the pods.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Case {
+pub(super) enum Case {
     /// It buys nodes for all of them.
     Bought,
     /// It may buy nodes for some.
@@ -162,7 +162,7 @@ fn full_node(index: u32) -> NodeSpec {
     }
 }
 
-fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
+pub(super) fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
     let parse = |(name, text): &(&str, &str)| {
         let amount = text.parse().expect("the amounts above are quantities");
         ((*name).to_owned(), amount)
@@ -171,7 +171,7 @@ fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
 }
 
 /// A pool over the whole catalogue of two zones, as the provisioner shows it to the engine.
-async fn pool(case: Case) -> Result<NodeTemplate, Failure> {
+pub(super) async fn pool(case: Case) -> Result<NodeTemplate, Failure> {
     let version = KubernetesVersion::from_minor(31).expect("a version that exists");
     let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
     let cloud = SimulatedEc2::new(

@@ -132,10 +132,11 @@ impl Problem {
         }
     }
 
-    /// What a pod of each item is worth in the linear program: micro-dollars an hour.
-    pub(super) fn values(&self) -> Vec<f64> {
+    /// What a pod of each item is worth in the linear program, and what all of them cost at least: micro-dollars an hour.
+    pub(super) fn values(&self) -> (Vec<f64>, u64) {
         let mut filler = Filler::new(self);
-        Relaxation::solve(self, &mut filler).values
+        let relaxation = Relaxation::solve(self, &mut filler);
+        (relaxation.values, relaxation.bound)
     }
 
     /// What a bin's machine is: to be bought, or there.
