@@ -475,6 +475,34 @@ fn pods_that_wait_keep_their_room() {
     );
 }
 
+#[test]
+fn pods_of_nodes_that_go_keep_the_room_they_will_get() {
+    let mut world = World::new(vec![pool("p", &sizes()[1..2])], 3);
+    let pods = (0..9).map(|index| pod(&format!("web-{index}"), 1200, 512));
+    world.add(pods.collect());
+    let nodes: Vec<String> = world.nodes.keys().cloned().collect();
+    assert_eq!(nodes.len(), 3);
+    // One pod goes to the room that the second node has left; there is none for the third's then.
+    let leave = |world: &mut World, node: &str, count: usize| {
+        let on_it = world.pods.iter().filter(|(_, (_, place))| place == node);
+        let keys: Vec<String> = on_it.map(|(key, _)| key.clone()).skip(count).collect();
+        keys.iter().for_each(|key| world.remove_pod(key));
+    };
+    leave(&mut world, &nodes[0], 1);
+    leave(&mut world, &nodes[1], 2);
+    leave(&mut world, &nodes[2], 1);
+    let mut question = world.question();
+    question.market.templates.clear();
+    question.candidates.retain(|own| own.node == nodes[2]);
+    let alone = world.cluster.consolidate(&question).expect("valid");
+    assert_eq!(alone.moves.len(), 1);
+    let mut going = world.pods.values().filter(|(_, place)| *place == nodes[0]);
+    question.market.pods = vec![going.next().expect("one is left").0.clone()];
+    question.leaving = vec![nodes[0].clone()];
+    let moves = world.cluster.consolidate(&question).expect("valid");
+    assert_eq!(moves.moves, []);
+}
+
 /// A cluster that was bought for more pods than it has.
 fn random_world(seed: u64) -> World {
     let mut random = Random(seed.wrapping_mul(0xD134_2543_DE82_EF95) | 1);

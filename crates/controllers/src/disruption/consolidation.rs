@@ -45,7 +45,7 @@ const BOOT_WINDOWS: u32 = 360;
 pub(super) struct Proposal {
     candidates: BTreeMap<String, Candidate>,
     moves: Moves,
-    /// Pools of whose nodes none may go now.
+    /// A candidate's pool lets none of its nodes go now: that will be otherwise later, whatever else changes.
     pub(super) is_constrained: bool,
 }
 
@@ -151,7 +151,11 @@ pub(super) async fn propose(
         }
     }
     let pools = terms(karpenter, &demand, &candidates, told);
-    let is_constrained = pools.values().any(|terms| terms.budget == 0);
+    let is_closed = |own: &Candidate| {
+        let terms = pools.get(&own.pool.name_any());
+        terms.is_some_and(|terms| terms.budget == 0)
+    };
+    let is_constrained = candidates.values().any(is_closed);
     let mut question = demand.into_consolidation();
     question.candidates = asked;
     question.pools = pools;

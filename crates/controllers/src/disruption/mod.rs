@@ -234,12 +234,15 @@ impl Counted {
             .map(|claim| (&**claim, karpenter.node_of(claim)));
         let mut counted = Self::default();
         for (claim, node) in with_node {
-            counted.add(claim, node.as_deref());
+            let node = node.as_deref();
+            let is_in_hand = node.is_some_and(|own| karpenter.disrupting.contains(&own.name_any()));
+            counted.add(claim, node, is_in_hand);
         }
         counted
     }
 
-    fn add(&mut self, claim: &NodeClaim, node: Option<&Node>) {
+    /// Counts a claim and its node. `is_in_hand`: a command is about it.
+    fn add(&mut self, claim: &NodeClaim, node: Option<&Node>, is_in_hand: bool) {
         let Some(node) = node else { return };
         if !claim.is(condition::INITIALIZED) || claim.is(condition::INSTANCE_TERMINATING) {
             return;
@@ -247,7 +250,7 @@ impl Counted {
         self.nodes += 1;
         let going = claim.metadata.deletion_timestamp.is_some()
             || node.metadata.deletion_timestamp.is_some();
-        if going || !is_ready(node) {
+        if going || is_in_hand || !is_ready(node) {
             self.disrupted += 1;
         }
     }
@@ -387,16 +390,17 @@ mod tests {
     #[test]
     fn budgets_count_initialized_nodes_and_those_not_ready_or_leaving_against_them() {
         let mut counted = Counted::default();
-        counted.add(&claim(&["Initialized"], false), Some(&node("True")));
-        counted.add(&claim(&["Initialized"], false), Some(&node("False")));
-        counted.add(&claim(&["Initialized"], true), Some(&node("True")));
-        counted.add(&claim(&[], true), Some(&node("True")));
+        counted.add(&claim(&["Initialized"], false), Some(&node("True")), false);
+        counted.add(&claim(&["Initialized"], false), Some(&node("False")), false);
+        counted.add(&claim(&["Initialized"], true), Some(&node("True")), false);
+        counted.add(&claim(&[], true), Some(&node("True")), false);
         let ended = ["Initialized", "InstanceTerminating"];
-        counted.add(&claim(&ended, true), Some(&node("True")));
-        counted.add(&claim(&["Initialized"], true), None);
+        counted.add(&claim(&ended, true), Some(&node("True")), false);
+        counted.add(&claim(&["Initialized"], true), None, false);
+        counted.add(&claim(&["Initialized"], false), Some(&node("True")), true);
         let expected = Counted {
-            nodes: 3,
-            disrupted: 2,
+            nodes: 4,
+            disrupted: 3,
         };
         assert_eq!(counted, expected);
     }

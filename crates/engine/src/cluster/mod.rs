@@ -248,6 +248,11 @@ impl Cluster {
         self.nodes.iter().flatten().map(|node| node.fixed.id)
     }
 
+    /// A pod that is bound, by its key.
+    pub(crate) fn pod_id(&self, key: &str) -> Option<PodId> {
+        self.pods.find(key)
+    }
+
     /// The node a pod is on, by the pod's key ([`crate::model::PodSpec::key`]).
     pub fn node_of_pod(&self, key: &str) -> Option<&str> {
         let pod = self.pod(self.pods.find(key)?);

@@ -187,12 +187,16 @@ fn make_room_for_pending(
         let pods = question.market.pods.iter();
         let specs: FxHashMap<String, _> = pods.map(|pod| (pod.key(), pod)).collect();
         for (key, node) in &plan.existing {
-            if let (Some(pod), Some(_)) = (specs.get(key), cluster.node(node)) {
-                match cluster.bind(pod, node) {
-                    // It was bound meanwhile.
-                    Ok(()) | Err(ModelError::DuplicatePod(_)) => {}
-                    Err(error) => return Err(error),
+            let (Some(pod), Some(to)) = (specs.get(key), cluster.node(node)) else {
+                continue;
+            };
+            match cluster.pod_id(key) {
+                None => cluster.bind(pod, node)?,
+                // It is on a node that goes; else it was bound meanwhile.
+                Some(id) if cluster.node_of(cluster.pod(id).node_name).is_none() => {
+                    cluster.rehome(id, Some(to));
                 }
+                Some(_) => {}
             }
         }
     }
