@@ -350,10 +350,11 @@ async fn a_lost_answer_leaves_open_what_ec2_has_done() {
 async fn a_throttled_call_changes_nothing() {
     let ec2 = ec2_with(|config| config.address_faults = "throttle=50%".parse().unwrap());
     // The launch itself is another kind of call; looking may be throttled too.
+    let launched = [launch(&ec2, "m5.4xlarge", "a").await.unwrap()];
     let facts = loop {
-        let launched = launch(&ec2, "m5.4xlarge", "a").await.unwrap();
-        if let Some(facts) = interface(&ec2, &launched).await {
-            break facts;
+        match ec2.interfaces_of(&launched).await {
+            Ok(found) => break found[0].facts.clone(),
+            Err(error) => assert_eq!(error, AddressError::Throttled),
         }
     };
     let (mut assigned, mut refused) = (0, 0);
