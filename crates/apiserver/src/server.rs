@@ -310,7 +310,6 @@ impl ApiServer {
         &self.external_url
     }
 
-    /// Where requests of clients on the network take turns.
     /// Returns the metrics of the program that embeds the server.
     pub(crate) fn more_metrics(&self) -> String {
         self.more_metrics
@@ -322,6 +321,7 @@ impl ApiServer {
         &self.metrics
     }
 
+    /// Where requests of clients on the network take turns.
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }

@@ -11,7 +11,7 @@ use mullion_api::{
 };
 
 use super::{
-    protection::{Budgets, disruption_milli},
+    protection::{Budgets, NODE_MILLI, disruption_milli},
     told::Told,
 };
 use crate::provisioner::{KarpenterContext, pending::is_reschedulable};
@@ -31,7 +31,7 @@ pub(super) struct Candidate {
 impl Candidate {
     /// Whether nothing of weight is on it (core: `IsEmpty`).
     pub(super) fn is_empty(&self) -> bool {
-        self.disruption_milli <= 1000
+        self.disruption_milli <= NODE_MILLI
     }
 
     /// A label of its claim.

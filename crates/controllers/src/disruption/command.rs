@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::{
     ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
 use mullion_api::{
     karpenter::{DisruptionReason, NodeClaim, node_claim_condition as condition},
@@ -187,10 +187,8 @@ async fn begin(
     let mut claims = Vec::with_capacity(command.replacements.len());
     for planned in &command.replacements {
         let ordered = order(karpenter, planned, pass).await;
-        match ordered {
-            Ok(Some(claim)) => claims.push(claim.name_any()),
-            // Its pool went: what was begun is given up.
-            Ok(None) => return Err(gone(planned)),
+        match ordered.and_then(|claim| claim.ok_or_else(|| gone(planned))) {
+            Ok(claim) => claims.push(claim.name_any()),
             Err(error) => {
                 drop_claims(karpenter, &claims).await;
                 return Err(error);
@@ -200,6 +198,7 @@ async fn begin(
     Ok(claims)
 }
 
+/// The pool of a replacement went while it was planned.
 fn gone(planned: &PlannedNode) -> kube::Error {
     let message = format!("NodePool {} is gone", planned.pool);
     kube::Error::Service(message.into())
@@ -209,10 +208,7 @@ fn gone(planned: &PlannedNode) -> kube::Error {
 async fn drop_claims(karpenter: &KarpenterContext, claims: &[String]) {
     for name in claims {
         // What stays is empty, and goes as an empty node.
-        let _ = karpenter
-            .claim_api()
-            .delete(name, &DeleteParams::default())
-            .await;
+        let _ = karpenter.delete_claim(name).await;
     }
 }
 
@@ -306,12 +302,7 @@ async fn until_ready(
 async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()> {
     let why = command.reason.as_str();
     for Candidate { claim, node, .. } in &command.candidates {
-        let name = claim.name_any();
-        let deleted = karpenter
-            .claim_api()
-            .delete(&name, &DeleteParams::default())
-            .await;
-        api_error::ignore_not_found(deleted)?;
+        karpenter.delete_claim(&claim.name_any()).await?;
         let message = format!("Disrupting Node: {why}");
         karpenter
             .recorder

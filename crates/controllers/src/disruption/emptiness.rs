@@ -1,42 +1,18 @@
 //! Which nodes are empty, and since when. Pure.
 //!
-//! Invariant: a node is empty when no pod on it would need another place; it may go when it has been so for its pool's
+//! Invariant: a node is empty when no pod on it would need another place, unless such a pod's eviction costs nothing; it may go when it has been so for its pool's
 //! `consolidateAfter`, counted from its last pod event, or from its initialization if it never had a pod.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::ResourceExt;
-use mullion_api::{
-    karpenter::{NodeClaim, NodePool, node_claim_condition as condition},
-    labels,
-};
+use k8s_openapi::api::core::v1::Pod;
+use mullion_api::karpenter::{NodeClaim, NodePool, node_claim_condition as condition};
 
-use crate::{
-    nodeclaim::drain::is_protected,
-    pods::is_active,
-    provisioner::{conditions::true_since, pending::is_reschedulable},
-};
+use super::protection::{NODE_MILLI, disruption_milli};
+use crate::provisioner::{conditions::true_since, pending::is_reschedulable};
 
-/// Whether a node can be considered for removal at all.
-pub fn is_candidate(claim: &NodeClaim, node: &Node) -> bool {
-    claim.is(condition::INITIALIZED)
-        && claim.metadata.deletion_timestamp.is_none()
-        && node.metadata.deletion_timestamp.is_none()
-        && node
-            .annotations()
-            .get(labels::DO_NOT_DISRUPT)
-            .map(String::as_str)
-            != Some("true")
-}
-
-/// Whether no pod on the node would need another place.
-pub fn is_empty<'a>(mut pods: impl Iterator<Item = &'a Pod>) -> bool {
-    !pods.any(is_reschedulable)
-}
-
-/// Whether a pod that would go with the node (a daemon, say) asks not to be disrupted.
-pub fn is_held<'a>(mut pods: impl Iterator<Item = &'a Pod>, now: Timestamp) -> bool {
-    pods.any(|pod| is_active(pod) && is_protected(pod, now))
+/// Whether nothing of weight on a node would need another place (core: `IsEmpty`).
+pub fn is_empty<'a>(pods: impl Iterator<Item = &'a Pod>) -> bool {
+    disruption_milli(pods.filter(|pod| is_reschedulable(pod))) <= NODE_MILLI
 }
 
 /// How long until a node without pod events may go; zero if it may, `None` if its pool never lets it.
@@ -111,26 +87,5 @@ mod tests {
         let (daemon, done) = (pod("DaemonSet", "Running"), pod("Job", "Succeeded"));
         assert!(is_empty([&daemon, &done].into_iter()));
         assert!(!is_empty([&pod("ReplicaSet", "Running")].into_iter()));
-    }
-
-    #[test]
-    fn a_daemon_that_asks_not_to_be_disrupted_holds_its_node() {
-        let pod = |phase: &str| -> Pod {
-            serde_json::from_value(json!({
-                "metadata": {
-                    "name": "d", "annotations": { "karpenter.sh/do-not-disrupt": "true" },
-                    "ownerReferences": [{
-                        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true
-                    }]
-                },
-                "spec": { "containers": [] }, "status": { "phase": phase }
-            }))
-            .expect("a pod")
-        };
-        let (running, done) = (pod("Running"), pod("Succeeded"));
-        let now = Timestamp::UNIX_EPOCH;
-        assert!(is_empty([&running].into_iter()));
-        assert!(is_held([&running].into_iter(), now));
-        assert!(!is_held([&done].into_iter(), now));
     }
 }

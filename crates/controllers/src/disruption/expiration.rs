@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use kube::{ResourceExt, api::DeleteParams};
+use kube::ResourceExt;
 use mullion_api::karpenter::NodeClaim;
 
 use super::POLL;
-use crate::{api_error, provisioner::KarpenterContext};
+use crate::provisioner::KarpenterContext;
 
 /// Deletes claims whose time is over. Returns when the next one's will be.
 pub(super) async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration> {
@@ -22,11 +22,7 @@ pub(super) async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration>
             continue;
         }
         let name = claim.name_any();
-        let deleted = karpenter
-            .claim_api()
-            .delete(&name, &DeleteParams::default())
-            .await;
-        api_error::ignore_not_found(deleted)?;
+        karpenter.delete_claim(&name).await?;
         karpenter
             .log
             .pass_over("nodeclaim.expiration", ("karpenter.sh", "NodeClaim"), &name)

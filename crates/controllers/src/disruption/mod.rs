@@ -34,12 +34,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 pub use self::disrupting::Disrupting;
-use self::{
-    candidate::{Candidate, Look},
-    changes::Changes,
-    command::Command,
-    told::Told,
-};
+use self::{candidate::Look, changes::Changes, command::Command, told::Told};
 use crate::{
     api_error,
     nodeclaim::initialization::is_ready,
@@ -104,14 +99,26 @@ impl Disruption {
     async fn remove_empty(&mut self) -> kube::Result<(bool, Duration)> {
         let karpenter = self.karpenter.clone();
         let (mut next, mut acted) = (POLL, false);
+        let look = Look::now(&karpenter);
         for pool in karpenter.pools.list() {
             let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
             let mut candidates = Vec::new();
             for claim in &claims {
-                match judge(&karpenter, claim, &pool).await? {
-                    Verdict::Stays => {}
-                    Verdict::Later(wait) => next = next.min(wait),
-                    Verdict::Goes(candidate) => candidates.push(*candidate),
+                let now = karpenter.base.clock.now();
+                let going = claim.metadata.deletion_timestamp.is_some();
+                let Some(wait) = emptiness::due_in(claim, &pool, now).filter(|_| !going) else {
+                    continue;
+                };
+                mark_consolidatable(&karpenter, claim, wait.is_zero()).await?;
+                let node = karpenter.node_of(claim);
+                let pods = node.map(|node| karpenter.pods_on(&node.name_any()));
+                let mut on_node = pods.iter().flatten().map(|pod| &**pod);
+                if !emptiness::is_empty(&mut on_node) || pool.spec.replicas.is_some() {
+                    continue;
+                }
+                match wait.is_zero() {
+                    true => candidates.extend(look.candidate(claim, &pool, false, &mut self.told)),
+                    false => next = next.min(wait.unsigned_abs()),
                 }
             }
             if candidates.is_empty() {
@@ -254,56 +261,6 @@ impl Counted {
             self.disrupted += 1;
         }
     }
-}
-
-enum Verdict {
-    Stays,
-    Later(Duration),
-    Goes(Box<Candidate>),
-}
-
-async fn judge(
-    karpenter: &KarpenterContext,
-    claim: &Arc<NodeClaim>,
-    pool: &Arc<NodePool>,
-) -> kube::Result<Verdict> {
-    let Some(node) = karpenter.node_of(claim) else {
-        return Ok(Verdict::Stays);
-    };
-    if !emptiness::is_candidate(claim, &node) || karpenter.disrupting.contains(&node.name_any()) {
-        return Ok(Verdict::Stays);
-    }
-    let now = karpenter.base.clock.now();
-    let Some(wait) = emptiness::due_in(claim, pool, now) else {
-        return Ok(Verdict::Stays);
-    };
-    mark_consolidatable(karpenter, claim, wait.is_zero()).await?;
-    let pods = karpenter.pods_on(&node.name_any());
-    let on_node = || pods.iter().map(|pod| &**pod);
-    if !emptiness::is_empty(on_node()) || emptiness::is_held(on_node(), now) {
-        return Ok(Verdict::Stays);
-    }
-    if !wait.is_zero() {
-        return Ok(Verdict::Later(wait.unsigned_abs()));
-    }
-    let nominations = &karpenter.nominations;
-    if nominations.is_nominated(&node.name_any()) || nominations.is_nominated(&claim.name_any()) {
-        let message = "Node is nominated for a pending pod";
-        karpenter
-            .recorder
-            .normal(&*node, "DisruptionBlocked", message);
-        karpenter
-            .recorder
-            .normal(&**claim, "DisruptionBlocked", message);
-        return Ok(Verdict::Stays);
-    }
-    Ok(Verdict::Goes(Box::new(Candidate {
-        claim: Arc::clone(claim),
-        node,
-        pool: Arc::clone(pool),
-        pods: Vec::new(),
-        disruption_milli: 1000,
-    })))
 }
 
 /// Writes down whether a claim has been without pod events for long enough.

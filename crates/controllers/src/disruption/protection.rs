@@ -100,9 +100,12 @@ fn key(pod: &Pod) -> String {
     format!("{namespace}/{}", pod.name_any())
 }
 
-/// How much disturbance a node's end is, in thousandths: 1000, and what each pod that moves costs (core: `EvictionCost`), if that is above zero.
+/// How much disturbance the end of a node without pods is (core: `PerNodeBaseDisruptionCost`).
+pub(super) const NODE_MILLI: u64 = 1000;
+
+/// How much disturbance a node's end is, in thousandths: [`NODE_MILLI`], and what each pod that moves costs (core: `EvictionCost`), if that is above zero.
 pub(super) fn disruption_milli<'a>(moving: impl Iterator<Item = &'a Pod>) -> u64 {
-    1000 + moving.map(eviction_milli).sum::<u64>()
+    NODE_MILLI + moving.map(eviction_milli).sum::<u64>()
 }
 
 /// What the eviction of a pod costs: 1000, more or less by its deletion cost and its priority, 0 to 10,000.
@@ -185,6 +188,25 @@ mod tests {
         assert_eq!(refusal(&none, &asks("15m")).as_deref(), held);
         assert_eq!(refusal(&none, &asks("5m")), None);
         assert_eq!(refusal(&none, &asks("soon")), None);
+    }
+
+    #[test]
+    fn a_daemon_that_asks_not_to_be_disrupted_holds_its_node() {
+        let daemon = |phase: &str| {
+            [pod("d", |pod| {
+                pod["metadata"]["annotations"] = json!({ "karpenter.sh/do-not-disrupt": "true" });
+                pod["metadata"]["ownerReferences"] = json!([{
+                    "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true
+                }]);
+                pod["status"]["phase"] = phase.into();
+            })]
+        };
+        let none = Budgets::default();
+        assert!(crate::disruption::emptiness::is_empty(
+            daemon("Running").iter()
+        ));
+        assert!(refusal(&none, &daemon("Running")).is_some());
+        assert_eq!(refusal(&none, &daemon("Succeeded")), None);
     }
 
     #[test]

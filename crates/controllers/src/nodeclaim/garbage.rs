@@ -6,14 +6,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::SignedDuration;
-use kube::{ResourceExt, api::DeleteParams};
+use kube::ResourceExt;
 use mullion_api::{karpenter::node_claim_condition as condition, labels};
 
 use super::{Error, pass};
-use crate::{
-    api_error,
-    provisioner::{BY_PROVIDER_ID, KarpenterContext},
-};
+use crate::provisioner::{BY_PROVIDER_ID, KarpenterContext};
 
 /// How often is tidied up.
 const PERIOD: Duration = Duration::from_secs(120);
@@ -63,11 +60,7 @@ async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
             .iter()
             .any(|instance| Some(instance.provider_id.as_str()) == claim.provider_id());
         if launched && !there {
-            let deleted = karpenter
-                .claim_api()
-                .delete(&claim.name_any(), &DeleteParams::default())
-                .await;
-            api_error::ignore_not_found(deleted)?;
+            karpenter.delete_claim(&claim.name_any()).await?;
             pass(karpenter, "nodeclaim.garbagecollection", &claim)
                 .info("garbage collecting nodeclaim with no cloudprovider representation");
         }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use kube::{ResourceExt, api::DeleteParams};
+use kube::ResourceExt;
 use mullion_api::{
     eksctl::{Taint, TaintEffect},
     karpenter::{EC2NodeClass, NodeClaim, Operator, node_claim_condition as condition},
@@ -20,7 +20,6 @@ use serde_json::json;
 
 use super::{Error, edit, pass};
 use crate::{
-    api_error,
     kubelet::pace::go_duration,
     nodepool::hash::class_hash,
     provisioner::{
@@ -297,11 +296,7 @@ async fn refuse(
             .warning(claim, "InsufficientCapacityError", message);
     }
     pass(karpenter, "nodeclaim.lifecycle", claim).error("failed launching nodeclaim", refusal);
-    let deleted = karpenter
-        .claim_api()
-        .delete(&name, &DeleteParams::default())
-        .await;
-    api_error::ignore_not_found(deleted)?;
+    karpenter.delete_claim(&name).await?;
     Ok(Outcome::Refused)
 }
 

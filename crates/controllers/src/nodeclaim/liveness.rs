@@ -6,13 +6,11 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use kube::{ResourceExt, api::DeleteParams};
+use kube::ResourceExt;
 use mullion_api::karpenter::{NodeClaim, node_claim_condition as condition};
 
 use super::{Error, pass, registration::pool_uid};
-use crate::{
-    api_error, kubelet::pace::go_duration, nodepool::health::Failure, provisioner::KarpenterContext,
-};
+use crate::{kubelet::pace::go_duration, nodepool::health::Failure, provisioner::KarpenterContext};
 
 /// A claim must be launched within this time.
 const LAUNCH: SignedDuration = SignedDuration::from_mins(5);
@@ -33,11 +31,7 @@ pub(super) async fn step(
     if let Some(pool) = pool_uid(claim) {
         karpenter.registrations.failed(pool, failure(claim));
     }
-    let deleted = karpenter
-        .claim_api()
-        .delete(&claim.name_any(), &DeleteParams::default())
-        .await;
-    api_error::ignore_not_found(deleted)?;
+    karpenter.delete_claim(&claim.name_any()).await?;
     pass(karpenter, "nodeclaim.lifecycle", claim)
         .with("timeout", go_duration(deadline.timeout))
         .with("reason", deadline.reason)

@@ -84,11 +84,7 @@ async fn finalize(karpenter: &KarpenterContext, name: &str) -> Result<Option<Dur
     if let Some(claim) = &claim {
         log = log.with_ref("NodeClaim", &claim.name_any());
         if claim.metadata.deletion_timestamp.is_none() {
-            let deleted = karpenter
-                .claim_api()
-                .delete(&claim.name_any(), &DeleteParams::default())
-                .await;
-            api_error::ignore_not_found(deleted)?;
+            karpenter.delete_claim(&claim.name_any()).await?;
         }
     }
     let spec = node.spec.as_ref();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::{Api, Client, runtime::watcher};
+use kube::{Api, Client, api::DeleteParams, runtime::watcher};
 use mullion_api::{
     eksctl::KubernetesVersion,
     karpenter::{EC2NodeClass, NodeClaim, NodePool},
@@ -17,8 +17,8 @@ use mullion_engine::ip::Settings;
 
 use super::{Batcher, DecisionLog, nominations::Nominations};
 use crate::{
-    Context, Informer, Recorder, disruption::Disrupting, nodepool::health::Registrations,
-    state::SharedState,
+    Context, Informer, Recorder, api_error, disruption::Disrupting,
+    nodepool::health::Registrations, state::SharedState,
 };
 
 /// Index of NodeClaims by `status.providerID`.
@@ -194,6 +194,15 @@ impl KarpenterContext {
     /// API of NodeClaims.
     pub fn claim_api(&self) -> Api<NodeClaim> {
         Api::all(self.client())
+    }
+
+    /// Deletes a claim. One that is gone is no error.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer.
+    pub async fn delete_claim(&self, name: &str) -> kube::Result<()> {
+        let (api, params) = (self.claim_api(), DeleteParams::default());
+        api_error::ignore_not_found(api.delete(name, &params).await).map(drop)
     }
 
     /// API of NodePools.

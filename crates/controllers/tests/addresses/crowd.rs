@@ -46,11 +46,11 @@ fn most_in_ten_seconds(calls: &[Duration]) -> usize {
     windows.max().unwrap_or(0)
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_address_given_back_ends_the_wait_of_its_subnet_at_once() {
+/// A full subnet, whose last address pod `a` on `w1` has. Pod `b` on `w2` has waited for so long that the subnet is asked rarely.
+async fn full_subnet() -> World {
     let ec2 = Ec2::new("10.0.0.0/20");
     ec2.fill_but(3);
-    let world = World::new(ec2.clone()).await;
+    let world = World::new(ec2).await;
     world.node("w1", "m5.large", 9).await;
     world.pod("a", "w1").await;
     world.address("a").await;
@@ -58,7 +58,13 @@ async fn an_address_given_back_ends_the_wait_of_its_subnet_at_once() {
     world.pod("b", "w2").await;
     world.pass(500).await;
     assert_eq!(world.annotation("b").await, None, "the subnet is full");
-    let began = ec2.elapsed();
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_given_back_ends_the_wait_of_its_subnet_at_once() {
+    let world = full_subnet().await;
+    let began = world.ec2.elapsed();
     let targets = [
         ("enable-windows-ipam", "true"),
         ("warm-ip-target", "1"),
@@ -66,28 +72,19 @@ async fn an_address_given_back_ends_the_wait_of_its_subnet_at_once() {
     ];
     world.configure(&targets).await;
     world.address("b").await;
-    let waited = ec2.elapsed() - began;
+    let waited = world.ec2.elapsed() - began;
     assert!(waited < Duration::from_secs(1), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_goes_ends_the_wait_of_its_subnet_at_once() {
-    let ec2 = Ec2::new("10.0.0.0/20");
-    ec2.fill_but(3);
-    let world = World::new(ec2.clone()).await;
-    world.node("w1", "m5.large", 9).await;
-    world.pod("a", "w1").await;
-    world.address("a").await;
-    world.node("w2", "m5.large", 9).await;
-    world.pod("b", "w2").await;
-    world.pass(500).await;
-    assert_eq!(world.annotation("b").await, None, "the subnet is full");
-    let began = ec2.elapsed();
+    let world = full_subnet().await;
+    let began = world.ec2.elapsed();
     world.delete_pod("a").await;
-    ec2.terminate("i-w1");
+    world.ec2.terminate("i-w1");
     world.delete_node("w1").await;
     world.address("b").await;
-    let waited = ec2.elapsed() - began;
+    let waited = world.ec2.elapsed() - began;
     assert!(waited < Duration::from_secs(1), "{waited:?}");
 }
 

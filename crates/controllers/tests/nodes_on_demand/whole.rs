@@ -170,25 +170,26 @@ impl Whole {
 
     /// A deployment of `replicas` pods that ask for one Windows address each, on a build.
     pub(crate) async fn windows_deployment(&self, name: &str, build: &str, replicas: u32) {
+        let image = format!(
+            "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc{}",
+            year(build)
+        );
+        let address = json!({ "vpc.amazonaws.com/PrivateIPv4Address": "1" });
+        let spec = json!({
+            "nodeSelector": { "kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": build },
+            "containers": [{ "name": "iis", "image": image, "resources": { "requests": address, "limits": address } }]
+        });
+        self.deployment(name, replicas, spec).await;
+    }
+
+    /// A deployment of pods with this spec.
+    pub(crate) async fn deployment(&self, name: &str, replicas: u32, spec: Value) {
         self.create(json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
             "spec": {
                 "replicas": replicas,
                 "selector": { "matchLabels": { "app": name } },
-                "template": {
-                    "metadata": { "labels": { "app": name } },
-                    "spec": {
-                        "nodeSelector": { "kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": build },
-                        "containers": [{
-                            "name": "iis",
-                            "image": format!("mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc{}", year(build)),
-                            "resources": {
-                                "requests": { "vpc.amazonaws.com/PrivateIPv4Address": "1" },
-                                "limits": { "vpc.amazonaws.com/PrivateIPv4Address": "1" }
-                            }
-                        }]
-                    }
-                }
+                "template": { "metadata": { "labels": { "app": name } }, "spec": spec }
             }
         }))
         .await;

@@ -13,6 +13,7 @@ use std::cmp::Reverse;
 use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
+use super::answer::{Move, Moves, Stays};
 use super::question::{Candidate, Consolidation};
 use super::worth::{self, Removed};
 use crate::class::PodClassId;
@@ -25,50 +26,6 @@ use crate::schedule::{Decision, Unschedulable};
 const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 /// So many sets are planned anew, at most: what is not looked at now is looked at in the next round.
 const MOST_SETS: usize = 2000;
-/// Nodes to give back together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Move {
-    /// Nodes that go.
-    pub nodes: Vec<String>,
-    /// Pods that find room on nodes which stay: pod key and node.
-    pub existing: Vec<(String, String)>,
-    /// Nodes to buy first, which the other pods go to.
-    pub replacements: Vec<PlannedNode>,
-    /// What is saved if each new node becomes the cheapest of its list: micro-dollars an hour. Whatever they become, something is saved.
-    pub saving_micro_usd: u64,
-}
-
-/// Why a candidate stays.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stays {
-    /// Its pool lets no more nodes go now.
-    Budget,
-    /// A pod would find no place, neither on other nodes nor on one that could be bought.
-    PodStuck {
-        /// The pod's key.
-        pod: String,
-        /// What the scheduler says of it.
-        why: Box<Unschedulable>,
-    },
-    /// Nothing cheaper can take its place, or not enough cheaper.
-    NoneCheaper,
-    /// Only spot nodes could take the place of a spot node.
-    SpotToSpot,
-    /// The saving is too small for the disturbance.
-    NotWorthIt,
-}
-
-/// What to do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Moves {
-    /// Moves, those that buy nothing first. They can be made together.
-    pub moves: Vec<Move>,
-    /// Candidates that stay, by node name, in the order they were looked at.
-    pub stays: Vec<(String, Stays)>,
-    /// Micro-dollars an hour: if machines were bought anew for the pods of all candidates, they would cost no less. Pods whose
-    /// rules cannot be said in numbers are left out; where zones are shared out beforehand it holds for these shares.
-    pub bound_micro_usd: u64,
-}
 
 impl Cluster {
     /// Says which nodes should go so that less is paid, and what to buy in their place. The cluster is as before when this returns.
@@ -83,68 +40,8 @@ impl Cluster {
     }
 }
 
-impl Cluster {
-    /// Says where the pods of the candidates go if all of them must go, on other nodes and on new ones, at any price. The cluster is as before when
-    /// this returns.
-    ///
-    /// # Errors
-    /// A node or pool offers an amount that cannot be true. That pods find no place is told within.
-    pub fn relocate(
-        &mut self,
-        question: &Consolidation,
-    ) -> Result<Result<Move, Stays>, ModelError> {
-        let checkpoint = self.checkpoint();
-        let made = relocate(self, question);
-        self.rollback(checkpoint);
-        made
-    }
-}
-
-fn relocate(
-    cluster: &mut Cluster,
-    question: &Consolidation,
-) -> Result<Result<Move, Stays>, ModelError> {
-    make_room_for_pending(cluster, question)?;
-    let mut pools = Pools::compile(&question.market, cluster)?;
-    let mut ids = Vec::with_capacity(question.candidates.len());
-    for candidate in &question.candidates {
-        pools.give_back(&candidate.pool, &candidate.capacity);
-        ids.extend(cluster.node(&candidate.node));
-    }
-    let pods = cluster.take_out(ids.into_iter());
-    let found = pools.replace(&pods, None, &Values::default(), cluster);
-    Ok(match found {
-        Ok(found) => Ok(Move {
-            nodes: question
-                .candidates
-                .iter()
-                .map(|own| own.node.clone())
-                .collect(),
-            existing: found.existing,
-            replacements: found.nodes,
-            saving_micro_usd: 0,
-        }),
-        Err(_) => Err(stuck(&pods, question, cluster)),
-    })
-}
-
-/// The first pod that no node takes, as the scheduler says it.
-fn stuck(pods: &[(String, PodClassId)], question: &Consolidation, cluster: &mut Cluster) -> Stays {
-    for (pod, class) in pods {
-        if let Decision::Unschedulable(why) =
-            cluster.schedule_key(*class, pod, question.market.seed)
-        {
-            return Stays::PodStuck {
-                pod: pod.clone(),
-                why: Box::new(why),
-            };
-        }
-    }
-    Stays::NoneCheaper
-}
-
 fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves, ModelError> {
-    make_room_for_pending(cluster, question)?;
+    question.make_room_for_pending(cluster)?;
     let pools = Pools::compile(&question.market, cluster)?;
     let mut left: Vec<(NodeId, &Candidate)> = Vec::with_capacity(question.candidates.len());
     for candidate in &question.candidates {
@@ -168,44 +65,6 @@ fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves,
     let left = round.delete(left);
     round.replace(left, &values);
     Ok(round.moves)
-}
-
-/// Gives pods that wait the room that they will get, and closes nodes that nothing is to be moved to.
-fn make_room_for_pending(
-    cluster: &mut Cluster,
-    question: &Consolidation,
-) -> Result<(), ModelError> {
-    for node in &question.reshaped {
-        cluster.set_node(node)?;
-    }
-    for name in &question.leaving {
-        // A node that never reached the model need not leave it.
-        let _ = cluster.remove_node(name);
-    }
-    if !question.market.pods.is_empty() {
-        let plan = cluster.plan(&question.market)?;
-        let pods = question.market.pods.iter();
-        let specs: FxHashMap<String, _> = pods.map(|pod| (pod.key(), pod)).collect();
-        for (key, node) in &plan.existing {
-            let (Some(pod), Some(to)) = (specs.get(key), cluster.node(node)) else {
-                continue;
-            };
-            match cluster.pod_id(key) {
-                None => cluster.bind(pod, node)?,
-                // It is on a node that goes; else it was bound meanwhile.
-                Some(id) if cluster.node_of(cluster.pod(id).node_name).is_none() => {
-                    cluster.rehome(id, Some(to));
-                }
-                Some(_) => {}
-            }
-        }
-    }
-    for name in &question.closed {
-        if let Some(id) = cluster.node(name) {
-            cluster.cordon(id);
-        }
-    }
-    Ok(())
 }
 
 /// One look at all candidates.
@@ -327,8 +186,11 @@ impl<'a> Round<'a> {
         while let Some((_, worst, _)) = order.first().copied() {
             let mut best: Option<Found> = None;
             let mut why = Stays::NoneCheaper;
+            if looked_at >= MOST_SETS {
+                return;
+            }
             for size in SIZES {
-                if size > order.len() || looked_at >= MOST_SETS {
+                if size > order.len() {
                     break;
                 }
                 looked_at += 1;
@@ -491,19 +353,5 @@ impl Cluster {
         }
         self.commit(checkpoint);
         Ok(())
-    }
-
-    /// Takes nodes out, with their pods; gives the pods that need another place.
-    fn take_out(&mut self, nodes: impl Iterator<Item = NodeId>) -> Vec<(String, PodClassId)> {
-        let mut taken = Vec::new();
-        for id in nodes {
-            let pods = self.movable(id);
-            self.take_node_out(id);
-            for pod in pods {
-                taken.push((self.pod(pod).key().to_owned(), self.pod(pod).class));
-                self.rehome(pod, None);
-            }
-        }
-        taken
     }
 }

@@ -4,11 +4,13 @@
 //! Which pods do not count (DaemonSets) is decided here; budgets and grace are the shell's. Which nodes should go so that less is paid, and what to
 //! buy in their place, is said by `consolidate`.
 
+mod answer;
 mod consolidate;
 mod question;
+mod relocate;
 mod worth;
 
-pub use consolidate::{Move, Moves, Stays};
+pub use answer::{Move, Moves, Stays};
 pub use question::{Balance, Candidate, Consolidation, PoolTerms};
 
 use crate::class::PodClassId;
@@ -70,6 +72,20 @@ impl Cluster {
         } else {
             Removal::Stuck(stuck)
         })
+    }
+
+    /// Takes nodes out, with their pods; gives the pods that need another place.
+    fn take_out(&mut self, nodes: impl Iterator<Item = NodeId>) -> Vec<(String, PodClassId)> {
+        let mut taken = Vec::new();
+        for id in nodes {
+            let pods = self.movable(id);
+            self.take_node_out(id);
+            for pod in pods {
+                taken.push((self.pod(pod).key().to_owned(), self.pod(pod).class));
+                self.rehome(pod, None);
+            }
+        }
+        taken
     }
 
     /// Pods that need another place, the largest first.

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rustc_hash::FxHashMap;
+
+use crate::cluster::Cluster;
+use crate::error::ModelError;
 use crate::model::{NodeSpec, ResourceMap};
 use crate::provision::PlanRequest;
 
@@ -22,6 +26,43 @@ pub struct Consolidation {
     pub closed: Vec<String>,
     /// Lets spot nodes be replaced by other spot nodes.
     pub spot_to_spot: bool,
+}
+
+impl Consolidation {
+    /// Gives pods that wait the room that they will get, and closes nodes that nothing is to be moved to.
+    pub(super) fn make_room_for_pending(&self, cluster: &mut Cluster) -> Result<(), ModelError> {
+        for node in &self.reshaped {
+            cluster.set_node(node)?;
+        }
+        for name in &self.leaving {
+            // A node that never reached the model need not leave it.
+            let _ = cluster.remove_node(name);
+        }
+        if !self.market.pods.is_empty() {
+            let plan = cluster.plan(&self.market)?;
+            let pods = self.market.pods.iter();
+            let specs: FxHashMap<String, _> = pods.map(|pod| (pod.key(), pod)).collect();
+            for (key, node) in &plan.existing {
+                let (Some(pod), Some(to)) = (specs.get(key), cluster.node(node)) else {
+                    continue;
+                };
+                match cluster.pod_id(key) {
+                    None => cluster.bind(pod, node)?,
+                    // It is on a node that goes; else it was bound meanwhile.
+                    Some(id) if cluster.node_of(cluster.pod(id).node_name).is_none() => {
+                        cluster.rehome(id, Some(to));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        for name in &self.closed {
+            if let Some(id) = cluster.node(name) {
+                cluster.cordon(id);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A node that may go.

@@ -112,19 +112,6 @@ impl Pools {
         values: &Values,
         cluster: &mut Cluster,
     ) -> Result<Replacement, NoReplacement> {
-        let checkpoint = cluster.checkpoint();
-        let replacement = self.replace_in(pods, ceiling, values, cluster);
-        cluster.rollback(checkpoint);
-        replacement
-    }
-
-    fn replace_in(
-        &mut self,
-        pods: &[(String, PodClassId)],
-        ceiling: Option<u64>,
-        values: &Values,
-        cluster: &mut Cluster,
-    ) -> Result<Replacement, NoReplacement> {
         let keys: Vec<String> = pods.iter().map(|(key, _)| key.clone()).collect();
         let mut pending: Vec<Pending> = pods
             .iter()
@@ -135,12 +122,14 @@ impl Pools {
             })
             .collect();
         put_in_order(cluster, &mut pending, &keys);
+        let checkpoint = cluster.checkpoint();
         let catalogs = std::mem::take(&mut self.catalogs);
         let mut solver = Solver::new(cluster, catalogs, &keys, self.seed);
         solver.effort = EFFORT;
         solver.ceiling = ceiling;
         let replacement = buy(&mut solver, &pending, ceiling, values);
         self.catalogs = solver.catalogs;
+        cluster.rollback(checkpoint);
         replacement
     }
 }

@@ -8,12 +8,12 @@ use std::{collections::BTreeMap, time::Instant};
 use mullion_engine::{
     Cluster, Options,
     disrupt::{Candidate, Consolidation, PoolTerms},
-    model::{Container, NodeSpec, Operator, PodSpec, PodTemplate, StringMap, label},
+    model::{NodeSpec, Operator, PodSpec, label},
     provision::{NodeTemplate, PlanRequest, PlannedNode, Requirement},
 };
 use serde_json::json;
 
-use super::provision::{Case, amounts, pool};
+use super::provision::{Case, pod, pool};
 use crate::{
     cli::{Output, whole},
     failure::Failure,
@@ -109,7 +109,7 @@ fn failed(error: mullion_engine::ModelError) -> Failure {
 fn half_empty(args: &Args, template: &NodeTemplate) -> Result<(Cluster, Vec<Candidate>), Failure> {
     let mut cluster = Cluster::new(Options::default());
     let pods: Vec<PodSpec> = (0..args.pods * THIRD)
-        .map(|index| pod(index, args.templates))
+        .map(|index| sized(index, args.templates))
         .collect();
     let request = PlanRequest {
         pods: pods.clone(),
@@ -188,22 +188,8 @@ fn node(
     Ok((node, price))
 }
 
-fn pod(index: u32, templates: u32) -> PodSpec {
+/// A pod of a template with a size of its own.
+fn sized(index: u32, templates: u32) -> PodSpec {
     let kind = index % templates;
-    let app = format!("web-{kind}");
-    let mut container = Container::default();
-    let (cpu, mib) = (100 + kind * 37 % 1900, 128 + kind * 211 % 3900);
-    container.resources.requests =
-        amounts(&[("cpu", &format!("{cpu}m")), ("memory", &format!("{mib}Mi"))]);
-    PodSpec {
-        uid: format!("{index:08}-0000-4000-8000-000000000000"),
-        name: format!("{app}-{index}"),
-        template: PodTemplate {
-            namespace: "default".to_owned(),
-            labels: StringMap::from([("app".to_owned(), app)]),
-            containers: vec![container],
-            ..PodTemplate::default()
-        },
-        ..PodSpec::default()
-    }
+    pod(index, kind, 100 + kind * 37 % 1900, 128 + kind * 211 % 3900)
 }

@@ -74,7 +74,9 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
     for pods in sizes {
         for case in [Case::Bought, Case::Limited, Case::Tainted] {
             let request = PlanRequest {
-                pods: (0..pods).map(|pod| pending(pod, args.templates)).collect(),
+                pods: (0..pods)
+                    .map(|index| pod(index, index % args.templates, 300, 256))
+                    .collect(),
                 templates: vec![pool(case).await?],
                 ..PlanRequest::default()
             };
@@ -136,10 +138,12 @@ fn measure(case: &str, request: &PlanRequest, args: &Args) -> Result<(), Failure
     Ok(())
 }
 
-fn pending(index: u32, templates: u32) -> PodSpec {
-    let app = format!("web-{}", index % templates);
+/// A pod of a template that asks for this much.
+pub(super) fn pod(index: u32, template: u32, cpu_milli: u32, mib: u32) -> PodSpec {
+    let app = format!("web-{template}");
     let mut container = Container::default();
-    container.resources.requests = amounts(&[("cpu", "300m"), ("memory", "256Mi")]);
+    let (cpu, memory) = (format!("{cpu_milli}m"), format!("{mib}Mi"));
+    container.resources.requests = amounts(&[("cpu", &cpu), ("memory", &memory)]);
     PodSpec {
         uid: format!("{index:08}-0000-4000-8000-000000000000"),
         name: format!("{app}-{index}"),
@@ -162,7 +166,7 @@ fn full_node(index: u32) -> NodeSpec {
     }
 }
 
-pub(super) fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
+fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
     let parse = |(name, text): &(&str, &str)| {
         let amount = text.parse().expect("the amounts above are quantities");
         ((*name).to_owned(), amount)

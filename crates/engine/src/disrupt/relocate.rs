@@ -1,0 +1,69 @@
+//! Where the pods of nodes go that must go.
+
+use super::answer::{Move, Stays};
+use super::question::Consolidation;
+use crate::class::PodClassId;
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::provision::{Pools, Values};
+use crate::schedule::Decision;
+
+impl Cluster {
+    /// Says where the pods of the candidates go if all of them must go, on other nodes and on new ones, at any price. The cluster is as before when
+    /// this returns.
+    ///
+    /// # Errors
+    /// A node or pool offers an amount that cannot be true. That pods find no place is told within.
+    pub fn relocate(
+        &mut self,
+        question: &Consolidation,
+    ) -> Result<Result<Move, Stays>, ModelError> {
+        let checkpoint = self.checkpoint();
+        let made = relocate(self, question);
+        self.rollback(checkpoint);
+        made
+    }
+}
+
+fn relocate(
+    cluster: &mut Cluster,
+    question: &Consolidation,
+) -> Result<Result<Move, Stays>, ModelError> {
+    question.make_room_for_pending(cluster)?;
+    let mut pools = Pools::compile(&question.market, cluster)?;
+    let mut ids = Vec::with_capacity(question.candidates.len());
+    for candidate in &question.candidates {
+        pools.give_back(&candidate.pool, &candidate.capacity);
+        ids.extend(cluster.node(&candidate.node));
+    }
+    let pods = cluster.take_out(ids.into_iter());
+    let found = pools.replace(&pods, None, &Values::default(), cluster);
+    Ok(match found {
+        Ok(found) => Ok(Move {
+            nodes: question
+                .candidates
+                .iter()
+                .map(|own| own.node.clone())
+                .collect(),
+            existing: found.existing,
+            replacements: found.nodes,
+            saving_micro_usd: 0,
+        }),
+        Err(_) => Err(stuck(&pods, question, cluster)),
+    })
+}
+
+/// The first pod that no node takes, as the scheduler says it.
+fn stuck(pods: &[(String, PodClassId)], question: &Consolidation, cluster: &mut Cluster) -> Stays {
+    for (pod, class) in pods {
+        if let Decision::Unschedulable(why) =
+            cluster.schedule_key(*class, pod, question.market.seed)
+        {
+            return Stays::PodStuck {
+                pod: pod.clone(),
+                why: Box::new(why),
+            };
+        }
+    }
+    Stays::NoneCheaper
+}
