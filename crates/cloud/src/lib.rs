@@ -16,6 +16,7 @@ mod addresses;
 pub mod catalogue;
 mod clock;
 pub mod image;
+mod message;
 pub mod node_group;
 mod provider;
 mod resources;
@@ -28,6 +29,7 @@ pub use addresses::{
     AddressError, Addresses, InterfaceFacts, InterfaceFound, InterfaceId, MOST_AT_ONCE, SubnetFacts,
 };
 pub use clock::Clock;
+pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
     InstanceState, Launch, LaunchOption, LaunchRequest, Offer, Offering, Registration,

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use mullion_api::{ami::Os, eksctl::Taint, labels};
 
 use crate::{
-    NodeTemplate, Resources,
+    Impairment, Message, NodeTemplate, Resources,
     catalogue::{InstanceType, Price},
     image::NodeImage,
 };
@@ -282,13 +282,15 @@ pub struct LaunchRequest {
     pub tags: BTreeMap<String, String>,
 }
 
-/// Where an instance is in its life.
+/// Where an instance is in its life. States are in the order in which an instance passes through them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InstanceState {
     /// Being placed on a host.
     Pending,
     /// Powered on; see [`Instance::booted`].
     Running,
+    /// Powered off, with its disks and its address; it may be started again.
+    Stopped,
     /// On its way out.
     ShuttingDown,
     /// Gone; kept in listings for a while.
@@ -301,12 +303,13 @@ impl InstanceState {
         match self {
             Self::Pending => "pending",
             Self::Running => "running",
+            Self::Stopped => "stopped",
             Self::ShuttingDown => "shutting-down",
             Self::Terminated => "terminated",
         }
     }
 
-    /// Whether it is there to stay.
+    /// Whether it works, or will soon.
     pub fn is_alive(self) -> bool {
         matches!(self, Self::Pending | Self::Running)
     }
@@ -462,6 +465,20 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
 
     /// Starts the end of an instance; repeating it is fine until it is terminated, then it is not found.
     fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>>;
+
+    /// Takes an option as sold out for [`UNAVAILABLE_FOR`], because the cloud has just taken such an instance back.
+    fn mark_unavailable(&self, option: LaunchOption);
+
+    /// Waits for messages about instances, for 20 s at most, and returns ten of them at most. One that is not deleted within 20 s is
+    /// returned again.
+    fn receive_messages(&self) -> BoxFuture<'_, Result<Vec<Message>, CloudError>>;
+
+    /// Deletes a message that has been dealt with.
+    fn delete_message(&self, message: &Message) -> BoxFuture<'_, Result<(), CloudError>>;
+
+    /// Returns what the cloud's own checks find wrong with running instances, and what maintenance is ahead of them (EC2:
+    /// DescribeInstanceStatus).
+    fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>>;
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub mod gc;
 pub mod image_gate;
 pub mod informer;
 pub mod informers;
+mod interruption;
 pub mod ipam;
 pub mod kubelet;
 pub mod legacy;

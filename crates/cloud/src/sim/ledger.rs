@@ -172,6 +172,7 @@ impl SavedInstance {
         let states = [
             InstanceState::Pending,
             InstanceState::Running,
+            InstanceState::Stopped,
             InstanceState::ShuttingDown,
             InstanceState::Terminated,
         ];

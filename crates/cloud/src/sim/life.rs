@@ -1,7 +1,7 @@
 //! How long the steps of an instance's life take, and the task that walks it through them.
 //!
-//! Invariant: states only go forward (pending, running, booted; shutting-down, terminated), whichever
-//! task comes first.
+//! Invariant: states only go forward (pending, running, booted; stopped; shutting-down, terminated), whichever task comes first, but for a
+//! stopped instance that is started again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -107,19 +107,7 @@ pub(super) fn shut_down(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
 impl Inner {
     /// Changes an instance if it is still in this state.
     fn update_if(&self, id: &InstanceId, state: InstanceState, edit: impl FnOnce(&mut Instance)) {
-        let mut guard = self.state();
-        if guard
-            .fleet
-            .get(id)
-            .is_none_or(|instance| instance.state != state)
-        {
-            return;
-        }
-        let revision = guard.update(id, edit);
-        drop(guard);
-        if let Some(revision) = revision {
-            self.changed.send_replace(revision);
-        }
+        self.update_when(id, |instance| instance.state == state, edit);
     }
 
     /// Terminates an instance and gives its addresses back: in one step, so that they are written down as free before another instance

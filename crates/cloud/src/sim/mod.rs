@@ -10,6 +10,7 @@ mod account;
 mod address_faults;
 mod addresses;
 mod boot;
+mod failure;
 mod fault;
 mod fleet;
 mod interface;
@@ -17,6 +18,7 @@ mod ledger;
 mod life;
 mod network;
 mod provider;
+mod queue;
 mod random;
 mod region;
 mod subnet;
@@ -28,27 +30,30 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use jiff::Timestamp;
 use mullion_api::{
     eksctl::{Cluster, KubernetesVersion},
     labels,
 };
 use mullion_engine::ip::Kind;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 pub use account::SimulatedAccount;
 pub use address_faults::{AddressFaults, ParseFaultsError};
 pub use boot::{Boot, Images, NodeProfile, NodeProfiles};
+pub use failure::NOTICE;
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
 pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
-use crate::{Clock, Instance, InstanceId, InstanceState, Offer, Speed};
+use crate::{Clock, Instance, InstanceId, InstanceState, MessageKind, Offer, Speed, StatusCheck};
 use address_faults::FaultyCalls;
 use fault::Faults;
 use fleet::Fleet;
 use ledger::{INSTANCE, RANDOM, SavedInstance};
 use network::Network;
+use queue::Queue;
 use random::Random;
 
 /// What a simulated EC2 starts from.
@@ -154,6 +159,11 @@ struct State {
     fleet: Fleet,
     faults: Faults,
     address_calls: FaultyCalls,
+    queue: Queue,
+    /// When interrupted spot instances are taken back.
+    interrupted: BTreeMap<InstanceId, Instant>,
+    /// Checks that instances fail, and since when.
+    impaired: BTreeMap<(InstanceId, StatusCheck), Timestamp>,
     ledger: Option<Arc<dyn Ledger>>,
 }
 
@@ -172,7 +182,13 @@ impl State {
 
     /// Changes an instance; returns the new revision, or `None` if it is not known.
     fn update(&mut self, id: &InstanceId, edit: impl FnOnce(&mut Instance)) -> Option<u64> {
+        let state = |fleet: &Fleet| fleet.get(id).map(|instance| instance.state);
+        let before = state(&self.fleet);
         let (revision, forgotten) = self.fleet.update(id, edit)?;
+        let after = state(&self.fleet).filter(|_| before != state(&self.fleet));
+        if let Some(kind) = after.and_then(MessageKind::of) {
+            self.queue.send(kind, id);
+        }
         self.save(id);
         forgotten.iter().for_each(|id| self.save(id));
         Some(revision)
@@ -207,6 +223,7 @@ impl SimulatedEc2 {
         let bits = config.subnet_bits;
         let network = Network::new(&config.cluster, &zones, bits, &tags, &mut random);
         let address_calls = FaultyCalls::new(config.address_faults.clone());
+        let queue = Queue::new(clock.clone());
         Self {
             inner: Arc::new(Inner {
                 config,
@@ -218,6 +235,9 @@ impl SimulatedEc2 {
                     fleet: Fleet::default(),
                     faults: Faults::default(),
                     address_calls,
+                    queue,
+                    interrupted: BTreeMap::new(),
+                    impaired: BTreeMap::new(),
                     ledger: None,
                 }),
                 changed: watch::Sender::new(0),
@@ -263,6 +283,11 @@ impl SimulatedEc2 {
         }
         for instance in ec2.instances() {
             life::go_on(&ec2.inner, &instance);
+            // Whether somebody has heard of it is not known.
+            let told = MessageKind::of(instance.state);
+            if let Some(kind) = told.filter(|_| instance.state != InstanceState::Terminated) {
+                ec2.state().queue.send(kind, &instance.id);
+            }
         }
         Ok(ec2)
     }

@@ -3,19 +3,22 @@
 //! Invariant: no lock is held across an await; a launch decides and records under one lock, so two
 //! launches never share an address, a quota or a token.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mullion_api::ami::Os;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{SimulatedEc2, State, Zone, life, network};
 use crate::{
-    BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
-    InstanceState, Launch, LaunchOption, LaunchRequest, Offer, Offering, SecurityGroup, Shortage,
-    Subnet, TagSelector,
+    BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Impairment, Instance,
+    InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message, Offer, Offering,
+    SecurityGroup, Shortage, Subnet, TagSelector,
     catalogue::{self, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
+
+/// How long a receiver waits for messages when there are none.
+const LONG_POLL: Duration = Duration::from_secs(20);
 
 impl CloudProvider for SimulatedEc2 {
     fn region(&self) -> &str {
@@ -149,27 +152,62 @@ impl CloudProvider for SimulatedEc2 {
 
     fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>> {
         Box::pin(async move {
-            let steps = {
+            {
                 let mut state = self.state();
                 if state.faults.is_throttled() {
                     return Err(CloudError::Throttled);
                 }
-                let Some(instance) = state.fleet.get(&id) else {
+                let instance = state.fleet.get(&id);
+                if instance.is_none_or(|own| own.state == InstanceState::Terminated) {
                     return Err(CloudError::NotFound(id));
-                };
-                match instance.state {
-                    InstanceState::Terminated => return Err(CloudError::NotFound(id)),
-                    InstanceState::ShuttingDown => return Ok(()),
-                    InstanceState::Pending | InstanceState::Running => {}
                 }
-                let typical = self.inner.config.node_profiles.of(instance.image.family);
-                life::Steps::of(typical, &mut state.random)
-            };
-            self.inner.update(&id, |instance| {
-                instance.state = InstanceState::ShuttingDown;
-            });
-            life::shut_down(&self.inner, &id, steps);
+            }
+            self.end(&id);
             Ok(())
+        })
+    }
+
+    fn mark_unavailable(&self, option: LaunchOption) {
+        self.state().faults.refuse(option);
+    }
+
+    fn receive_messages(&self) -> BoxFuture<'_, Result<Vec<Message>, CloudError>> {
+        Box::pin(async {
+            let patience = Instant::now() + LONG_POLL;
+            let mut sent = self.state().queue.sent();
+            loop {
+                sent.mark_unchanged();
+                let next = {
+                    let queue = &mut self.state().queue;
+                    let messages = queue.receive();
+                    if !messages.is_empty() {
+                        return Ok(messages);
+                    }
+                    queue.next_visible()
+                };
+                let until = next.map_or(patience, |next| next.min(patience));
+                tokio::select! {
+                    _ = sent.changed() => {}
+                    () = sleep_until(until) => if Instant::now() >= patience {
+                        return Ok(Vec::new());
+                    },
+                }
+            }
+        })
+    }
+
+    fn delete_message(&self, message: &Message) -> BoxFuture<'_, Result<(), CloudError>> {
+        self.state().queue.delete(message.receipt);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>> {
+        Box::pin(async {
+            let throttled = self.state().faults.is_throttled();
+            match throttled {
+                true => Err(CloudError::Throttled),
+                false => Ok(self.impaired()),
+            }
         })
     }
 }

@@ -2,4 +2,5 @@
 
 mod addresses;
 mod ledger;
+mod messages;
 mod simulated_ec2;

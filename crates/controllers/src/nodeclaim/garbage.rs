@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use mullion_api::{karpenter::node_claim_condition as condition, labels};
+use mullion_cloud::InstanceState;
 
 use super::{Error, pass};
 use crate::provisioner::{BY_PROVIDER_ID, KarpenterContext};
@@ -45,7 +46,7 @@ async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
         let claims = karpenter
             .claims
             .count_by_index(BY_PROVIDER_ID, &instance.provider_id);
-        if claims == 0 && !young && instance.state.is_alive() {
+        if claims == 0 && !young && instance.state < InstanceState::ShuttingDown {
             karpenter.cloud.terminate(instance.id.clone()).await?;
             karpenter
                 .log

@@ -14,7 +14,7 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CloudError, FleetError, Instance, LaunchRequest, Registration, UNAVAILABLE_FOR,
+    CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration, UNAVAILABLE_FOR,
 };
 use serde_json::json;
 
@@ -25,6 +25,7 @@ use crate::{
     provisioner::{
         KarpenterContext,
         conditions::Status,
+        decision_log::Pass,
         market::{Market, amounts, instance_labels},
     },
 };
@@ -97,18 +98,23 @@ fn classified(error: &CloudError) -> (&'static str, &'static str) {
 
 /// What was refused is not planned with for a while, even where something else was bought.
 fn tell_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
-    let ttl = SignedDuration::try_from(UNAVAILABLE_FOR).unwrap_or_default();
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
     for FleetError { option, shortage } in refused {
-        entries
-            .clone()
-            .with("reason", shortage.code())
-            .with("instance-type", option.instance_type.as_str())
-            .with("zone", option.zone.as_str())
-            .with("capacity-type", option.capacity_type.as_str())
-            .with("ttl", go_duration(ttl))
-            .debug("removing offering from offerings");
+        tell_unavailable(&entries, shortage.code(), option);
     }
+}
+
+/// Writes into the log that an offering is not planned with for a while.
+pub(crate) fn tell_unavailable(entries: &Pass, reason: &str, option: &LaunchOption) {
+    let ttl = SignedDuration::try_from(UNAVAILABLE_FOR).unwrap_or_default();
+    entries
+        .clone()
+        .with("reason", reason)
+        .with("instance-type", option.instance_type.as_str())
+        .with("zone", option.zone.as_str())
+        .with("capacity-type", option.capacity_type.as_str())
+        .with("ttl", go_duration(ttl))
+        .debug("removing offering from offerings");
 }
 
 /// Why a claim is given up instead of launched, in upstream's words.

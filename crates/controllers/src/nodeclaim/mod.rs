@@ -20,6 +20,8 @@ mod termination;
 
 use std::time::Duration;
 
+pub(crate) use launch::tell_unavailable;
+
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams},

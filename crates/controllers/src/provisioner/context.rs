@@ -12,7 +12,7 @@ use mullion_api::{
     karpenter::{EC2NodeClass, NodeClaim, NodePool},
     labels,
 };
-use mullion_cloud::{CloudProvider, WindowsAddresses};
+use mullion_cloud::{CloudProvider, WindowsAddresses, instance_id};
 use mullion_engine::ip::Settings;
 
 use super::{Batcher, DecisionLog, nominations::Nominations};
@@ -23,6 +23,8 @@ use crate::{
 
 /// Index of NodeClaims by `status.providerID`.
 pub const BY_PROVIDER_ID: &str = "providerID";
+/// Index of NodeClaims by the id of their instance.
+pub const BY_INSTANCE: &str = "instanceID";
 /// Index of NodeClaims by NodePool.
 pub const BY_POOL: &str = "nodepool";
 /// Index of NodePools and NodeClaims by the name of their EC2NodeClass.
@@ -55,7 +57,7 @@ pub struct KarpenterContext {
     pub options: Arc<Options>,
     /// NodePools, by class ([`BY_CLASS`]).
     pub pools: Informer<NodePool>,
-    /// NodeClaims, by provider id, pool and class.
+    /// NodeClaims, by provider id, instance, pool and class.
     pub claims: Informer<NodeClaim>,
     /// EC2NodeClasses.
     pub classes: Informer<EC2NodeClass>,
@@ -100,6 +102,10 @@ impl KarpenterContext {
             &[
                 (BY_PROVIDER_ID, |claim: &NodeClaim, file_under| {
                     file_under(claim.provider_id().unwrap_or_default());
+                }),
+                (BY_INSTANCE, |claim, file_under| {
+                    let id = claim.provider_id().and_then(instance_id);
+                    file_under(id.as_ref().map_or("", |id| &*id.0));
                 }),
                 (BY_POOL, |claim, file_under| {
                     file_under(claim.node_pool().unwrap_or_default());

@@ -29,12 +29,14 @@ use std::sync::Arc;
 use mullion_cloud::CloudProvider;
 
 pub use batcher::Batcher;
-pub use context::{BY_CLASS, BY_POOL, BY_PROVIDER_ID, KarpenterContext, Options, is_managed};
+pub use context::{
+    BY_CLASS, BY_INSTANCE, BY_POOL, BY_PROVIDER_ID, KarpenterContext, Options, is_managed,
+};
 pub use decision_log::DecisionLog;
 pub use demand::{Answer, answer};
 pub(crate) use run::order;
 
-use crate::{Context, disruption, legacy, nodeclaim, nodepool, state::SharedState};
+use crate::{Context, disruption, interruption, legacy, nodeclaim, nodepool, state::SharedState};
 
 /// Starts all controllers of nodes-on-demand; they end with `context`. `state` is the scheduler's, so that what it has
 /// decided counts before the API server shows it.
@@ -53,6 +55,7 @@ pub fn start(
     nodeclaim::start(&karpenter);
     nodepool::start(&karpenter);
     disruption::start(&karpenter);
+    interruption::start(&karpenter);
     legacy::start(&karpenter);
     karpenter
 }

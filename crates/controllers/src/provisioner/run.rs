@@ -67,11 +67,18 @@ fn watch(karpenter: &KarpenterContext) {
             batcher.trigger(change.object().uid().unwrap_or_default());
         }
     });
-    // Orders that failed, and pools and classes that became usable, change what can be done for waiting pods.
+    // The pods of a claim that goes need another place. Orders that failed, and pools and classes that became usable, change what can be
+    // done for waiting pods.
     let batcher = karpenter.batcher.clone();
     karpenter.claims.on_change(move |change| {
-        if let Change::Deleted(claim) = change {
-            batcher.trigger(claim.uid().unwrap_or_default());
+        let goes = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_some();
+        let newly = match change {
+            Change::Added(claim) => goes(claim),
+            Change::Updated { old, new } => goes(new) && !goes(old),
+            Change::Deleted(_) => true,
+        };
+        if newly {
+            batcher.trigger(change.object().uid().unwrap_or_default());
         }
     });
     // How many addresses Windows nodes have decides how many are bought.

@@ -6,6 +6,8 @@ mod blog;
 mod boots;
 mod failures;
 mod giving_back;
+mod interruption;
+mod pools;
 mod removal;
 mod restart;
 #[path = "../served/mod.rs"]

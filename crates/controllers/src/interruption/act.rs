@@ -1,0 +1,117 @@
+//! What is done about the claims of an instance that something is told of.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use mullion_api::{karpenter::NodeClaim, labels};
+use mullion_cloud::{CapacityType, InstanceId, LaunchOption};
+use serde_json::json;
+
+use super::kind::{Action, Kind};
+use crate::{
+    api_error,
+    nodeclaim::tell_unavailable,
+    provisioner::{BY_INSTANCE, KarpenterContext, decision_log::Pass},
+};
+
+/// Does what `kind` asks for with the claims of an instance. Returns whether there are any.
+pub(super) async fn act(
+    karpenter: &KarpenterContext,
+    kind: Kind,
+    instance: &InstanceId,
+    pass: &Pass,
+) -> kube::Result<bool> {
+    let claims = karpenter.claims.by_index(BY_INSTANCE, &instance.0);
+    for claim in &claims {
+        let node = karpenter.node_of(claim);
+        let mut pass = pass
+            .clone()
+            .with("messageKind", kind.as_str())
+            .with_ref("NodeClaim", &claim.name_any())
+            .with("action", kind.action().as_str());
+        if let Some(node) = &node {
+            pass = pass.with_ref("Node", &node.name_any());
+        }
+        act_on(karpenter, kind, claim, node.as_deref(), &pass).await?;
+    }
+    Ok(!claims.is_empty())
+}
+
+async fn act_on(
+    karpenter: &KarpenterContext,
+    kind: Kind,
+    claim: &NodeClaim,
+    node: Option<&Node>,
+    pass: &Pass,
+) -> kube::Result<()> {
+    let (reason, message) = kind.event();
+    let action = kind.action();
+    tell(karpenter, claim, action, reason, message);
+    if let Some(node) = node {
+        tell(karpenter, node, action, reason, message);
+    }
+    if let Some(option) = offering(claim).filter(|_| kind == Kind::SPOT) {
+        tell_unavailable(pass, kind.as_str(), &option);
+        karpenter.cloud.mark_unavailable(option);
+    }
+    if action == Action::None {
+        return Ok(());
+    }
+    let name = claim.name_any();
+    // Read afresh: what was done a moment ago must not be told twice.
+    let Some(claim) = karpenter.claim_api().get_opt(&name).await? else {
+        return Ok(());
+    };
+    if action == Action::ForcefulTermination {
+        end_protection(karpenter, &claim).await?;
+    }
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    karpenter.delete_claim(&name).await?;
+    pass.info("initiating delete from interruption message");
+    let (reason, recorder) = ("TerminatingOnInterruption", &karpenter.recorder);
+    let message = |what| format!("Interruption triggered termination for the {what}");
+    recorder.warning(&claim, reason, message("NodeClaim"));
+    if let Some(node) = node {
+        recorder.warning(node, reason, message("Node"));
+    }
+    Ok(())
+}
+
+fn tell<K: Resource<DynamicType = ()>>(
+    karpenter: &KarpenterContext,
+    object: &K,
+    action: Action,
+    reason: &str,
+    message: &str,
+) {
+    match action {
+        Action::None => karpenter.recorder.normal(object, reason, message),
+        _ => karpenter.recorder.warning(object, reason, message),
+    }
+}
+
+/// The spot offering that a claim's instance was bought from.
+fn offering(claim: &NodeClaim) -> Option<LaunchOption> {
+    Some(LaunchOption {
+        instance_type: claim.label(labels::INSTANCE_TYPE)?.to_owned(),
+        zone: claim.label(labels::ZONE)?.to_owned(),
+        capacity_type: CapacityType::Spot,
+    })
+}
+
+/// Lets pods be deleted from now on whatever protects them: the instance is broken, and a drain may never end.
+async fn end_protection(karpenter: &KarpenterContext, claim: &NodeClaim) -> kube::Result<()> {
+    let key = labels::TERMINATION_TIMESTAMP;
+    if claim.annotations().contains_key(key) {
+        return Ok(());
+    }
+    let now = format!("{:.0}", karpenter.base.clock.now());
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { key: now } } }));
+    let (api, name) = (karpenter.claim_api(), claim.name_any());
+    let patched = api.patch(&name, &PatchParams::default(), &patch).await;
+    api_error::ignore_not_found(patched).map(drop)
+}

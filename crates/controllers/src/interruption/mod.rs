@@ -1,0 +1,157 @@
+//! Interruption: nodes whose instance the cloud takes back, stops or finds broken are replaced before they are gone.
+//!
+//! Messages come from a queue (`CloudProvider::receive_messages`) and from the cloud's own checks (`CloudProvider::impairments`). Their
+//! [`kind::Kind`] says what is done: the claim of the instance is deleted, so that its node is tainted and drained at once while the provisioner
+//! buys a place for its pods (Karpenter's provider: `interruption`, `interruption.instancestatus`).
+//!
+//! Invariant: a message is deleted after what it asks for is written down, so a crash in between repeats it.
+
+mod act;
+mod kind;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use mullion_cloud::{CloudError, Impairment, Message, StatusCheck};
+use tokio::time::sleep;
+
+use self::act::act;
+use crate::provisioner::KarpenterContext;
+
+const CONTROLLER: &str = "interruption";
+const OF_CHECKS: &str = "interruption.instancestatus";
+/// How often the cloud's checks are looked at.
+const CHECKS: Duration = Duration::from_secs(60);
+/// A check that fails for less than this is waited for.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(120);
+/// After a call that failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Why a round failed.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+}
+
+/// Starts both controllers.
+pub(crate) fn start(karpenter: &KarpenterContext) {
+    let queue = karpenter.clone();
+    let read = async move {
+        if !queue.synced().await {
+            return;
+        }
+        queue
+            .log
+            .pass(CONTROLLER)
+            .with("queue", queue.options.cluster.as_str())
+            .debug("watching interruption queue");
+        loop {
+            if let Err(error) = read_queue(&queue).await {
+                tracing::debug!(%error, "reading messages about instances failed, will retry");
+                sleep(RETRY).await;
+            }
+        }
+    };
+    let checks = karpenter.clone();
+    let look = async move {
+        if !checks.synced().await {
+            return;
+        }
+        let mut known = BTreeSet::new();
+        loop {
+            if let Err(error) = look_at_checks(&checks, &mut known).await {
+                tracing::debug!(%error, "looking at checks of instances failed, will retry");
+            }
+            sleep(CHECKS).await;
+        }
+    };
+    let shutdown = karpenter.base.shutdown.clone();
+    karpenter.base.tasks.spawn(async move {
+        let both = async { tokio::join!(read, look) };
+        shutdown.run_until_cancelled(both).await;
+    });
+}
+
+/// Deals with the next messages. One that fails is left in the queue, which gives it again.
+async fn read_queue(karpenter: &KarpenterContext) -> Result<(), Error> {
+    let messages = karpenter.cloud.receive_messages().await?;
+    let ended = join_all(messages.iter().map(|message| deal_with(karpenter, message))).await;
+    ended.into_iter().collect()
+}
+
+async fn deal_with(karpenter: &KarpenterContext, message: &Message) -> Result<(), Error> {
+    let pass = karpenter.log.pass(CONTROLLER);
+    let pass = pass.with("queue", karpenter.options.cluster.as_str());
+    act(karpenter, message.kind.into(), &message.instance, &pass).await?;
+    karpenter.cloud.delete_message(message).await?;
+    Ok(())
+}
+
+/// Deals with instances that fail a check. `known`: the failures that the log has been told of.
+async fn look_at_checks(
+    karpenter: &KarpenterContext,
+    known: &mut BTreeSet<(String, &'static str)>,
+) -> Result<(), Error> {
+    let now = karpenter.base.clock.now();
+    let mut seen = BTreeSet::new();
+    for failure in karpenter.cloud.impairments().await? {
+        if !is_lasting(&failure, now) {
+            continue;
+        }
+        let pass = karpenter.log.pass(OF_CHECKS);
+        let (kind, instance) = (failure.check.into(), &failure.instance);
+        if !act(karpenter, kind, instance, &pass).await? {
+            continue;
+        }
+        let key = (instance.to_string(), category(failure.check));
+        if !known.contains(&key) {
+            pass.with("instanceID", key.0.as_str())
+                .with("category", key.1)
+                .info("detected unhealthy instance owned by cluster");
+        }
+        seen.insert(key);
+    }
+    *known = seen;
+    Ok(())
+}
+
+/// Whether a failure has lasted long enough to be acted on. Maintenance that is ahead is always.
+fn is_lasting(failure: &Impairment, now: Timestamp) -> bool {
+    failure.check == StatusCheck::Event || now.duration_since(failure.since) >= PATIENCE
+}
+
+/// Karpenter's name of a check.
+fn category(check: StatusCheck) -> &'static str {
+    match check {
+        StatusCheck::Instance => "InstanceStatus",
+        StatusCheck::System => "SystemStatus",
+        StatusCheck::Event => "EventStatus",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_cloud::InstanceId;
+
+    use super::*;
+
+    #[test]
+    fn a_failing_check_is_given_two_minutes_and_maintenance_none() {
+        let since: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let lasting = |check, seconds| {
+            let failure = Impairment {
+                instance: InstanceId("i-1".into()),
+                check,
+                since,
+            };
+            is_lasting(&failure, since + SignedDuration::from_secs(seconds))
+        };
+        assert!(!lasting(StatusCheck::Instance, 119));
+        assert!(lasting(StatusCheck::System, 120));
+        assert!(lasting(StatusCheck::Event, 0));
+    }
+}
