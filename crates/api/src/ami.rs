@@ -188,6 +188,12 @@ impl AmiFamily {
         Some(row.1)
     }
 
+    /// Karpenter's names of the families that an alias can name, which is their name in lower case.
+    pub fn alias_families() -> impl Iterator<Item = (&'static str, Self)> {
+        let all = KARPENTER.iter().copied();
+        all.filter(|(_, family)| !matches!(family, Self::Custom | Self::Ubuntu2204))
+    }
+
     /// The family behind a managed node group's `amiType`.
     pub fn from_ami_type(name: &str) -> Option<Self> {
         find(AMI_TYPES, name)

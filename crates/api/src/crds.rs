@@ -39,6 +39,10 @@ pub const MANIFESTS: &[(&str, &str)] = &[
         "cloud.mullion.dev_simulatedaccounts.yaml",
         include_str!("../crds/cloud.mullion.dev_simulatedaccounts.yaml"),
     ),
+    (
+        "cloud.mullion.dev_simulatedfaults.yaml",
+        include_str!("../crds/cloud.mullion.dev_simulatedfaults.yaml"),
+    ),
 ];
 
 /// All custom resource definitions.

@@ -12,6 +12,7 @@ pub mod account;
 pub mod ami;
 pub mod crds;
 pub mod eksctl;
+pub mod fault;
 pub mod karpenter;
 pub mod labels;
 pub mod vpc_resources;

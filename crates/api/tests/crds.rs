@@ -7,6 +7,7 @@ use kube::{Resource, core::crd::CustomResourceExt};
 use mullion_api::{
     account::SimulatedAccount,
     crds::{MANIFESTS, crds},
+    fault::SimulatedFault,
     karpenter::{
         EC2NodeClass, NodeClaim, NodePool,
         legacy::{AWSNodeTemplate, Provisioner},
@@ -189,6 +190,7 @@ fn names_agree_with_the_rust_types() {
         names::<AWSNodeTemplate>(),
         names::<CNINode>(),
         names::<SimulatedAccount>(),
+        names::<SimulatedFault>(),
     ];
     let installed: Vec<_> = with_types()
         .map(|crd| {

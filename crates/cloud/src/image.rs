@@ -3,6 +3,10 @@
 //! Invariant: a table, not code: one row per family, with versions that follow the Kubernetes version
 //! as EKS's images do. Ids are derived from family and version, so they are the same on every run.
 
+use jiff::{
+    Span,
+    civil::{Date, date},
+};
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
@@ -20,6 +24,8 @@ pub struct NodeImage {
     pub version: KubernetesVersion,
     /// Architecture.
     pub arch: Arch,
+    /// How many months after the first image of the family it was published.
+    pub release: u32,
     /// Image id, `ami-0123456789abcdef0`.
     pub id: String,
     /// Image name as EKS publishes it.
@@ -27,14 +33,25 @@ pub struct NodeImage {
 }
 
 impl NodeImage {
-    /// The image of a family.
+    /// The first image of a family.
     pub fn new(family: AmiFamily, version: KubernetesVersion, arch: Arch) -> Self {
-        let name = name(family, version, arch);
+        Self::released(family, version, arch, 0)
+    }
+
+    /// The image of a family that was published so many months after the first one.
+    pub fn released(
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+        release: u32,
+    ) -> Self {
+        let name = name(family, version, arch, release);
         Self {
             id: format!("ami-0{:016x}", fnv1a(&name)),
             family,
             version,
             arch,
+            release,
             name,
         }
     }
@@ -120,34 +137,45 @@ impl NodeImage {
 }
 
 /// Name of the image as EKS publishes it.
-fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch) -> String {
+fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32) -> String {
+    let day = |first: Date, form: &str| {
+        let months = Span::new().try_months(release).unwrap_or_default();
+        first.saturating_add(months).strftime(form).to_string()
+    };
     let machine = match arch {
         Arch::Amd64 => "x86_64",
         Arch::Arm64 => "arm64",
     };
     match family {
-        AmiFamily::AmazonLinux2 => format!("amazon-eks-node-{version}-v20250317"),
+        AmiFamily::AmazonLinux2 => {
+            let day = day(date(2025, 3, 17), "%Y%m%d");
+            format!("amazon-eks-node-{version}-v{day}")
+        }
         AmiFamily::AmazonLinux2023 => {
-            format!("amazon-eks-node-al2023-{machine}-standard-{version}-v20250317")
+            let day = day(date(2025, 3, 17), "%Y%m%d");
+            format!("amazon-eks-node-al2023-{machine}-standard-{version}-v{day}")
         }
         AmiFamily::Bottlerocket => {
-            format!("bottlerocket-aws-k8s-{version}-{machine}-v1.32.0-cacc4ce9")
+            let minor = 32 + release;
+            format!("bottlerocket-aws-k8s-{version}-{machine}-v1.{minor}.0-cacc4ce9")
         }
-        AmiFamily::Windows(release, edition) => {
+        AmiFamily::Windows(windows, edition) => {
             let edition = match edition {
                 WindowsEdition::Core => "Core",
                 WindowsEdition::Full => "Full",
             };
+            let day = day(date(2025, 3, 14), "%Y.%m.%d");
             format!(
-                "Windows_Server-{}-English-{edition}-EKS_Optimized-{version}-2025.03.14",
-                release.year()
+                "Windows_Server-{}-English-{edition}-EKS_Optimized-{version}-{day}",
+                windows.year()
             )
         }
         AmiFamily::Custom => format!("custom-{machine}-{version}"),
         ubuntu => format!(
-            "ubuntu-eks/k8s_{version}/images/{}-{}-server-20250305",
+            "ubuntu-eks/k8s_{version}/images/{}-{}-server-{}",
             ubuntu.as_str().to_ascii_lowercase(),
-            arch.as_str()
+            arch.as_str(),
+            day(date(2025, 3, 5), "%Y%m%d")
         ),
     }
 }
@@ -210,5 +238,12 @@ mod tests {
         assert_eq!(al2023, image(AmiFamily::AmazonLinux2023, 31));
         assert_ne!(al2023.id, image(AmiFamily::AmazonLinux2023, 32).id);
         assert_eq!(al2023.id.len(), "ami-0123456789abcdef0".len());
+        let version = KubernetesVersion::from_minor(31).unwrap();
+        let next = NodeImage::released(AmiFamily::AmazonLinux2023, version, Arch::Amd64, 1);
+        assert_ne!(next.id, al2023.id);
+        assert_eq!(
+            next.name,
+            "amazon-eks-node-al2023-x86_64-standard-1.31-v20250417"
+        );
     }
 }

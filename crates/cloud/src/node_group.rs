@@ -178,6 +178,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
     LaunchRequest {
         client_token: format!("group/{}/{index}", group.name),
         options,
+        images: Vec::new(),
         subnets: Vec::new(),
         template: NodeTemplate {
             root_volume_gib: group.volume_gib.into(),

@@ -13,11 +13,15 @@ use std::{
 };
 
 use jiff::Timestamp;
-use mullion_api::{ami::Os, eksctl::Taint, labels};
+use mullion_api::{
+    ami::{AmiFamily, Os},
+    eksctl::{KubernetesVersion, Taint},
+    labels,
+};
 
 use crate::{
     Impairment, Message, NodeTemplate, Resources,
-    catalogue::{InstanceType, Price},
+    catalogue::{Arch, InstanceType, Price},
     image::NodeImage,
 };
 
@@ -276,6 +280,8 @@ pub struct LaunchRequest {
     pub subnets: Vec<Arc<str>>,
     /// Image, volume and kubelet settings.
     pub template: NodeTemplate,
+    /// Ids of the images that may be launched; empty means the newest of the template's family.
+    pub images: Vec<String>,
     /// What its kubelet registers with.
     pub registration: Registration,
     /// Tags of the instance.
@@ -450,6 +456,14 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         &'a self,
         selectors: &'a [TagSelector],
     ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>>;
+
+    /// Returns the newest image of a family (SSM: GetParameter).
+    fn newest_image(
+        &self,
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+    ) -> BoxFuture<'_, Result<NodeImage, CloudError>>;
 
     /// Buys one instance: the first of the request's options that has capacity.
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>>;

@@ -19,6 +19,7 @@ use crate::{
     clusters::Chosen,
     doctor::DoctorArgs,
     failure::Failure,
+    fault::FaultArgs,
     plan::PlanArgs,
     why::WhyArgs,
 };
@@ -106,6 +107,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Say what would be bought for pods that wait, and where each of them goes.
     Plan(PlanArgs),
+    /// Let something go wrong in the simulated EC2 of a running cluster, and end it again.
+    Fault(FaultArgs),
     /// Measure Mullion on this machine.
     Bench {
         #[command(subcommand)]

@@ -15,6 +15,7 @@ mod clusters;
 mod devices;
 mod doctor;
 mod failure;
+mod fault;
 mod files;
 mod input;
 mod kubeconfig;
@@ -78,6 +79,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             log_to_stderr(args.verbose, out::colours_on(&std::io::stderr()));
             runtime()?.block_on(apiserver::run(args))
         }
+        Command::Fault(args) => runtime()?.block_on(fault::run(args)),
         Command::Plan(args) => plan::run(&args),
         Command::List { output } => clusters::list(output),
         Command::Status { which, output } => {

@@ -69,6 +69,9 @@ pub(super) struct SavedInstance {
     prefixes: Vec<Ipv4Addr>,
     family: String,
     minor: u32,
+    /// Release of the image.
+    #[serde(default)]
+    release: u32,
     capacity: Amounts,
     allocatable: Amounts,
     labels: BTreeMap<String, String>,
@@ -132,6 +135,7 @@ impl SavedInstance {
             prefixes: interface.blocks(Kind::Prefix).to_vec(),
             family: instance.image.family.as_str().to_owned(),
             minor: instance.image.version.minor(),
+            release: instance.image.release,
             capacity: Amounts::from(&instance.capacity),
             allocatable: Amounts::from(&instance.allocatable),
             labels: instance.registration.labels.clone(),
@@ -202,7 +206,7 @@ impl SavedInstance {
             price: Price(self.price),
             private_ip: self.private_ip,
             private_dns_name: self.private_dns_name,
-            image: NodeImage::new(family, version, instance_type.arch),
+            image: NodeImage::released(family, version, instance_type.arch, self.release),
             capacity: self.capacity.into(),
             allocatable: self.allocatable.into(),
             registration: Registration {

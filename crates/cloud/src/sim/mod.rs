@@ -10,6 +10,7 @@ mod account;
 mod address_faults;
 mod addresses;
 mod boot;
+mod cause;
 mod failure;
 mod fault;
 mod fleet;
@@ -41,6 +42,7 @@ use tokio::{sync::watch, time::Instant};
 pub use account::SimulatedAccount;
 pub use address_faults::{AddressFaults, ParseFaultsError};
 pub use boot::{Boot, Images, NodeProfile, NodeProfiles};
+pub use cause::{Fault, RefusedFault};
 pub use failure::NOTICE;
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
@@ -49,6 +51,7 @@ pub use region::zone_id;
 
 use crate::{Clock, Instance, InstanceId, InstanceState, MessageKind, Offer, Speed, StatusCheck};
 use address_faults::FaultyCalls;
+use cause::{InForce, Releases};
 use fault::Faults;
 use fleet::Fleet;
 use ledger::{INSTANCE, RANDOM, SavedInstance};
@@ -160,6 +163,8 @@ struct State {
     faults: Faults,
     address_calls: FaultyCalls,
     queue: Queue,
+    releases: Releases,
+    in_force: InForce,
     /// When interrupted spot instances are taken back.
     interrupted: BTreeMap<InstanceId, Instant>,
     /// Checks that instances fail, and since when.
@@ -236,6 +241,8 @@ impl SimulatedEc2 {
                     faults: Faults::default(),
                     address_calls,
                     queue,
+                    releases: Releases::default(),
+                    in_force: InForce::default(),
                     interrupted: BTreeMap::new(),
                     impaired: BTreeMap::new(),
                     ledger: None,

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use mullion_api::ami::Os;
+use mullion_api::{
+    ami::{AmiFamily, Os},
+    eksctl::KubernetesVersion,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{SimulatedEc2, State, Zone, life, network};
@@ -13,7 +16,7 @@ use crate::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Impairment, Instance,
     InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message, Offer, Offering,
     SecurityGroup, Shortage, Subnet, TagSelector,
-    catalogue::{self, InstanceType, allocatable, newest_generation, price},
+    catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
 
@@ -77,6 +80,16 @@ impl CloudProvider for SimulatedEc2 {
                 .any(|selector| selector.matches(&group.id, &group.name, &group.tags));
             Ok(chosen.then(|| group.clone()).into_iter().collect())
         })
+    }
+
+    fn newest_image(
+        &self,
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+    ) -> BoxFuture<'_, Result<NodeImage, CloudError>> {
+        let release = self.state().releases.newest(family);
+        Box::pin(async move { Ok(NodeImage::released(family, version, arch, release)) })
     }
 
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {
@@ -231,6 +244,16 @@ impl SimulatedEc2 {
         self.inner.changed.send_replace(revision);
         Ok(instance)
     }
+}
+
+/// The image that a launch boots: one of those that it names, else the newest of its family.
+fn image(state: &State, request: &LaunchRequest, arch: Arch) -> NodeImage {
+    let template = &request.template;
+    let image = |release| NodeImage::released(template.family, template.version, arch, release);
+    let mut all = state.releases.all(template.family).map(image);
+    let wanted = |image: &NodeImage| request.images.contains(&image.id);
+    all.find(wanted)
+        .unwrap_or_else(|| image(state.releases.newest(template.family)))
 }
 
 /// Why an option of a launch was not bought.
@@ -398,7 +421,7 @@ impl SimulatedEc2 {
             price,
             private_dns_name: network::private_dns_name(place.address, &config.region),
             private_ip: place.address,
-            image: NodeImage::new(template.family, template.version, instance_type.arch),
+            image: image(state, request, instance_type.arch),
             capacity: resources.capacity,
             allocatable: resources.allocatable,
             registration: request.registration.clone(),

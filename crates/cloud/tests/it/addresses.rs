@@ -50,6 +50,7 @@ fn order(instance_type: &str, token: &str) -> LaunchRequest {
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::OnDemand,
         }],
+        images: Vec::new(),
         subnets: Vec::new(),
         template: NodeTemplate::new(WINDOWS, version()),
         registration: Registration::default(),

@@ -45,6 +45,7 @@ fn order(token: &str, family: AmiFamily, options: &[LaunchOption]) -> LaunchRequ
     LaunchRequest {
         client_token: token.into(),
         options: options.to_vec(),
+        images: Vec::new(),
         subnets: Vec::new(),
         template: NodeTemplate::new(family, KubernetesVersion::from_minor(27).unwrap()),
         registration: Registration::default(),

@@ -202,12 +202,19 @@ fn order(
         options: market.launch_options(&claim.spec.requirements, &requests),
         subnets: market.subnets.clone(),
         template: market.template.clone(),
+        images: images(class),
         registration: Registration {
             labels: claim.labels().clone(),
             taints: registration_taints(claim),
         },
         tags,
     }
+}
+
+/// Ids of the images that the class has found. Those are launched, so that a node does not drift because a newer one is not seen yet.
+fn images(class: &EC2NodeClass) -> Vec<String> {
+    let found = class.status.iter().flat_map(|status| &status.amis);
+    found.map(|image| image.id.clone()).collect()
 }
 
 /// The taints a kubelet registers with: the one that marks it as unregistered, its own, its startup taints.

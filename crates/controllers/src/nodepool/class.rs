@@ -98,6 +98,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .cloud
             .security_groups(&group_selectors(&class.spec))
             .await?,
+        images: newest_images(karpenter, &class.spec).await?,
     };
     let now = karpenter.base.clock.now();
     let options = &karpenter.options;
@@ -122,6 +123,8 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
 struct Found {
     subnets: Vec<Subnet>,
     security_groups: Vec<SecurityGroup>,
+    /// The newest of each architecture.
+    images: Vec<NodeImage>,
 }
 
 fn subnet_selectors(spec: &EC2NodeClassSpec) -> Vec<TagSelector> {
@@ -155,7 +158,8 @@ fn status_of(
     now: jiff::Timestamp,
 ) -> EC2NodeClassStatus {
     let mut status = class.status.clone().unwrap_or_default();
-    let images = images(&class.spec, version);
+    let images = family(&class.spec, version)
+        .map(|_| found.images.into_iter().map(ami_status).collect::<Vec<_>>());
     let mut conditions = Conditions::new(&mut status.conditions, now, class.metadata.generation);
     let mut judge = |kind: &str, refused: Option<(&str, String)>| match refused {
         None => conditions.set_true(kind),
@@ -268,33 +272,50 @@ fn instance_profile(class: &EC2NodeClass, cluster: &str) -> String {
     }
 }
 
-/// The images of a class, one per architecture.
-fn images(spec: &EC2NodeClassSpec, version: KubernetesVersion) -> Result<Vec<AmiStatus>, String> {
-    let family = family_of(spec).ok_or("AMISelector did not match any AMIs")?;
-    if family.windows_release() == Some(WindowsRelease::V2025) && version.minor() < 35 {
-        return Err("Windows Server 2025 requires EKS version 1.35 or higher".to_owned());
-    }
+/// Asks for the newest images of a class, one per architecture; none if no family can be launched.
+async fn newest_images(
+    karpenter: &KarpenterContext,
+    spec: &EC2NodeClassSpec,
+) -> Result<Vec<NodeImage>, CloudError> {
+    let version = karpenter.options.version;
+    let mut images = Vec::new();
+    let Ok(family) = family(spec, version) else {
+        return Ok(images);
+    };
     let architectures: &[Arch] = match family {
         AmiFamily::Windows(..) => &[Arch::Amd64],
         _ => &[Arch::Amd64, Arch::Arm64],
     };
-    let image = |arch: &Arch| {
-        let image = NodeImage::new(family, version, *arch);
-        let mut requirements = vec![Requirement::is(labels::ARCH, arch.as_str())];
-        if let Some(build) = image.windows_build() {
-            requirements = vec![
-                Requirement::is(labels::OS, labels::OS_WINDOWS),
-                Requirement::is(labels::WINDOWS_BUILD, build),
-            ];
-        }
-        AmiStatus {
-            id: image.id,
-            deprecated: false,
-            name: image.name,
-            requirements,
-        }
-    };
-    Ok(architectures.iter().map(image).collect())
+    for arch in architectures {
+        let image = karpenter.cloud.newest_image(family, version, *arch);
+        images.push(image.await?);
+    }
+    Ok(images)
+}
+
+/// The image family of a class, or why nodes cannot be launched of it.
+fn family(spec: &EC2NodeClassSpec, version: KubernetesVersion) -> Result<AmiFamily, String> {
+    let family = family_of(spec).ok_or("AMISelector did not match any AMIs")?;
+    if family.windows_release() == Some(WindowsRelease::V2025) && version.minor() < 35 {
+        return Err("Windows Server 2025 requires EKS version 1.35 or higher".to_owned());
+    }
+    Ok(family)
+}
+
+fn ami_status(image: NodeImage) -> AmiStatus {
+    let mut requirements = vec![Requirement::is(labels::ARCH, image.arch.as_str())];
+    if let Some(build) = image.windows_build() {
+        requirements = vec![
+            Requirement::is(labels::OS, labels::OS_WINDOWS),
+            Requirement::is(labels::WINDOWS_BUILD, build),
+        ];
+    }
+    AmiStatus {
+        id: image.id,
+        deprecated: false,
+        name: image.name,
+        requirements,
+    }
 }
 
 #[cfg(test)]
@@ -321,6 +342,11 @@ mod tests {
                 name: "node".into(),
                 tags: Default::default(),
             }],
+            images: vec![NodeImage::new(
+                AmiFamily::from_karpenter("Windows2022").expect("known"),
+                KubernetesVersion::NEWEST,
+                Arch::Amd64,
+            )],
         }
     }
 
@@ -351,6 +377,7 @@ mod tests {
         let nothing = Found {
             subnets: Vec::new(),
             security_groups: Vec::new(),
+            images: Vec::new(),
         };
         let status = judged(&class(json!({ "amiFamily": "AL2023" })), nothing, 31);
         assert_eq!(

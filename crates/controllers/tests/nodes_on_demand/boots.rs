@@ -125,6 +125,7 @@ async fn nodes_that_are_bought_register_as_late_as_documented() {
                 zone: "us-west-2a".to_owned(),
                 capacity_type: CapacityType::OnDemand,
             }],
+            images: Vec::new(),
             subnets: Vec::new(),
             template: NodeTemplate::new(family, whole.ec2.config().version),
             registration: Registration::default(),

@@ -5,6 +5,7 @@ mod addresses;
 mod blog;
 mod boots;
 mod failures;
+mod faults;
 mod giving_back;
 mod interruption;
 mod pools;

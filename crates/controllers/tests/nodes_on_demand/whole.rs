@@ -117,6 +117,7 @@ impl Whole {
                 zone: "us-west-2a".to_owned(),
                 capacity_type: CapacityType::OnDemand,
             }],
+            images: Vec::new(),
             subnets: Vec::new(),
             template: NodeTemplate::new(AmiFamily::AmazonLinux2, version),
             registration: Registration::default(),

@@ -180,7 +180,8 @@ fn table(running: &[Record], stopped: &[Kept], now: Timestamp) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn age(age: SignedDuration) -> String {
+/// Writes an age as `kubectl get` does, in its largest unit.
+pub(crate) fn age(age: SignedDuration) -> String {
     match age.as_secs().max(0) {
         seconds @ ..120 => format!("{seconds}s"),
         seconds @ ..7_200 => format!("{}m", seconds / 60),

@@ -20,7 +20,7 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{Instance, catalogue::Arch, image::NodeImage, sim::SimulatedEc2};
-use mullion_controllers::Context;
+use mullion_controllers::{Context, api_error};
 use serde_json::{Value, json};
 
 use super::plan::Plan;
@@ -148,16 +148,34 @@ fn images(plan: &Plan) -> BTreeMap<String, Image> {
     families
         .map(|family| {
             let image = NodeImage::new(family, plan.spec.version, Arch::Amd64);
-            // Names end in the day of their release: 2025.03.14.
-            let (line, released) = image.name.rsplit_once('-').unwrap_or((&image.name, ""));
-            let facts = Image {
-                line: line.to_owned(),
-                released: released.replace('.', "-"),
-                withdrawn: false,
-            };
+            let facts = image_facts(&image, false);
             (image.id, facts)
         })
         .collect()
+}
+
+fn image_facts(image: &NodeImage, withdrawn: bool) -> Image {
+    // Names end in the day of their release: 2025.03.14.
+    let (line, released) = image.name.rsplit_once('-').unwrap_or((&image.name, ""));
+    Image {
+        line: line.to_owned(),
+        released: released.replace('.', "-"),
+        withdrawn,
+    }
+}
+
+/// Says in the account that a Windows image is there, or that AWS has withdrawn it.
+pub(super) async fn publish(
+    client: &Client,
+    image: &NodeImage,
+    withdrawn: bool,
+) -> kube::Result<()> {
+    let api: Api<SimulatedAccount> = Api::all(client.clone());
+    let facts = image_facts(image, withdrawn);
+    let patch = Patch::Merge(json!({"spec": {"images": {&image.id: facts}}}));
+    let patched = api.patch(NAME, &PatchParams::default(), &patch).await;
+    // A user may have deleted the account.
+    api_error::ignore_not_found(patched).map(drop)
 }
 
 fn group_profile(cluster: &str, group: &str) -> String {

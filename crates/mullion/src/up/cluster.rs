@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     account, detach,
+    faults::Faults,
     image_placement::{ImageFacts, ImagePlacement, Pulled},
     inert_fields::InertFields,
     karpenter,
@@ -288,6 +289,7 @@ impl Cluster {
                 .cluster_mut()
                 .judge_devices_by(Arc::new(Judge::default()))
         });
+        let faults = Faults::resume(context, ec2).await;
         let decisions = karpenter::start(context, &state, ec2, &self.plan);
         story::tell(context, &decisions);
         sources.logs.serve(context, decisions);
@@ -313,6 +315,7 @@ impl Cluster {
             options,
             kubelet::machines::follow(context, ec2.clone()),
         );
+        faults.follow();
         self.context.informers.nodes.synced().await;
         Ok(())
     }
@@ -328,7 +331,8 @@ impl Cluster {
             let mut registered = Registered::default();
             loop {
                 let machines = registered.remaining(self.machines());
-                if machines.iter().all(|machine| machine.is_ready) {
+                let done = |machine: &Machine| machine.is_ready || machine.is_stopped;
+                if machines.iter().all(done) {
                     return machines.len();
                 }
                 tokio::time::sleep(NODES_CHECK).await;
@@ -337,7 +341,7 @@ impl Cluster {
         let ready = tokio::time::timeout(patience, ready).await;
         ready.map_err(|_| {
             let mut machines = self.machines();
-            machines.retain(|machine| !machine.is_ready);
+            machines.retain(|machine| !machine.is_ready && !machine.is_stopped);
             machines
         })
     }

@@ -7,6 +7,7 @@ mod account;
 mod banner;
 pub(crate) mod cluster;
 pub(crate) mod detach;
+mod faults;
 mod image_placement;
 pub(crate) mod images;
 mod inert_fields;

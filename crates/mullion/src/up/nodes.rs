@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mullion_api::{ami::Os, labels};
-use mullion_cloud::{Instance, sim::SimulatedEc2};
+use mullion_cloud::{Instance, InstanceState, sim::SimulatedEc2};
 use mullion_controllers::Informer;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -26,6 +26,8 @@ pub(crate) struct Machine {
     pub(crate) is_registered: bool,
     /// Whether pods can run on it.
     pub(crate) is_ready: bool,
+    /// Whether its instance has stopped, so that nobody need wait for it.
+    pub(crate) is_stopped: bool,
 }
 
 /// What nodes have in common that are bought alike.
@@ -68,11 +70,12 @@ pub(super) fn machines(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Vec<Machin
     let all = nodes.list();
     let registered = all.iter().map(|node| (node.name_any(), is_ready(node)));
     let registered: FxHashMap<String, bool> = registered.collect();
-    let alive = |instance: &Arc<Instance>| instance.state.is_alive();
-    let instances = ec2.instances().into_iter().filter(alive);
+    let is_there = |instance: &Arc<Instance>| instance.state < InstanceState::ShuttingDown;
+    let instances = ec2.instances().into_iter().filter(is_there);
     let machine = |instance: Arc<Instance>| Machine {
         is_registered: registered.contains_key(&instance.private_dns_name),
         is_ready: registered.get(&instance.private_dns_name) == Some(&true),
+        is_stopped: instance.state == InstanceState::Stopped,
         kind: Kind::of(&instance),
         name: instance.private_dns_name.clone(),
     };
@@ -306,6 +309,7 @@ mod tests {
             },
             is_registered: true,
             is_ready,
+            is_stopped: false,
         }
     }
 

@@ -74,6 +74,7 @@ impl Cloud {
                 zone: zone.into(),
                 capacity_type: CapacityType::OnDemand,
             }],
+            images: Vec::new(),
             subnets: Vec::new(),
             template: NodeTemplate::new(WINDOWS, version),
             registration: Registration::default(),

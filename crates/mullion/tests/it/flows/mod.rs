@@ -4,6 +4,7 @@ mod autoscale;
 mod background;
 mod blog;
 mod doctor;
+mod faults;
 mod gmsa;
 mod identity;
 mod images;

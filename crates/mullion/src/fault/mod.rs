@@ -1,0 +1,287 @@
+//! `mullion fault`: lets something go wrong in the simulated EC2 of a running cluster, ends it, or shows what is in force.
+//!
+//! A fault is a SimulatedFault: this command writes or deletes one, and the process of `mullion up` acts on it and says in its status what is
+//! so now (decision 22). So kubectl can do the same.
+
+mod report;
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
+};
+use mullion_api::fault::{
+    FaultKind, REFUSED, SimulatedFault, SimulatedFaultSpec, SimulatedFaultStatus,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::{cli::Output, failure::Failure, out, why::source};
+
+/// How long the cluster may take to act on a fault.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const CHECK: Duration = Duration::from_millis(20);
+
+/// Flags of `mullion fault`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Without FAULT it lists what is in force.
+
+TARGET is
+  spot-interruption, rebalance, crash   a node, an instance or a NodeClaim, by its name or id
+  zone-outage                           a zone, such as us-west-2a
+  capacity                              TYPE, TYPE/ZONE or TYPE/ZONE/CAPACITY-TYPE, each * for any
+  new-image                             an image alias or family, such as al2023 or windows2022@latest
+
+Examples:
+  mullion fault spot-interruption ip-10-0-1-12.us-west-2.compute.internal
+  mullion fault zone-outage us-west-2a
+  mullion fault zone-outage us-west-2a --heal
+  mullion fault capacity 'm5.large/*/spot'
+  mullion fault")]
+pub(crate) struct FaultArgs {
+    /// What goes wrong
+    #[arg(value_name = "FAULT", requires = "target", value_enum)]
+    fault: Option<Kind>,
+
+    /// To what it happens
+    #[arg(value_name = "TARGET")]
+    target: Option<String>,
+
+    /// End it instead
+    #[arg(long, requires = "fault")]
+    heal: bool,
+
+    /// The cluster's kubeconfig [default: $KUBECONFIG, else that of `mullion up`, else ~/.kube/config]
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+
+    /// The kubeconfig's context
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
+    /// How to print what is in force
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// EC2 takes a spot instance back in two minutes
+    SpotInterruption,
+    /// EC2 recommends to replace a spot instance
+    Rebalance,
+    /// An instance stops without notice
+    Crash,
+    /// All instances of a zone stop, and none can be bought there
+    ZoneOutage,
+    /// An offering is sold out
+    Capacity,
+    /// An image family has a newer image, so that nodes of the older one drift
+    NewImage,
+}
+
+impl From<Kind> for FaultKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::SpotInterruption => Self::SpotInterruption,
+            Kind::Rebalance => Self::Rebalance,
+            Kind::Crash => Self::Crash,
+            Kind::ZoneOutage => Self::ZoneOutage,
+            Kind::Capacity => Self::Capacity,
+            Kind::NewImage => Self::NewImage,
+        }
+    }
+}
+
+/// Causes or ends a fault, or lists those in force.
+pub(crate) async fn run(args: FaultArgs) -> Result<(), Failure> {
+    let (client, server) = source::client(args.kubeconfig, args.context).await?;
+    let faults = Faults { client, server };
+    let all = faults.all().await?;
+    let (Some(kind), Some(target)) = (args.fault, args.target) else {
+        match args.output {
+            Output::Text => out::line(&report::table(&all, jiff::Timestamp::now())),
+            Output::Json => out::line(&report::json(&all)),
+        }
+        return Ok(());
+    };
+    let kind = FaultKind::from(kind);
+    let known = all.iter().find(|own| is_about(own, kind, &target));
+    match (known, args.heal) {
+        (Some(known), false) => {
+            let status = known.status.clone().unwrap_or_default();
+            out::line(&report::known(kind, &target, &status));
+            Ok(())
+        }
+        (None, false) => faults.cause(kind, &target).await,
+        (Some(known), true) => faults.heal(kind, &target, known).await,
+        (None, true) => Err(not_in_force(kind, &target, &all)),
+    }
+}
+
+/// Whether a fault is of this kind and about this target, by any of its names.
+fn is_about(own: &SimulatedFault, kind: FaultKind, target: &str) -> bool {
+    let mut names = own.status.iter().flat_map(|status| &status.names);
+    own.spec.fault == kind.as_str()
+        && (own.spec.target == target || names.any(|name| same(kind, name, target)))
+}
+
+/// Whether two names mean the same. Of an image alias the version does not count: the newest image is meant in any case.
+fn same(kind: FaultKind, name: &str, target: &str) -> bool {
+    match kind {
+        FaultKind::NewImage => {
+            let (family, _) = target.split_once('@').unwrap_or((target, ""));
+            family.eq_ignore_ascii_case(name)
+        }
+        _ => name == target,
+    }
+}
+
+fn not_in_force(kind: FaultKind, target: &str, all: &[SimulatedFault]) -> Failure {
+    let failure = Failure::run(format!("no {kind} of {target} is in force"));
+    let targets = all.iter().filter(|own| own.spec.fault == kind.as_str());
+    let targets: Vec<_> = targets.map(|own| own.spec.target.as_str()).collect();
+    failure.hint(match targets.is_empty() {
+        true => "`mullion fault` lists what is in force".to_owned(),
+        false => format!("in force: {kind} {}", targets.join(", ")),
+    })
+}
+
+struct Faults {
+    client: Client,
+    server: String,
+}
+
+impl Faults {
+    fn api(&self) -> Api<SimulatedFault> {
+        Api::all(self.client.clone())
+    }
+
+    fn failed(&self, what: &str, error: &kube::Error) -> Failure {
+        let why = source::root(error);
+        Failure::input(format!("{}: faults cannot be {what}: {why}", self.server))
+    }
+
+    /// The faults of the cluster.
+    async fn all(&self) -> Result<Vec<SimulatedFault>, Failure> {
+        match self.api().list(&ListParams::default()).await {
+            Ok(list) => Ok(list.items),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Err(Failure::input(format!(
+                "{} has no simulated EC2 that can be told of faults",
+                self.server
+            ))
+            .hint("start a cluster with `mullion up`; one that an earlier version made can do so after `mullion up --fresh`")),
+            Err(error) => Err(self.failed("listed", &error)),
+        }
+    }
+
+    async fn cause(&self, kind: FaultKind, target: &str) -> Result<(), Failure> {
+        let spec = SimulatedFaultSpec {
+            fault: kind.as_str().to_owned(),
+            target: target.to_owned(),
+        };
+        let mut object = SimulatedFault::new("", spec);
+        object.metadata = ObjectMeta {
+            generate_name: Some(format!("{kind}-")),
+            ..ObjectMeta::default()
+        };
+        let created = self.api().create(&PostParams::default(), &object).await;
+        let created = created.map_err(|error| self.failed("made", &error))?;
+        let name = created.name_any();
+        let status = match timeout(PATIENCE, self.status(&name)).await {
+            Ok(status) => status?,
+            Err(_) => {
+                return Err(Failure::run(format!(
+                    "the cluster has not acted on SimulatedFault {name} within {} s",
+                    PATIENCE.as_secs()
+                ))
+                .hint("`mullion status` says whether it runs"));
+            }
+        };
+        if status.phase == REFUSED {
+            // What was refused is of no use to anybody; the answer says why.
+            let _ = self.api().delete(&name, &DeleteParams::default()).await;
+            let failure = Failure::input(&status.message);
+            return Err(match status.near.is_empty() {
+                true => failure,
+                false => failure.hint(format!("one of {}", status.near.join(", "))),
+            });
+        }
+        out::line(&report::caused(kind, target, &status));
+        Ok(())
+    }
+
+    /// Waits until the cluster has acted on a fault. One that is gone by then has done its work.
+    async fn status(&self, name: &str) -> Result<SimulatedFaultStatus, Failure> {
+        loop {
+            let found = self.api().get_opt(name).await;
+            let found = found.map_err(|error| self.failed("read", &error))?;
+            let Some(found) = found else {
+                return Ok(SimulatedFaultStatus::default());
+            };
+            if let Some(status) = found.status {
+                return Ok(status);
+            }
+            sleep(CHECK).await;
+        }
+    }
+
+    async fn heal(
+        &self,
+        kind: FaultKind,
+        target: &str,
+        known: &SimulatedFault,
+    ) -> Result<(), Failure> {
+        let (api, name) = (self.api(), known.name_any());
+        match api.delete(&name, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return Err(self.failed("ended", &error)),
+        }
+        out::line(&report::healed(kind, target));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_known_by_every_name_of_its_target() {
+        let fault = |kind: FaultKind, target: &str, names: &[&str]| SimulatedFault {
+            spec: SimulatedFaultSpec {
+                fault: kind.as_str().to_owned(),
+                target: target.to_owned(),
+            },
+            status: Some(SimulatedFaultStatus {
+                names: names.iter().map(|name| (*name).to_owned()).collect(),
+                ..SimulatedFaultStatus::default()
+            }),
+            ..SimulatedFault::default()
+        };
+        let crash = fault(FaultKind::Crash, "i-1", &["ip-10-0-0-1", "i-1", "linux-x"]);
+        assert!(is_about(&crash, FaultKind::Crash, "linux-x"));
+        assert!(is_about(&crash, FaultKind::Crash, "i-1"));
+        assert!(!is_about(&crash, FaultKind::Rebalance, "i-1"));
+        let image = fault(
+            FaultKind::NewImage,
+            "al2023@latest",
+            &["al2023", "AmazonLinux2023"],
+        );
+        for target in ["AL2023", "al2023@v1", "AmazonLinux2023"] {
+            assert!(is_about(&image, FaultKind::NewImage, target), "{target}");
+        }
+    }
+
+    #[test]
+    fn every_kind_has_the_name_of_its_flag() {
+        for kind in Kind::value_variants() {
+            let flag = kind.to_possible_value().expect("it is shown");
+            assert_eq!(FaultKind::from(*kind).as_str(), flag.get_name());
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The faults of the simulated EC2, as SimulatedFaults say: each is caused when its object is there and ends when that is deleted.
+//!
+//! Invariant: what is in force is what the objects say. Those of an earlier start are caused again before anything is bought, and an object
+//! whose instance is gone is deleted, since nothing is left to end.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use mullion_api::{
+    ami::AmiFamily,
+    fault::{FaultKind, IN_FORCE, REFUSED, SimulatedFault, SimulatedFaultStatus},
+};
+use mullion_cloud::{
+    CloudProvider,
+    catalogue::Arch,
+    sim::{Fault, SimulatedEc2},
+};
+use mullion_controllers::{Context, Informer, Queue, api_error};
+use serde_json::json;
+
+use super::account;
+
+/// The faults in force, by the name of their object.
+#[derive(Clone)]
+pub(super) struct Faults {
+    context: Context,
+    ec2: SimulatedEc2,
+    in_force: Arc<Mutex<BTreeMap<String, InForce>>>,
+}
+
+struct InForce {
+    /// Of the object.
+    uid: Option<String>,
+    fault: Fault,
+}
+
+impl Faults {
+    /// Causes again what was in force when the cluster stopped.
+    pub(super) async fn resume(context: &Context, ec2: &SimulatedEc2) -> Self {
+        let faults = Self {
+            context: context.clone(),
+            ec2: ec2.clone(),
+            in_force: Arc::default(),
+        };
+        // A cluster that an earlier version made has no such kind.
+        let found = faults.api().list(&ListParams::default()).await;
+        for object in found.into_iter().flat_map(|list| list.items) {
+            let phase = object.status.as_ref().map_or("", |status| &status.phase);
+            if phase == IN_FORCE {
+                faults.cause(&object);
+            }
+        }
+        ec2.start_forgotten();
+        faults
+    }
+
+    /// Follows the objects until the context ends.
+    pub(super) fn follow(self) {
+        let (context, ec2) = (self.context.clone(), self.ec2.clone());
+        let (tasks, shutdown) = (context.tasks.clone(), context.shutdown.clone());
+        let objects: Informer<SimulatedFault> = Informer::new(self.api(), &[], tasks, shutdown);
+        let queue = Queue::new("simulatedfault");
+        let names = queue.clone();
+        objects.on_change(move |change| names.add(change.object().name_any()));
+        objects.start();
+        let (names, in_force) = (queue.clone(), Arc::clone(&self.in_force));
+        let shutdown = context.shutdown.clone();
+        let mut changed = ec2.changed();
+        context.tasks.spawn(async move {
+            while let Some(Ok(())) = shutdown.run_until_cancelled(changed.changed()).await {
+                let names: Vec<String> = locked(&in_force).keys().cloned().collect();
+                names.into_iter().for_each(|name| queue.add(name));
+            }
+        });
+        names.run(&context, 1, move |name: String| {
+            let faults = self.clone();
+            async move { faults.reconcile(&name).await }
+        });
+    }
+
+    async fn reconcile(&self, name: &str) -> kube::Result<()> {
+        let object = self.api().get_opt(name).await?;
+        let is_of = |own: &InForce| object.as_ref().is_some_and(|it| it.uid() == own.uid);
+        let ended = {
+            let mut in_force = locked(&self.in_force);
+            let is_other = in_force.get(name).is_some_and(|own| !is_of(own));
+            is_other.then(|| in_force.remove(name)).flatten()
+        };
+        if let Some(ended) = ended {
+            self.publish(&ended.fault, true).await?;
+            tracing::info!("{}", self.ec2.heal(&ended.fault));
+        }
+        let Some(object) = object else { return Ok(()) };
+        let is_over = locked(&self.in_force)
+            .get(name)
+            .map(|own| self.ec2.is_over(&own.fault));
+        match is_over {
+            Some(false) => Ok(()),
+            Some(true) => {
+                locked(&self.in_force).remove(name);
+                let deleted = self.api().delete(name, &DeleteParams::default()).await;
+                api_error::ignore_not_found(deleted).map(drop)
+            }
+            None if object.status.is_some() => Ok(()),
+            None => {
+                let status = self.cause(&object);
+                tracing::info!("{}", status.message);
+                let caused = locked(&self.in_force)
+                    .get(name)
+                    .map(|own| own.fault.clone());
+                if let Some(fault) = caused {
+                    self.publish(&fault, false).await?;
+                }
+                let patch = Patch::Merge(json!({ "status": status }));
+                let params = PatchParams::default();
+                let patched = self.api().patch_status(name, &params, &patch).await;
+                api_error::ignore_not_found(patched).map(drop)
+            }
+        }
+    }
+
+    /// Says in the account, which lists Windows images, that the newest one of a family is there, or that AWS has withdrawn it.
+    async fn publish(&self, fault: &Fault, withdrawn: bool) -> kube::Result<()> {
+        let Fault::NewImage(family @ AmiFamily::Windows(..)) = fault else {
+            return Ok(());
+        };
+        let version = self.ec2.config().version;
+        let image = self.ec2.newest_image(*family, version, Arch::Amd64).await;
+        match image {
+            Ok(image) => account::publish(&self.context.client, &image, withdrawn).await,
+            // The simulated EC2 never refuses this.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Causes the fault of an object, if that can be.
+    fn cause(&self, object: &SimulatedFault) -> SimulatedFaultStatus {
+        let refused = |message: String, near| SimulatedFaultStatus {
+            phase: REFUSED.to_owned(),
+            message,
+            near,
+            ..SimulatedFaultStatus::default()
+        };
+        let kind = match object.spec.fault.parse::<FaultKind>() {
+            Ok(kind) => kind,
+            Err(why) => return refused(why, Vec::new()),
+        };
+        let fault = match self.ec2.fault(kind, &object.spec.target) {
+            Ok(fault) => fault,
+            Err(error) => return refused(error.message, error.near),
+        };
+        let message = self.ec2.cause(&fault);
+        let names = self.ec2.names(&fault);
+        let uid = object.uid();
+        let own = InForce { uid, fault };
+        locked(&self.in_force).insert(object.name_any(), own);
+        SimulatedFaultStatus {
+            phase: IN_FORCE.to_owned(),
+            message,
+            names,
+            near: Vec::new(),
+        }
+    }
+
+    fn api(&self) -> Api<SimulatedFault> {
+        Api::all(self.context.client.clone())
+    }
+}
+
+fn locked(
+    in_force: &Mutex<BTreeMap<String, InForce>>,
+) -> MutexGuard<'_, BTreeMap<String, InForce>> {
+    in_force.lock().unwrap_or_else(PoisonError::into_inner)
+}

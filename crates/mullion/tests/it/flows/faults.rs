@@ -1,0 +1,144 @@
+//! `mullion fault`: what goes wrong on request, and ends on request.
+
+use crate::cluster::{Cluster, text};
+
+const POOL: &str = "\
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: spot}
+spec:
+  template:
+    metadata: {labels: {team: spot}}
+    spec:
+      expireAfter: Never
+      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: linux}
+      requirements:
+      - {key: karpenter.sh/capacity-type, operator: In, values: [spot]}
+      - {key: node.kubernetes.io/instance-type, operator: In, values: [m5.large, m5a.large]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      nodeSelector: {team: spot}
+      containers: [{name: web, image: nginx:1.26}]
+";
+
+/// Runs `mullion fault` and returns its exit code, stdout and stderr.
+fn fault(cluster: &Cluster, args: &[&str]) -> (Option<i32>, String, String) {
+    let kubeconfig = cluster.kubeconfig();
+    let mut all = vec!["fault", "--kubeconfig"];
+    all.push(kubeconfig.to_str().expect("a path"));
+    all.extend(args);
+    let output = cluster.mullion(&all);
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn done(cluster: &Cluster, args: &[&str]) -> String {
+    let (code, stdout, stderr) = fault(cluster, args);
+    assert_eq!(
+        code,
+        Some(0),
+        "mullion fault {}:\n{stdout}{stderr}",
+        args.join(" ")
+    );
+    stdout
+}
+
+#[test]
+fn a_spot_interruption_is_caused_seen_and_survived() {
+    let cluster = Cluster::start(&["--speed", "100"]);
+    assert_eq!(
+        done(&cluster, &[]),
+        "No fault is in force. `mullion fault --help` says which can be caused.\n"
+    );
+    cluster.apply(POOL);
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=110s"]);
+    let nodes = ["get", "nodes", "-l", "team=spot", "-o", "name"];
+    let old = cluster.kubectl(&nodes);
+    let name = old.trim().trim_start_matches("node/");
+    let said = done(&cluster, &["spot-interruption", name]);
+    let (first, second) = said.split_once('\n').expect("two lines");
+    assert!(
+        first.starts_with("EC2 takes instance i-") && first.ends_with(" back in two minutes."),
+        "{said}"
+    );
+    assert!(first.contains(&format!("of node {name} (spot ")), "{said}");
+    let heal = format!("End it with: mullion fault spot-interruption {name} --heal\n");
+    assert_eq!(second, heal);
+    cluster.until("another node is there", &nodes, |nodes| {
+        !nodes.trim().is_empty() && !nodes.contains(name)
+    });
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=110s"]);
+    let faults = ["get", "simulatedfaults", "-o", "name"];
+    cluster.until("nothing is left to end", &faults, str::is_empty);
+    let reasons = ["get", "events", "-A", "-o", "jsonpath={.items[*].reason}"];
+    cluster.until("the events tell it", &reasons, |all| {
+        all.contains("SpotInterrupted") && all.contains("TerminatingOnInterruption")
+    });
+}
+
+#[test]
+fn faults_are_listed_ended_and_refused_with_the_nearest_names() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    let said = done(&cluster, &["zone-outage", "us-west-2c"]);
+    assert!(said.starts_with("us-west-2c is down: "), "{said}");
+    done(&cluster, &["capacity", "m5.large/*/spot"]);
+    let again = done(&cluster, &["zone-outage", "us-west-2c"]);
+    assert!(
+        again.starts_with("It is in force already. us-west-2c is down: "),
+        "{again}"
+    );
+    let listed = done(&cluster, &[]);
+    for row in [
+        "zone-outage   us-west-2c ",
+        "capacity      m5.large/*/spot ",
+    ] {
+        assert!(listed.contains(row), "{listed}");
+    }
+    let shown = cluster.kubectl(&["get", "simulatedfaults"]);
+    assert!(shown.contains("InForce"), "{shown}");
+    let healed = done(&cluster, &["zone-outage", "us-west-2c", "--heal"]);
+    assert_eq!(
+        healed,
+        "us-west-2c is back: its instances start again, and others can be bought there.\n"
+    );
+    let (code, _, stderr) = fault(&cluster, &["zone-outage", "us-west-2c", "--heal"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        stderr.starts_with("error: no zone-outage of us-west-2c is in force\n"),
+        "{stderr}"
+    );
+    let (code, _, stderr) = fault(&cluster, &["zone-outage", "us-west-2z"]);
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        stderr,
+        "error: us-west-2z is no zone of us-west-2\nhint:  one of us-west-2a, us-west-2b, us-west-2c\n"
+    );
+    // What kubectl makes is a fault too.
+    cluster.apply(
+        "apiVersion: cloud.mullion.dev/v1alpha1\nkind: SimulatedFault\nmetadata: {name: mine}\nspec: {fault: crash, target: nobody}\n",
+    );
+    let phase = [
+        "get",
+        "simulatedfault",
+        "mine",
+        "-o",
+        "jsonpath={.status.phase}",
+    ];
+    cluster.until("it is refused", &phase, |phase| phase == "Refused");
+    let listed = done(&cluster, &[]);
+    assert!(
+        listed.contains("refused: nobody is no node, instance or NodeClaim"),
+        "{listed}"
+    );
+}
