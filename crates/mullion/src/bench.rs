@@ -112,6 +112,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         gates_unknown_images: false,
         pod_os_counts: true,
         gmsa_random_hostname: false,
+        gates: Default::default(),
         scheduler: Default::default(),
         scheduler_text: None,
         detached: false,

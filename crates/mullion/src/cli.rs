@@ -12,6 +12,7 @@ use mullion_cloud::{
     Speed,
     sim::{AddressFaults, ParseFaultsError, SMALLEST_SUBNET, largest_subnet},
 };
+use mullion_controllers::provisioner::gates::{FeatureGates, ParseGatesError};
 
 use crate::{
     bench::{api, consolidate, engine, provision},
@@ -413,6 +414,11 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     pub(crate) gmsa_random_hostname: bool,
 
+    /// Karpenter's feature gates, with commas between: NodeRepair=true replaces nodes that are unhealthy for too long
+    /// (docs/nodes-on-demand.md)
+    #[arg(long, value_name = "GATES", default_value = "NodeRepair=false", hide_default_value = true, value_parser = feature_gates)]
+    pub(crate) feature_gates: FeatureGates,
+
     /// kube-scheduler's configuration file (a KubeSchedulerConfiguration): profiles, plugins, weights, scoring strategies
     #[arg(long, value_name = "FILE")]
     pub(crate) scheduler_config: Option<PathBuf>,
@@ -549,6 +555,11 @@ fn subnet_size(text: &str) -> Result<u8, String> {
                 largest_subnet(1)
             )
         })
+}
+
+fn feature_gates(text: &str) -> Result<FeatureGates, String> {
+    text.parse()
+        .map_err(|error: ParseGatesError| error.to_string())
 }
 
 fn address_faults(text: &str) -> Result<AddressFaults, String> {

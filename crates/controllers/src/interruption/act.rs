@@ -1,18 +1,13 @@
 //! What is done about the claims of an instance that something is told of.
 
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Resource, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::{Resource, ResourceExt};
 use mullion_api::{karpenter::NodeClaim, labels};
 use mullion_cloud::{CapacityType, InstanceId, LaunchOption};
-use serde_json::json;
 
 use super::kind::{Action, Kind};
 use crate::{
-    api_error,
-    nodeclaim::tell_unavailable,
+    nodeclaim::{deadline, tell_unavailable},
     provisioner::{BY_INSTANCE, KarpenterContext, decision_log::Pass},
 };
 
@@ -64,8 +59,9 @@ async fn act_on(
     let Some(claim) = karpenter.claim_api().get_opt(&name).await? else {
         return Ok(());
     };
-    if action == Action::ForcefulTermination {
-        end_protection(karpenter, &claim).await?;
+    // The instance is broken: a drain that respects what protects its pods may never end.
+    if action == Action::ForcefulTermination && deadline::text(&claim).is_none() {
+        deadline::set_now(karpenter, &claim).await?;
     }
     if claim.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -101,17 +97,4 @@ fn offering(claim: &NodeClaim) -> Option<LaunchOption> {
         zone: claim.label(labels::ZONE)?.to_owned(),
         capacity_type: CapacityType::Spot,
     })
-}
-
-/// Lets pods be deleted from now on whatever protects them: the instance is broken, and a drain may never end.
-async fn end_protection(karpenter: &KarpenterContext, claim: &NodeClaim) -> kube::Result<()> {
-    let key = labels::TERMINATION_TIMESTAMP;
-    if claim.annotations().contains_key(key) {
-        return Ok(());
-    }
-    let now = format!("{:.0}", karpenter.base.clock.now());
-    let patch = Patch::Merge(json!({ "metadata": { "annotations": { key: now } } }));
-    let (api, name) = (karpenter.claim_api(), claim.name_any());
-    let patched = api.patch(&name, &PatchParams::default(), &patch).await;
-    api_error::ignore_not_found(patched).map(drop)
 }

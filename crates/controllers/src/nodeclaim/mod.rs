@@ -2,12 +2,13 @@
 //!
 //! One queue walks each NodeClaim as far as it can go (`launch`, `registration`, `initialization`), gives up on
 //! those that get stuck (`liveness`) and ends those that are deleted (`termination`). Nodes that are deleted are
-//! drained and terminated by `node_termination`; `pod_events` remembers when a node was last used and `garbage`
-//! tidies up after crashes.
+//! drained and terminated by `node_termination`; `pod_events` remembers when a node was last used, `repair` ends nodes that are
+//! unhealthy, and `garbage` tidies up after crashes.
 //!
 //! Invariant: every step may be repeated. A launch carries the claim's uid as client token, so a crash between buying
 //! an instance and writing it down buys nothing twice.
 
+pub(crate) mod deadline;
 pub mod drain;
 mod garbage;
 pub(crate) mod initialization;
@@ -16,6 +17,7 @@ mod liveness;
 mod node_termination;
 mod pod_events;
 mod registration;
+mod repair;
 mod termination;
 
 use std::time::Duration;
@@ -109,6 +111,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     node_termination::start(karpenter);
     pod_events::start(karpenter);
     garbage::start(karpenter);
+    repair::start(karpenter);
 }
 
 /// Walks a claim on. Returns after which time to look again if nothing else happens.

@@ -15,7 +15,7 @@ use mullion_api::{
 use mullion_cloud::{CloudProvider, WindowsAddresses, instance_id};
 use mullion_engine::ip::Settings;
 
-use super::{Batcher, DecisionLog, nominations::Nominations};
+use super::{Batcher, DecisionLog, FeatureGates, nominations::Nominations};
 use crate::{
     Context, Informer, Recorder, api_error, disruption::Disrupting,
     nodepool::health::Registrations, state::SharedState,
@@ -42,6 +42,8 @@ pub struct Options {
     pub version: KubernetesVersion,
     /// Seed of ties between equally good nodes.
     pub seed: u64,
+    /// Features that are off unless said otherwise.
+    pub gates: FeatureGates,
 }
 
 /// Shared surroundings of the controllers of nodes-on-demand. Cheap to clone.

@@ -13,6 +13,7 @@ pub mod conditions;
 mod context;
 pub mod decision_log;
 pub(crate) mod demand;
+pub mod gates;
 pub mod in_flight;
 pub mod market;
 pub mod nominations;
@@ -34,6 +35,7 @@ pub use context::{
 };
 pub use decision_log::DecisionLog;
 pub use demand::{Answer, answer};
+pub use gates::FeatureGates;
 pub(crate) use run::order;
 
 use crate::{Context, disruption, interruption, legacy, nodeclaim, nodepool, state::SharedState};

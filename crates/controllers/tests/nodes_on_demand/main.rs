@@ -10,6 +10,7 @@ mod giving_back;
 mod interruption;
 mod pools;
 mod removal;
+mod repair;
 mod restart;
 #[path = "../served/mod.rs"]
 mod served;

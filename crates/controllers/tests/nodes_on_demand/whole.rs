@@ -21,7 +21,7 @@ use mullion_controllers::{
     Context, gc, ipam,
     kubelet::{driver, machines, pace::Pace},
     namespace, node_lifecycle, pdb, podgc,
-    provisioner::{self, DecisionLog, KarpenterContext},
+    provisioner::{self, DecisionLog, FeatureGates, KarpenterContext},
     scheduler, serviceaccount,
     state::SharedState,
     workloads,
@@ -40,6 +40,7 @@ pub(crate) struct Whole {
     pub(crate) ec2: SimulatedEc2,
     pub(crate) karpenter: KarpenterContext,
     pub(crate) log: DecisionLog,
+    gates: FeatureGates,
 }
 
 impl Whole {
@@ -50,6 +51,11 @@ impl Whole {
 
     /// The same at another speed.
     pub(crate) async fn start_at(speed: Speed) -> Self {
+        Self::start_with(speed, FeatureGates::default()).await
+    }
+
+    /// The same with other gates.
+    pub(crate) async fn start_with(speed: Speed, gates: FeatureGates) -> Self {
         let version = KubernetesVersion::from_minor(27).expect("known");
         let context = served::context();
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
@@ -67,7 +73,7 @@ impl Whole {
         let log = DecisionLog::new(context.clock.clone(), 1000);
         let placement = mullion_engine::Options { os_filter: true };
         let state = SharedState::new(&context, placement);
-        let karpenter = buy_nodes(&context, &state, &ec2, &log, version);
+        let karpenter = buy_nodes(&context, &state, &ec2, &log, version, gates);
         let cloud: Arc<dyn CloudProvider> = Arc::new(ec2.clone());
         scheduler::start_over(&context, &state, 0);
         workloads::start(&context);
@@ -89,6 +95,7 @@ impl Whole {
             ec2,
             karpenter,
             log,
+            gates,
         };
         let accounts = whole.context.informers.service_accounts.clone();
         accounts.start();
@@ -106,7 +113,8 @@ impl Whole {
         self.karpenter.base.stop().await;
         let version = self.ec2.config().version;
         let state = &self.karpenter.state;
-        self.karpenter = buy_nodes(&self.context, state, &self.ec2, &self.log, version);
+        let (ec2, log) = (&self.ec2, &self.log);
+        self.karpenter = buy_nodes(&self.context, state, ec2, log, version, self.gates);
     }
 
     async fn linux_node(&self, version: KubernetesVersion) {
@@ -330,12 +338,14 @@ fn buy_nodes(
     ec2: &SimulatedEc2,
     log: &DecisionLog,
     version: KubernetesVersion,
+    gates: FeatureGates,
 ) -> KarpenterContext {
     let own = Context::new(context.client.clone(), context.clock.clone());
     let options = provisioner::Options {
         cluster: "windows-karpenter-demo".to_owned(),
         version,
         seed: 0,
+        gates,
     };
     provisioner::start(&own, state, Arc::new(ec2.clone()), log.clone(), options)
 }

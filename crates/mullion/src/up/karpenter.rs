@@ -23,6 +23,7 @@ pub(super) fn start(
         cluster: plan.spec.name.clone(),
         version: plan.spec.version,
         seed: 0,
+        gates: plan.gates,
     };
     provisioner::start(context, state, Arc::new(ec2.clone()), log.clone(), options);
     log

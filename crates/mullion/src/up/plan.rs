@@ -19,7 +19,7 @@ use mullion_cloud::{
         SimulatedEc2, largest_subnet,
     },
 };
-use mullion_controllers::scheduler;
+use mullion_controllers::{provisioner::FeatureGates, scheduler};
 use mullion_engine::images::ImageTable;
 use tokio::net::TcpListener;
 
@@ -106,6 +106,8 @@ pub(crate) struct Plan {
     pub(crate) pod_os_counts: bool,
     /// Whether pods with a GMSACredentialSpec and without a host name get a random one.
     pub(crate) gmsa_random_hostname: bool,
+    /// Features of the provisioner that are off unless said otherwise.
+    pub(crate) gates: FeatureGates,
     /// How pods are scheduled.
     pub(crate) scheduler: scheduler::config::Config,
     /// The text of the file that says so.
@@ -202,6 +204,7 @@ impl Plan {
             gates_unknown_images: args.unknown_images == UnknownImages::Gate,
             pod_os_counts: !args.ignore_pod_os,
             gmsa_random_hostname: args.gmsa_random_hostname,
+            gates: args.feature_gates,
             scheduler: scheduler.unwrap_or_default(),
             scheduler_text,
             detached: args.detached,

@@ -1,0 +1,50 @@
+//! Karpenter's feature gates, by its names and with its defaults.
+
+use std::str::FromStr;
+
+/// Which features are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeatureGates {
+    /// Nodes that are unhealthy for too long are replaced (`NodeRepair`, off unless said otherwise).
+    pub node_repair: bool,
+}
+
+/// A text that names no gates.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not of the form NodeRepair=true, the one gate that there is so far")]
+pub struct ParseGatesError(String);
+
+impl FromStr for FeatureGates {
+    type Err = ParseGatesError;
+
+    /// Reads gates with commas between, as Karpenter's setting FEATURE_GATES has them.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut gates = Self::default();
+        for term in text.split(',') {
+            let error = || ParseGatesError(term.to_owned());
+            let (name, value) = term.split_once('=').ok_or_else(error)?;
+            let value = value.parse().map_err(|_| error())?;
+            match name {
+                "NodeRepair" => gates.node_repair = value,
+                _ => return Err(error()),
+            }
+        }
+        Ok(gates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_are_read_and_unknown_ones_refused() {
+        let read = |text: &str| text.parse::<FeatureGates>();
+        assert!(read("NodeRepair=true").expect("a gate").node_repair);
+        assert!(!read("NodeRepair=false").expect("a gate").node_repair);
+        for wrong in ["", "NodeRepair", "NodeRepair=maybe", "NodeOverlay=true"] {
+            let error = read(wrong).expect_err("it is none").to_string();
+            assert!(error.starts_with(&format!("{wrong:?} is not")), "{error}");
+        }
+    }
+}
