@@ -2,7 +2,8 @@
 //!
 //! Invariant: pods leave in four waves (ordinary pods, ordinary daemons, critical pods, critical daemons), and a wave
 //! starts when the one before is gone. Pods that tolerate the node's end, static pods and finished ones are not waited
-//! for; `do-not-disrupt` and disruption budgets hold a node until its deadline, if it has one.
+//! for; `do-not-disrupt` and disruption budgets hold a node until its deadline, if it has one. A pod whose own grace period
+//! would outlast the deadline is deleted as soon as that is so, whatever its wave (core: `Terminator.Drain`).
 
 use std::sync::Arc;
 
@@ -50,34 +51,36 @@ pub fn step(on_node: &[Arc<Pod>], now: Timestamp, deadline: Option<Timestamp>) -
         waiting: waiting.len(),
         ..Step::default()
     };
-    for pod in &waiting {
-        if let Some(seconds) = deadline.and_then(|deadline| forced(pod, now, deadline)) {
-            step.delete.push((Arc::clone(pod), seconds));
+    let mut graceful = Vec::new();
+    for pod in waiting {
+        match deadline.and_then(|deadline| forced(pod, now, deadline)) {
+            Some(seconds) => step.delete.push((Arc::clone(pod), seconds)),
+            None => graceful.push(pod),
         }
     }
-    let first = waiting.iter().map(|pod| wave(pod)).min();
-    let in_wave = waiting.iter().filter(|pod| Some(wave(pod)) == first);
+    let first = graceful.iter().map(|pod| wave(pod)).min();
+    let in_wave = graceful.into_iter().filter(|pod| Some(wave(pod)) == first);
     step.evict = in_wave
         .filter(|pod| !pods::is_deleting(pod) && !is_protected(pod, now))
-        .filter(|pod| {
-            !step
-                .delete
-                .iter()
-                .any(|(forced, _)| Arc::ptr_eq(forced, pod))
-        })
-        .map(|pod| Arc::clone(pod))
+        .map(Arc::clone)
         .collect();
     step
 }
 
 /// Whether a node cannot go while this pod is on it.
-fn is_waited_for(pod: &Pod, now: Timestamp) -> bool {
+pub fn is_waited_for(pod: &Pod, now: Timestamp) -> bool {
+    !pods::is_finished(pod) && is_drainable(pod, now)
+}
+
+/// Whether a pod leaves a node that goes: it is no static one, does not tolerate the node's end, and its own end is not overdue (core:
+/// `IsDrainable`).
+pub fn is_drainable(pod: &Pod, now: Timestamp) -> bool {
     let stuck = pod
         .metadata
         .deletion_timestamp
         .as_ref()
         .is_some_and(|at| now.duration_since(at.0) > STUCK);
-    !pods::is_finished(pod) && !stuck && !is_static(pod) && !tolerates_the_end(pod)
+    !stuck && !is_static(pod) && !tolerates_the_end(pod)
 }
 
 /// Whether a pod tolerates the taint of a node that goes: it stays to the end.
@@ -108,18 +111,18 @@ pub fn is_protected(pod: &Pod, now: Timestamp) -> bool {
     start.is_none_or(|start| now.duration_since(start.0) < time)
 }
 
-/// Seconds a pod gets when it must be deleted now to be gone by the deadline; `None` while there is time.
+/// Seconds a pod gets when it must be deleted now to be gone by the deadline, at least one, because none would leave it running unseen;
+/// `None` while there is time. A pod that terminates already must be deleted again only if it would end too late.
 fn forced(pod: &Pod, now: Timestamp, deadline: Timestamp) -> Option<u32> {
     let spec = pod.spec.as_ref();
     let grace = spec.and_then(|spec| spec.termination_grace_period_seconds);
-    let grace = SignedDuration::from_secs(grace.unwrap_or(30));
-    let left = deadline.duration_since(now).max(SignedDuration::ZERO);
-    let already = pod
-        .metadata
-        .deletion_timestamp
-        .as_ref()
-        .is_some_and(|at| at.0 <= deadline);
-    (left <= grace && !already).then(|| u32::try_from(left.as_secs()).unwrap_or(u32::MAX))
+    let left = deadline.duration_since(now);
+    let is_due = match &pod.metadata.deletion_timestamp {
+        Some(ends) => ends.0 > deadline,
+        None => left < SignedDuration::from_secs(grace?),
+    };
+    let seconds = u32::try_from(left.as_secs().max(1)).unwrap_or(u32::MAX);
+    is_due.then_some(seconds)
 }
 
 fn wave(pod: &Pod) -> u8 {
@@ -227,5 +230,40 @@ mod tests {
         let forced = step(&all, at(80), Some(at(100)));
         assert_eq!(forced.delete[0].1, 20);
         assert!(forced.evict.is_empty());
+        let late = step(&all, at(200), Some(at(100)));
+        assert_eq!(
+            late.delete[0].1, 1,
+            "never at once, which would leave it running unseen"
+        );
+    }
+
+    #[test]
+    fn at_the_deadline_all_waves_go_and_those_with_time_left_go_in_order() {
+        let patient = pod("patient", |pod| {
+            pod["spec"]["terminationGracePeriodSeconds"] = 5.into()
+        });
+        let quick = pod("quick", |pod| {
+            pod["spec"]["priorityClassName"] = "system-node-critical".into();
+            pod["spec"]["terminationGracePeriodSeconds"] = 5.into();
+        });
+        let all = [critical("critical"), daemon("daemon"), patient, quick];
+        let step = step(&all, at(80), Some(at(100)));
+        let deleted: Vec<_> = step.delete.iter().map(|(pod, _)| pod.name_any()).collect();
+        assert_eq!(deleted, ["critical", "daemon"]);
+        let evicted: Vec<_> = step.evict.iter().map(|pod| pod.name_any()).collect();
+        assert_eq!(evicted, ["patient"]);
+    }
+
+    #[test]
+    fn a_pod_that_terminates_is_hurried_only_if_it_would_end_too_late() {
+        let ends = |at: &'static str| {
+            pod("going", move |pod| {
+                pod["metadata"]["deletionTimestamp"] = at.into()
+            })
+        };
+        let deleted =
+            |at_second: &'static str| step(&[ends(at_second)], at(10), Some(at(100))).delete.len();
+        assert_eq!(deleted("1970-01-01T00:01:40Z"), 0);
+        assert_eq!(deleted("1970-01-01T00:01:41Z"), 1);
     }
 }

@@ -9,13 +9,16 @@
 //! an instance and writing it down buys nothing twice.
 
 pub(crate) mod deadline;
+mod detachment;
 pub mod drain;
+mod eviction;
 mod garbage;
 pub(crate) mod initialization;
 mod launch;
 mod liveness;
 mod node_termination;
 mod pod_events;
+mod progress;
 mod registration;
 mod repair;
 mod termination;
@@ -67,6 +70,8 @@ enum Error {
     Launch(CloudError),
     #[error("launching nodeclaim, resolving NodeClass readiness, NodeClass is in Ready=Unknown")]
     ClassUnready,
+    #[error(transparent)]
+    Deadline(#[from] deadline::ParseError),
     #[error("missing required startup taint, {}", labels::UNREGISTERED_TAINT)]
     NoUnregisteredTaint,
 }

@@ -1,18 +1,18 @@
-//! The end of a node: tainted, drained, its instance terminated, then gone.
+//! The end of a node: tainted, drained, its volumes detached, its instance terminated, then gone.
+//!
+//! [`drain`] says which pods are asked to leave, [`eviction`] asks them, [`detachment`] knows the volumes that are waited for, and [`deadline`]
+//! when nothing is waited for any more.
 //!
 //! Invariant: every step is decided from what the API and the cloud say now, so the process may die between any two of
 //! them. Pods leave through the eviction API, which respects disruption budgets.
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    storage::v1::VolumeAttachment,
-};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, Preconditions},
+    api::{ListParams, Patch, PatchParams},
 };
 use mullion_api::{
     karpenter::{NodeClaim, node_claim_condition as condition},
@@ -22,18 +22,26 @@ use mullion_cloud::instance_id;
 use serde_json::json;
 
 use super::{
-    BACKOFF, Error, POLL, drain, edit, has_finalizer, initialization::is_ready, write_back,
+    BACKOFF, Error, POLL, deadline, detachment, drain, edit, eviction, has_finalizer,
+    initialization::is_ready, progress::Progress, write_back,
 };
 use crate::{
     Change, Queue, api_error,
     provisioner::{
-        KarpenterContext, conditions::Status, conditions::is_true, decision_log::Pass, is_managed,
+        KarpenterContext,
+        conditions::Status,
+        decision_log::{Pass, abbreviated},
+        is_managed,
     },
 };
 
 const CONTROLLER: &str = "node.termination";
 /// Group and kind of nodes in the decision log.
 const NODE: (&str, &str) = ("", "Node");
+/// A drain takes at least this long: a scheduler that has not seen the taint yet may still send pods.
+const SHORTEST_DRAIN: SignedDuration = SignedDuration::from_secs(5);
+/// Attachments named in an event.
+const SHOWN: usize = 5;
 
 pub(super) fn start(karpenter: &KarpenterContext) {
     let queue = Queue::with_backoff("node.termination", BACKOFF);
@@ -53,16 +61,233 @@ pub(super) fn start(karpenter: &KarpenterContext) {
             nodes.add(node.to_owned());
         }
     });
-    let (terminator, again) = (karpenter.clone(), queue.clone());
+    let terminator = Terminator {
+        karpenter: karpenter.clone(),
+        progress: Progress::default(),
+    };
+    let again = queue.clone();
     queue.run(&karpenter.base, 4, move |name: String| {
-        let (karpenter, again) = (terminator.clone(), again.clone());
+        let (terminator, again) = (terminator.clone(), again.clone());
         async move {
-            if let Some(delay) = finalize(&karpenter, &name).await? {
+            if let Some(delay) = terminator.finalize(&name).await? {
                 again.add_after(name, delay);
             }
             Ok::<_, Error>(())
         }
     });
+}
+
+/// Ends nodes.
+#[derive(Clone)]
+struct Terminator {
+    karpenter: KarpenterContext,
+    progress: Progress,
+}
+
+impl Terminator {
+    /// Takes a deleted node one step further. Returns when to look again.
+    async fn finalize(&self, name: &str) -> Result<Option<Duration>, Error> {
+        let karpenter = &self.karpenter;
+        let Some(node) = karpenter.node_api().get_opt(name).await? else {
+            self.progress.forget(name);
+            return Ok(None);
+        };
+        if !is_ending(&node) {
+            return Ok(None);
+        }
+        let mut log = karpenter.log.pass_over(CONTROLLER, NODE, name);
+        let claim = claim_of(karpenter, &node).await?;
+        if let Some(claim) = &claim {
+            log = log.with_ref("NodeClaim", &claim.name_any());
+            if claim.metadata.deletion_timestamp.is_none() {
+                karpenter.delete_claim(&claim.name_any()).await?;
+            }
+        }
+        let spec = node.spec.as_ref();
+        let instance = spec
+            .and_then(|spec| spec.provider_id.as_deref())
+            .and_then(instance_id);
+        // A node that stopped talking may have lost its instance; there is nobody left to drain then.
+        if !is_ready(&node)
+            && let Some(id) = &instance
+            && let Err(error) = karpenter.cloud.get(id.clone()).await
+        {
+            return match error.is_not_found() {
+                true => remove_finalizer(karpenter, &node, &log).await,
+                false => Err(error.into()),
+            };
+        }
+        let ending = Ending::of(karpenter, &node, claim.as_ref())?;
+        taint(karpenter, &node, &log).await?;
+        if !self.is_drained(&ending).await? || !ending.is_detached().await? {
+            return Ok(Some(POLL));
+        }
+        if let Some(id) = instance {
+            let ended = karpenter.cloud.terminate(id).await;
+            if !ended.as_ref().is_err_and(|error| error.is_not_found()) {
+                ended?;
+                let (kind, status) = (condition::INSTANCE_TERMINATING, Status::True);
+                ending.mark(kind, status, kind).await?;
+                return Ok(Some(POLL));
+            }
+        }
+        remove_finalizer(karpenter, &node, &log).await
+    }
+
+    /// Asks the next pods to leave. Returns whether none is left that the node waits for.
+    async fn is_drained(&self, ending: &Ending<'_>) -> Result<bool, Error> {
+        let kind = condition::DRAINED;
+        let since = ending.drained_since();
+        if since.is_none() {
+            ending.mark(kind, Status::Unknown, "Draining").await?;
+        }
+        let pods = self.pods_on(ending.node).await?;
+        let now = self.karpenter.base.clock.now();
+        let step = drain::step(&pods, now, ending.deadline);
+        if step.waiting > 0 {
+            ending.ask(&step).await?;
+            return Ok(false);
+        }
+        match since {
+            Some(Drain::Done) => Ok(true),
+            Some(Drain::Since(since)) if now.duration_since(since) >= SHORTEST_DRAIN => {
+                ending.mark(kind, Status::True, kind).await?;
+                Ok(true)
+            }
+            // There may have been no claim to write it down on.
+            None if ending.claim.is_none() => Ok(true),
+            _ => Ok(false),
+        }
+    }
+
+    /// The pods of a node: as the informer has them, or, if the drain stands still, as the API server has them.
+    async fn pods_on(&self, node: &Node) -> Result<Vec<Arc<Pod>>, Error> {
+        let (karpenter, name) = (&self.karpenter, node.name_any());
+        let pods = karpenter.pods_on(&name);
+        let now = karpenter.base.clock.now();
+        let waiting = pods.iter().filter(|pod| drain::is_waited_for(pod, now));
+        if !self.progress.stands_still(&name, waiting) {
+            return Ok(pods);
+        }
+        let api: Api<Pod> = Api::all(karpenter.base.client.clone());
+        let params = ListParams::default().fields(&format!("spec.nodeName={name}"));
+        let list = api.list(&params).await?;
+        Ok(list.items.into_iter().map(Arc::new).collect())
+    }
+}
+
+/// Where the drain of a node stands, as its claim says.
+enum Drain {
+    /// It has begun.
+    Since(Timestamp),
+    /// It is over.
+    Done,
+}
+
+/// A node that goes, with what is known of its claim.
+struct Ending<'a> {
+    karpenter: &'a KarpenterContext,
+    node: &'a Node,
+    claim: Option<&'a NodeClaim>,
+    /// When nothing holds the node back any more.
+    deadline: Option<Timestamp>,
+}
+
+impl<'a> Ending<'a> {
+    fn of(
+        karpenter: &'a KarpenterContext,
+        node: &'a Node,
+        claim: Option<&'a NodeClaim>,
+    ) -> Result<Self, Error> {
+        let text = claim.and_then(deadline::text);
+        if let Some(text) = text {
+            let message = format!("All pods will be deleted by {text}");
+            let reason = "TerminationGracePeriodExpiring";
+            karpenter.recorder.warning(node, reason, message);
+        }
+        Ok(Self {
+            karpenter,
+            node,
+            claim,
+            deadline: claim.map(deadline::of).transpose()?.flatten(),
+        })
+    }
+
+    fn drained_since(&self) -> Option<Drain> {
+        let condition = self.claim?.condition(condition::DRAINED)?;
+        Some(match condition.status.as_str() {
+            "True" => Drain::Done,
+            _ => Drain::Since(condition.last_transition_time.0),
+        })
+    }
+
+    /// Asks pods to leave.
+    async fn ask(&self, step: &drain::Step) -> Result<(), Error> {
+        let karpenter = self.karpenter;
+        if let Some(deadline) = self.deadline {
+            for (pod, seconds) in &step.delete {
+                eviction::delete(karpenter, pod, *seconds, deadline).await?;
+            }
+        }
+        for pod in &step.evict {
+            eviction::evict(karpenter, self.node, self.claim, pod).await?;
+        }
+        let message = format!(
+            "Failed to drain node, {} pods are waiting to be evicted",
+            step.waiting
+        );
+        let recorder = &karpenter.recorder;
+        recorder.warning(self.node, "FailedDraining", message);
+        Ok(())
+    }
+
+    /// Whether no volume is attached any more that the node waits for; after the deadline it waits for none.
+    async fn is_detached(&self) -> Result<bool, Error> {
+        let karpenter = self.karpenter;
+        let kind = condition::VOLUMES_DETACHED;
+        let pending = detachment::pending(karpenter, &self.node.name_any()).await?;
+        if pending.is_empty() {
+            self.mark(kind, Status::True, kind).await?;
+            return Ok(true);
+        }
+        let now = karpenter.base.clock.now();
+        if self.deadline.is_some_and(|deadline| now > deadline) {
+            let reason = "TerminationGracePeriodElapsed";
+            self.mark(kind, Status::False, reason).await?;
+            return Ok(true);
+        }
+        let reason = "AwaitingVolumeDetachment";
+        let message = format!(
+            "Awaiting deletion of bound volumeattachments ({})",
+            abbreviated(&pending, SHOWN)
+        );
+        karpenter.recorder.normal(self.node, reason, message);
+        self.mark(kind, Status::Unknown, reason).await?;
+        Ok(false)
+    }
+
+    /// Sets a condition of the claim.
+    async fn mark(&self, kind: &str, status: Status, reason: &str) -> Result<(), Error> {
+        let Some(claim) = self.claim else {
+            return Ok(());
+        };
+        // The claim in hand may be a step old; only the conditions of the latest may be written back.
+        let karpenter = self.karpenter;
+        let stored = karpenter.claim_api().get_opt(&claim.name_any()).await?;
+        let Some(stored) = stored else { return Ok(()) };
+        let mut marked = stored.clone();
+        edit(karpenter, &mut marked, |conditions| match status {
+            Status::True if conditions.is_true(kind) => {}
+            Status::True => conditions.set_true(kind),
+            Status::False | Status::Unknown => {
+                conditions.set(kind, status, reason, reason);
+            }
+        });
+        match stored.status == marked.status {
+            true => Ok(()),
+            false => write_back(karpenter, &stored, &marked).await,
+        }
+    }
 }
 
 fn is_ending(node: &Node) -> bool {
@@ -71,101 +296,12 @@ fn is_ending(node: &Node) -> bool {
         && is_managed(node)
 }
 
-/// Takes a deleted node one step further. Returns when to look again.
-async fn finalize(karpenter: &KarpenterContext, name: &str) -> Result<Option<Duration>, Error> {
-    let Some(node) = karpenter.node_api().get_opt(name).await? else {
-        return Ok(None);
-    };
-    if !is_ending(&node) {
-        return Ok(None);
-    }
-    let mut log = karpenter.log.pass_over(CONTROLLER, NODE, name);
-    let claim = claim_of(karpenter, &node).await?;
-    if let Some(claim) = &claim {
-        log = log.with_ref("NodeClaim", &claim.name_any());
-        if claim.metadata.deletion_timestamp.is_none() {
-            karpenter.delete_claim(&claim.name_any()).await?;
-        }
-    }
-    let spec = node.spec.as_ref();
-    let instance = spec
-        .and_then(|spec| spec.provider_id.as_deref())
-        .and_then(instance_id);
-    // A node that stopped talking may have lost its instance; there is nobody left to drain then.
-    if !is_ready(&node)
-        && let Some(id) = &instance
-        && let Err(error) = karpenter.cloud.get(id.clone()).await
-    {
-        return match error.is_not_found() {
-            true => remove_finalizer(karpenter, &node, &log).await,
-            false => Err(error.into()),
-        };
-    }
-    taint(karpenter, &node, &log).await?;
-    let deadline = claim.as_ref().and_then(deadline);
-    if let Some(deadline) = deadline {
-        let message = format!("All pods will be deleted by {deadline:.0}");
-        karpenter
-            .recorder
-            .warning(&node, "TerminationGracePeriodExpiring", message);
-    }
-    if !drained(karpenter, &node, claim.as_ref(), deadline).await? {
-        return Ok(Some(POLL));
-    }
-    mark(karpenter, claim.as_ref(), condition::DRAINED, None).await?;
-    let now = karpenter.base.clock.now();
-    let attached = match deadline.is_none_or(|deadline| now < deadline) {
-        true => attached_volumes(karpenter, name).await?,
-        false => 0,
-    };
-    if attached > 0 {
-        let message = format!("Awaiting deletion of {attached} VolumeAttachments bound to node");
-        karpenter
-            .recorder
-            .warning(&node, "AwaitingVolumeDetachment", message);
-        let waiting = Some("AwaitingVolumeDetachment");
-        mark(
-            karpenter,
-            claim.as_ref(),
-            condition::VOLUMES_DETACHED,
-            waiting,
-        )
-        .await?;
-        return Ok(Some(POLL));
-    }
-    mark(karpenter, claim.as_ref(), condition::VOLUMES_DETACHED, None).await?;
-    if let Some(id) = instance {
-        let ended = karpenter.cloud.terminate(id).await;
-        if !ended.as_ref().is_err_and(|error| error.is_not_found()) {
-            ended?;
-            mark(
-                karpenter,
-                claim.as_ref(),
-                condition::INSTANCE_TERMINATING,
-                None,
-            )
-            .await?;
-            return Ok(Some(POLL));
-        }
-    }
-    remove_finalizer(karpenter, &node, &log).await
-}
-
 /// The node's claim, read afresh.
 async fn claim_of(karpenter: &KarpenterContext, node: &Node) -> Result<Option<NodeClaim>, Error> {
     match karpenter.claim_of(node) {
         Some(claim) => Ok(karpenter.claim_api().get_opt(&claim.name_any()).await?),
         None => Ok(None),
     }
-}
-
-/// When nothing holds the node back any more.
-fn deadline(claim: &NodeClaim) -> Option<Timestamp> {
-    claim
-        .annotations()
-        .get(labels::TERMINATION_TIMESTAMP)?
-        .parse()
-        .ok()
 }
 
 /// Keeps new pods and load balancers away.
@@ -206,166 +342,6 @@ async fn taint(karpenter: &KarpenterContext, node: &Node, log: &Pass) -> Result<
     Ok(())
 }
 
-/// Asks the next pods to leave. Returns whether none is left that the node waits for.
-async fn drained(
-    karpenter: &KarpenterContext,
-    node: &Node,
-    claim: Option<&NodeClaim>,
-    deadline: Option<Timestamp>,
-) -> Result<bool, Error> {
-    let pods = karpenter.pods_on(&node.name_any());
-    let step = drain::step(&pods, karpenter.base.clock.now(), deadline);
-    if step.waiting == 0 {
-        return Ok(true);
-    }
-    if let Some(deadline) = deadline {
-        for (pod, seconds) in &step.delete {
-            delete(karpenter, pod, *seconds, deadline).await?;
-        }
-    }
-    for pod in &step.evict {
-        evict(karpenter, node, claim, pod).await?;
-    }
-    let message = format!(
-        "Failed to drain node, {} pods are waiting to be evicted",
-        step.waiting
-    );
-    karpenter.recorder.warning(node, "FailedDraining", message);
-    mark(karpenter, claim, condition::DRAINED, Some("Draining")).await?;
-    Ok(false)
-}
-
-/// Deletes a pod that would outlive its node.
-async fn delete(
-    karpenter: &KarpenterContext,
-    pod: &Pod,
-    seconds: u32,
-    deadline: Timestamp,
-) -> Result<(), Error> {
-    let params = DeleteParams {
-        grace_period_seconds: Some(seconds),
-        preconditions: Some(Preconditions {
-            uid: pod.uid(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
-    };
-    match pods_api(karpenter, pod)
-        .delete(&pod.name_any(), &params)
-        .await
-    {
-        Ok(_) => {
-            let message = cut_short(pod, seconds, deadline);
-            karpenter.recorder.normal(pod, "Disrupted", message);
-            Ok(())
-        }
-        Err(error) if is_another(&error) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// What a pod is told that gets less time than it asked for; times are written as Go prints them.
-fn cut_short(pod: &Pod, seconds: u32, deadline: Timestamp) -> String {
-    let deadline = deadline.strftime("%Y-%m-%d %H:%M:%S +0000 UTC");
-    let own = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.termination_grace_period_seconds);
-    format!(
-        "Deleting the pod to accommodate the terminationTime {deadline} of the node. The pod was granted {seconds} \
-         seconds of grace-period of its {} terminationGracePeriodSeconds. This bypasses the PDB of the pod and the \
-         do-not-disrupt annotation.",
-        own.unwrap_or(30)
-    )
-}
-
-async fn evict(
-    karpenter: &KarpenterContext,
-    node: &Node,
-    claim: Option<&NodeClaim>,
-    pod: &Arc<Pod>,
-) -> Result<(), Error> {
-    let params = EvictParams {
-        delete_options: Some(DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: pod.uid(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        }),
-        ..EvictParams::default()
-    };
-    let name = pod.name_any();
-    match pods_api(karpenter, pod).evict(&name, &params).await {
-        Ok(_) => {
-            let reason = claim
-                .and_then(|claim| claim.condition(condition::DISRUPTION_REASON))
-                .map_or("Forceful Termination", |condition| &condition.reason);
-            let message = format!("Evicted pod: {reason}");
-            karpenter.recorder.normal(&**pod, "Evicted", message);
-            Ok(())
-        }
-        Err(error) if is_another(&error) => Ok(()),
-        Err(error) if api_error::status(&error).is_some_and(|status| status.code == 429) => {
-            let namespace = pod.namespace().unwrap_or_default();
-            let message = format!(
-                "Failed to drain node, evicting pod violates a PDB (Pod={namespace}/{name})"
-            );
-            karpenter.recorder.warning(node, "FailedDraining", message);
-            Ok(())
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The pod is gone, or another one has its name.
-fn is_another(error: &kube::Error) -> bool {
-    api_error::is_not_found(error) || api_error::is_conflict(error)
-}
-
-fn pods_api(karpenter: &KarpenterContext, pod: &Pod) -> Api<Pod> {
-    let namespace = pod.namespace().unwrap_or_default();
-    Api::namespaced(karpenter.base.client.clone(), &namespace)
-}
-
-/// How many volumes are still attached to the node. A server that does not know of attachments has none.
-async fn attached_volumes(karpenter: &KarpenterContext, node: &str) -> Result<usize, Error> {
-    let api: Api<VolumeAttachment> = Api::all(karpenter.base.client.clone());
-    let all = api_error::ignore_not_found(api.list(&ListParams::default()).await)?;
-    let all = all.into_iter().flat_map(|list| list.items);
-    Ok(all.filter(|volume| volume.spec.node_name == node).count())
-}
-
-/// Sets a condition of the claim: true, or unknown with the reason it waits for.
-async fn mark(
-    karpenter: &KarpenterContext,
-    claim: Option<&NodeClaim>,
-    kind: &str,
-    waiting: Option<&str>,
-) -> Result<(), Error> {
-    let Some(stored) = claim else { return Ok(()) };
-    // The claim in hand may be a step old; only the conditions of the latest may be written back.
-    let Some(stored) = karpenter.claim_api().get_opt(&stored.name_any()).await? else {
-        return Ok(());
-    };
-    let mut marked = stored.clone();
-    edit(karpenter, &mut marked, |conditions| match waiting {
-        None if !conditions.is_true(kind) => conditions.set_true(kind),
-        None => {}
-        Some(reason) => {
-            conditions.set(kind, Status::Unknown, reason, reason);
-        }
-    });
-    let has_it = stored
-        .status
-        .as_ref()
-        .is_some_and(|status| waiting.is_none() && is_true(&status.conditions, kind));
-    match has_it {
-        true => Ok(()),
-        false => write_back(karpenter, &stored, &marked).await,
-    }
-}
-
 async fn remove_finalizer(
     karpenter: &KarpenterContext,
     node: &Node,
@@ -392,25 +368,4 @@ async fn remove_finalizer(
         log.info("deleted node");
     }
     Ok(None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pod_that_must_go_early_is_told_when_and_why() {
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": { "name": "p" },
-            "spec": { "containers": [], "terminationGracePeriodSeconds": 90 }
-        }))
-        .expect("a pod");
-        let deadline = "2026-01-27T12:00:20Z".parse().expect("a time");
-        assert_eq!(
-            cut_short(&pod, 20, deadline),
-            "Deleting the pod to accommodate the terminationTime 2026-01-27 12:00:20 +0000 UTC of the node. The pod was \
-             granted 20 seconds of grace-period of its 90 terminationGracePeriodSeconds. This bypasses the PDB of the pod \
-             and the do-not-disrupt annotation."
-        );
-    }
 }

@@ -14,4 +14,5 @@ mod repair;
 mod restart;
 #[path = "../served/mod.rs"]
 mod served;
+mod termination;
 mod whole;

@@ -1,0 +1,152 @@
+//! Asking the pods of a node that goes to leave: through the eviction API, which respects disruption budgets, or, when time is up, by
+//! deleting them.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, EvictParams, Preconditions},
+};
+use mullion_api::karpenter::{NodeClaim, node_claim_condition as condition};
+use serde_json::json;
+
+use super::Error;
+use crate::{api_error, provisioner::KarpenterContext};
+
+const CONTROLLER: &str = "eviction-queue";
+/// What kube-apiserver answers when several budgets select a pod.
+const SEVERAL_BUDGETS: &str = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+
+/// Deletes a pod that would outlive its node.
+pub(super) async fn delete(
+    karpenter: &KarpenterContext,
+    pod: &Pod,
+    seconds: u32,
+    deadline: Timestamp,
+) -> Result<(), Error> {
+    let params = DeleteParams {
+        grace_period_seconds: Some(seconds),
+        preconditions: Some(only_this(pod)),
+        ..DeleteParams::default()
+    };
+    let name = pod.name_any();
+    match pods_api(karpenter, pod).delete(&name, &params).await {
+        Ok(_) => {
+            let message = cut_short(pod, seconds, deadline);
+            karpenter.recorder.normal(pod, "Disrupted", message);
+            karpenter
+                .log
+                .pass(CONTROLLER)
+                .with("Pod", json!({ "name": name, "namespace": pod.namespace() }))
+                .with("pod.terminationGracePeriodSeconds", grace_seconds(pod))
+                .with("delete.gracePeriodSeconds", seconds)
+                .with("nodeclaim.terminationTime", format!("{deadline:.0}"))
+                .debug("deleting pod");
+            Ok(())
+        }
+        Err(error) if is_another(&error) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a pod is told that gets less time than it asked for; times are written as Go prints them.
+fn cut_short(pod: &Pod, seconds: u32, deadline: Timestamp) -> String {
+    let deadline = deadline.strftime("%Y-%m-%d %H:%M:%S +0000 UTC");
+    format!(
+        "Deleting the pod to accommodate the terminationTime {deadline} of the node. The pod was granted {seconds} \
+         seconds of grace-period of its {} terminationGracePeriodSeconds. This bypasses the PDB of the pod and the \
+         do-not-disrupt annotation.",
+        grace_seconds(pod)
+    )
+}
+
+fn grace_seconds(pod: &Pod) -> i64 {
+    let spec = pod.spec.as_ref();
+    let own = spec.and_then(|spec| spec.termination_grace_period_seconds);
+    own.unwrap_or(30)
+}
+
+/// Evicts a pod, as far as its budget allows.
+pub(super) async fn evict(
+    karpenter: &KarpenterContext,
+    node: &Node,
+    claim: Option<&NodeClaim>,
+    pod: &Arc<Pod>,
+) -> Result<(), Error> {
+    let params = EvictParams {
+        delete_options: Some(DeleteParams {
+            preconditions: Some(only_this(pod)),
+            ..DeleteParams::default()
+        }),
+        ..EvictParams::default()
+    };
+    let name = pod.name_any();
+    let error = match pods_api(karpenter, pod).evict(&name, &params).await {
+        Ok(_) => {
+            let reason = claim
+                .and_then(|claim| claim.condition(condition::DISRUPTION_REASON))
+                .map_or("Forceful Termination", |condition| &condition.reason);
+            let message = format!("Evicted pod: {reason}");
+            karpenter.recorder.normal(&**pod, "Evicted", message);
+            return Ok(());
+        }
+        Err(error) if is_another(&error) => return Ok(()),
+        Err(error) => error,
+    };
+    let Some(why) = held_back(&error) else {
+        return Err(error.into());
+    };
+    let namespace = pod.namespace().unwrap_or_default();
+    let message = format!("Failed to drain node, {why} (Pod={namespace}/{name})");
+    karpenter.recorder.warning(node, "FailedDraining", message);
+    Ok(())
+}
+
+/// Why a pod may not be evicted now, if it is for its budgets.
+fn held_back(error: &kube::Error) -> Option<&'static str> {
+    let status = api_error::status(error)?;
+    if status.message == SEVERAL_BUDGETS {
+        return Some("eviction does not support multiple PDBs");
+    }
+    (status.code == 429).then_some("evicting pod violates a PDB")
+}
+
+fn only_this(pod: &Pod) -> Preconditions {
+    Preconditions {
+        uid: pod.uid(),
+        resource_version: None,
+    }
+}
+
+/// The pod is gone, or another one has its name.
+fn is_another(error: &kube::Error) -> bool {
+    api_error::is_not_found(error) || api_error::is_conflict(error)
+}
+
+fn pods_api(karpenter: &KarpenterContext, pod: &Pod) -> Api<Pod> {
+    let namespace = pod.namespace().unwrap_or_default();
+    Api::namespaced(karpenter.base.client.clone(), &namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_must_go_early_is_told_when_and_why() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "p" },
+            "spec": { "containers": [], "terminationGracePeriodSeconds": 90 }
+        }))
+        .expect("a pod");
+        let deadline = "2026-01-27T12:00:20Z".parse().expect("a time");
+        assert_eq!(
+            cut_short(&pod, 20, deadline),
+            "Deleting the pod to accommodate the terminationTime 2026-01-27 12:00:20 +0000 UTC of the node. The pod was \
+             granted 20 seconds of grace-period of its 90 terminationGracePeriodSeconds. This bypasses the PDB of the pod \
+             and the do-not-disrupt annotation."
+        );
+    }
+}
