@@ -152,6 +152,8 @@ fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
             message += &format!(": it must be one of {}", allowed.join(", "));
         }
         (_, Some(ContextValue::Strings(missing))) => message += &format!(" {}", missing.join(", ")),
+        // What it conflicts with follows in lines of their own.
+        _ if message.ends_with(':') => message += &after(first, &text),
         _ => {}
     }
     let suggested = [
@@ -171,11 +173,22 @@ fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
         }
         _ => None,
     });
-    Failure::input(message).hint(match (suggested, error.kind()) {
+    let hint = match (suggested, error.kind()) {
         (Some(name), _) => format!("did you mean {name}? `{help}` lists what there is"),
-        (None, ErrorKind::ArgumentConflict) => "give it once".to_owned(),
+        (None, ErrorKind::ArgumentConflict) if message.ends_with("multiple times") => {
+            "give it once".to_owned()
+        }
         (None, _) => format!("`{help}` says what can be given"),
-    })
+    };
+    Failure::input(message).hint(hint)
+}
+
+/// The indented lines that follow the first of a text, in one.
+fn after(first: &str, text: &str) -> String {
+    let lines = text.lines().skip_while(|line| *line != first).skip(1);
+    let lines = lines.take_while(|line| line.starts_with("  "));
+    let names: Vec<_> = lines.map(str::trim).collect();
+    format!(" {}", names.join(", "))
 }
 
 /// Returns the flag for which a word of `up` was meant that stands by itself: its time of `--wait`, else the name of a cluster.

@@ -61,6 +61,9 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Doctor(args) => {
             return runtime()?.block_on(doctor::run(args));
         }
+        Command::Plan(args) => {
+            return runtime()?.block_on(plan::run(args));
+        }
         // Whatever goes wrong ends the command and is said once, as its failure.
         Command::Why(args) => {
             return runtime()?.block_on(why::run(args));
@@ -80,7 +83,6 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             runtime()?.block_on(apiserver::run(args))
         }
         Command::Fault(args) => runtime()?.block_on(fault::run(args)),
-        Command::Plan(args) => plan::run(&args),
         Command::List { output } => clusters::list(output),
         Command::Status { which, output } => {
             return runtime()?.block_on(clusters::status::run(which.chosen(), output));

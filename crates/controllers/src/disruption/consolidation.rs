@@ -18,7 +18,10 @@ use mullion_api::{
     },
     labels,
 };
-use mullion_engine::disrupt::{self, Balance, Consolidation, Moves, PoolTerms, Stays};
+use mullion_engine::{
+    Unschedulable,
+    disrupt::{self, Balance, Consolidation, Moves, PoolTerms, Stays},
+};
 
 use super::{
     Counted, budget,
@@ -40,6 +43,14 @@ const LEAST_SAVING: u32 = 30;
 /// How long a new node takes until pods run on it: both are paid meanwhile (docs/simulation.md).
 const BOOT_LINUX: u32 = 60;
 const BOOT_WINDOWS: u32 = 360;
+
+/// Seconds until pods run on a new node of this operating system.
+pub fn boot_seconds(os: Os) -> u32 {
+    match os {
+        Os::Linux => BOOT_LINUX,
+        Os::Windows => BOOT_WINDOWS,
+    }
+}
 
 /// What the engine said, and the nodes it was asked about.
 pub(super) struct Proposal {
@@ -87,8 +98,12 @@ impl Proposal {
     /// Tells nodes what is about to be done with them, and the others why they stay.
     pub(super) fn tell(&self, karpenter: &KarpenterContext, told: &mut Told) {
         for (node, stays) in &self.moves.stays {
-            let (Some(own), Some(why)) = (self.candidates.get(node), words(karpenter, stays))
-            else {
+            let text = |why: &Unschedulable| {
+                karpenter
+                    .state
+                    .with(|state| state.cluster_mut().message(why))
+            };
+            let (Some(own), Some(why)) = (self.candidates.get(node), words(stays, text)) else {
                 continue;
             };
             told.unconsolidatable(&own.node, &own.claim, &why);
@@ -96,8 +111,9 @@ impl Proposal {
     }
 }
 
-/// Why a candidate stays, in Karpenter's words where it has some.
-fn words(karpenter: &KarpenterContext, stays: &Stays) -> Option<String> {
+/// Returns why a candidate stays, in Karpenter's words where it has some; `text` says what keeps a pod from every node. `None`: only its pool's
+/// budget keeps it.
+pub fn words(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
     Some(match stays {
         Stays::Budget => return None,
         Stays::NoneCheaper => "Can't replace with a cheaper node".to_owned(),
@@ -107,10 +123,7 @@ fn words(karpenter: &KarpenterContext, stays: &Stays) -> Option<String> {
                 .to_owned()
         }
         Stays::PodStuck { pod, why } => {
-            let text = karpenter
-                .state
-                .with(|state| state.cluster_mut().message(why));
-            format!("Not all pods would schedule, {pod} => {text}")
+            format!("Not all pods would schedule, {pod} => {}", text(why))
         }
     })
 }
@@ -269,11 +282,10 @@ fn terms(
         let market = demand
             .markets()
             .get(&pool.spec.template.spec.node_class_ref.name);
-        let is_windows = market.is_some_and(|market| market.os() == Os::Windows);
         let own = PoolTerms {
             budget: allowed.saturating_sub(counted.disrupted),
             least_saving_per_mille: least_saving(&pool),
-            boot_seconds: if is_windows { BOOT_WINDOWS } else { BOOT_LINUX },
+            boot_seconds: market.map_or(BOOT_LINUX, |market| boot_seconds(market.os())),
             balance: (pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced)
                 .then(|| balance(karpenter, &claims, market)),
         };
@@ -283,7 +295,7 @@ fn terms(
 }
 
 /// What the pool's annotation `mullion.dev/min-saving` says, such as `5%`, in thousandths.
-fn least_saving(pool: &NodePool) -> u32 {
+pub fn least_saving(pool: &NodePool) -> u32 {
     let text = pool.annotations().get(labels::MIN_SAVING);
     let percent = text.and_then(|text| text.strip_suffix('%')?.trim().parse::<f64>().ok());
     percent

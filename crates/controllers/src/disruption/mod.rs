@@ -11,12 +11,12 @@ pub mod budget;
 mod candidate;
 mod changes;
 mod command;
-mod consolidation;
+pub mod consolidation;
 mod disrupting;
 pub mod drift;
 pub mod emptiness;
 mod expiration;
-mod protection;
+pub mod protection;
 pub mod schedule;
 mod told;
 

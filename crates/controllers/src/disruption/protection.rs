@@ -15,7 +15,7 @@ use crate::{
 
 /// What PodDisruptionBudgets allow at this moment.
 #[derive(Default)]
-pub(super) struct Budgets(Vec<Budget>);
+pub struct Budgets(Vec<Budget>);
 
 struct Budget {
     namespace: String,
@@ -27,7 +27,8 @@ struct Budget {
 }
 
 impl Budgets {
-    pub(super) fn of<'a>(budgets: impl Iterator<Item = &'a PodDisruptionBudget>) -> Self {
+    /// Reads what each budget allows now.
+    pub fn of<'a>(budgets: impl Iterator<Item = &'a PodDisruptionBudget>) -> Self {
         let read = |budget: &PodDisruptionBudget| {
             let spec = budget.spec.as_ref()?;
             let status = budget.status.as_ref();
@@ -46,7 +47,7 @@ impl Budgets {
     }
 
     /// Why one of the pods on a node may not be disrupted now, in Karpenter's words (core: `ValidatePodsDisruptable`); `None` if all may.
-    pub(super) fn refusal<'a>(
+    pub fn refusal<'a>(
         &self,
         on_node: impl Iterator<Item = &'a Pod> + Clone,
         now: Timestamp,
@@ -101,10 +102,10 @@ fn key(pod: &Pod) -> String {
 }
 
 /// How much disturbance the end of a node without pods is (core: `PerNodeBaseDisruptionCost`).
-pub(super) const NODE_MILLI: u64 = 1000;
+pub const NODE_MILLI: u64 = 1000;
 
 /// How much disturbance a node's end is, in thousandths: [`NODE_MILLI`], and what each pod that moves costs (core: `EvictionCost`), if that is above zero.
-pub(super) fn disruption_milli<'a>(moving: impl Iterator<Item = &'a Pod>) -> u64 {
+pub fn disruption_milli<'a>(moving: impl Iterator<Item = &'a Pod>) -> u64 {
     NODE_MILLI + moving.map(eviction_milli).sum::<u64>()
 }
 

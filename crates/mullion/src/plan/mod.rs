@@ -1,45 +1,147 @@
-//! `mullion plan`: what would be bought for pods, and at what price.
+//! `mullion plan`: what would be bought for pods, which pods go where, and at what price, before anything is bought.
 //!
-//! So far for recorded cases only: clusters of a line each, with machines from a file. A live cluster and manifests are still to come.
+//! [`input`] reads the cluster and the manifests, as `mullion why` does; [`question`] asks the engine; [`report`] says what it answered as data and
+//! [`table`] for people. [`whatif`] changes the question, and [`compare`] puts two plans side by side; [`consolidate`] says which nodes should go.
+//! [`cases`] answers many recorded clusters at once.
 
 mod answer;
+mod candidates;
 mod case;
+mod cases;
+mod columns;
+mod compare;
+mod consolidate;
+mod input;
+mod options;
+mod price;
+mod question;
+mod refusals;
+mod replicas;
+mod report;
+mod scale;
+pub(crate) mod standing;
+mod table;
+mod whatif;
 
-use std::path::PathBuf;
+use jiff::Timestamp;
+use serde::Serialize;
 
-use clap::Args;
+pub(crate) use options::PlanArgs;
 
-use crate::{failure::Failure, lines};
+use crate::{failure::Failure, out, why::state::State};
+use candidates::Objects;
+use compare::Comparison;
+use input::Input;
+use options::Format;
+use question::Question;
+use report::{Before, Report};
 
-const FORM: &str = r#"a line a case: {"case": {"nodePools": [...], "pods": [...], "nodes": [...], ...}}; see docs/plan.md"#;
-
-/// What `mullion plan` is asked.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Example: mullion plan --catalogue machines.json.gz --cases cases.jsonl > plans.jsonl\n\ndocs/plan.md says what the files hold."
-)]
-pub(crate) struct PlanArgs {
-    /// The machines that can be bought, by node class (JSON, may be gzipped)
-    #[arg(long, value_name = "FILE")]
-    catalogue: PathBuf,
-
-    /// Clusters with pods that wait, a line each; - is stdin
-    #[arg(long, value_name = "FILE")]
-    cases: PathBuf,
-}
-
-/// Prints the plan for each case, a line each, in order.
+/// Plans. True if every pod gets a place.
 ///
 /// # Errors
-/// A file cannot be read, or a case was not answered.
-pub(crate) fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let catalogue = case::catalogue(&args.catalogue)?;
-    lines::answer_all(&args.cases, FORM, || {
-        |line: &[u8], text: &mut Vec<u8>| {
-            let (mut cluster, request) = case::read(line, &catalogue)?;
-            let plan = cluster.plan(&request).map_err(|error| error.to_string())?;
-            serde_json::to_writer(text, &answer::of(&plan, &cluster))
-                .map_err(|error| error.to_string())
-        }
-    })
+/// Something cannot be read, or says what cannot be true.
+pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
+    if let (Some(catalogue), Some(cases)) = (&args.catalogue, &args.cases) {
+        return cases::run(catalogue, cases).map(|()| true);
+    }
+    let keeps_whole = args.consolidate || !args.remove_node.is_empty();
+    let mut input = Input::read(&args, keeps_whole).await?;
+    if args.consolidate {
+        let changes = args.what_if.apply(&mut input, args.namespace.as_deref());
+        let changes = changes.await?;
+        let now = Timestamp::now();
+        let answer = consolidate::ask(&mut input.source.state, changes, now).await?;
+        print(&answer, args.output, |colours, width| {
+            answer.text(colours, width)
+        })?;
+        return Ok(true);
+    }
+    let now = plan(&mut input, &args).await?;
+    let changes = args
+        .what_if
+        .apply(&mut input, args.namespace.as_deref())
+        .await?;
+    let last = if changes.is_empty() {
+        let text = |colours, width| table::text(&now, &args, colours, width);
+        print(&now, args.output, text)?;
+        now
+    } else {
+        let then = plan(&mut input, &args).await?;
+        let both = Comparison::of(changes, now, then);
+        let text = |colours, width| both.text(&args, colours, width);
+        print(&both, args.output, text)?;
+        both.then
+    };
+    no_pools(&last, &args);
+    Ok(last.unplaced.is_empty())
+}
+
+/// Asks for a plan and reports on it.
+async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
+    let state = &mut input.source.state;
+    let mut question = Question::of(state, &input.coming).await?;
+    for node in &args.remove_node {
+        remove(node, &mut question, state)?;
+    }
+    question.remarks.extend(input.remarks.iter().cloned());
+    let before = Before::of(state.nodes(), &question);
+    question
+        .ask(&mut state.cluster, |plan, cluster| {
+            report::of(plan, &question, cluster, &before)
+        })
+        .map_err(Failure::input)
+}
+
+/// Takes a node out of the question, and says if its pods would hold it now.
+fn remove(node: &str, question: &mut Question, state: &State) -> Result<(), Failure> {
+    if state.cluster.node(node).is_none() {
+        let nodes: Vec<String> = state.nodes().map(|own| own.name.clone()).collect();
+        let failure = Failure::input(format!("--remove-node {node}: there is no such node"));
+        return Err(match nodes.is_empty() {
+            true => failure.hint("there are no nodes at all"),
+            false => failure.hint(format!("there are {}", refusals::some_of(&nodes))),
+        });
+    }
+    let held = Objects::of(state, Timestamp::now())?.held_by(node);
+    question.remove(node, state);
+    question
+        .remarks
+        .extend(held.map(|why| format!("{node} would not be let go now: {why}")));
+    Ok(())
+}
+
+/// Prints an answer as it was asked for; `text` makes it for people, in colours or not, for a terminal of some width.
+fn print(
+    answer: &impl Serialize,
+    format: Format,
+    text: impl FnOnce(bool, Option<usize>) -> String,
+) -> Result<(), Failure> {
+    match format {
+        Format::Table => out::line(&text(out::colours(), out::width())),
+        Format::Json => out::line(&serde_json::to_string_pretty(answer).map_err(Failure::run)?),
+        Format::Yaml => out::whole(&serde_saphyr::to_string(answer).map_err(Failure::run)?),
+    }
+    Ok(())
+}
+
+/// Says what to do where pods have no place because there is no pool.
+fn no_pools(report: &Report, args: &PlanArgs) {
+    let none = report.open_pools == 0 && report.closed_pools.is_empty();
+    if report.unplaced.is_empty() || !none {
+        return;
+    }
+    let list = "kubectl get nodepools,nodeclaims,ec2nodeclasses adds them";
+    out::note(&match (&args.state, args.offline) {
+        (Some(_), _) => format!("the state has no NodePools, so nothing is bought: {list}, --default-pools takes those of `mullion up`"),
+        (None, true) => "the files have no NodePools, so nothing is bought: add theirs with -f, --default-pools takes those of `mullion up`".to_owned(),
+        (None, false) => "the cluster has no NodePools, so nothing is bought: add some with -f, --default-pools takes those of `mullion up`".to_owned(),
+    });
+}
+
+/// `1 pod`, `2 pods`.
+fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
 }

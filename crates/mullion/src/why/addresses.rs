@@ -1,9 +1,64 @@
 //! Whether a Windows pod gets an address, and which switch keeps it from one.
 
-use mullion_api::labels;
-use mullion_engine::{Cluster, model::PodSpec};
+use std::sync::Arc;
 
-use super::pools::Pools;
+use mullion_api::labels;
+use mullion_controllers::admission::{
+    Access, Known, Permission, Rule, ServiceAccount, Write, addresses::WindowsAddresses,
+};
+use mullion_engine::{Cluster, model::PodSpec};
+use serde_json::Value;
+
+use super::{pools::Pools, state::State};
+
+/// Lets a pod that will run on Windows request an address, as the address controller's webhook does where addresses are switched on.
+pub(super) fn request(pod: &mut Value, state: &State) {
+    let rule = WindowsAddresses {
+        controller: String::new(),
+    };
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+    let write = Write {
+        user: "",
+        namespace,
+        pod,
+        old: None,
+    };
+    let verdict = rule.mutate(&write, &Objects(state));
+    for change in verdict.changes {
+        change.apply(pod);
+    }
+}
+
+/// The objects of a state that rules about pods look at.
+struct Objects<'a>(&'a State);
+
+impl Known for Objects<'_> {
+    fn find(
+        &self,
+        _group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>> {
+        let kind = match plural {
+            "configmaps" => "ConfigMap",
+            "runtimeclasses" => "RuntimeClass",
+            _ => return None,
+        };
+        let object = self
+            .0
+            .kept_object(kind, namespace.unwrap_or_default(), name)?;
+        Some(Arc::new(object.clone()))
+    }
+
+    fn list(&self, _group: &str, _plural: &str, _namespace: Option<&str>) -> Vec<Arc<Value>> {
+        Vec::new()
+    }
+
+    fn may(&self, _account: &ServiceAccount<'_>, _access: &Access<'_>) -> Permission {
+        Permission::default()
+    }
+}
 
 /// Returns why a Windows pod that has no address gets none, as far as the ConfigMap and the pod's requests say.
 pub(super) fn missing(pod: &PodSpec, cluster: &Cluster, pools: &Pools) -> Option<String> {

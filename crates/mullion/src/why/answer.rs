@@ -16,8 +16,8 @@ const SEED: u64 = 0;
 
 /// The answer for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Record {
-    pub(super) nodes: Vec<NodeRecord>,
+pub(crate) struct Record {
+    pub(crate) nodes: Vec<NodeRecord>,
     /// The nodes with the highest total, none if the pod fits nowhere.
     pub(super) best: Option<Vec<String>>,
     /// FailedScheduling's text, without the part about preemption.
@@ -29,9 +29,9 @@ pub(super) struct Record {
 
 /// One node's word.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct NodeRecord {
-    pub(super) name: String,
-    pub(super) fits: bool,
+pub(crate) struct NodeRecord {
+    pub(crate) name: String,
+    pub(crate) fits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) scores: Option<BTreeMap<&'static str, i64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub(super) struct EvictionRecord {
 }
 
 /// Why kube-scheduler does not look at a pod at all: it has finished, or is being deleted before it had a node.
-pub(super) fn passed_over(pod: &PodSpec) -> Option<String> {
+pub(crate) fn passed_over(pod: &PodSpec) -> Option<String> {
     let name = format!("{}/{}", pod.template.namespace, pod.name);
     if pod.finished {
         return Some(format!("skip finished pod: {name}"));
@@ -61,7 +61,7 @@ pub(super) fn passed_over(pod: &PodSpec) -> Option<String> {
 }
 
 /// Why kube-scheduler does not decide about a pod: no profile has the name of its scheduler, which is this.
-pub(super) fn unserved(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
+pub(crate) fn unserved(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
     let name = match pod.template.scheduler_name.as_str() {
         "" => DEFAULT_SCHEDULER,
         name => name,
@@ -87,7 +87,7 @@ pub(super) fn undecided(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
 }
 
 /// What the engine says about a pod, before it is written down.
-pub(super) struct Asked {
+pub(crate) struct Asked {
     pub(super) answer: Answer,
     pub(super) refused: Option<Unschedulable>,
     /// All evictions that are as good as there is one, or why there is none. Asked for only where priorities are in play.
@@ -121,7 +121,7 @@ impl Record {
 }
 
 /// Asks the engine everything about a pod that is not in the cluster.
-pub(super) fn ask(
+pub(crate) fn ask(
     cluster: &mut Cluster,
     pod: &PodSpec,
     with_preemption: bool,
@@ -180,7 +180,7 @@ pub(super) fn event(cluster: &Cluster, asked: &Asked) -> Option<String> {
 }
 
 /// Writes an answer down. `name_of` gives the name of a victim by its key.
-pub(super) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) -> String) -> Record {
+pub(crate) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) -> String) -> Record {
     let name = |node| cluster.node_name(node).to_owned();
     let nodes = asked.answer.nodes.iter();
     let best: Vec<_> = asked.answer.best.iter().map(|node| name(*node)).collect();

@@ -24,22 +24,22 @@ const NOT_MEANT: [Plugin; 4] = [
 /// Where the pods of a DaemonSet go.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Daemon {
-    pub(super) runs_on: Vec<String>,
+pub(crate) struct Daemon {
+    pub(crate) runs_on: Vec<String>,
     /// Nodes on which its pod evicts others.
     pub(super) makes_room_on: Vec<String>,
     /// Nodes for which a pod is made that they do not let in.
-    pub(super) waits_on: Vec<String>,
+    pub(crate) waits_on: Vec<String>,
     /// How many of them, the last, were not asked whether it makes room for itself there.
     #[serde(skip_serializing_if = "is_none")]
     pub(super) unasked: usize,
     /// How many nodes it is not meant for.
-    pub(super) left_out: usize,
+    pub(crate) left_out: usize,
 }
 
 impl Daemon {
     /// By what each node says of a pod that any of them could take.
-    pub(super) fn of(answer: &Record) -> Self {
+    pub(crate) fn of(answer: &Record) -> Self {
         let mut daemon = Daemon::default();
         for node in &answer.nodes {
             let not_meant = NOT_MEANT.map(Plugin::name);
@@ -70,7 +70,7 @@ fn is_none(count: &usize) -> bool {
 }
 
 /// The pod that is made for a node.
-pub(super) fn on(pod: &PodSpec, node: &str) -> PodSpec {
+pub(crate) fn on(pod: &PodSpec, node: &str) -> PodSpec {
     let by_name = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: Operator::In,

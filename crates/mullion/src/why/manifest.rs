@@ -14,10 +14,10 @@ use crate::{
 const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// An object of a manifest.
-pub(super) struct Document {
+pub(crate) struct Document {
     /// `shop.yaml: document 2 (Service shop/web)`.
-    pub(super) place: String,
-    pub(super) object: Value,
+    pub(crate) place: String,
+    pub(crate) object: Value,
 }
 
 /// What stands in a document of a text, whatever it is; of a list, each of its items.
@@ -33,7 +33,7 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// A file cannot be read or is no manifest, or an object lacks its kind, apiVersion or name.
-pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
+pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
     for path in paths {
         for file in files(path)? {

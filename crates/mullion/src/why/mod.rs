@@ -4,25 +4,25 @@
 //! and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
 
 mod addresses;
-mod answer;
+pub(crate) mod answer;
 mod case;
 mod cases;
-mod daemon;
+pub(crate) mod daemon;
 mod explanation;
 mod groups;
 mod images;
 pub(crate) mod manifest;
 mod nulls;
 mod object;
-mod outlook;
-mod page;
-mod pools;
-mod rules;
+pub(crate) mod outlook;
+pub(crate) mod page;
+pub(crate) mod pools;
+pub(crate) mod rules;
 pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod template;
 mod text;
-mod world;
+pub(crate) mod world;
 
 use std::{cmp::Reverse, path::PathBuf};
 
@@ -32,7 +32,7 @@ use mullion_engine::{ModelError, images::ImageTable, model::PodSpec};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
-use crate::{cli::Output, failure::Failure, out, up};
+use crate::{cli::Output, failure::Failure, out, plan::standing, up};
 use explanation::{Explainer, Explanation};
 use pools::Pools;
 use state::State;
@@ -51,7 +51,8 @@ const NO_POOLS: &str = "the state has no NodePools, so nothing is bought: kubect
   kubectl get nodes,pods,nodepools,nodeclaims,ec2nodeclasses -A -o json | mullion why --state - pod iis-7d9c-x2x
   mullion why --cases cases.jsonl > answers.jsonl")]
 pub(crate) struct WhyArgs {
-    /// `pod NAME`, `pod/NAME` or NAME; several names may follow. With -f, names of its objects [default: every pod that waits]
+    /// `pod NAME`, `pod/NAME` or NAME; several names may follow; `node NAME` says why a node stays, `nodepool NAME` what a pool buys. With -f,
+    /// names of its objects [default: every pod that waits]
     #[arg(value_name = "POD")]
     what: Vec<String>,
 
@@ -107,12 +108,19 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         config: args.scheduler_config.clone(),
         ignore_pod_os: args.ignore_pod_os,
     };
+    if let Some(kind) = args
+        .what
+        .first()
+        .and_then(|word| standing::Kind::named(word))
+    {
+        return standing::run(of_kind(kind, &args, rules)?).await;
+    }
     if let Some(path) = &args.cases {
         return cases::run(path, &rules.alone()?).map(|()| true);
     }
     let source = match &args.state {
-        Some(path) => source::file(path, rules.alone()?).await?,
-        None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules).await?,
+        Some(path) => source::file(path, State::new(rules.alone()?)).await?,
+        None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules, false).await?,
     };
     let table = up::images::table(args.images.as_deref())?;
     let names = names(&args.what, !args.filename.is_empty())?;
@@ -166,6 +174,30 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     Ok(placed)
 }
 
+/// The question about nodes or pools.
+fn of_kind(
+    kind: standing::Kind,
+    args: &WhyArgs,
+    rules: rules::Told,
+) -> Result<standing::Asked, Failure> {
+    if !args.filename.is_empty() || args.selector.is_some() || args.namespace.is_some() {
+        let word = &args.what[0];
+        return Err(Failure::input(format!(
+            "a {word} is asked about by its name: -f, -l and -n are about pods"
+        ))
+        .hint(format!("mullion why {word} NAME")));
+    }
+    Ok(standing::Asked {
+        kind,
+        names: args.what[1..].to_vec(),
+        state: args.state.clone(),
+        kubeconfig: args.kubeconfig.clone(),
+        context: args.context.clone(),
+        rules,
+        output: args.output,
+    })
+}
+
 /// Pods about which the same is to be said, together; in the order of their first.
 fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
     let mut groups: Vec<Vec<&Explanation>> = Vec::new();
@@ -200,7 +232,9 @@ impl Subject {
     }
 
     fn planned(planned: Planned, state: &State) -> Self {
-        let Planned { named, pod, daemon } = planned;
+        let Planned {
+            named, pod, daemon, ..
+        } = planned;
         let daemon = daemon.map(|set| {
             let is_own = |other: &&PodSpec| {
                 let owner = other.template.owner.as_ref();
@@ -272,16 +306,7 @@ fn explain(
 /// The pods' names: `pod NAME...`, `pod/NAME` or NAME.
 fn names(what: &[String], of_files: bool) -> Result<Vec<String>, Failure> {
     const KINDS: [&str; 3] = ["pod", "pods", "po"];
-    const OTHERS: [&str; 8] = [
-        "node",
-        "nodes",
-        "deployment",
-        "deploy",
-        "daemonset",
-        "replicaset",
-        "service",
-        "nodepool",
-    ];
+    const OTHERS: [&str; 5] = ["deployment", "deploy", "daemonset", "replicaset", "service"];
     if let [kind, _, ..] = what
         && OTHERS.contains(&kind.as_str())
     {

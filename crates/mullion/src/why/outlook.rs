@@ -29,9 +29,9 @@ pub(super) struct Purchase {
 
 /// One pool's refusal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct PoolWord {
-    pub(super) pool: String,
-    pub(super) reason: String,
+pub(crate) struct PoolWord {
+    pub(crate) pool: String,
+    pub(crate) reason: String,
 }
 
 /// What becomes of each of them.
@@ -66,6 +66,7 @@ pub(super) fn outlook(
                 pods: waiting,
                 templates: pools.templates.clone(),
                 in_flight: pools.in_flight.clone(),
+                by_cost: pools.by_cost,
                 ..PlanRequest::default()
             })
         });
@@ -108,7 +109,10 @@ pub(super) fn outlook(
 }
 
 /// Why pools buy nothing for a pod.
-fn words(
+///
+/// # Errors
+/// A pool names an amount that cannot be true.
+pub(crate) fn words(
     cluster: &mut Cluster,
     pools: &Pools,
     template: &PodTemplate,

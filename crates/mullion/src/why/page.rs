@@ -7,16 +7,16 @@ const NARROWEST: usize = 40;
 
 /// Colours, or nothing.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Ink {
-    pub(super) bold: &'static str,
-    pub(super) dim: &'static str,
-    pub(super) good: &'static str,
-    pub(super) bad: &'static str,
-    pub(super) end: &'static str,
+pub(crate) struct Ink {
+    pub(crate) bold: &'static str,
+    pub(crate) dim: &'static str,
+    pub(crate) good: &'static str,
+    pub(crate) bad: &'static str,
+    pub(crate) end: &'static str,
 }
 
 impl Ink {
-    pub(super) fn new(colours: bool) -> Self {
+    pub(crate) fn new(colours: bool) -> Self {
         match colours {
             true => Ink {
                 bold: "\x1b[1m",
@@ -31,21 +31,21 @@ impl Ink {
 }
 
 /// A row of a table: what stands before it, what it says, and in a column of their own the names it is about.
-pub(super) struct Row {
-    pub(super) lead: String,
-    pub(super) what: String,
-    pub(super) aside: String,
+pub(crate) struct Row {
+    pub(crate) lead: String,
+    pub(crate) what: String,
+    pub(crate) aside: String,
 }
 
 /// A text under way. Writing to a String does not fail.
-pub(super) struct Page {
-    pub(super) ink: Ink,
+pub(crate) struct Page {
+    pub(crate) ink: Ink,
     text: String,
     width: Option<usize>,
 }
 
 impl Page {
-    pub(super) fn new(colours: bool, width: Option<usize>) -> Self {
+    pub(crate) fn new(colours: bool, width: Option<usize>) -> Self {
         Page {
             ink: Ink::new(colours),
             text: String::new(),
@@ -54,36 +54,36 @@ impl Page {
     }
 
     /// The whole text, without a newline at its end.
-    pub(super) fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         self.text.truncate(self.text.trim_end().len());
         self.text
     }
 
     /// An empty line, unless the last one is empty.
-    pub(super) fn blank(&mut self) {
+    pub(crate) fn blank(&mut self) {
         if !self.text.ends_with("\n\n") {
             self.text.push('\n');
         }
     }
 
-    pub(super) fn paragraph(&mut self, text: &str) {
+    pub(crate) fn paragraph(&mut self, text: &str) {
         for line in text.lines() {
             self.folded(line, 0);
         }
     }
 
-    pub(super) fn dimmed(&mut self, text: &str) {
+    pub(crate) fn dimmed(&mut self, text: &str) {
         let Ink { dim, end, .. } = self.ink;
         self.folded(&format!("{dim}{text}{end}"), 0);
     }
 
-    pub(super) fn title(&mut self, text: &str) {
+    pub(crate) fn title(&mut self, text: &str) {
         let Ink { bold, end, .. } = self.ink;
         let _ = writeln!(self.text, "  {bold}{text}{end}");
     }
 
     /// Rows whose names begin in one column, this far to the right of what they say where there is room for that.
-    pub(super) fn rows(&mut self, rows: &[Row], column: usize) {
+    pub(crate) fn rows(&mut self, rows: &[Row], column: usize) {
         let column = self.width.map_or(column, |width| {
             // Of rows that are not too long by themselves, all keep to one line.
             let least = |row: &Row| visible(&row.lead) + 2 + visible(&row.aside);

@@ -12,7 +12,9 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use mullion_api::{
     eksctl::KubernetesVersion,
-    karpenter::{EC2NodeClass, NodeClaim, NodePool, node_pool_condition as condition},
+    karpenter::{
+        EC2NodeClass, NodeClaim, NodePool, SubnetStatus, node_pool_condition as condition,
+    },
     labels,
 };
 use mullion_cloud::{
@@ -35,36 +37,42 @@ use super::{answer, state::State};
 use crate::failure::Failure;
 
 /// Where a cluster is whose nodes do not say.
-const USUAL_REGION: &str = "us-west-2";
+pub(crate) const USUAL_REGION: &str = "us-west-2";
 
 /// What can be bought, and what is on its way.
 #[derive(Default)]
-pub(super) struct Pools {
-    pub(super) templates: Vec<NodeTemplate>,
-    pub(super) in_flight: Vec<InFlightNode>,
+pub(crate) struct Pools {
+    pub(crate) templates: Vec<NodeTemplate>,
+    pub(crate) in_flight: Vec<InFlightNode>,
     /// Nodes that are there and will be something else once they are initialized.
-    pub(super) reshaped: Vec<NodeSpec>,
+    pub(crate) reshaped: Vec<NodeSpec>,
     /// By pool: the object that it is a copy of, such as `Provisioner linux`. A change to the pool itself is undone.
-    pub(super) origins: BTreeMap<String, String>,
+    pub(crate) origins: BTreeMap<String, String>,
     /// Pools that buy nothing, and why.
-    pub(super) unready: Vec<(String, String)>,
+    pub(crate) unready: Vec<(String, String)>,
     /// The pods that wait for a node, which share what is bought.
-    pub(super) waiting: Vec<PodSpec>,
+    pub(crate) waiting: Vec<PodSpec>,
     /// By pool: the cheapest type that is not bought for Windows because it is too small.
-    pub(super) too_small: BTreeMap<String, TooSmall>,
+    pub(crate) too_small: BTreeMap<String, TooSmall>,
     /// What prefix delegation would give Windows nodes, where it is not on.
-    pub(super) prefixes: PrefixAddresses,
+    pub(crate) prefixes: PrefixAddresses,
+    /// Machines are chosen by cost, as the provisioner does unless all pools are copies of Provisioners.
+    pub(crate) by_cost: bool,
+    /// The markets of the node classes, by name.
+    pub(crate) markets: BTreeMap<String, Market>,
+    /// Nodes that go. Their pods are among those that wait.
+    pub(crate) leaving: Vec<String>,
     /// What the ConfigMap of the VPC resource controller says, if it is known.
-    pub(super) address_settings: Option<Settings>,
+    pub(crate) address_settings: Option<Settings>,
     /// Namespace and name of the Windows pods that have an address.
-    pub(super) addressed: BTreeSet<(String, String)>,
+    pub(crate) addressed: BTreeSet<(String, String)>,
 }
 
 /// A type that a pool's requirements admit and that it does not buy.
-pub(super) struct TooSmall {
-    pub(super) instance_type: String,
-    pub(super) memory_mib: u64,
-    pub(super) price_micro_usd: u64,
+pub(crate) struct TooSmall {
+    pub(crate) instance_type: String,
+    pub(crate) memory_mib: u64,
+    pub(crate) price_micro_usd: u64,
 }
 
 impl fmt::Display for TooSmall {
@@ -79,7 +87,7 @@ impl fmt::Display for TooSmall {
 }
 
 /// The pools of a state. Those that are not ready, or whose class has no subnets, buy nothing and are left out.
-pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
+pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     let pools: Vec<NodePool> = state.kept("NodePool").map_err(Failure::input)?;
     let claims: Vec<NodeClaim> = state.kept("NodeClaim").map_err(Failure::input)?;
     let addresses = state.windows_addresses();
@@ -92,18 +100,23 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     if pools.is_empty() && claims.is_empty() {
         return Ok(found);
     }
-    let classes: Vec<EC2NodeClass> = state.kept("EC2NodeClass").map_err(Failure::input)?;
+    let mut classes: Vec<EC2NodeClass> = state.kept("EC2NodeClass").map_err(Failure::input)?;
     let daemons: Vec<DaemonSet> = state.kept("DaemonSet").map_err(Failure::input)?;
     let version = version(state);
     let region = classes
         .iter()
         .find_map(region)
         .unwrap_or(USUAL_REGION.to_owned());
+    let zones: BTreeSet<String> = classes.iter().flat_map(zones).collect();
     // Only its catalogue is asked.
     let cloud = SimulatedEc2::new(
-        Config::new("why", &region, version),
+        Config {
+            zones: zones.into_iter().collect(),
+            ..Config::new("why", &region, version)
+        },
         Clock::starting_at(Timestamp::UNIX_EPOCH),
     );
+    resolve(&mut classes, &cloud);
     let mut markets = BTreeMap::new();
     for class in &classes {
         if let Ok(market) = Market::open(class, version, addresses, &cloud).await {
@@ -174,12 +187,20 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
             }),
         }
     }
+    let goes = |claim: &&NodeClaim| claim.metadata.deletion_timestamp.is_some();
+    let leaving = claims.iter().filter(goes).filter_map(NodeClaim::node_name);
+    found.leaving = leaving.map(str::to_owned).collect();
     let waits = |pod: &&PodSpec| {
         let waits = pod.node_name.is_none() && answer::passed_over(pod).is_none();
         let served = answer::unserved(&state.cluster, pod).is_none();
         waits && served && pod.template.scheduling_gates.is_empty()
     };
     found.waiting = state.pods.iter().filter(waits).cloned().collect();
+    found.by_cost = pools.is_empty() || found.origins.len() < pools.len();
+    found.markets = markets
+        .into_iter()
+        .map(|(name, (market, _))| (name, market))
+        .collect();
     Ok(found)
 }
 
@@ -251,6 +272,33 @@ fn version(state: &State) -> KubernetesVersion {
     minor
         .and_then(|minor| KubernetesVersion::from_minor(minor.parse().ok()?))
         .unwrap_or(KubernetesVersion::NEWEST)
+}
+
+/// The zones of a class's subnets.
+fn zones(class: &EC2NodeClass) -> impl Iterator<Item = String> + '_ {
+    let subnets = class.status.iter().flat_map(|status| &status.subnets);
+    subnets.map(|subnet| subnet.zone.clone())
+}
+
+/// Gives classes that no controller has seen yet, as those of a manifest, the subnets that are known: one in each zone of the other classes, else
+/// of the region.
+fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
+    let subnets: Vec<SubnetStatus> = cloud
+        .zones()
+        .iter()
+        .map(|zone| SubnetStatus {
+            id: format!("subnet-{zone}"),
+            zone: zone.to_string(),
+            ..SubnetStatus::default()
+        })
+        .collect();
+    for class in classes.iter_mut().filter(|class| class.status.is_none()) {
+        class
+            .status
+            .get_or_insert_default()
+            .subnets
+            .clone_from(&subnets);
+    }
 }
 
 /// The region of a class's subnets: their zone less its letter.

@@ -14,10 +14,10 @@ use crate::{
 };
 
 /// What the flags say.
-pub(super) struct Told {
+pub(crate) struct Told {
     /// The scheduler's configuration file.
-    pub(super) config: Option<PathBuf>,
-    pub(super) ignore_pod_os: bool,
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) ignore_pod_os: bool,
 }
 
 impl Told {
@@ -25,7 +25,7 @@ impl Told {
     ///
     /// # Errors
     /// The file of the scheduler's configuration is not one.
-    pub(super) fn alone(&self) -> Result<Cluster, Failure> {
+    pub(crate) fn alone(&self) -> Result<Cluster, Failure> {
         Ok(empty(
             !self.ignore_pod_os,
             &self.profiles()?.unwrap_or_default(),

@@ -16,7 +16,6 @@ use kube::{
     core::Status,
 };
 use mullion_apiserver::{ApiServer, Config, admission::User};
-use mullion_engine::Cluster;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
@@ -91,18 +90,19 @@ const CLASSES: [(&str, &str); 4] = [
 ];
 
 /// The state, and who admits pods to it.
-pub(super) struct Source {
-    pub(super) state: State,
-    pub(super) client: Client,
+pub(crate) struct Source {
+    pub(crate) state: State,
+    pub(crate) client: Client,
     /// It is an API server in this process, which keeps what it is given.
-    pub(super) offline: bool,
+    pub(crate) offline: bool,
 }
 
-/// Everything of a live cluster.
-pub(super) async fn live(
+/// Everything of a live cluster. `keeps_whole`: nodes and pods are kept as they are, too.
+pub(crate) async fn live(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
     rules: &Told,
+    keeps_whole: bool,
 ) -> Result<Source, Failure> {
     let (client, server) = client(kubeconfig, context).await?;
     let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS.into_iter().chain([VPC_CNI]))
@@ -111,6 +111,9 @@ pub(super) async fn live(
         .try_collect()
         .await?;
     let mut state = State::new(rules.of_cluster(&client).await?);
+    if keeps_whole {
+        state = state.keeping_whole();
+    }
     for (kind, list) in lists {
         let items = list.and_then(|list| list.items).unwrap_or_default();
         add_all(&mut state, &items, kind, "the cluster")?;
@@ -254,8 +257,8 @@ pub(crate) async fn try_list(
     }
 }
 
-/// Everything of a file: a List as `kubectl get -o json` prints it, in JSON or YAML; `-` is stdin.
-pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure> {
+/// Adds everything of a file to a state: a List as `kubectl get -o json` prints it, in JSON or YAML; `-` is stdin.
+pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failure> {
     let text = input::text_of(path)?;
     let named = input::named(path);
     let refuse = |why: &dyn std::fmt::Display| {
@@ -279,7 +282,6 @@ pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure>
     if documents.is_empty() {
         return Err(refuse(&"it is empty"));
     }
-    let mut state = State::new(empty);
     for document in documents {
         let list: List = serde_json::from_str(document.get()).map_err(|error| refuse(&error))?;
         match list.items {
@@ -293,6 +295,11 @@ pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure>
             None => add(&mut state, &document, "", &named)?,
         }
     }
+    alone(state).await
+}
+
+/// A state that an API server in this process admits pods to.
+pub(crate) async fn alone(state: State) -> Result<Source, Failure> {
     let client = offline(&state).await?;
     Ok(Source {
         state,

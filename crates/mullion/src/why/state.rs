@@ -43,12 +43,14 @@ const KEPT: [&str; 8] = [
 ];
 
 /// The cluster, and what is not part of the engine's model.
-pub(super) struct State {
+pub(crate) struct State {
     /// Nodes, bound pods and the objects that matter to them.
-    pub(super) cluster: Cluster,
+    pub(crate) cluster: Cluster,
     /// Every pod, bound or not. None are kept for a case, whose pods are asked about by key only.
-    pub(super) pods: Vec<PodSpec>,
+    pub(crate) pods: Vec<PodSpec>,
     keeps_pods: bool,
+    /// Nodes and pods are kept as they are, too.
+    keeps_whole: bool,
     /// A pod has a priority.
     pub(super) has_priorities: bool,
     /// Every node by its name; none are kept for a case, as of what follows.
@@ -82,10 +84,18 @@ pub(crate) struct List {
 
 impl State {
     /// Into a cluster without anything in it.
-    pub(super) fn new(empty: Cluster) -> Self {
+    pub(crate) fn new(empty: Cluster) -> Self {
         State {
             keeps_pods: true,
             ..State::of(empty)
+        }
+    }
+
+    /// Keeps nodes and pods as they are, too, for those who look at their annotations and conditions.
+    pub(crate) fn keeping_whole(self) -> Self {
+        State {
+            keeps_whole: true,
+            ..self
         }
     }
 
@@ -95,6 +105,7 @@ impl State {
             cluster,
             pods: Vec::new(),
             keeps_pods: false,
+            keeps_whole: false,
             has_priorities: false,
             nodes: BTreeMap::new(),
             settled: BTreeSet::new(),
@@ -110,7 +121,7 @@ impl State {
     ///
     /// # Errors
     /// It is malformed, or says what cannot be true (a negative request, two nodes of one name).
-    pub(super) fn add(&mut self, object: &RawValue, usual: &str) -> Result<(), serde_json::Error> {
+    pub(crate) fn add(&mut self, object: &RawValue, usual: &str) -> Result<(), serde_json::Error> {
         let text = object.get();
         if self.kubelet_version.is_none() && text.contains("kubeletVersion") {
             let value: Value = serde_json::from_str(text)?;
@@ -196,12 +207,25 @@ impl State {
         let cluster = &mut self.cluster;
         let refuse = |error: ModelError| D::Error::custom(error);
         match kind {
+            "Node" if self.keeps_whole => {
+                let object = whole(rest)?;
+                let node = NodeSpec::deserialize(&object).map_err(D::Error::custom)?;
+                cluster.add_node(&node).map_err(refuse)?;
+                self.nodes.insert(node.name.clone(), node);
+                self.keep(kind, object);
+            }
             "Node" => {
                 let node = named(rest, |own: &NodeSpec| &own.name)?;
                 cluster.add_node(&node).map_err(refuse)?;
                 if self.keeps_pods {
                     self.nodes.insert(node.name.clone(), node);
                 }
+            }
+            "Pod" if self.keeps_whole => {
+                let object = whole(rest)?;
+                let pod = PodSpec::deserialize(&object).map_err(D::Error::custom)?;
+                self.add_pod(pod).map_err(refuse)?;
+                self.keep(kind, object);
             }
             "Pod" => {
                 let pod = named(rest, |own: &PodSpec| &own.name)?;
@@ -310,7 +334,7 @@ impl State {
 
     /// Whether there is such a claim, or such a volume that is somebody's. What claims ask for does not change once they are there, and
     /// what they were given is not for a manifest to say.
-    pub(super) fn is_settled(&self, object: &Value) -> bool {
+    pub(crate) fn is_settled(&self, object: &Value) -> bool {
         let kind = object["kind"].as_str().unwrap_or_default();
         self.settled.contains(&title_of(kind, object))
     }
@@ -358,7 +382,7 @@ impl State {
     ///
     /// # Errors
     /// One of them is malformed: which one, and why.
-    pub(super) fn kept<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, String> {
+    pub(crate) fn kept<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, String> {
         let own = self.others.iter().filter(|((own, ..), _)| own == kind);
         own.map(|((_, _, name), object)| {
             T::deserialize(object).map_err(|error| format!("{kind} {name}: {error}"))
@@ -367,7 +391,7 @@ impl State {
     }
 
     /// Returns what the ConfigMap of the VPC resource controller says, if the state holds it.
-    pub(super) fn address_settings(&self) -> Option<Settings> {
+    pub(crate) fn address_settings(&self) -> Option<Settings> {
         let config = self.others.get(&vpc_cni())?;
         let data = config["data"].as_object().into_iter().flatten();
         let data = data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
@@ -375,13 +399,58 @@ impl State {
     }
 
     /// Returns how pods of new Windows nodes get addresses: one by one where the state does not say, as Karpenter takes it.
-    pub(super) fn windows_addresses(&self) -> WindowsAddresses {
+    pub(crate) fn windows_addresses(&self) -> WindowsAddresses {
         let settings = self.address_settings();
         settings.map_or_else(WindowsAddresses::default, |own| WindowsAddresses::of(&own))
     }
 
+    /// Returns an object of a kind that is kept as it is.
+    pub(crate) fn kept_object(&self, kind: &str, namespace: &str, name: &str) -> Option<&Value> {
+        let title = [kind, namespace, name].map(str::to_owned);
+        self.others.get(&title.into())
+    }
+
+    /// Returns the names of the objects of a kind that is kept as it is.
+    pub(crate) fn names_of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a str> {
+        let own = self.others.keys().filter(move |(own, ..)| own == kind);
+        own.map(|(_, _, name)| name.as_str())
+    }
+
+    /// Changes every object of a kind that is kept as it is.
+    pub(crate) fn edit(&mut self, kind: &str, mut change: impl FnMut(&mut Value)) {
+        let own = self.others.iter_mut().filter(|((own, ..), _)| own == kind);
+        own.for_each(|(_, object)| change(object));
+    }
+
+    /// Forgets an object that is kept as it is and in no namespace. Returns whether it was there.
+    pub(crate) fn forget(&mut self, kind: &str, name: &str) -> bool {
+        let title = [kind, "", name].map(str::to_owned);
+        self.others.remove(&title.into()).is_some()
+    }
+
+    /// Returns the nodes by their names.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
+        self.nodes.values()
+    }
+
+    /// Takes pods out for which this holds; returns them.
+    pub(crate) fn take_pods(&mut self, mut goes: impl FnMut(&PodSpec) -> bool) -> Vec<PodSpec> {
+        let all = std::mem::take(&mut self.pods).into_iter();
+        let (gone, left): (Vec<PodSpec>, Vec<PodSpec>) = all.partition(|pod| goes(pod));
+        self.pods = left;
+        for pod in &gone {
+            let key = pod.key();
+            self.cluster.denominate(&key);
+            if self.cluster.node_of_pod(&key).is_some() {
+                // It is there, as its node says.
+                let _ = self.cluster.remove_pod(&key);
+            }
+        }
+        gone
+    }
+
     /// Whether there is an object of a kind that is kept as it is.
-    pub(super) fn has(&self, kind: &str) -> bool {
+    pub(crate) fn has(&self, kind: &str) -> bool {
         self.others.keys().any(|(own, ..)| own == kind)
     }
 

@@ -6,13 +6,52 @@ use std::fmt::Display;
 
 use k8s_openapi::api::core::v1::PodSpec;
 use mullion_controllers::workloads::{POD_TEMPLATE_HASH, daemon_set};
+use mullion_engine::model as scheduled;
 use serde_json::{Map, Value, json};
+
+/// The object that a pod is, or is made by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Maker {
+    /// `Deployment`, or `Pod` for a pod of its own.
+    pub(crate) kind: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl Maker {
+    /// Whether a pod that is there is this object, or was made by it. Pods of a CronJob's earlier runs are none of the next run's.
+    pub(crate) fn has_made(&self, pod: &scheduled::PodSpec) -> bool {
+        let Maker {
+            kind,
+            namespace,
+            name,
+        } = self;
+        if pod.template.namespace != *namespace {
+            return false;
+        }
+        let owner = pod.template.owner.as_ref();
+        let is_owned = |kind: &str, name: &str| {
+            owner.is_some_and(|owner| owner.kind == kind && owner.name == name)
+        };
+        match kind.as_str() {
+            "Pod" => pod.name == *name,
+            "Deployment" => {
+                let hash = pod.template.labels.get(POD_TEMPLATE_HASH);
+                hash.is_some_and(|hash| is_owned("ReplicaSet", &format!("{name}-{hash}")))
+            }
+            kind => is_owned(kind, name),
+        }
+    }
+}
 
 /// A pod that would be created, and what would be there because of its workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Prospect {
     /// `pod shop/iis`, or what it would be a pod of.
     pub(super) named: String,
+    pub(super) maker: Maker,
+    /// How many such pods there would be at a time; of a DaemonSet that is for the nodes to say.
+    pub(super) replicas: u64,
     pub(super) pod: Value,
     /// The workload whose selector says which pods are its siblings.
     pub(super) owner: Option<Value>,
@@ -52,6 +91,12 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
             "Pod" => format!("pod {home}/{name}"),
             kind => format!("a pod of {kind} {home}/{name}"),
         },
+        maker: Maker {
+            kind: kind.to_owned(),
+            namespace: home.to_owned(),
+            name: name.to_owned(),
+        },
+        replicas: replicas(kind, object),
         pod: json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
@@ -99,6 +144,21 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
         kind => made.owned_by(kind, name, home, None),
     }
     Some(made)
+}
+
+/// Returns how many pods a workload has at a time.
+fn replicas(kind: &str, object: &Value) -> u64 {
+    let of_job = |spec: &Value| {
+        let most = spec["completions"].as_u64().unwrap_or(u64::MAX);
+        spec["parallelism"].as_u64().unwrap_or(1).min(most)
+    };
+    let spec = &object["spec"];
+    match kind {
+        "Pod" | "DaemonSet" => 1,
+        "Job" => of_job(spec),
+        "CronJob" => of_job(&spec["jobTemplate"]["spec"]),
+        _ => spec["replicas"].as_u64().unwrap_or(1),
+    }
 }
 
 impl Prospect {
@@ -171,7 +231,7 @@ impl Prospect {
 }
 
 /// Sets a field of an object, or of one that is not there yet. What is no object stays as it is: whoever takes it refuses it.
-pub(super) fn put(object: &mut Value, field: &str, value: Value) {
+pub(crate) fn put(object: &mut Value, field: &str, value: Value) {
     if object.is_null() {
         *object = Value::Object(Map::new());
     }
@@ -269,6 +329,12 @@ mod tests {
         assert_eq!(cron.pod["metadata"]["namespace"], "shop");
         assert_eq!(cron.pod["metadata"]["labels"]["app"], "web");
         assert_eq!(cron.pod["spec"]["os"]["name"], "windows");
+        assert_eq!(cron.replicas, 1);
+        let job = of(
+            "Job",
+            json!({"parallelism": 5, "completions": 3, "template": template()}),
+        );
+        assert_eq!(job.replicas, 3);
         let service = json!({"kind": "Service", "metadata": {"name": "s"}});
         assert_eq!(prospect(&service, None), None);
     }

@@ -7,20 +7,22 @@ use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
+    addresses,
     manifest::Document,
     object::fault,
     source::{self, Source},
     state::State,
-    template::{self, Prospect, put},
+    template::{self, Maker, Prospect, put},
 };
 use crate::{failure::Failure, out};
 
 /// Kinds that matter to placing beside those that make pods, in the order in which they need each other: their plural, whether they are
 /// in a namespace, and whether the admission of pods asks for them.
-const KINDS: [(&str, &str, bool, bool); 21] = [
+const KINDS: [(&str, &str, bool, bool); 22] = [
     ("Namespace", "namespaces", false, true),
     ("ServiceAccount", "serviceaccounts", true, true),
     ("LimitRange", "limitranges", true, true),
+    ("ConfigMap", "configmaps", true, false),
     ("PriorityClass", "priorityclasses", false, true),
     ("RuntimeClass", "runtimeclasses", false, true),
     ("Node", "nodes", false, false),
@@ -50,16 +52,53 @@ const KINDS: [(&str, &str, bool, bool); 21] = [
     ("EC2NodeClass", "ec2nodeclasses", false, false),
     ("NodePool", "nodepools", false, false),
 ];
-/// Those that are taken as they are written: an API server in this process does not know them, or keeps pods off until a kubelet reports.
-const FOREIGN: [&str; 3] = ["EC2NodeClass", "Node", "NodePool"];
+/// Those that are taken as they are written: an API server in this process does not know them, or keeps pods off until a kubelet reports, or
+/// there may be many of which only one counts.
+const FOREIGN: [&str; 4] = ["ConfigMap", "EC2NodeClass", "Node", "NodePool"];
 
 /// A pod of a manifest, as it would be created.
-pub(super) struct Planned {
+pub(crate) struct Planned {
     /// `pod shop/iis`, or what it would be a pod of.
-    pub(super) named: String,
-    pub(super) pod: PodSpec,
+    pub(crate) named: String,
+    pub(crate) pod: PodSpec,
     /// There is one on every node it is meant for: the DaemonSet.
-    pub(super) daemon: Option<String>,
+    pub(crate) daemon: Option<String>,
+    /// The object that makes it.
+    pub(crate) maker: Maker,
+    /// How many such pods there would be.
+    pub(crate) replicas: u64,
+    /// The pod as an API server would keep it.
+    pub(crate) admitted: Value,
+    /// The claims that are made for this pod alone, as they are in the state.
+    pub(crate) claims: Vec<Value>,
+    /// A pod of that name is there.
+    is_taken: bool,
+}
+
+/// The objects of a manifest: those that make pods, with what they make, and the others.
+struct Sorted {
+    prospects: Vec<(String, Prospect, Value)>,
+    others: Vec<Document>,
+}
+
+impl Sorted {
+    fn of(documents: Vec<Document>, namespace: Option<&str>) -> Self {
+        let mut sorted = Sorted {
+            prospects: Vec::new(),
+            others: Vec::new(),
+        };
+        for document in documents {
+            match template::prospect(&document.object, namespace) {
+                Some(prospect) => {
+                    sorted
+                        .prospects
+                        .push((document.place, prospect, document.object));
+                }
+                None => sorted.others.push(document),
+            }
+        }
+        sorted
+    }
 }
 
 /// Puts what is in a manifest into the cluster; gives every pod and one of every workload of it. `names` keeps only those, and `shown`
@@ -67,21 +106,15 @@ pub(super) struct Planned {
 ///
 /// # Errors
 /// It has no pod of that name, or the API server refuses an object: its words.
-pub(super) async fn apply(
+pub(crate) async fn apply(
     source: &mut Source,
     shown: &str,
     documents: Vec<Document>,
     namespace: Option<&str>,
     names: &[String],
 ) -> Result<Vec<Planned>, Failure> {
-    let mut prospects = Vec::new();
-    let mut others = Vec::new();
-    for document in documents {
-        match template::prospect(&document.object, namespace) {
-            Some(prospect) => prospects.push((document.place, prospect, document.object)),
-            None => others.push(document),
-        }
-    }
+    let mut sorted = Sorted::of(documents, namespace);
+    let prospects = &mut sorted.prospects;
     let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
     prospects.retain(|(_, prospect, object)| {
         let is_named = |name| is_of(object, name) || is_of(&prospect.pod, name);
@@ -97,6 +130,39 @@ pub(super) async fn apply(
         })
         .about(shown));
     }
+    let planned = put_in(source, sorted, namespace).await?;
+    for own in planned
+        .iter()
+        .filter(|own| own.maker.kind == "Pod" && own.is_taken)
+    {
+        let Maker {
+            namespace, name, ..
+        } = &own.maker;
+        out::note(&format!(
+            "pod {namespace}/{name} exists: the answer is for another one like it; `mullion why pod {name} -n {namespace}` asks about the one that is there"
+        ));
+    }
+    Ok(planned)
+}
+
+/// Puts what is in a manifest into the cluster, whether or not there are pods in it; gives every pod and one of every workload of it.
+///
+/// # Errors
+/// The API server refuses an object: its words.
+pub(crate) async fn apply_all(
+    source: &mut Source,
+    documents: Vec<Document>,
+    namespace: Option<&str>,
+) -> Result<Vec<Planned>, Failure> {
+    put_in(source, Sorted::of(documents, namespace), namespace).await
+}
+
+async fn put_in(
+    source: &mut Source,
+    sorted: Sorted,
+    namespace: Option<&str>,
+) -> Result<Vec<Planned>, Failure> {
+    let Sorted { prospects, others } = sorted;
     let needed = others.iter().find(|other| admits_pods(&other.object));
     if let Some(needed) = needed.filter(|_| !source.offline) {
         source.leave().await?;
@@ -112,11 +178,27 @@ pub(super) async fn apply(
         }
     }
     let mut planned = Vec::new();
-    for (place, prospect, _) in prospects {
+    for (place, prospect, object) in prospects {
         let admitted = admit(source, prospect).await;
-        planned.push(admitted.map_err(|failure| failure.about(&place))?);
+        let own = admitted.map_err(|failure| failure.about(&place))?;
+        if own.daemon.is_some() {
+            keep_daemon(&mut source.state, object, &own)?;
+        }
+        planned.push(own);
     }
     Ok(planned)
+}
+
+/// Keeps a DaemonSet with its pod as admission leaves it: new nodes will have one.
+fn keep_daemon(state: &mut State, mut object: Value, own: &Planned) -> Result<(), Failure> {
+    put(
+        &mut object["metadata"],
+        "namespace",
+        json!(own.maker.namespace),
+    );
+    let spec = own.admitted["spec"].clone();
+    put(&mut object["spec"]["template"], "spec", spec);
+    take(state, &object)
 }
 
 fn admits_pods(object: &Value) -> bool {
@@ -124,11 +206,15 @@ fn admits_pods(object: &Value) -> bool {
     kinds.any(|(kind, _, _, admits)| *admits && object["kind"] == *kind)
 }
 
-/// Puts an object that is no workload into the cluster.
-async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Result<(), Failure> {
+/// Puts an object that is no workload into the cluster; gives what became of it, where an API server was asked.
+async fn add(
+    source: &mut Source,
+    object: &Value,
+    namespace: Option<&str>,
+) -> Result<Option<Value>, Failure> {
     let kind = object["kind"].as_str().unwrap_or_default();
     let Some((_, plural, is_namespaced, _)) = KINDS.iter().find(|(own, ..)| *own == kind) else {
-        return Ok(());
+        return Ok(None);
     };
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     if name.is_empty() {
@@ -143,17 +229,17 @@ async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Re
             .unwrap_or("default")
             .to_owned();
         put(&mut object["metadata"], "namespace", json!(home));
-        if source.offline {
+        if source.offline && !FOREIGN.contains(&kind) {
             source::make_home(&source.client, &home, "default").await?;
         }
         homed = format!("/namespaces/{home}");
     }
     // A server in this process does not know what the cluster's controllers have made of it.
     if source.state.is_settled(&object) {
-        return Ok(());
+        return Ok(None);
     }
     if FOREIGN.contains(&kind) {
-        return take_as_written(&mut source.state, object);
+        return take_as_written(&mut source.state, object).map(|()| None);
     }
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let group = if version == "v1" { "/api" } else { "/apis" };
@@ -171,7 +257,8 @@ async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Re
         // So it is in a moment, which nothing here brings about.
         put(&mut made["status"], "phase", json!("Available"));
     }
-    take(&mut source.state, &made)
+    take(&mut source.state, &made)?;
+    Ok(Some(made))
 }
 
 fn take_as_written(state: &mut State, mut object: Value) -> Result<(), Failure> {
@@ -196,7 +283,7 @@ fn ready() -> Value {
     }]})
 }
 
-fn take(state: &mut State, object: &Value) -> Result<(), Failure> {
+pub(crate) fn take(state: &mut State, object: &Value) -> Result<(), Failure> {
     let raw = RawValue::from_string(object.to_string()).map_err(Failure::run)?;
     state.add(&raw, "").map_err(refuse)
 }
@@ -209,6 +296,8 @@ fn refuse(error: serde_json::Error) -> Failure {
 async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failure> {
     let Prospect {
         named,
+        maker,
+        replicas,
         pod,
         owner,
         claims,
@@ -227,17 +316,20 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
         take(&mut source.state, &owner)?;
     }
     // No server makes a pod of a name that is taken, not even in thought: it is asked for another one like it.
-    let is_there = source.state.pod(&home, &name).is_some();
+    let is_taken = source.state.pod(&home, &name).is_some();
     let mut asked = pod;
-    if is_there && let Some(metadata) = asked["metadata"].as_object_mut() {
+    if is_taken && let Some(metadata) = asked["metadata"].as_object_mut() {
         metadata.remove("name");
         metadata.insert("generateName".to_owned(), json!(format!("{name}-")));
     }
     // A misspelt field would change the answer.
     let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
     let mut admitted = source::create(&source.client, &path, &asked, false).await?;
-    if is_there {
+    if is_taken {
         put(&mut admitted["metadata"], "name", json!(name));
+    }
+    if source.offline {
+        addresses::request(&mut admitted, &source.state);
     }
     let templates = source.state.kept("ResourceClaimTemplate");
     let templates: Vec<Value> = templates.map_err(Failure::input)?;
@@ -245,16 +337,13 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
         take(&mut source.state, &claim)?;
     }
     let claims = claims.into_iter();
+    let mut own_claims = Vec::new();
     for claim in claims.chain(template::ephemeral_claims(&admitted)) {
-        add(source, &claim, None).await?;
-    }
-    if named.starts_with("pod ") && is_there {
-        out::note(&format!(
-            "pod {home}/{name} exists: the answer is for another one like it; `mullion why pod {name} -n {home}` asks about the one that is there"
-        ));
+        let made = add(source, &claim, None).await?;
+        own_claims.push(made.unwrap_or(claim));
     }
     source.state.note_images(&admitted);
-    let spec: PodSpec = serde_json::from_value(admitted)
+    let spec: PodSpec = serde_json::from_value(admitted.clone())
         .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
     Ok(Planned {
         named,
@@ -264,6 +353,11 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
             ..spec
         },
         daemon,
+        maker,
+        replicas,
+        admitted,
+        claims: own_claims,
+        is_taken,
     })
 }
 

@@ -3,6 +3,7 @@
 mod addresses;
 mod manifest;
 mod remedies;
+mod standing;
 mod told;
 
 use std::{

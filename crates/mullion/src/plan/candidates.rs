@@ -1,0 +1,273 @@
+//! Which nodes consolidation may look at, and why others stay, by the rules of [`mullion_controllers::disruption`].
+//!
+//! The controllers look at watched objects; here the same rules look at objects of one moment. A node that a command of the controllers has in
+//! hand is not known from outside: its taint and its claim's deletion are.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::ResourceExt;
+use mullion_api::{
+    karpenter::{
+        ConsolidationPolicy, DisruptionReason, NodeClaim, NodePool,
+        node_claim_condition as condition,
+    },
+    labels,
+};
+use mullion_controllers::{
+    disruption::{
+        budget,
+        consolidation::{boot_seconds, least_saving},
+        emptiness,
+        protection::{Budgets, disruption_milli},
+    },
+    nodeclaim::drain::disrupted_taint,
+    provisioner::{
+        market::{Market, amounts},
+        pending::is_reschedulable,
+    },
+};
+use mullion_engine::disrupt::{Balance, Candidate, PoolTerms};
+
+use crate::{failure::Failure, up, why::state::State};
+
+/// The objects that say which nodes may go.
+pub(super) struct Objects {
+    pools: Vec<NodePool>,
+    claims: Vec<NodeClaim>,
+    nodes: BTreeMap<String, Node>,
+    pods: BTreeMap<String, Vec<Pod>>,
+    budgets: Budgets,
+    now: Timestamp,
+}
+
+/// What consolidation is asked about.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) terms: BTreeMap<String, PoolTerms>,
+    /// Nodes that nothing is moved to.
+    pub(super) closed: Vec<String>,
+    /// Nodes that are none of them, and why.
+    pub(super) stays: Vec<(String, String)>,
+}
+
+impl Objects {
+    /// Reads the objects of a state that keeps them whole.
+    ///
+    /// # Errors
+    /// One of them is malformed.
+    pub(super) fn of(state: &State, now: Timestamp) -> Result<Self, Failure> {
+        let nodes: Vec<Node> = state.kept("Node").map_err(Failure::input)?;
+        let all: Vec<Pod> = state.kept("Pod").map_err(Failure::input)?;
+        let budgets: Vec<PodDisruptionBudget> =
+            state.kept("PodDisruptionBudget").map_err(Failure::input)?;
+        let mut pods: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
+        for pod in all {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+            if let Some(node) = node {
+                pods.entry(node).or_default().push(pod);
+            }
+        }
+        Ok(Objects {
+            pools: state.kept("NodePool").map_err(Failure::input)?,
+            claims: state.kept("NodeClaim").map_err(Failure::input)?,
+            nodes: nodes
+                .into_iter()
+                .map(|node| (node.name_any(), node))
+                .collect(),
+            pods,
+            budgets: Budgets::of(budgets.iter()),
+            now,
+        })
+    }
+
+    /// Why the pods of a node do not let it go now, in Karpenter's words.
+    pub(super) fn held_by(&self, node: &str) -> Option<String> {
+        self.budgets.refusal(self.on(node).iter(), self.now)
+    }
+
+    /// Looks at every node.
+    pub(super) fn find(&self, markets: &BTreeMap<String, Market>) -> Found {
+        let mut found = Found::default();
+        let mut managed = Vec::new();
+        for claim in &self.claims {
+            let Some(node) = self.node_of(claim) else {
+                continue;
+            };
+            let name = node.name_any();
+            managed.push(name.clone());
+            let pool = self.pool_of(claim);
+            let is_young = pool.is_some_and(|pool| self.is_young(claim, pool));
+            if !claim.is(condition::INITIALIZED) || is_young {
+                found.closed.push(name.clone());
+            }
+            let Some(pool) = pool else {
+                found
+                    .stays
+                    .push((name, "its NodePool is not there".to_owned()));
+                continue;
+            };
+            let market = markets.get(&claim.spec.node_class_ref.name);
+            match self.judge(claim, node, pool, market) {
+                Ok(candidate) => found.candidates.push(candidate),
+                Err(why) => found.stays.push((name, why)),
+            }
+        }
+        for name in self.nodes.keys().filter(|name| !managed.contains(name)) {
+            let why = "no NodePool bought it".to_owned();
+            found.stays.push((name.clone(), why));
+        }
+        for pool in &self.pools {
+            let market = markets.get(&pool.spec.template.spec.node_class_ref.name);
+            found
+                .terms
+                .insert(pool.name_any(), self.terms(pool, market));
+        }
+        found
+    }
+
+    fn node_of(&self, claim: &NodeClaim) -> Option<&Node> {
+        self.nodes.get(claim.node_name()?)
+    }
+
+    fn pool_of(&self, claim: &NodeClaim) -> Option<&NodePool> {
+        let name = claim.node_pool()?;
+        self.pools.iter().find(|pool| pool.name_any() == name)
+    }
+
+    fn on(&self, node: &str) -> &[Pod] {
+        self.pods.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether pods came or went within the pool's `consolidateAfter`.
+    fn is_young(&self, claim: &NodeClaim, pool: &NodePool) -> bool {
+        let due = emptiness::due_in(claim, pool, self.now);
+        due.is_some_and(|due| due > SignedDuration::ZERO)
+    }
+
+    /// The node of a claim as a candidate; else why it is none (core: `ValidateNodeDisruptable`, `ShouldDisrupt`).
+    fn judge(
+        &self,
+        claim: &NodeClaim,
+        node: &Node,
+        pool: &NodePool,
+        market: Option<&Market>,
+    ) -> Result<Candidate, String> {
+        let name = node.name_any();
+        if let Some(why) = held(claim, node) {
+            return Err(why);
+        }
+        if let Some(why) = self.held_by(&name) {
+            return Err(why);
+        }
+        let pool_name = pool.name_any();
+        let disruption = &pool.spec.disruption;
+        if pool.spec.replicas.is_some() {
+            return Err(format!(
+                "NodePool {pool_name:?} has a fixed number of nodes"
+            ));
+        }
+        let Some(after) = disruption.consolidate_after.duration() else {
+            return Err(format!("NodePool {pool_name:?} has consolidation disabled"));
+        };
+        let moving = || self.on(&name).iter().filter(|pod| is_reschedulable(pod));
+        let is_empty = emptiness::is_empty(self.on(&name).iter());
+        if !is_empty && disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty {
+            return Err(format!(
+                "NodePool {pool_name:?} has consolidation policy WhenEmpty, but node is not empty"
+            ));
+        }
+        if self.is_young(claim, pool) {
+            return Err(format!(
+                "pods came or went within the {} s of consolidateAfter of NodePool {pool_name:?}",
+                after.as_secs()
+            ));
+        }
+        let kind = claim.label(labels::INSTANCE_TYPE).unwrap_or_default();
+        let price = price(claim, market);
+        let status = claim.status.as_ref();
+        Ok(Candidate {
+            node: name.clone(),
+            pool: pool_name,
+            price_micro_usd: price.ok_or_else(|| format!("Instance Type {kind:?} not found"))?,
+            capacity: status
+                .map(|status| amounts(&status.capacity))
+                .unwrap_or_default(),
+            disruption_milli: disruption_milli(moving()),
+            is_spot: claim.label(labels::CAPACITY_TYPE) == Some(labels::SPOT),
+        })
+    }
+
+    /// On which terms nodes of a pool may go.
+    fn terms(&self, pool: &NodePool, market: Option<&Market>) -> PoolTerms {
+        let name = pool.name_any();
+        let own = |claim: &&NodeClaim| claim.node_pool() == Some(name.as_str());
+        let (mut nodes, mut disrupted) = (0, 0);
+        let mut all = Balance::default();
+        for claim in self.claims.iter().filter(own) {
+            let Some(node) = self.node_of(claim) else {
+                continue;
+            };
+            all.price_micro_usd += price(claim, market).unwrap_or(0);
+            let pods = self.on(&node.name_any()).iter();
+            all.disruption_milli += disruption_milli(pods.filter(|pod| is_reschedulable(pod)));
+            if claim.is(condition::INITIALIZED) && !claim.is(condition::INSTANCE_TERMINATING) {
+                nodes += 1;
+                let goes = is_going(claim, node);
+                disrupted += usize::from(goes || !up::nodes::is_ready(node));
+            }
+        }
+        let allowed = budget::allowed(pool, DisruptionReason::Underutilized, nodes, self.now);
+        let policy = pool.spec.disruption.consolidation_policy;
+        PoolTerms {
+            budget: allowed.saturating_sub(disrupted),
+            least_saving_per_mille: least_saving(pool),
+            boot_seconds: market.map_or(0, |market| boot_seconds(market.os())),
+            balance: (policy == ConsolidationPolicy::Balanced).then_some(all),
+        }
+    }
+}
+
+/// Why the node itself is not to go.
+fn held(claim: &NodeClaim, node: &Node) -> Option<String> {
+    let kept = node.annotations().get(labels::DO_NOT_DISRUPT);
+    if !claim.is(condition::INITIALIZED) {
+        Some("Node isn't initialized".to_owned())
+    } else if is_going(claim, node) {
+        Some("Node is deleting or marked for deletion".to_owned())
+    } else if kept.is_some_and(|value| value == "true") {
+        Some(format!(
+            "Disruption is blocked through the {:?} annotation",
+            labels::DO_NOT_DISRUPT
+        ))
+    } else {
+        None
+    }
+}
+
+/// Whether a node is on its way out.
+fn is_going(claim: &NodeClaim, node: &Node) -> bool {
+    let taints = node
+        .spec
+        .iter()
+        .flat_map(|spec| spec.taints.iter().flatten());
+    let mut keys = taints.map(|taint| &taint.key);
+    claim.metadata.deletion_timestamp.is_some()
+        || node.metadata.deletion_timestamp.is_some()
+        || keys.any(|key| *key == disrupted_taint().key)
+}
+
+/// What the node of a claim costs: micro-dollars an hour.
+fn price(claim: &NodeClaim, market: Option<&Market>) -> Option<u64> {
+    let label = |key: &str| claim.label(key).unwrap_or_default();
+    market?.price(
+        label(labels::INSTANCE_TYPE),
+        label(labels::ZONE),
+        label(labels::CAPACITY_TYPE),
+    )
+}

@@ -1,0 +1,24 @@
+//! Many small clusters at once, a line each, with machines from a file.
+
+use std::path::Path;
+
+use super::{answer, case};
+use crate::{failure::Failure, lines};
+
+const FORM: &str = r#"a line a case: {"case": {"nodePools": [...], "pods": [...], "nodes": [...], ...}}; see docs/plan.md"#;
+
+/// Prints the plan for each case, a line each, in order.
+///
+/// # Errors
+/// A file cannot be read, or a case was not answered.
+pub(super) fn run(catalogue: &Path, cases: &Path) -> Result<(), Failure> {
+    let catalogue = case::catalogue(catalogue)?;
+    lines::answer_all(cases, FORM, || {
+        |line: &[u8], text: &mut Vec<u8>| {
+            let (mut cluster, request) = case::read(line, &catalogue)?;
+            let plan = cluster.plan(&request).map_err(|error| error.to_string())?;
+            serde_json::to_writer(text, &answer::of(&plan, &cluster))
+                .map_err(|error| error.to_string())
+        }
+    })
+}

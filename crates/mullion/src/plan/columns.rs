@@ -1,0 +1,71 @@
+//! A table for people: columns as wide as their widest cell, numbers to the right.
+
+/// Which side of its column a cell stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+/// A table with a line of titles.
+pub(super) struct Columns<const N: usize> {
+    sides: [Side; N],
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Columns<N> {
+    pub(super) fn new(titles: [(&str, Side); N]) -> Self {
+        Columns {
+            sides: titles.map(|(_, side)| side),
+            rows: vec![titles.map(|(title, _)| title.to_owned())],
+        }
+    }
+
+    pub(super) fn row(&mut self, row: [String; N]) {
+        self.rows.push(row);
+    }
+
+    /// The lines, titles first, two columns from the left. A column in which nothing stands but its title is left out.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let is_used = |column: &usize| self.rows[1..].iter().any(|row| !row[*column].is_empty());
+        let used: Vec<(usize, usize)> = (0..N)
+            .filter(is_used)
+            .map(|column| (column, width(column)))
+            .collect();
+        let line = |row: &[String; N]| {
+            let cells = used
+                .iter()
+                .map(|&(column, width)| match self.sides[column] {
+                    Side::Left => format!("{:width$}", row[column]),
+                    Side::Right => format!("{:>width$}", row[column]),
+                });
+            let cells: Vec<_> = cells.collect();
+            format!("  {}", cells.join("  ")).trim_end().to_owned()
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_as_wide_as_its_widest_cell_and_left_out_if_it_is_empty() {
+        let titles = [
+            ("pool", Side::Left),
+            ("x", Side::Left),
+            ("pods", Side::Right),
+        ];
+        let mut table = Columns::new(titles);
+        let row = |name: &str, pods: &str| [name.to_owned(), String::new(), pods.to_owned()];
+        table.row(row("windows", "3"));
+        table.row(row("a", "12345"));
+        let expected = ["  pool      pods", "  windows      3", "  a        12345"];
+        assert_eq!(table.lines(), expected);
+    }
+}

@@ -1,0 +1,377 @@
+//! `mullion plan --consolidate`: which nodes should go, what each move saves and disturbs, and why the others stay.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use mullion_controllers::disruption::consolidation;
+use mullion_engine::{
+    Unschedulable,
+    disrupt::{Consolidation, Move, Moves},
+};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::{
+    candidates::{Found, Objects},
+    count,
+    price::{a_month, dollars, whole},
+    question::{self, Question},
+    refusals::some_of,
+    report::Before,
+};
+use crate::{
+    failure::Failure,
+    why::{
+        page::{Ink, Page, Row},
+        state::State,
+    },
+};
+
+/// What consolidation would do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Answer {
+    /// What is otherwise, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    what_if: Vec<String>,
+    /// How many nodes there are.
+    nodes: usize,
+    before_usd_per_hour: f64,
+    after_usd_per_hour: f64,
+    /// What machines for the pods of all candidates would cost at least.
+    bound_usd_per_hour: f64,
+    /// Moves that can be made together.
+    moves: Vec<Made>,
+    /// Nodes that stay, by why.
+    stays: Vec<Staying>,
+}
+
+/// A move.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Made {
+    nodes: Vec<Going>,
+    /// Which pods go to nodes that stay.
+    existing: BTreeMap<String, Vec<String>>,
+    /// What is bought first.
+    replacements: Vec<Replacement>,
+    saving_usd_per_hour: f64,
+    /// 1 a node, and for each pod that moves up to 10 by priority and deletion cost.
+    disruption: f64,
+    /// What old and new nodes cost together while the new ones boot, in US dollars, once.
+    paid_twice_usd: f64,
+}
+
+/// A node that goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Going {
+    node: String,
+    node_pool: String,
+    usd_per_hour: f64,
+}
+
+/// A node that is bought in place of others.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Replacement {
+    node_pool: String,
+    instance_type: String,
+    alternatives: usize,
+    zone: String,
+    capacity_type: String,
+    usd_per_hour: f64,
+    pods: Vec<String>,
+}
+
+/// Nodes that stay for one reason.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Staying {
+    reason: String,
+    nodes: Vec<String>,
+}
+
+/// Asks what consolidation would do at this moment.
+///
+/// # Errors
+/// An object is malformed, or says what cannot be true.
+pub(super) async fn ask(
+    state: &mut State,
+    what_if: Vec<String>,
+    now: Timestamp,
+) -> Result<Answer, Failure> {
+    let question = Question::of(state, &[]).await?;
+    let before = Before::of(state.nodes(), &question);
+    let objects = Objects::of(state, now)?;
+    let Found {
+        candidates,
+        terms,
+        closed,
+        stays,
+    } = objects.find(&question.pools.markets);
+    let asked = Consolidation {
+        candidates,
+        pools: terms,
+        reshaped: question.pools.reshaped.clone(),
+        leaving: question.pools.leaving.clone(),
+        market: question.request,
+        closed,
+        spot_to_spot: false,
+    };
+    let moves = state.cluster.consolidate(&asked).map_err(Failure::input)?;
+    let names = state
+        .pods
+        .iter()
+        .map(|pod| (pod.key(), question::name(pod)));
+    let names: FxHashMap<String, String> = names.collect();
+    let made: Vec<Made> = moves
+        .moves
+        .iter()
+        .map(|made| describe(made, &asked, &names))
+        .collect();
+    let saving: u64 = moves.moves.iter().map(|made| made.saving_micro_usd).sum();
+    Ok(Answer {
+        what_if,
+        nodes: state.cluster.node_count(),
+        before_usd_per_hour: dollars(before.micro_usd()),
+        after_usd_per_hour: dollars(before.micro_usd().saturating_sub(saving)),
+        bound_usd_per_hour: dollars(moves.bound_micro_usd),
+        moves: made,
+        stays: staying(stays, &moves, &names, state),
+    })
+}
+
+fn describe(made: &Move, asked: &Consolidation, names: &FxHashMap<String, String>) -> Made {
+    let name = |key: &String| names.get(key).unwrap_or(key).clone();
+    let own = |node: &String| asked.candidates.iter().find(|own| own.node == *node);
+    let candidates: Vec<_> = made.nodes.iter().filter_map(own).collect();
+    let mut existing: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (pod, node) in &made.existing {
+        existing.entry(node.clone()).or_default().push(name(pod));
+    }
+    let mut replacements = Vec::new();
+    let mut twice = 0.0;
+    for node in &made.replacements {
+        let Some((option, others)) = node.options.split_first() else {
+            continue;
+        };
+        let seconds = asked
+            .pools
+            .get(&node.pool)
+            .map_or(0, |terms| terms.boot_seconds);
+        let price = dollars(option.price_micro_usd);
+        twice += price * f64::from(seconds) / 3600.0;
+        let offering = option.offerings.first();
+        replacements.push(Replacement {
+            node_pool: node.pool.clone(),
+            instance_type: option.name.clone(),
+            alternatives: others.len(),
+            zone: offering.map_or_else(String::new, |own| own.0.clone()),
+            capacity_type: offering.map_or_else(String::new, |own| own.1.clone()),
+            usd_per_hour: price,
+            pods: node.pods.iter().map(name).collect(),
+        });
+    }
+    let disruption: u64 = candidates.iter().map(|own| own.disruption_milli).sum();
+    Made {
+        nodes: candidates
+            .iter()
+            .map(|own| Going {
+                node: own.node.clone(),
+                node_pool: own.pool.clone(),
+                usd_per_hour: dollars(own.price_micro_usd),
+            })
+            .collect(),
+        existing,
+        replacements,
+        saving_usd_per_hour: dollars(made.saving_micro_usd),
+        disruption: disruption as f64 / 1000.0,
+        paid_twice_usd: (twice * 1e6).round() / 1e6,
+    }
+}
+
+/// The nodes that stay, most nodes of a reason first.
+fn staying(
+    judged: Vec<(String, String)>,
+    moves: &Moves,
+    names: &FxHashMap<String, String>,
+    state: &State,
+) -> Vec<Staying> {
+    let by_engine = moves.stays.iter().map(|(node, stays)| {
+        let text = |why: &Unschedulable| state.cluster.message(why);
+        let why = consolidation::words(stays, text).unwrap_or_else(|| {
+            "the disruption budgets of its NodePool let no more nodes go now".to_owned()
+        });
+        (node.clone(), with_names(why, names))
+    });
+    let mut groups: Vec<Staying> = Vec::new();
+    for (node, reason) in by_engine.chain(judged) {
+        match groups.iter_mut().find(|group| group.reason == reason) {
+            Some(group) => group.nodes.push(node),
+            None => groups.push(Staying {
+                reason,
+                nodes: vec![node],
+            }),
+        }
+    }
+    groups.iter_mut().for_each(|group| group.nodes.sort());
+    groups.sort_by(|a, b| {
+        b.nodes
+            .len()
+            .cmp(&a.nodes.len())
+            .then(a.nodes.cmp(&b.nodes))
+    });
+    groups
+}
+
+/// Calls pods by their names where a sentence has their keys.
+fn with_names(why: String, names: &FxHashMap<String, String>) -> String {
+    let word = |word: &str| names.get(word).cloned().unwrap_or_else(|| word.to_owned());
+    why.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// What becomes of a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Fate {
+    /// It stays.
+    Stays {
+        /// Why.
+        reason: String,
+    },
+    /// It could go now.
+    Goes {
+        /// With this move.
+        made: Box<Made>,
+    },
+}
+
+impl Answer {
+    /// What becomes of a node.
+    pub(super) fn fate(&self, node: &str) -> Fate {
+        let is_it = |made: &&Made| made.nodes.iter().any(|own| own.node == node);
+        if let Some(made) = self.moves.iter().find(is_it) {
+            return Fate::Goes {
+                made: Box::new(made.clone()),
+            };
+        }
+        let is_it = |group: &&Staying| group.nodes.iter().any(|own| own == node);
+        let why = self.stays.iter().find(is_it).map(|group| &group.reason);
+        // Pods of another move come to it, or there was no time to look at it.
+        let reason = why.cloned().unwrap_or_else(|| {
+            "pods of nodes that could go would come to it, so it is not looked at before they have"
+                .to_owned()
+        });
+        Fate::Stays { reason }
+    }
+
+    /// The whole text, without a newline at its end.
+    pub(super) fn text(&self, colours: bool, width: Option<usize>) -> String {
+        let mut page = Page::new(colours, width);
+        if !self.what_if.is_empty() {
+            page.paragraph(&format!("What if: {}.", self.what_if.join("; ")));
+            page.blank();
+        }
+        page.paragraph(&self.headline(&page.ink));
+        page.blank();
+        for made in &self.moves {
+            made.print(&mut page);
+        }
+        if !self.moves.is_empty() && self.bound_usd_per_hour > 0.0 {
+            page.paragraph(&format!(
+                "  Machines for the pods of all nodes that may go, bought anew, would cost {:.3} USD an hour at least.",
+                self.bound_usd_per_hour
+            ));
+            page.blank();
+        }
+        if !self.stays.is_empty() {
+            page.title("nodes that stay");
+            let rows = self.stays.iter().map(|group| Row {
+                lead: format!("    {:>5}  ", group.nodes.len()),
+                what: group.reason.clone(),
+                aside: some_of(&group.nodes),
+            });
+            page.rows(&rows.collect::<Vec<_>>(), 56);
+        }
+        page.end()
+    }
+
+    fn headline(&self, ink: &Ink) -> String {
+        let Ink {
+            bold, good, end, ..
+        } = ink;
+        let (before, after) = (self.before_usd_per_hour, self.after_usd_per_hour);
+        let going: usize = self.moves.iter().map(|made| made.nodes.len()).sum();
+        let nodes = count(self.nodes, "node");
+        if going == 0 {
+            return format!("{bold}{nodes}, {before:.3} USD an hour{end}: none can go.\n");
+        }
+        let bought: usize = self.moves.iter().map(|made| made.replacements.len()).sum();
+        let instead = match bought {
+            0 => String::new(),
+            bought => format!(", {bought} bought in their place"),
+        };
+        let saving = before - after;
+        format!(
+            "{bold}{nodes}{end}: {good}{going} can go{end}{instead}. {before:.3} USD an hour now, {after:.3} then: {saving:.3} less, {} a month.\n",
+            whole(a_month(saving))
+        )
+    }
+}
+
+impl Made {
+    /// Prints it as a title with rows.
+    pub(super) fn print(&self, page: &mut Page) {
+        let nodes: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|node| format!("{} ({:.3})", node.node, node.usd_per_hour))
+            .collect();
+        page.title(&format!(
+            "{} USD/h less: {} {}",
+            format_args!("{:.3}", self.saving_usd_per_hour),
+            nodes.join(", "),
+            if self.nodes.len() == 1 { "goes" } else { "go" },
+        ));
+        let mut rows = Vec::new();
+        let mut row = |what: String| {
+            rows.push(Row {
+                lead: "    ".to_owned(),
+                what,
+                aside: String::new(),
+            });
+        };
+        for node in &self.replacements {
+            let or = match node.alternatives {
+                0 => String::new(),
+                more => format!(" (or {})", count(more, "other")),
+            };
+            row(format!(
+                "{} buys 1 x {}{or}, {} in {}, {:.3} USD/h, for {}",
+                node.node_pool,
+                node.instance_type,
+                node.capacity_type,
+                node.zone,
+                node.usd_per_hour,
+                count(node.pods.len(), "pod"),
+            ));
+        }
+        for (node, pods) in &self.existing {
+            let verb = if pods.len() == 1 { "moves" } else { "move" };
+            row(format!("{} {verb} to {node}", some_of(pods)));
+        }
+        if self.existing.is_empty() && self.replacements.is_empty() {
+            row("no pod has to move".to_owned());
+        }
+        let twice = match self.replacements.is_empty() {
+            true => String::new(),
+            false => format!(
+                ", and {:.3} USD once while new nodes boot",
+                self.paid_twice_usd
+            ),
+        };
+        row(format!("costs {:.1} of disruption{twice}", self.disruption));
+        page.rows(&rows, 0);
+        page.blank();
+    }
+}

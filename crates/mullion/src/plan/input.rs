@@ -1,0 +1,215 @@
+//! What a plan is made from: a cluster (live, from a list of objects, or none) and the manifests that come to it.
+//!
+//! All of it is read and admitted by [`crate::why`]. Here a workload becomes as many pods as it has replicas, in place of those it has there,
+//! and a DaemonSet's pods take their room on the nodes that are there.
+
+use mullion_engine::model::PodSpec;
+use rustc_hash::FxHashSet;
+use serde_json::{Value, json};
+
+use super::{options::PlanArgs, replicas};
+use crate::{
+    failure::Failure,
+    why::{
+        answer,
+        daemon::{self, Daemon},
+        manifest::{self, Document},
+        rules::Told,
+        source::{self, Source},
+        state::State,
+        world::{self, Planned},
+    },
+};
+
+/// The NodePools and node classes that `mullion up` starts with.
+const DEFAULT_POOLS: &str = include_str!("../up/default-pools.yaml");
+
+/// The cluster, and the pods that the manifests bring.
+pub(super) struct Input {
+    pub(super) source: Source,
+    /// Pods that do not exist yet.
+    pub(super) coming: Vec<PodSpec>,
+    /// What a reader of the plan should know about its making.
+    pub(super) remarks: Vec<String>,
+    /// Keys of `coming` and of pods that wait.
+    pub(super) keys: FxHashSet<String>,
+}
+
+impl Input {
+    /// Reads everything that the flags name.
+    ///
+    /// # Errors
+    /// Something cannot be read, or the API server refuses an object: its words.
+    pub(super) async fn read(args: &PlanArgs, keeps_whole: bool) -> Result<Self, Failure> {
+        let rules = Told {
+            config: None,
+            ignore_pod_os: false,
+        };
+        let empty = || -> Result<State, Failure> {
+            let state = State::new(rules.alone()?);
+            Ok(match keeps_whole {
+                true => state.keeping_whole(),
+                false => state,
+            })
+        };
+        let source = match &args.state {
+            Some(path) => source::file(path, empty()?).await?,
+            None if args.offline => source::alone(empty()?).await?,
+            None => {
+                let live = source::live(
+                    args.kubeconfig.clone(),
+                    args.context.clone(),
+                    &rules,
+                    keeps_whole,
+                );
+                live.await
+                    .map_err(|failure| {
+                        match args.filename.is_empty() {
+                    true => failure,
+                    false => failure.hint(
+                        "--offline plans for the files alone; --state FILE asks a list of objects",
+                    ),
+                }
+                    })?
+            }
+        };
+        let mut input = Input {
+            source,
+            coming: Vec::new(),
+            remarks: Vec::new(),
+            keys: FxHashSet::default(),
+        };
+        if args.default_pools {
+            input.add_default_pools(args.namespace.as_deref()).await?;
+        }
+        let documents = manifest::documents(&args.filename)?;
+        input.apply(documents, args.namespace.as_deref()).await?;
+        Ok(input)
+    }
+
+    /// Puts manifests into the cluster.
+    ///
+    /// # Errors
+    /// The API server refuses an object: its words.
+    pub(super) async fn apply(
+        &mut self,
+        documents: Vec<Document>,
+        namespace: Option<&str>,
+    ) -> Result<(), Failure> {
+        let planned = world::apply_all(&mut self.source, documents, namespace).await?;
+        // Daemons come before the others: they are there first.
+        for own in planned.iter().filter(|own| own.daemon.is_some()) {
+            self.place_daemon(own)?;
+        }
+        for own in planned.iter().filter(|own| own.daemon.is_none()) {
+            self.replace(own)?;
+        }
+        Ok(())
+    }
+
+    async fn add_default_pools(&mut self, namespace: Option<&str>) -> Result<(), Failure> {
+        let (_, objects) = manifest::objects(DEFAULT_POOLS, "the default pools")?;
+        let mut documents: Vec<Document> = objects
+            .into_iter()
+            .map(|found| Document {
+                place: "the default pools".to_owned(),
+                object: found.object,
+            })
+            .collect();
+        let named = |document: &Document| {
+            let name = document.object["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            let kind = document.object["kind"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            (kind, name)
+        };
+        let state = &self.source.state;
+        documents.retain(|document| {
+            let (kind, name) = named(document);
+            state.kept_object(&kind, "", &name).is_none()
+        });
+        if state.address_settings().is_none() {
+            documents.push(Document {
+                place: "the default pools".to_owned(),
+                object: json!({
+                    "apiVersion": "v1", "kind": "ConfigMap",
+                    "metadata": {"name": "amazon-vpc-cni", "namespace": "kube-system"},
+                    "data": {"enable-windows-ipam": "true"},
+                }),
+            });
+        }
+        world::apply_all(&mut self.source, documents, namespace)
+            .await
+            .map(drop)
+    }
+
+    /// Plans for all pods of a workload anew, in place of those that it has.
+    fn replace(&mut self, planned: &Planned) -> Result<(), Failure> {
+        let gone = self
+            .source
+            .state
+            .take_pods(|pod| planned.maker.has_made(pod) && !pod.finished);
+        for pod in gone {
+            self.keys.remove(&pod.key());
+        }
+        let copies = replicas::of(planned, &mut self.source.state, &mut self.keys)?;
+        self.coming.extend(copies);
+        Ok(())
+    }
+
+    /// Puts a DaemonSet's pods on the nodes that are there and have room for them.
+    fn place_daemon(&mut self, planned: &Planned) -> Result<(), Failure> {
+        let state = &mut self.source.state;
+        state.take_pods(|pod| planned.maker.has_made(pod));
+        if state.cluster.node_count() == 0 {
+            return Ok(());
+        }
+        let asked = answer::ask(&mut state.cluster, &planned.pod, false);
+        let asked = asked.map_err(|error| Failure::input(error).about(&planned.named))?;
+        let record = answer::record(&state.cluster, &asked, str::to_owned);
+        let set = Daemon::of(&record);
+        for node in &set.runs_on {
+            let mut pod = daemon::on(&planned.pod, node);
+            pod.name = format!("{}-{node}", planned.maker.name);
+            pod.node_name = Some(node.clone());
+            let placed = state.cluster.bind(&pod, node);
+            placed.map_err(|error| Failure::input(error).about(&planned.named))?;
+            state.pods.push(pod);
+        }
+        if let waiting @ 1.. = set.waits_on.len() {
+            self.remarks.push(format!(
+                "DaemonSet {}/{} has no room on {waiting} of the {} nodes it is meant for",
+                planned.maker.namespace,
+                planned.maker.name,
+                waiting + set.runs_on.len(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Reads manifests of which every object must be of one of these kinds.
+///
+/// # Errors
+/// The file cannot be read, or has another object.
+pub(super) fn documents_of(
+    flag: &str,
+    paths: &[std::path::PathBuf],
+    kinds: &[&str],
+) -> Result<Vec<Document>, Failure> {
+    let documents = manifest::documents(paths)?;
+    let is_other = |document: &&Document| !matches!(&document.object["kind"], Value::String(kind) if kinds.contains(&kind.as_str()));
+    match documents.iter().find(is_other) {
+        None => Ok(documents),
+        Some(other) => Err(Failure::input(format!(
+            "{}: {flag} takes {} only",
+            other.place,
+            kinds.join(" and ")
+        ))
+        .hint("-f FILE takes everything else")),
+    }
+}

@@ -1,0 +1,139 @@
+//! The question to the engine: the pods that wait and those that come, what can be bought, what is on its way.
+
+use mullion_engine::{
+    Cluster, ModelError,
+    model::PodSpec,
+    provision::{Plan, PlanRequest},
+};
+use rustc_hash::FxHashMap;
+
+use super::count;
+use crate::{
+    failure::Failure,
+    why::{
+        pools::{self, Pools},
+        state::State,
+    },
+};
+
+/// A question, ready to be asked.
+pub(super) struct Question {
+    pub(super) pools: Pools,
+    pub(super) request: PlanRequest,
+    /// `namespace/name` of each pod by its key.
+    pub(super) names: FxHashMap<String, String>,
+    /// Nodes that are taken out for the plan alone.
+    pub(super) removed: Vec<String>,
+    /// What a reader of the plan should know about the pods that are left out.
+    pub(super) remarks: Vec<String>,
+}
+
+impl Question {
+    /// Puts the question together for the state as it is now and pods that do not exist yet.
+    ///
+    /// # Errors
+    /// A pool, claim or class is malformed.
+    pub(super) async fn of(state: &State, coming: &[PodSpec]) -> Result<Self, Failure> {
+        let mut pools = pools::of(state).await?;
+        let mut remarks = Vec::new();
+        let mut pods = std::mem::take(&mut pools.waiting);
+        // A DaemonSet's pod waits for its own node, and a pod that others make room for has one.
+        pods.retain(|pod| may_buy(pod) && pod.nominated_node_name.is_none());
+        let gated = |pod: &&PodSpec| !pod.template.scheduling_gates.is_empty();
+        pods.extend(coming.iter().filter(|pod| !gated(pod)).cloned());
+        let waiting = state.pods.iter().filter(|pod| pod.node_name.is_none());
+        if let held @ 1.. = waiting.chain(coming).filter(gated).count() {
+            let are = if held == 1 { "is" } else { "are" };
+            remarks.push(format!(
+                "{} {are} held back by scheduling gates and left out",
+                count(held, "pod")
+            ));
+        }
+        let leaves = |pod: &&PodSpec| {
+            let node = pod.node_name.as_ref();
+            node.is_some_and(|node| pools.leaving.contains(node)) && moves(pod)
+        };
+        pods.extend(state.pods.iter().filter(leaves).map(unbound));
+        let names = pods.iter().map(|pod| (pod.key(), name(pod))).collect();
+        let request = PlanRequest {
+            pods,
+            templates: pools.templates.clone(),
+            in_flight: pools.in_flight.clone(),
+            by_cost: pools.by_cost,
+            ..PlanRequest::default()
+        };
+        Ok(Question {
+            pools,
+            request,
+            names,
+            removed: Vec::new(),
+            remarks,
+        })
+    }
+
+    /// Takes a node out for the time of the plan: its pods need other places.
+    pub(super) fn remove(&mut self, node: &str, state: &State) {
+        let on_it = |pod: &&PodSpec| pod.node_name.as_deref() == Some(node) && moves(pod);
+        for pod in state.pods.iter().filter(on_it) {
+            self.names.insert(pod.key(), name(pod));
+            self.request.pods.push(unbound(pod));
+        }
+        self.pools.leaving.push(node.to_owned());
+        self.removed.push(node.to_owned());
+    }
+
+    /// Asks, and lets `look` look at the plan while the cluster is as the plan saw it. The cluster is as before when this returns.
+    ///
+    /// # Errors
+    /// A node or pool offers an amount that cannot be true.
+    pub(super) fn ask<T>(
+        &self,
+        cluster: &mut Cluster,
+        look: impl FnOnce(&Plan, &mut Cluster) -> Result<T, ModelError>,
+    ) -> Result<T, ModelError> {
+        let checkpoint = cluster.checkpoint();
+        let looked = self.ask_in(cluster, look);
+        cluster.rollback(checkpoint);
+        looked
+    }
+
+    fn ask_in<T>(
+        &self,
+        cluster: &mut Cluster,
+        look: impl FnOnce(&Plan, &mut Cluster) -> Result<T, ModelError>,
+    ) -> Result<T, ModelError> {
+        for node in &self.pools.reshaped {
+            cluster.set_node(node)?;
+        }
+        for name in &self.pools.leaving {
+            // A node that never reached the model need not leave it.
+            let _ = cluster.remove_node(name);
+        }
+        let plan = cluster.plan(&self.request)?;
+        look(&plan, cluster)
+    }
+}
+
+/// How a pod is called.
+pub(super) fn name(pod: &PodSpec) -> String {
+    format!("{}/{}", pod.template.namespace, pod.name)
+}
+
+/// Whether nodes are bought for a pod: none are for one that comes with its node.
+fn may_buy(pod: &PodSpec) -> bool {
+    let owner = pod.template.owner.as_ref();
+    !owner.is_some_and(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
+}
+
+/// Whether a pod needs another place when its node goes.
+pub(super) fn moves(pod: &PodSpec) -> bool {
+    may_buy(pod) && !pod.terminating && !pod.finished
+}
+
+fn unbound(pod: &PodSpec) -> PodSpec {
+    PodSpec {
+        node_name: None,
+        nominated_node_name: None,
+        ..pod.clone()
+    }
+}

@@ -1,0 +1,88 @@
+//! Who gets no place and why, for people.
+
+use std::collections::BTreeMap;
+
+use super::report::{Refused, Report};
+use crate::why::page::{Page, Row};
+
+/// Names shown of a group.
+const SHOWN: usize = 4;
+/// How far a group's reasons stand from the left.
+const INDENT: &str = "           ";
+
+/// Pods that no node takes, and why each pool buys none that does.
+pub(super) fn unplaced(page: &mut Page, groups: &[Refused]) {
+    if groups.is_empty() {
+        return;
+    }
+    page.blank();
+    page.title("pods without a place");
+    for group in groups {
+        page.rows(
+            &[Row {
+                lead: format!("    {:>5}  ", group.pods.len()),
+                what: some_of(&group.pods),
+                aside: String::new(),
+            }],
+            0,
+        );
+        let invalid = group.invalid.iter().map(|why| ("", why.as_str()));
+        let refused = group
+            .pools
+            .iter()
+            .map(|word| (word.pool.as_str(), word.reason.as_str()));
+        reasons(page, invalid.chain(refused), INDENT);
+        if group.invalid.is_none() && group.pools.is_empty() {
+            reasons(page, [("", "no pool can buy a node")].into_iter(), INDENT);
+        }
+    }
+}
+
+/// Pools that buy nothing whatever is asked.
+pub(super) fn pools(page: &mut Page, report: &Report) {
+    if report.closed_pools.is_empty() {
+        return;
+    }
+    page.blank();
+    page.title("pools that buy nothing");
+    let pools = report.closed_pools.iter();
+    let pools = pools.map(|word| (word.pool.as_str(), word.reason.as_str()));
+    reasons(page, pools, "    ");
+}
+
+fn reasons<'a>(page: &mut Page, all: impl Iterator<Item = (&'a str, &'a str)>, indent: &str) {
+    // Pools that say the same say it together.
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    for (pool, reason) in all {
+        let index = *known.entry(reason).or_insert_with(|| {
+            by_reason.push((reason, Vec::new()));
+            by_reason.len() - 1
+        });
+        by_reason[index].1.push(pool);
+    }
+    let named: Vec<(String, &str)> = by_reason
+        .into_iter()
+        .map(|(reason, pools)| (pools.join(", "), reason))
+        .collect();
+    let width = named.iter().map(|(pools, _)| pools.len()).max();
+    let width = width.unwrap_or(0);
+    let rows = named.into_iter().map(|(pools, reason)| Row {
+        lead: match width {
+            0 => indent.to_owned(),
+            _ => format!("{indent}{pools:width$}  "),
+        },
+        what: reason.to_owned(),
+        aside: String::new(),
+    });
+    page.rows(&rows.collect::<Vec<_>>(), 0);
+}
+
+/// A few names and how many more there are.
+pub(super) fn some_of(names: &[String]) -> String {
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

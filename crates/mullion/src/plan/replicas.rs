@@ -1,0 +1,120 @@
+//! The pods of a workload: as many as it has replicas, each with a name and claims of its own.
+
+use mullion_engine::model::PodSpec;
+use rustc_hash::FxHashSet;
+use serde_json::{Value, json};
+
+use crate::{
+    failure::Failure,
+    why::{
+        state::State,
+        template::put,
+        world::{self, Planned},
+    },
+};
+
+/// More pods than this are no plan.
+const MOST_PODS: u64 = 1_000_000;
+/// Labels by which the pods of a StatefulSet differ. Hardly anything selects by them, and pods that are alike are planned for together.
+const ORDINALS: [&str; 2] = [
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+];
+
+/// The pods that a workload would have. `keys` are those that are taken; theirs are added.
+///
+/// # Errors
+/// There are too many of them, or a claim cannot be read.
+pub(super) fn of(
+    planned: &Planned,
+    state: &mut State,
+    keys: &mut FxHashSet<String>,
+) -> Result<Vec<PodSpec>, Failure> {
+    let named = &planned.named;
+    if planned.replicas.saturating_add(keys.len() as u64) > MOST_PODS {
+        return Err(Failure::input(format!(
+            "{named}: {} pods are more than the {MOST_PODS} that can be planned for",
+            planned.replicas
+        )));
+    }
+    let mut pods = Vec::with_capacity(planned.replicas as usize);
+    for index in 0..planned.replicas {
+        let mut pod = match planned.claims.is_empty() {
+            true => alike(planned),
+            // Its claims are its own.
+            false => with_claims(planned, index, state)?,
+        };
+        pod.name = name(planned, index);
+        if !keys.insert(pod.key()) {
+            let kind = planned.maker.kind.to_lowercase();
+            pod.name = format!("{}-{kind}-{index}", planned.maker.name);
+            keys.insert(pod.key());
+        }
+        pods.push(pod);
+    }
+    Ok(pods)
+}
+
+/// The number of a workload's first pod.
+fn first(planned: &Planned) -> u64 {
+    let label = &planned.admitted["metadata"]["labels"][ORDINALS[1]];
+    let number = label.as_str().and_then(|text| text.parse().ok());
+    number.unwrap_or(0)
+}
+
+fn name(planned: &Planned, index: u64) -> String {
+    match planned.maker.kind.as_str() {
+        "Pod" => planned.pod.name.clone(),
+        _ => format!("{}-{}", planned.maker.name, first(planned) + index),
+    }
+}
+
+fn alike(planned: &Planned) -> PodSpec {
+    let mut pod = planned.pod.clone();
+    if planned.maker.kind == "StatefulSet" {
+        pod.template
+            .labels
+            .retain(|label, _| !ORDINALS.contains(&label.as_str()));
+    }
+    pod
+}
+
+/// A pod whose claims are named after it, with those claims.
+fn with_claims(planned: &Planned, index: u64, state: &mut State) -> Result<PodSpec, Failure> {
+    let wrong = |error: serde_json::Error| Failure::run(error).about(&planned.named);
+    let (old, new) = (&planned.pod.name, name(planned, index));
+    let mut pod = planned.admitted.clone();
+    put(&mut pod["metadata"], "name", json!(new));
+    // A claim of an ephemeral volume is its pod's by the pod's uid.
+    let uid = json!(format!("uid of {new}"));
+    put(&mut pod["metadata"], "uid", uid.clone());
+    for claim in &planned.claims {
+        let Some(before) = claim["metadata"]["name"].as_str() else {
+            continue;
+        };
+        // `data-web-0` of a StatefulSet, `web-0-data` of an ephemeral volume.
+        let after = before.replacen(old.as_str(), &new, 1);
+        let mut own = claim.clone();
+        put(&mut own["metadata"], "name", json!(after));
+        if let Some(owner) = own.pointer_mut("/metadata/ownerReferences/0") {
+            put(owner, "name", json!(new));
+            put(owner, "uid", uid.clone());
+        }
+        // What a claim that is there was given stays.
+        if !state.is_settled(&own) {
+            world::take(state, &own)?;
+        }
+        let volumes = pod["spec"]["volumes"].as_array_mut();
+        let claims = volumes.into_iter().flatten();
+        for named in claims.filter_map(|volume| volume.get_mut("persistentVolumeClaim")) {
+            if named["claimName"] == before {
+                put(named, "claimName", Value::String(after.clone()));
+            }
+        }
+    }
+    let spec: PodSpec = serde_json::from_value(pod).map_err(wrong)?;
+    Ok(PodSpec {
+        uid: String::new(),
+        ..spec
+    })
+}

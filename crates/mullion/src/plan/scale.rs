@@ -1,0 +1,173 @@
+//! What if a workload had more pods, or fewer?
+
+use mullion_engine::model::{PodSpec, PodVolume};
+
+use super::input::Input;
+use crate::{failure::Failure, why::template::Maker};
+
+/// A workload and how many pods it would have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scale {
+    kind: &'static str,
+    name: String,
+    pods: usize,
+}
+
+/// The names that kubectl knows kinds by.
+const KINDS: [(&str, &[&str]); 5] = [
+    ("Deployment", &["deployment", "deployments", "deploy"]),
+    ("StatefulSet", &["statefulset", "statefulsets", "sts"]),
+    ("ReplicaSet", &["replicaset", "replicasets", "rs"]),
+    (
+        "ReplicationController",
+        &["replicationcontroller", "replicationcontrollers", "rc"],
+    ),
+    ("Job", &["job", "jobs"]),
+];
+/// More pods than this are no plan.
+const MOST_PODS: usize = 1_000_000;
+
+impl Scale {
+    /// Reads `deployment/web=200`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=').and_then(|(object, pods)| {
+            let (kind, name) = object.split_once('/')?;
+            Some((kind, name, pods))
+        });
+        let (kind, name, pods) = parts.ok_or("it must be KIND/NAME=N, as in deployment/web=200")?;
+        let known = KINDS.iter().find(|(_, names)| names.contains(&kind));
+        let (kind, _) = known.ok_or_else(|| {
+            let kinds = KINDS.map(|(_, names)| names[0]);
+            format!("{kind} is not one of {}", kinds.join(", "))
+        })?;
+        let pods = pods.parse().ok().filter(|pods| *pods <= MOST_PODS);
+        Ok(Scale {
+            kind,
+            name: name.to_owned(),
+            pods: pods.ok_or_else(|| format!("the number of pods must be 0 to {MOST_PODS}"))?,
+        })
+    }
+}
+
+/// Gives a workload more pods like those it has, or takes some away: first those that do not exist yet, then those that wait, then the youngest.
+/// Says so in words.
+///
+/// # Errors
+/// It has no pod that others could be like, or its pods have claims of their own.
+pub(super) fn apply(
+    scale: &Scale,
+    input: &mut Input,
+    namespace: Option<&str>,
+) -> Result<String, Failure> {
+    let maker = Maker {
+        kind: scale.kind.to_owned(),
+        namespace: namespace.unwrap_or("default").to_owned(),
+        name: scale.name.clone(),
+    };
+    let called = format!("{} {}/{}", maker.kind, maker.namespace, maker.name);
+    let is_own = |pod: &PodSpec| maker.has_made(pod) && !pod.finished && !pod.terminating;
+    let state = &mut input.source.state;
+    let coming = input.coming.iter().filter(|pod| is_own(pod));
+    let there = state.pods.iter().filter(|pod| is_own(pod));
+    let before = coming.clone().count() + there.clone().count();
+    let Some(model) = coming.chain(there).next().cloned() else {
+        return Err(Failure::input(format!(
+            "--scale: {called} has no pod, so nothing says what its pods ask for"
+        ))
+        .hint("-n NAME names its namespace; -f FILE brings its manifest"));
+    };
+    if scale.pods > before {
+        more(&model, scale.pods - before, &called, input)?;
+    } else {
+        fewer(before - scale.pods, is_own, input);
+    }
+    Ok(format!(
+        "{called} has {} pods in place of {before}",
+        scale.pods
+    ))
+}
+
+fn more(model: &PodSpec, pods: usize, called: &str, input: &mut Input) -> Result<(), Failure> {
+    let volumes = &model.template.volumes;
+    let has_own = |volume: &PodVolume| {
+        matches!(volume, PodVolume::Ephemeral { .. })
+            || called.starts_with("StatefulSet") && matches!(volume, PodVolume::Claim { .. })
+    };
+    if volumes.iter().any(has_own) {
+        return Err(Failure::input(format!(
+            "--scale: each pod of {called} has claims of its own, which nothing says for more pods"
+        ))
+        .hint("-f FILE plans for its manifest with the replicas that you want"));
+    }
+    let stem = called.rsplit_once('/').map_or(called, |(_, name)| name);
+    let mut number = 0;
+    for _ in 0..pods {
+        let mut pod = PodSpec {
+            uid: String::new(),
+            node_name: None,
+            nominated_node_name: None,
+            start_time: None,
+            ..model.clone()
+        };
+        loop {
+            pod.name = format!("{stem}-{number}");
+            number += 1;
+            if input.keys.insert(pod.key()) {
+                break;
+            }
+        }
+        input.coming.push(pod);
+    }
+    Ok(())
+}
+
+fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) {
+    let mut kept = Vec::new();
+    for pod in std::mem::take(&mut input.coming).into_iter().rev() {
+        match pods > 0 && is_own(&pod) {
+            true => pods -= 1,
+            false => kept.push(pod),
+        }
+    }
+    kept.reverse();
+    input.coming = kept;
+    let state = &mut input.source.state;
+    let mut there: Vec<(bool, Option<i64>, String)> = state
+        .pods
+        .iter()
+        .filter(|pod| is_own(pod))
+        .map(|pod| (pod.node_name.is_some(), pod.start_time, pod.key()))
+        .collect();
+    // Those that wait first, then the youngest.
+    there.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2)));
+    there.truncate(pods);
+    state.take_pods(|pod| there.iter().any(|(.., key)| *key == pod.key()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_and_its_number_are_read_as_kubectl_names_them() {
+        let scale = Scale::parse("deploy/web=200").expect("a scale");
+        assert_eq!(
+            scale,
+            Scale {
+                kind: "Deployment",
+                name: "web".to_owned(),
+                pods: 200
+            }
+        );
+        for (text, why) in [
+            ("web=3", "it must be KIND/NAME=N, as in deployment/web=200"),
+            (
+                "cronjob/a=3",
+                "cronjob is not one of deployment, statefulset, replicaset, replicationcontroller, job",
+            ),
+            ("rs/a=-1", "the number of pods must be 0 to 1000000"),
+        ] {
+            assert_eq!(Scale::parse(text), Err(why.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! `mullion why node` and `mullion why nodepool`: why a node stays, or how it could go; what a pool buys, or why it buys nothing.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use mullion_engine::model::ResourceMap;
+use serde::Serialize;
+
+use super::{
+    consolidate::{self, Fate},
+    count,
+    price::{self, dollars},
+    question::{self, Question},
+    report::{self, Before},
+};
+use crate::{
+    cli::Output,
+    failure::Failure,
+    out,
+    why::{
+        outlook::PoolWord,
+        page::{Page, Row},
+        rules::Told,
+        source,
+        state::State,
+    },
+};
+
+/// What is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Node,
+    NodePool,
+}
+
+impl Kind {
+    /// The kind that kubectl knows by a name.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        match word {
+            "node" | "nodes" | "no" => Some(Kind::Node),
+            "nodepool" | "nodepools" => Some(Kind::NodePool),
+            _ => None,
+        }
+    }
+}
+
+/// Names of one kind, and where to look for them.
+pub(crate) struct Asked {
+    pub(crate) kind: Kind,
+    pub(crate) names: Vec<String>,
+    pub(crate) state: Option<PathBuf>,
+    pub(crate) kubeconfig: Option<PathBuf>,
+    pub(crate) context: Option<String>,
+    pub(crate) rules: Told,
+    pub(crate) output: Output,
+}
+
+/// Answers. True if no node could go and every pool buys.
+///
+/// # Errors
+/// The cluster cannot be read, or has no such object.
+pub(crate) async fn run(asked: Asked) -> Result<bool, Failure> {
+    let mut state = match &asked.state {
+        Some(path) => {
+            let empty = State::new(asked.rules.alone()?).keeping_whole();
+            source::file(path, empty).await?.state
+        }
+        None => {
+            let (kubeconfig, context) = (asked.kubeconfig.clone(), asked.context.clone());
+            source::live(kubeconfig, context, &asked.rules, true)
+                .await?
+                .state
+        }
+    };
+    match asked.kind {
+        Kind::Node => nodes(&mut state, &asked).await,
+        Kind::NodePool => pools(&mut state, &asked).await,
+    }
+}
+
+/// What is said of a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeStanding {
+    node: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_pool: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usd_per_hour: Option<f64>,
+    /// How many pods would need another place.
+    pods: usize,
+    #[serde(flatten)]
+    fate: Fate,
+}
+
+async fn nodes(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
+    let known: Vec<String> = state.nodes().map(|node| node.name.clone()).collect();
+    check("node", &asked.names, &known)?;
+    let answer = consolidate::ask(state, Vec::new(), Timestamp::now()).await?;
+    let mut stay = true;
+    for (index, name) in asked.names.iter().enumerate() {
+        let Some(node) = state.nodes().find(|node| node.name == *name) else {
+            continue;
+        };
+        let label = |key: &str| node.labels.get(key).cloned();
+        let on_it = |pod: &&mullion_engine::model::PodSpec| {
+            pod.node_name.as_deref() == Some(name) && question::moves(pod)
+        };
+        let standing = NodeStanding {
+            node: name.clone(),
+            node_pool: label(mullion_api::labels::NODEPOOL),
+            instance_type: label(mullion_api::labels::INSTANCE_TYPE),
+            usd_per_hour: price::of_node(node).map(dollars),
+            pods: state.pods.iter().filter(on_it).count(),
+            fate: answer.fate(name),
+        };
+        stay &= matches!(standing.fate, Fate::Stays { .. });
+        print(&standing, asked.output, index, |page| standing.print(page))?;
+    }
+    Ok(stay)
+}
+
+impl NodeStanding {
+    fn print(&self, page: &mut Page) {
+        let name = &self.node;
+        let (bold, end) = (page.ink.bold, page.ink.end);
+        match &self.fate {
+            Fate::Stays { reason } => {
+                page.paragraph(&format!("{bold}node {name}{end} stays: {reason}."));
+            }
+            Fate::Goes { made } => {
+                page.paragraph(&format!(
+                    "{bold}node {name}{end} could go, by consolidation:"
+                ));
+                made.print(page);
+            }
+        }
+        let mut facts = Vec::new();
+        facts.extend(
+            self.node_pool
+                .as_ref()
+                .map(|pool| format!("NodePool {pool}")),
+        );
+        facts.extend(self.instance_type.clone());
+        facts.extend(self.usd_per_hour.map(|usd| format!("{usd:.3} USD/h")));
+        facts.push(format!("{} to move", count(self.pods, "pod")));
+        page.dimmed(&format!("  {}", facts.join(", ")));
+    }
+}
+
+/// What is said of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PoolStanding {
+    node_pool: String,
+    /// Why it buys nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buys_nothing: Option<String>,
+    /// How many types it can buy, and the cheapest.
+    types: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cheapest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cheapest_usd_per_hour: Option<f64>,
+    /// Its nodes, and what they cost.
+    nodes: usize,
+    usd_per_hour: f64,
+    /// What its limits leave.
+    limits_left: std::collections::BTreeMap<String, String>,
+    /// Pods that wait and that it buys nothing for, by why.
+    refuses: Vec<PoolRefusal>,
+}
+
+/// Pods that a pool refuses for one reason.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PoolRefusal {
+    reason: String,
+    pods: Vec<String>,
+}
+
+async fn pools(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
+    let known: Vec<String> = state.names_of("NodePool").map(str::to_owned).collect();
+    check("NodePool", &asked.names, &known)?;
+    let question = Question::of(state, &[]).await?;
+    let before = Before::of(state.nodes(), &question);
+    let report = question
+        .ask(&mut state.cluster, |plan, cluster| {
+            report::of(plan, &question, cluster, &before)
+        })
+        .map_err(Failure::input)?;
+    let mut buy = true;
+    for (index, name) in asked.names.iter().enumerate() {
+        let mut own = PoolStanding {
+            node_pool: name.clone(),
+            ..PoolStanding::default()
+        };
+        let is_own = |node: &&mullion_engine::model::NodeSpec| {
+            node.labels.get(mullion_api::labels::NODEPOOL) == Some(name)
+        };
+        for node in state.nodes().filter(is_own) {
+            own.nodes += 1;
+            own.usd_per_hour += price::of_node(node).map_or(0.0, dollars);
+        }
+        let mut closed = question.pools.unready.iter();
+        own.buys_nothing = closed
+            .find(|(pool, _)| pool == name)
+            .map(|(_, why)| why.clone());
+        let mut templates = question.request.templates.iter();
+        if let Some(template) = templates.find(|template| template.pool == *name) {
+            own.describe(template);
+        }
+        for group in &report.unplaced {
+            let said = |word: &&PoolWord| word.pool == *name;
+            if let Some(word) = group.pools.iter().find(said) {
+                own.refuses.push(PoolRefusal {
+                    reason: word.reason.clone(),
+                    pods: group.pods.clone(),
+                });
+            }
+        }
+        buy &= own.buys_nothing.is_none();
+        print(&own, asked.output, index, |page| own.print(page))?;
+    }
+    Ok(buy)
+}
+
+impl PoolStanding {
+    fn describe(&mut self, template: &mullion_engine::provision::NodeTemplate) {
+        let types = &template.instance_types;
+        self.types = types.len();
+        let cheapest = types.iter().flat_map(|kind| {
+            let offerings = kind.offerings.iter().filter(|own| own.available);
+            offerings.map(|own| (own.price_micro_usd, &kind.name))
+        });
+        if let Some((price, name)) = cheapest.min() {
+            self.cheapest = Some(name.clone());
+            self.cheapest_usd_per_hour = Some(dollars(price));
+        } else {
+            self.buys_nothing = Some("no instance type meets its requirements".to_owned());
+        }
+        let left: &ResourceMap = &template.limits_remaining;
+        let left = left
+            .iter()
+            .map(|(name, left)| (name.clone(), left.to_string()));
+        self.limits_left = left.collect();
+    }
+
+    fn print(&self, page: &mut Page) {
+        let (bold, end) = (page.ink.bold, page.ink.end);
+        let name = &self.node_pool;
+        match (
+            &self.buys_nothing,
+            &self.cheapest,
+            self.cheapest_usd_per_hour,
+        ) {
+            (None, Some(cheapest), Some(price)) => page.paragraph(&format!(
+                "{bold}NodePool {name}{end} can buy {}, from {cheapest} at {price:.3} USD/h.",
+                count(self.types, "type")
+            )),
+            (why, ..) => {
+                let why = why.as_deref().unwrap_or("nothing says why");
+                page.paragraph(&format!("{bold}NodePool {name}{end} buys nothing: {why}."));
+            }
+        }
+        let mut facts = vec![format!(
+            "{}, {:.3} USD/h",
+            count(self.nodes, "node"),
+            self.usd_per_hour
+        )];
+        let left = self.limits_left.iter();
+        facts.extend(left.map(|(name, left)| format!("{left} {name} left of its limit")));
+        page.dimmed(&format!("  {}", facts.join(", ")));
+        if !self.refuses.is_empty() {
+            page.blank();
+            page.title("pods that wait and that it buys nothing for");
+            let rows = self.refuses.iter().map(|group| Row {
+                lead: format!("    {:>5}  ", group.pods.len()),
+                what: group.reason.clone(),
+                aside: super::refusals::some_of(&group.pods),
+            });
+            page.rows(&rows.collect::<Vec<_>>(), 56);
+        }
+    }
+}
+
+fn check(kind: &str, names: &[String], known: &[String]) -> Result<(), Failure> {
+    if names.is_empty() {
+        return Err(Failure::input(format!("which {kind}? Its name is missing"))
+            .hint(format!("mullion why {} NAME", kind.to_lowercase())));
+    }
+    match names.iter().find(|name| !known.contains(name)) {
+        None => Ok(()),
+        Some(name) if known.is_empty() => Err(Failure::input(format!(
+            "there is no {kind} {name}: there are none at all"
+        ))),
+        Some(name) => Err(Failure::input(format!("there is no {kind} {name}"))
+            .hint(format!("there are {}", super::refusals::some_of(known)))),
+    }
+}
+
+fn print(
+    answer: &impl Serialize,
+    output: Output,
+    index: usize,
+    fill: impl FnOnce(&mut Page),
+) -> Result<(), Failure> {
+    match output {
+        Output::Json => out::line(&serde_json::to_string(answer).map_err(Failure::run)?),
+        Output::Text => {
+            if index > 0 {
+                out::line("");
+            }
+            let mut page = Page::new(out::colours(), out::width());
+            fill(&mut page);
+            out::line(&page.end());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,356 @@
+//! A plan for people: how many pods go where, the nodes to buy, what they cost, who gets no place and why.
+
+use mullion_api::labels;
+use mullion_engine::model::Quantity;
+
+use super::{
+    columns::{Columns, Side},
+    count,
+    options::PlanArgs,
+    price::whole,
+    refusals::{pools, some_of, unplaced},
+    report::{Amount, Bought, Price, Report},
+};
+use crate::{
+    input,
+    why::page::{Ink, Page, Row},
+};
+
+/// Binary giga.
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// The whole text, without a newline at its end.
+pub(super) fn text(
+    report: &Report,
+    args: &PlanArgs,
+    colours: bool,
+    width: Option<usize>,
+) -> String {
+    let mut page = Page::new(colours, width);
+    page.paragraph(&headline(report, &page.ink));
+    page.blank();
+    nodes(&mut page, report);
+    if args.pods {
+        places(&mut page, report);
+    }
+    money(&mut page, report);
+    unplaced(&mut page, &report.unplaced);
+    pools(&mut page, report);
+    for remark in &report.remarks {
+        page.blank();
+        page.dimmed(&format!("{remark}."));
+    }
+    help(&mut page, report, args);
+    page.end()
+}
+
+fn headline(report: &Report, ink: &Ink) -> String {
+    let Ink {
+        bold,
+        good,
+        bad,
+        end,
+        ..
+    } = ink;
+    let pods = &report.pods;
+    let without = match report.removed.as_slice() {
+        [] => String::new(),
+        nodes => format!("Without {}: ", nodes.join(", ")),
+    };
+    if pods.asked == 0 && !without.is_empty() {
+        return format!("{bold}{without}{end}no pod needs another place.\n");
+    }
+    if pods.asked == 0 {
+        return format!("{bold}No pod waits for a node{end}: nothing is bought.\n");
+    }
+    let mut parts = Vec::new();
+    if pods.on_existing_nodes > 0 {
+        let fit = if pods.on_existing_nodes == 1 {
+            "fits"
+        } else {
+            "fit"
+        };
+        parts.push(format!(
+            "{good}{} {fit} on the nodes there are{end}",
+            pods.on_existing_nodes
+        ));
+    }
+    if pods.on_new_nodes > 0 {
+        let need = if pods.on_new_nodes == 1 {
+            "needs"
+        } else {
+            "need"
+        };
+        let more = if pods.on_existing_nodes > 0 {
+            " more"
+        } else {
+            ""
+        };
+        let nodes = count(report.nodes.len(), "node");
+        parts.push(format!(
+            "{good}{} {need} {nodes}{more}{end}",
+            pods.on_new_nodes
+        ));
+    }
+    if pods.unplaced > 0 {
+        let have = if pods.unplaced == 1 { "has" } else { "have" };
+        parts.push(format!("{bad}{} {have} no place{end}", pods.unplaced));
+    }
+    format!(
+        "{bold}{without}{}{end}: {}.\n",
+        count(pods.asked, "pod"),
+        parts.join(", ")
+    )
+}
+
+/// The nodes to buy, those that are alike in one row.
+fn nodes(page: &mut Page, report: &Report) {
+    if report.nodes.is_empty() {
+        return;
+    }
+    let mut groups: Vec<Vec<&Bought>> = Vec::new();
+    for node in &report.nodes {
+        let like = |group: &Vec<&Bought>| is_like(group[0], node);
+        match groups.iter_mut().find(|group| like(group)) {
+            Some(group) => group.push(node),
+            None => groups.push(vec![node]),
+        }
+    }
+    let mut table = Columns::new([
+        ("nodes", Side::Right),
+        ("pool", Side::Left),
+        ("os", Side::Left),
+        ("type", Side::Left),
+        ("or", Side::Right),
+        ("zone", Side::Left),
+        ("capacity", Side::Left),
+        ("pods", Side::Right),
+        ("cpu", Side::Right),
+        ("memory GiB", Side::Right),
+        ("addresses", Side::Right),
+        ("USD/h", Side::Right),
+    ]);
+    for group in &groups {
+        let first = group[0];
+        let or = match first.alternatives.len() {
+            0 => String::new(),
+            more => format!("+{more}"),
+        };
+        let price: f64 = group.iter().map(|node| node.usd_per_hour).sum();
+        table.row([
+            group.len().to_string(),
+            first.node_pool.clone(),
+            first.os.clone(),
+            first.instance_type.clone(),
+            or,
+            zones(group),
+            first.capacity_type.clone(),
+            group
+                .iter()
+                .map(|node| node.pods.len())
+                .sum::<usize>()
+                .to_string(),
+            used(group, labels::CPU, cpu),
+            used(group, labels::MEMORY, gib),
+            used(group, labels::PRIVATE_IPV4, units),
+            format!("{price:.3}"),
+        ]);
+    }
+    for line in table.lines() {
+        page.paragraph(&line);
+    }
+    page.blank();
+}
+
+fn is_like(a: &Bought, b: &Bought) -> bool {
+    let kind = |node: &Bought| {
+        (
+            node.node_pool.clone(),
+            node.instance_type.clone(),
+            node.capacity_type.clone(),
+            node.alternatives.len(),
+        )
+    };
+    kind(a) == kind(b)
+}
+
+/// The zones of nodes: one, or how many are possible.
+fn zones(group: &[&Bought]) -> String {
+    let mut all: Vec<&String> = group.iter().flat_map(|node| &node.zones).collect();
+    all.sort();
+    all.dedup();
+    match all.as_slice() {
+        [only] => (*only).clone(),
+        several => {
+            let letters = several.iter().filter_map(|zone| zone.chars().last());
+            let letters: Vec<_> = letters.map(String::from).collect();
+            let region = several[0].trim_end_matches(|c: char| c.is_ascii_lowercase());
+            format!("{region}{}", letters.join(","))
+        }
+    }
+}
+
+/// `7.1/7.9`: what is asked for of all there is on these nodes; nothing where nothing is.
+fn used(group: &[&Bought], resource: &str, write: fn(Quantity) -> String) -> String {
+    let amounts = group.iter().filter_map(|node| node.resources.get(resource));
+    let sum = sum(amounts);
+    match sum.requested.is_zero() {
+        true if resource != labels::CPU && resource != labels::MEMORY => String::new(),
+        _ => format!("{}/{}", write(sum.requested), write(sum.allocatable)),
+    }
+}
+
+fn sum<'a>(amounts: impl Iterator<Item = &'a Amount>) -> Amount {
+    amounts.fold(Amount::default(), |sum, own| Amount {
+        requested: sum.requested.saturating_add(own.requested),
+        daemon_sets: sum.daemon_sets.saturating_add(own.daemon_sets),
+        allocatable: sum.allocatable.saturating_add(own.allocatable),
+        capacity: sum.capacity.saturating_add(own.capacity),
+    })
+}
+
+fn cpu(amount: Quantity) -> String {
+    format!("{:.1}", amount.milli_value() as f64 / 1000.0)
+}
+
+fn gib(amount: Quantity) -> String {
+    format!("{:.1}", amount.value() as f64 / GIB)
+}
+
+fn units(amount: Quantity) -> String {
+    amount.value().to_string()
+}
+
+/// Which pods go where.
+pub(super) fn places(page: &mut Page, report: &Report) {
+    if !report.existing.is_empty() {
+        page.title("pods on nodes that are there");
+        let rows = report.existing.iter().map(|(node, pods)| Row {
+            lead: "    ".to_owned(),
+            what: format!("{node}: {}", pods.join(", ")),
+            aside: String::new(),
+        });
+        page.rows(&rows.collect::<Vec<_>>(), 0);
+        page.blank();
+    }
+    if !report.nodes.is_empty() {
+        page.title("pods on new nodes");
+        let rows = report.nodes.iter().enumerate().map(|(index, node)| Row {
+            lead: format!("    {:>3}  ", index + 1),
+            what: format!(
+                "{} {}: {}",
+                node.node_pool,
+                node.instance_type,
+                node.pods.join(", ")
+            ),
+            aside: String::new(),
+        });
+        page.rows(&rows.collect::<Vec<_>>(), 0);
+        page.blank();
+    }
+}
+
+fn money(page: &mut Page, report: &Report) {
+    let Price {
+        before_usd_per_hour: before,
+        after_usd_per_hour: after,
+        before_usd_per_month,
+        after_usd_per_month,
+        unpriced_nodes,
+        ..
+    } = &report.price;
+    let mut rows = Vec::new();
+    let mut row = |what: &str, text: String| {
+        rows.push(Row {
+            lead: format!("  {what:14}"),
+            what: text,
+            aside: String::new(),
+        });
+    };
+    let more = after - before;
+    let word = if more < 0.0 { "less" } else { "more" };
+    if !report.nodes.is_empty() || !report.removed.is_empty() {
+        row(
+            "USD an hour",
+            format!("{before:.3} now, {after:.3} then: {:.3} {word}", more.abs()),
+        );
+        row(
+            "USD a month",
+            format!(
+                "{} now, {} then",
+                whole(*before_usd_per_month),
+                whole(*after_usd_per_month)
+            ),
+        );
+    }
+    if !report.nodes.is_empty() {
+        row("taken", taken(&report.nodes));
+    } else if report.removed.is_empty() && report.pods.asked > 0 && *before > 0.0 {
+        row("USD an hour", format!("{before:.3}, as now"));
+    }
+    if !unpriced_nodes.is_empty() && !report.nodes.is_empty() {
+        let nodes = count(unpriced_nodes.len(), "node");
+        row(
+            "not counted",
+            format!("{nodes} of unknown price: {}", some_of(unpriced_nodes)),
+        );
+    }
+    page.rows(&rows, 0);
+}
+
+/// What the system and DaemonSets take of the new nodes.
+fn taken(nodes: &[Bought]) -> String {
+    let of = |resource: &str| {
+        let amounts = nodes.iter().filter_map(|node| node.resources.get(resource));
+        sum(amounts)
+    };
+    let (processors, memory) = (of(labels::CPU), of(labels::MEMORY));
+    let reserved = |amount: &Amount| amount.capacity.saturating_sub(amount.allocatable);
+    let amounts = |processors, memory| format!("{} cpu and {} GiB", cpu(processors), gib(memory));
+    let (own, own_memory) = (processors.daemon_sets, memory.daemon_sets);
+    let daemons = match own.is_zero() && own_memory.is_zero() {
+        true => String::new(),
+        false => format!(", DaemonSets take {}", amounts(own, own_memory)),
+    };
+    format!(
+        "of {} the system keeps {}{daemons}",
+        amounts(processors.capacity, memory.capacity),
+        amounts(reserved(&processors), reserved(&memory)),
+    )
+}
+
+/// Names the command that says what would place a pod that has no place.
+fn help(page: &mut Page, report: &Report, args: &PlanArgs) {
+    let first = report.unplaced.first().and_then(|group| group.pods.first());
+    if let Some(pod) = first.filter(|_| !args.offline) {
+        page.blank();
+        page.dimmed(&format!("What would help: {}", why(pod, args)));
+    }
+}
+
+fn why(pod: &str, args: &PlanArgs) -> String {
+    let mut words = vec!["mullion why".to_owned()];
+    if let Some(path) = &args.state {
+        words.push(format!("--state {}", input_path(path)));
+    }
+    words.extend(
+        args.filename
+            .iter()
+            .map(|path| format!("-f {}", input_path(path))),
+    );
+    if args.filename.is_empty() {
+        let (namespace, name) = pod.split_once('/').unwrap_or(("default", pod));
+        words.push(format!("pod {name}"));
+        if namespace != "default" {
+            words.push(format!("-n {namespace}"));
+        }
+    }
+    words.join(" ")
+}
+
+fn input_path(path: &std::path::Path) -> String {
+    match input::is_stdin(path) {
+        true => "-".to_owned(),
+        false => path.display().to_string(),
+    }
+}

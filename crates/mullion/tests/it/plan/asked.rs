@@ -1,0 +1,446 @@
+//! `mullion plan` of manifests, saved clusters and a running one.
+
+use std::{path::Path, process::Command};
+
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, PATIENCE, text},
+    process::ended,
+};
+
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// The root of the repository: commands of the documentation are run there.
+fn root() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs `mullion plan` with this on stdin.
+fn plan(args: &[&str], stdin: &str) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    command.arg("plan").args(args).current_dir(root());
+    let output = ended(&mut command, stdin, PATIENCE);
+    Ended {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    }
+}
+
+/// The same for files of the documentation and the pools of `mullion up`, with no cluster.
+fn offline(args: &[&str], files: &[&str]) -> Ended {
+    let mut all = vec!["--offline", "--default-pools"];
+    for file in files {
+        all.extend(["-f", file]);
+    }
+    plan(&[&all[..], args].concat(), "")
+}
+
+const SHOP: &str = "docs/plan/shop.yaml";
+const CLUSTER: &str = "docs/plan/cluster.yaml";
+
+fn json_of(ended: &Ended) -> Value {
+    serde_json::from_str(&ended.stdout).expect("one object")
+}
+
+#[test]
+fn every_worked_question_of_the_documentation_has_the_answer_that_stands_there() {
+    let page = std::fs::read_to_string(root().join("docs/plan.md")).expect("the page");
+    let mut questions = 0;
+    for block in page.split("```console\n").skip(1) {
+        let (block, _) = block.split_once("```").expect("a block has an end");
+        let (command, answer) = block.split_once('\n').expect("an answer");
+        let words = command.strip_prefix("$ mullion plan ").expect(command);
+        let words: Vec<_> = words
+            .split(' ')
+            .map(|word| word.trim_matches('\''))
+            .collect();
+        let said = plan(&words, "");
+        assert_eq!(
+            said.stdout.trim_end(),
+            answer.trim_end(),
+            "{command}\n{}",
+            said.stderr
+        );
+        questions += 1;
+    }
+    assert!(questions >= 5, "{questions} questions");
+}
+
+#[test]
+fn a_manifest_is_planned_for_by_its_replicas_without_a_cluster() {
+    let said = offline(&["--pods"], &[SHOP]);
+    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""));
+    insta::assert_snapshot!(said.stdout);
+}
+
+#[test]
+fn a_plan_as_data_says_the_same_in_json_and_yaml() {
+    let json = json_of(&offline(&["-o", "json"], &[SHOP]));
+    assert_eq!(json["pods"]["asked"], 27);
+    assert_eq!(json["pods"]["unplaced"], 0);
+    let nodes = json["nodes"].as_array().expect("nodes");
+    let pods: usize = nodes
+        .iter()
+        .map(|node| node["pods"].as_array().map_or(0, Vec::len))
+        .sum();
+    assert_eq!(pods, 27);
+    let price: f64 = nodes
+        .iter()
+        .filter_map(|node| node["usdPerHour"].as_f64())
+        .sum();
+    let bought = json["price"]["boughtUsdPerHour"].as_f64().expect("a price");
+    assert!((price - bought).abs() < 1e-9, "{price} {bought}");
+    let yaml = offline(&["-o", "yaml"], &[SHOP]).stdout;
+    let yaml: Value = serde_saphyr::from_str(&yaml).expect("YAML");
+    assert_eq!(yaml, json);
+}
+
+#[test]
+fn windows_pods_ask_for_their_addresses_where_these_are_switched_on() {
+    let json = json_of(&offline(&["-o", "json"], &[SHOP]));
+    let windows = json["nodes"].as_array().expect("nodes").iter();
+    let windows = windows.filter(|node| {
+        node["os"]
+            .as_str()
+            .is_some_and(|os| os.starts_with("windows"))
+    });
+    let addresses: u64 = windows
+        .filter_map(|node| {
+            node["resources"]["vpc.amazonaws.com/PrivateIPv4Address"]["requested"].as_str()
+        })
+        .filter_map(|count| count.parse::<u64>().ok())
+        .sum();
+    assert_eq!(addresses, 9);
+}
+
+#[test]
+fn a_pod_that_no_pool_takes_is_told_why_by_each() {
+    let said = offline(&[], &["docs/plan/gpu.yaml"]);
+    assert_eq!((said.code, said.stderr.as_str()), (Some(1), ""));
+    insta::assert_snapshot!(said.stdout);
+}
+
+#[test]
+fn a_plan_without_pools_says_what_to_do() {
+    let said = plan(&["--offline", "-f", SHOP], "");
+    assert_eq!(said.code, Some(1));
+    assert_eq!(
+        said.stderr,
+        "note:  the files have no NodePools, so nothing is bought: add theirs with -f, --default-pools takes those of `mullion up`\n"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_the_question_is_said_in_a_sentence() {
+    let refused = |args: &[&str], stdin: &str| {
+        let said = plan(args, stdin);
+        assert_eq!(said.code, Some(2), "{args:?} {}", said.stdout);
+        assert_eq!(said.stdout, "", "{args:?}");
+        said.stderr
+    };
+    let shop = ["--offline", "--default-pools", "-f", SHOP];
+    let with = |more: &[&'static str]| refused(&[&shop[..], more].concat(), "");
+    let said = [
+        with(&["--drop-pool", "gold"]),
+        with(&["--types", "m77*"]),
+        with(&["--zones", "us-west-2z"]),
+        with(&["--scale", "deployment/nobody=3"]),
+        with(&["--scale", "web"]),
+        with(&["--add-pool", SHOP]),
+        with(&["--daemon", "docs/plan/gpu-pool.yaml"]),
+        with(&["--remove-node", "n1"]),
+        with(&["-f", "docs/plan/none.yaml"]),
+        refused(&["--offline"], ""),
+        refused(
+            &["--offline", "-f", "-"],
+            "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeSelectr: {}, containers: [{name: c, image: i}]}}",
+        ),
+        refused(
+            &["--offline", "-f", "-"],
+            "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: -1}}}]}}",
+        ),
+        refused(&["--state", "-"], "hello"),
+        refused(&["--cases", "-"], ""),
+        refused(&["--catalogue", "a", "--cases", "b", "--spot", "never"], ""),
+    ];
+    insta::assert_snapshot!(said.join("\n"));
+}
+
+#[test]
+fn a_stateful_set_has_claims_for_each_of_its_pods_and_a_daemon_set_room_on_each_node() {
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"},
+        "spec": {
+            "replicas": 3, "serviceName": "db", "selector": {"matchLabels": {"app": "db"}},
+            "template": {"metadata": {"labels": {"app": "db"}}, "spec": {
+                "nodeSelector": {"kubernetes.io/os": "linux"},
+                "containers": [{"name": "c", "image": "postgres", "resources": {"requests": {"cpu": "1"}}}],
+            }},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {
+                "storageClassName": "gp3", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "9Gi"}},
+            }}],
+        },
+    });
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "gp3"},
+        "provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [set, class]}).to_string();
+    let args = [
+        "--offline",
+        "--default-pools",
+        "-f",
+        "-",
+        "-f",
+        "docs/plan/agent.yaml",
+        "-o",
+        "json",
+    ];
+    let said = plan(&args, &list);
+    assert_eq!(said.code, Some(0), "{}{}", said.stdout, said.stderr);
+    let json = json_of(&said);
+    assert_eq!(json["pods"]["onNewNodes"], 3);
+    let node = &json["nodes"][0];
+    let pods: Vec<_> = json["nodes"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .flat_map(|node| node["pods"].as_array().expect("pods"))
+        .collect();
+    assert!(pods.contains(&&json!("default/db-2")), "{pods:?}");
+    assert_eq!(node["resources"]["cpu"]["daemonSets"], "200m");
+}
+
+#[test]
+fn pods_of_a_saved_cluster_that_wait_are_planned_for_together_with_a_manifest() {
+    let said = plan(
+        &["--state", CLUSTER, "-f", SHOP, "-f", "docs/plan/agent.yaml"],
+        "",
+    );
+    assert_eq!(said.code, Some(1), "{}", said.stderr);
+    insta::assert_snapshot!(said.stdout);
+    // What a workload has there counts no more: the manifest is its new version.
+    let same = plan(
+        &[
+            "--state",
+            CLUSTER,
+            "--scale",
+            "deployment/web=4",
+            "-n",
+            "shop",
+            "-o",
+            "json",
+        ],
+        "",
+    );
+    let same = json_of(&same);
+    assert_eq!(same["then"]["pods"]["asked"], 0, "{}", same["whatIf"]);
+}
+
+#[test]
+fn what_if_puts_two_plans_side_by_side() {
+    let said = offline(
+        &[
+            "--spot",
+            "only",
+            "--scale",
+            "deployment/web=40",
+            "-n",
+            "shop",
+        ],
+        &[SHOP],
+    );
+    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""));
+    insta::assert_snapshot!(said.stdout);
+    let then = |args: &[&str]| {
+        let said = offline(&[&["-o", "json"], args].concat(), &[SHOP]);
+        assert_eq!(said.stderr, "", "{args:?}");
+        let json = json_of(&said);
+        (said.code, json)
+    };
+    let types = |json: &Value| -> Vec<String> {
+        let nodes = json["then"]["nodes"].as_array().expect("nodes").iter();
+        nodes
+            .map(|node| node["instanceType"].as_str().expect("a type").to_owned())
+            .collect()
+    };
+    let (code, only) = then(&["--types", "m7*,c7i.*"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        types(&only)
+            .iter()
+            .all(|name| name.starts_with("m7") || name.starts_with("c7i.")),
+        "{:?}",
+        types(&only)
+    );
+    let (_, without) = then(&["--without-types", "c6a*"]);
+    assert!(
+        types(&without).iter().all(|name| !name.starts_with("c6a")),
+        "{:?}",
+        types(&without)
+    );
+    let (code, refused) = then(&["--drop-pool", "windows-2022"]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        refused["difference"]["newlyUnplaced"]
+            .as_array()
+            .map(Vec::len),
+        Some(9)
+    );
+    // The API is spread over zones, of which only one is left.
+    let (_, one_zone) = then(&["--zones", "a"]);
+    let mut zones = one_zone["then"]["nodes"].as_array().expect("nodes").iter();
+    assert!(zones.all(|node| node["zone"] == "us-west-2a"), "{one_zone}");
+    let (_, daemon) = then(&["--daemon", "docs/plan/agent.yaml"]);
+    assert!(
+        daemon["difference"]["usdPerHour"]
+            .as_f64()
+            .expect("a price")
+            >= 0.0
+    );
+    let (_, prefixes) = then(&["--prefix-delegation", "on"]);
+    let less = prefixes["difference"]["usdPerHour"]
+        .as_f64()
+        .expect("a price");
+    assert!(less <= 0.0, "{less}");
+    let (code, gpu) = {
+        let said = offline(
+            &["--add-pool", "docs/plan/gpu-pool.yaml", "-o", "json"],
+            &["docs/plan/gpu.yaml"],
+        );
+        (said.code, json_of(&said))
+    };
+    assert_eq!(code, Some(0));
+    assert_eq!(gpu["difference"]["newlyPlaced"], json!(["default/train"]));
+}
+
+#[test]
+fn preferences_that_cost_money_can_be_left_out_of_the_question() {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"app": "a"}},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/os": "linux"}, "containers": [{"name": "c", "image": "i"}],
+            "topologySpreadConstraints": [{
+                "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {"app": "a"}},
+            }],
+        },
+    });
+    let mut items = Vec::new();
+    for name in ["a", "b", "c"] {
+        pod["metadata"]["name"] = json!(name);
+        items.push(pod.clone());
+    }
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    let args = [
+        "--offline",
+        "--default-pools",
+        "-f",
+        "-",
+        "--ignore-preferences",
+        "-o",
+        "json",
+    ];
+    let said = plan(&args, &list);
+    let json = json_of(&said);
+    assert_eq!(json["whatIf"], json!(["pods have no preferences"]));
+    assert_eq!(json["then"]["nodes"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn consolidation_of_a_saved_cluster_shows_moves_and_why_others_stay() {
+    let said = plan(&["--state", CLUSTER, "--consolidate"], "");
+    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""));
+    insta::assert_snapshot!(said.stdout);
+    let json = json_of(&plan(
+        &["--state", CLUSTER, "--consolidate", "-o", "json"],
+        "",
+    ));
+    let (before, after) = (&json["beforeUsdPerHour"], &json["afterUsdPerHour"]);
+    assert!(before.as_f64() > after.as_f64(), "{json}");
+}
+
+#[test]
+fn a_node_that_goes_has_its_pods_planned_for() {
+    let said = plan(
+        &[
+            "--state",
+            CLUSTER,
+            "--remove-node",
+            "ip-10-0-1-22",
+            "--pods",
+        ],
+        "",
+    );
+    assert_eq!((said.code, said.stderr.as_str()), (Some(0), ""));
+    insta::assert_snapshot!(said.stdout);
+}
+
+#[test]
+fn a_running_cluster_is_planned_for() {
+    let cluster = Cluster::start(&["--speed", "1000"]);
+    let kubeconfig = cluster.kubeconfig();
+    let kubeconfig = kubeconfig.to_str().expect("a UTF-8 path");
+    let ask = |args: &[&str]| {
+        let said = plan(&[&["--kubeconfig", kubeconfig], args].concat(), "");
+        assert_eq!(said.stderr, "", "{args:?}");
+        (said.code, said.stdout)
+    };
+    let (code, text) = ask(&[]);
+    assert_eq!(code, Some(0));
+    // Pods of the cluster's own may wait for the scheduler still.
+    assert!(!text.contains("  nodes  pool"), "{text}");
+    // The last of the shop's workloads is the one on Windows.
+    let shop = std::fs::read_to_string(root().join(SHOP)).expect("the shop");
+    let (_, invoices) = shop.rsplit_once("---\n").expect("several documents");
+    let file = cluster.home().join("invoices.yaml");
+    std::fs::write(
+        &file,
+        invoices.replace("namespace: shop", "namespace: default"),
+    )
+    .expect("a file");
+    let manifest = file.to_str().expect("a UTF-8 path");
+    let (code, json) = ask(&["-f", manifest, "-o", "json"]);
+    assert_eq!(code, Some(0), "{json}");
+    let json: Value = serde_json::from_str(&json).expect("one object");
+    let node = &json["nodes"][0];
+    assert_eq!(node["nodePool"], "windows-2022");
+    // What is planned is what is bought.
+    cluster.kubectl(&["apply", "-f", manifest]);
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Available",
+        "deployment",
+        "--all",
+        "-n",
+        "default",
+        "--timeout=120s",
+    ]);
+    let bought = cluster.kubectl(&["get", "nodeclaims", "-o", "json"]);
+    let bought: Value = serde_json::from_str(&bought).expect("a list");
+    let mut kinds: Vec<String> = bought["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .map(|claim| claim["metadata"]["labels"]["node.kubernetes.io/instance-type"].to_string())
+        .collect();
+    let mut planned: Vec<String> = json["nodes"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .map(|node| node["instanceType"].to_string())
+        .collect();
+    // Claims have random names.
+    kinds.sort();
+    planned.sort();
+    assert_eq!(kinds, planned);
+    let (code, text) = ask(&["--consolidate"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("no NodePool bought it"), "{text}");
+}
