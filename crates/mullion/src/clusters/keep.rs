@@ -20,7 +20,7 @@ use super::running::{self, Record};
 use crate::{
     certs::{self, Authority},
     failure::Failure,
-    up,
+    up::{self, setup::Definitions},
 };
 
 const CA: &str = "pki/ca.crt";
@@ -30,6 +30,14 @@ const CONFIG: &str = "cluster/config";
 const SUBNET_BITS: &str = "cluster/subnet-bits";
 const FILLED: &str = "cluster/filled";
 const DEFINITIONS: &str = "cluster/definitions";
+/// The definitions that every version has had.
+const FIRST_DEFINITIONS: [&str; 5] = [
+    "nodepools.karpenter.sh",
+    "nodeclaims.karpenter.sh",
+    "ec2nodeclasses.karpenter.k8s.aws",
+    "provisioners.karpenter.sh",
+    "awsnodetemplates.karpenter.k8s.aws",
+];
 const PORT: &str = "cluster/port";
 const KUBECONFIG: &str = "cluster/kubeconfig";
 const CLOUD: &str = "cloud/";
@@ -187,14 +195,28 @@ pub(crate) fn set_filled(notes: &Notes) {
     notes.put(FILLED, "yes");
 }
 
-/// Which custom resource definitions of ours the cluster has: a number that changes with them.
-pub(crate) fn definitions(notes: &Notes) -> Option<u64> {
-    text(notes, DEFINITIONS)?.parse().ok()
+/// Returns the custom resource definitions that the cluster was given: Karpenter's, of unknown content, where an earlier version has
+/// noted no names.
+pub(crate) fn definitions(notes: &Notes) -> Definitions {
+    let text = text(notes, DEFINITIONS).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| {
+        let (name, number) = line.split_once(' ')?;
+        Some((name.to_owned(), number.parse().ok()?))
+    });
+    let noted: Definitions = lines.collect();
+    match noted.is_empty() {
+        true => FIRST_DEFINITIONS.map(|name| (name.to_owned(), 0)).into(),
+        false => noted,
+    }
 }
 
-/// Notes which it has now.
-pub(crate) fn set_definitions(notes: &Notes, definitions: u64) {
-    notes.put(DEFINITIONS, definitions.to_string());
+/// Notes which it has been given.
+pub(crate) fn set_definitions(notes: &Notes, definitions: &Definitions) {
+    let lines = definitions.iter();
+    let lines: Vec<_> = lines
+        .map(|(name, number)| format!("{name} {number}"))
+        .collect();
+    notes.put(DEFINITIONS, lines.join("\n"));
 }
 
 /// The port of the last start.

@@ -252,19 +252,19 @@ impl Cluster {
         let orders = match self.resumed {
             true => {
                 // The definitions alone belong to the program: another version of it may read and write other fields.
-                if keep::definitions(notes) != Some(setup::definitions()) {
-                    setup::renew_definitions(client).await?;
-                }
+                let had = keep::definitions(notes);
+                let has = setup::renew_definitions(client, &wanted, had).await?;
+                keep::set_definitions(notes, &has);
                 Vec::new()
             }
             false => {
                 setup::fill(client, &wanted).await?;
+                keep::set_definitions(notes, &setup::definitions());
                 orders
             }
         };
         let scheduler = self.plan.scheduler_text.as_deref();
         published::publish(client, scheduler, self.plan.pod_os_counts).await?;
-        keep::set_definitions(notes, setup::definitions());
         for order in orders {
             let group = order.tags.get(labels::EKSCTL_NODEGROUP).cloned();
             ec2.provide(order).map_err(|error| {

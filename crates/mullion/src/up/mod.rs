@@ -21,7 +21,7 @@ mod pod_rules;
 mod progress;
 pub(crate) mod published;
 pub(crate) mod scheduler_config;
-mod setup;
+pub(crate) mod setup;
 mod story;
 
 use std::{pin::pin, time::Duration};

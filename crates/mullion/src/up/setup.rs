@@ -2,7 +2,7 @@
 //!
 //! Everything goes through the Kubernetes API, as a user's manifests do.
 
-use std::{hash::Hasher, time::Duration};
+use std::{collections::BTreeMap, hash::Hasher, time::Duration};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
@@ -16,10 +16,14 @@ use rustc_hash::FxHasher;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, out};
 
 /// How long a definition may take to be served.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The kind of the AWS account, which a cluster gets together with its definition.
+const ACCOUNT: &str = "SimulatedAccount";
+/// The name under which the API server keeps which fields this program has written.
+const MANAGER: &str = "mullion";
 /// How often it is looked whether a kind is served.
 const SERVED_CHECK: Duration = Duration::from_millis(5);
 
@@ -36,36 +40,12 @@ pub(super) struct Wanted {
 /// Fills a new cluster.
 pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
     for definition in crds::crds() {
-        let name = definition.metadata.name.clone().unwrap_or_default();
-        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-        unless_there(api.create(&PostParams::default(), &definition).await)
-            .map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
-        let established = kube::runtime::wait::await_condition(
-            api,
-            &name,
-            kube::runtime::conditions::is_crd_established(),
-        );
-        match tokio::time::timeout(PATIENCE, established).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                return Err(Failure::run(format!(
-                    "CustomResourceDefinition {name} cannot be watched: {error}"
-                )));
-            }
-            Err(_) => {
-                return Err(Failure::run(format!(
-                    "CustomResourceDefinition {name} was not established within {} s",
-                    PATIENCE.as_secs()
-                )));
-            }
-        }
+        install(client, &definition).await?;
     }
     create_all(client, include_str!("karpenter.yaml")).await?;
     create_all(client, include_str!("storage.yaml")).await?;
     create_all(client, include_str!("metrics.yaml")).await?;
-    for manifest in &wanted.account {
-        create(client, manifest.clone()).await?;
-    }
+    create_account(client, wanted).await?;
     if wanted.windows {
         let config = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
@@ -80,36 +60,115 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     Ok(())
 }
 
-/// A number that changes with the definitions of this program.
-pub(super) fn definitions() -> u64 {
-    let mut hasher = FxHasher::default();
-    for definition in crds::crds() {
-        let text = serde_json::to_vec(&definition.spec).expect("a definition is JSON");
-        hasher.write(&text);
+async fn create_account(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
+    for manifest in &wanted.account {
+        create(client, manifest.clone()).await?;
     }
-    hasher.finish()
+    Ok(())
 }
 
-/// Gives the definitions of a cluster that another version of this program has made the schemas of this one. What the user has deleted
-/// stays away, and labels and annotations stay theirs.
-pub(super) async fn renew_definitions(client: &Client) -> Result<(), Failure> {
+/// Creates a custom resource definition and waits until its kind is served.
+async fn install(client: &Client, definition: &CustomResourceDefinition) -> Result<(), Failure> {
+    let name = definition.metadata.name.clone().unwrap_or_default();
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    unless_there(api.create(&PostParams::default(), definition).await)
+        .map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
+    let established = kube::runtime::wait::await_condition(
+        api,
+        &name,
+        kube::runtime::conditions::is_crd_established(),
+    );
+    match tokio::time::timeout(PATIENCE, established).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(Failure::run(format!(
+            "CustomResourceDefinition {name} cannot be watched: {error}"
+        ))),
+        Err(_) => Err(Failure::run(format!(
+            "CustomResourceDefinition {name} was not established within {} s",
+            PATIENCE.as_secs()
+        ))),
+    }
+}
+
+/// Custom resource definitions by name, each with a number that changes with it.
+pub(crate) type Definitions = BTreeMap<String, u64>;
+
+/// Returns the definitions of this program.
+pub(super) fn definitions() -> Definitions {
+    let number = |definition: CustomResourceDefinition| {
+        let mut hasher = FxHasher::default();
+        let text = serde_json::to_vec(&definition.spec).expect("a definition is JSON");
+        hasher.write(&text);
+        (
+            definition.metadata.name.unwrap_or_default(),
+            hasher.finish(),
+        )
+    };
+    crds::crds().into_iter().map(number).collect()
+}
+
+/// Brings the definitions of a cluster that another version of this program has made up to date, and makes those that the other version
+/// did not have. `had` are those that the cluster was given; returns those that it has been given now.
+///
+/// What the user has deleted stays away, and labels and annotations stay theirs. A definition that somebody else has changed is left as it
+/// is, and a note says so.
+pub(super) async fn renew_definitions(
+    client: &Client,
+    wanted: &Wanted,
+    had: Definitions,
+) -> Result<Definitions, Failure> {
+    let mut has = had;
+    let ours = definitions();
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in crds::crds() {
         let name = definition.metadata.name.clone().unwrap_or_default();
-        let failed = |error: &kube::Error| {
+        let number = ours[&name];
+        if has.get(&name) == Some(&number) {
+            continue;
+        }
+        let failed = |error: kube::Error| {
             Failure::run(format!(
                 "CustomResourceDefinition {name} cannot be brought up to date: {error}"
             ))
             .hint("start anew with `mullion up --fresh`, or use the version of mullion that made the cluster")
         };
-        let patch = Patch::Merge(json!({"spec": definition.spec}));
-        match api.patch(&name, &PatchParams::default(), &patch).await {
-            Ok(_) => tracing::info!("CustomResourceDefinition {name} is up to date"),
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            Err(error) => return Err(failed(&error)),
+        let now = api.get_opt(&name).await.map_err(failed)?;
+        match now.as_ref().map(changed_by) {
+            Some(Some(manager)) => {
+                out::note(&format!(
+                    "CustomResourceDefinition {name} is that of another version of mullion; {manager} has changed it, so that it stays as it is"
+                ));
+                continue;
+            }
+            Some(None) => {
+                let patch = Patch::Merge(json!({"spec": definition.spec}));
+                let patched = api.patch(&name, &PatchParams::default(), &patch).await;
+                patched.map_err(failed)?;
+                tracing::info!("CustomResourceDefinition {name} is up to date");
+            }
+            None if has.contains_key(&name) => {}
+            None => {
+                install(client, &definition).await?;
+                if definition.spec.names.kind == ACCOUNT {
+                    create_account(client, wanted).await?;
+                }
+                tracing::info!("CustomResourceDefinition {name} is new in this version");
+            }
         }
+        has.insert(name, number);
     }
-    Ok(())
+    Ok(has)
+}
+
+/// Returns who else than this program has written a part of a definition's spec.
+fn changed_by(definition: &CustomResourceDefinition) -> Option<&str> {
+    let managers = definition.metadata.managed_fields.iter().flatten();
+    let mut others = managers.filter(|own| {
+        let fields = own.fields_v1.as_ref();
+        own.manager.as_deref() != Some(MANAGER)
+            && fields.is_some_and(|fields| fields.0.get("f:spec").is_some())
+    });
+    others.next()?.manager.as_deref()
 }
 
 async fn create_all(client: &Client, manifests: &str) -> Result<(), Failure> {
@@ -153,11 +212,20 @@ async fn served(
     let deadline = Instant::now() + PATIENCE;
     loop {
         match discovery::pinned_kind(client, kind).await {
-            Err(kube::Error::Api(status)) if status.code == 404 && Instant::now() < deadline => {
+            // Its group is unknown, or known by other kinds.
+            Err(error) if is_unserved(&error) && Instant::now() < deadline => {
                 tokio::time::sleep(SERVED_CHECK).await;
             }
             answer => return answer,
         }
+    }
+}
+
+fn is_unserved(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 404,
+        kube::Error::Discovery(_) => true,
+        _ => false,
     }
 }
 
@@ -180,18 +248,43 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn definitions_of_another_version_become_those_of_this_one_and_deleted_ones_stay_away() {
+    fn client_as(user: &str) -> (std::sync::Arc<ApiServer>, Client) {
         let server = ApiServer::new(Config::default());
+        let client = client_of(&server, user);
+        (server, client)
+    }
+
+    fn client_of(server: &std::sync::Arc<ApiServer>, user: &str) -> Client {
         let user = User {
-            name: "system:mullion".into(),
+            name: user.into(),
             groups: vec!["system:masters".into()],
             ..User::default()
         };
-        let client = Client::new(server.router_as(user), "default");
+        Client::new(server.router_as(user), "default")
+    }
+
+    fn columns(definition: &CustomResourceDefinition) -> Vec<usize> {
+        let versions = definition.spec.versions.iter();
+        let counts = versions.map(|own| own.additional_printer_columns.iter().flatten().count());
+        counts.collect()
+    }
+
+    #[tokio::test]
+    async fn definitions_of_another_version_become_those_of_this_one_unless_the_user_changed_them()
+    {
+        let (server, client) = client_as("system:mullion");
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let users: Api<CustomResourceDefinition> = Api::all(client_of(&server, "me"));
         let mut ours = crds::crds();
-        let deleted = ours.pop().expect("there are several");
+        let mut take = |kind| {
+            let at = ours.iter().position(|own| own.spec.names.kind == kind);
+            let at = at.expect("it is there");
+            ours.remove(at)
+        };
+        let (deleted, new) = (take("CNINode"), take("SimulatedAccount"));
+        let mut had = Definitions::new();
+        let name_of = |own: &CustomResourceDefinition| own.metadata.name.clone().expect("a name");
+        had.insert(name_of(&deleted), 1);
         for definition in &ours {
             let mut older = definition.clone();
             let labels = &mut older.metadata.labels;
@@ -203,33 +296,53 @@ mod tests {
             }
             let created = api.create(&PostParams::default(), &older).await;
             created.expect("it can be created");
+            had.insert(name_of(definition), 1);
         }
-        renew_definitions(&client).await.expect("they are renewed");
-        for definition in ours {
-            let name = definition.metadata.name.clone().expect("it has a name");
+        let changed = "nodepools.karpenter.sh".to_owned();
+        let params = PatchParams::default();
+        let own = Patch::Merge(json!({"spec": {"names": {"shortNames": ["np"]}}}));
+        users
+            .patch(&changed, &params, &own)
+            .await
+            .expect("it is changed");
+        let label = Patch::Merge(json!({"metadata": {"labels": {"also": "mine"}}}));
+        let labelled = users.patch("nodeclaims.karpenter.sh", &params, &label);
+        labelled.await.expect("it is changed");
+
+        let account = json!({
+            "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedAccount", "metadata": {"name": "aws"},
+        });
+        let wanted = Wanted {
+            windows: false,
+            pools: false,
+            account: vec![account],
+        };
+        let has = renew_definitions(&client, &wanted, had).await;
+        let has = has.expect("they are renewed");
+        for definition in ours.iter().chain([&new]) {
+            let name = name_of(definition);
             let now = api.get(&name).await.expect("it is there");
-            let columns = |definition: &CustomResourceDefinition| {
-                let versions = definition.spec.versions.iter();
-                versions
-                    .map(|version| version.additional_printer_columns.clone())
-                    .collect::<Vec<_>>()
+            let expected = match name == changed {
+                true => vec![0; definition.spec.versions.len()],
+                false => columns(definition),
             };
-            assert_eq!(columns(&now), columns(&definition), "{name}");
-            assert_eq!(now.metadata.labels.expect("kept")["mine"], "yes");
+            assert_eq!(columns(&now), expected, "{name}");
+            let is_new = definition == &new;
+            let labels = now.metadata.labels.unwrap_or_default();
+            assert_eq!(labels.contains_key("mine"), !is_new, "{name}");
+            let number = definitions()[&name];
+            assert_eq!(has[&name] == number, name != changed, "{name}");
         }
-        let name = deleted.metadata.name.expect("it has a name");
-        assert!(api.get_opt(&name).await.expect("an answer").is_none());
+        let gone = api.get_opt(&name_of(&deleted)).await;
+        assert!(gone.expect("an answer").is_none());
+        let accounts = ApiResource::erase::<mullion_api::account::SimulatedAccount>(&());
+        let accounts: Api<DynamicObject> = Api::all_with(client, &accounts);
+        accounts.get("aws").await.expect("the account is there");
     }
 
     #[tokio::test]
     async fn a_kind_that_is_served_a_moment_later_is_waited_for() {
-        let server = ApiServer::new(Config::default());
-        let user = User {
-            name: "system:mullion".into(),
-            groups: vec!["system:masters".into()],
-            ..User::default()
-        };
-        let client = Client::new(server.router_as(user), "default");
+        let (_server, client) = client_as("system:mullion");
         let account = json!({
             "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedAccount",
             "metadata": {"name": "aws"},

@@ -1,5 +1,9 @@
 //! A cluster with a name: it is killed, started again, copied, stopped, and stays the same cluster.
 
+use std::path::Path;
+
+use jiff::Timestamp;
+use mullion_apiserver::store::{Store, Window};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, text};
@@ -186,4 +190,66 @@ fn one_directory_is_of_one_cluster_at_a_time() {
         "{said}"
     );
     cluster.kubectl(&["get", "nodes"]);
+}
+
+/// Writes into a stopped cluster's directory what a version wrote there that noted no names of definitions.
+fn note_as_an_earlier_version(directory: &Path) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let store = Store::open(directory, Window::default(), Timestamp::now());
+        let store = store.expect("a stopped cluster's directory");
+        store.notes().put("cluster/definitions", "1234567890");
+        store.close().await;
+    });
+}
+
+#[test]
+fn a_cluster_of_an_earlier_version_gets_the_definitions_of_this_one() {
+    let cluster = Cluster::start(ARGS);
+    let columns = r#"[{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns"}]"#;
+    let patch = |name: &str, manager: &str| {
+        let definition = format!("crd/{name}");
+        let manager = format!("--field-manager={manager}");
+        cluster.kubectl(&["patch", &definition, &manager, "--type=json", "-p", columns]);
+    };
+    // An older definition, one that the user has changed, two that there were not, and one that the user has deleted.
+    patch("nodepools.karpenter.sh", "mullion");
+    patch("ec2nodeclasses.karpenter.k8s.aws", "kubectl-patch");
+    for kind in [
+        "cninodes.vpcresources.k8s.aws",
+        "simulatedaccounts.cloud.mullion.dev",
+        "awsnodetemplates.karpenter.k8s.aws",
+    ] {
+        cluster.kubectl(&["delete", "crd", kind]);
+    }
+    cluster.kubectl(&["delete", "clusterrolebinding", "eks:kube-proxy-windows"]);
+    let down = cluster.mullion(&["down", "demo"]);
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    note_as_an_earlier_version(&cluster.home().join("state/mullion/clusters/demo"));
+
+    let cluster = cluster.kill_and_restart(ARGS);
+    let count = |name: &str| {
+        let definition = cluster.get(&["crd", name]);
+        let columns = definition["spec"]["versions"][0]["additionalPrinterColumns"].as_array();
+        columns.map_or(0, Vec::len)
+    };
+    assert!(count("nodepools.karpenter.sh") > 0);
+    assert_eq!(count("ec2nodeclasses.karpenter.k8s.aws"), 0);
+    let said = cluster.stderr();
+    let notes = said
+        .lines()
+        .filter(|line| line.contains("ec2nodeclasses.karpenter.k8s.aws"));
+    let notes: Vec<_> = notes.collect();
+    assert_eq!(notes.len(), 1, "{said}");
+    assert!(
+        notes[0].ends_with("kubectl-patch has changed it, so that it stays as it is"),
+        "{said}"
+    );
+    let all = cluster.kubectl(&["get", "crd", "-o", "name"]);
+    assert!(all.contains("/cninodes."), "{all}");
+    assert!(!all.contains("/awsnodetemplates."), "{all}");
+    cluster.kubectl(&["get", "simulatedaccount", "aws"]);
+    cluster.kubectl(&["get", "clusterrolebinding", "eks:kube-proxy-windows"]);
 }
