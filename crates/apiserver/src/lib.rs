@@ -75,6 +75,7 @@ mod service_range;
 pub mod status;
 pub mod store;
 pub mod validation;
+mod version_order;
 mod warnings;
 
 pub use auth::{

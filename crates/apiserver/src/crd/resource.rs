@@ -22,6 +22,7 @@ use crate::{
     },
     schema::{Type, decode},
     status::{Details, Status},
+    version_order,
 };
 
 /// What is special about the instances of one version.
@@ -241,7 +242,7 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
             ..Rules::default()
         },
         subresources,
-        deprecated: deprecation(&group, version, &text(&names["kind"])),
+        deprecated: deprecation(spec, version),
         behaviour: Arc::new(CustomResource {
             rules: CelRules::compile(&schema, source, true),
             scale: scale::Paths::of(version),
@@ -269,15 +270,29 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
     }
 }
 
-fn deprecation(group: &str, version: &Value, kind: &str) -> Option<Cow<'static, str>> {
+/// Returns the warning of a deprecated version: its own, or that of kube-apiserver, which names the version to use if one is served that is
+/// preferred and not deprecated.
+fn deprecation(spec: &Value, version: &Value) -> Option<Cow<'static, str>> {
     if version["deprecated"].as_bool() != Some(true) {
         return None;
     }
-    let name = version["name"].as_str().unwrap_or_default();
-    let warning = version["deprecationWarning"].as_str().map(str::to_owned);
-    Some(Cow::Owned(warning.unwrap_or_else(|| {
-        format!("{group}/{name} {kind} is deprecated")
-    })))
+    if let Some(warning) = version["deprecationWarning"].as_str() {
+        return Some(Cow::Owned(warning.to_owned()));
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (group, kind) = (text(&spec["group"]), text(&spec["names"]["kind"]));
+    let name = text(&version["name"]);
+    let others = spec["versions"].as_array().into_iter().flatten();
+    let usable = others.filter(|other| other["served"] == true && other["deprecated"] != true);
+    let newest = usable
+        .map(|other| text(&other["name"]))
+        .min_by_key(|other| version_order::priority(other))
+        .filter(|newest| version_order::priority(newest) < version_order::priority(&name));
+    let advice = newest.map(|newest| format!("; use {group}/{newest} {kind}"));
+    let advice = advice.unwrap_or_default();
+    Some(Cow::Owned(format!(
+        "{group}/{name} {kind} is deprecated{advice}"
+    )))
 }
 
 fn subresources(version: &Value, kind: &str) -> (Vec<Subresource>, bool) {

@@ -26,6 +26,7 @@ use crate::{
     kinds::{Resource, Subresource},
     registry::{Row, Table},
     status::Status,
+    version_order,
 };
 
 /// The order in which the verbs of a custom resource are told.
@@ -173,34 +174,8 @@ fn versions<'a>(table: &'a Table, group: &str) -> Vec<&'a str> {
             versions.push(version);
         }
     }
-    versions.sort_by_key(|version| version_priority(version));
+    versions.sort_by_key(|version| version_order::priority(version));
     versions
-}
-
-/// Sorts versions as upstream prefers them: general before beta before alpha, newer before older, others last by name.
-fn version_priority(version: &str) -> (u8, std::cmp::Reverse<u64>, std::cmp::Reverse<u64>, String) {
-    let parsed = version.strip_prefix('v').and_then(|rest| {
-        let digits = rest
-            .find(|character: char| !character.is_ascii_digit())
-            .unwrap_or(rest.len());
-        let major: u64 = rest[..digits].parse().ok()?;
-        let (stage, minor) = match &rest[digits..] {
-            "" => (0, 0),
-            tail => match (tail.strip_prefix("beta"), tail.strip_prefix("alpha")) {
-                (Some(minor), _) => (1, minor.parse().ok()?),
-                (_, Some(minor)) => (2, minor.parse().ok()?),
-                _ => return None,
-            },
-        };
-        Some((stage, major, minor))
-    });
-    let (stage, major, minor) = parsed.unwrap_or((3, 0, 0));
-    (
-        stage,
-        std::cmp::Reverse(major),
-        std::cmp::Reverse(minor),
-        version.to_owned(),
-    )
 }
 
 fn verbs(row: &Row) -> Vec<&'static str> {
@@ -347,19 +322,4 @@ fn subresource_value(subresource: &Subresource, (group, version): (&str, &str)) 
         "kind": *subresource.kind,
     });
     json!({"subresource": subresource.name, "responseKind": kind, "verbs": subresource.verbs})
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_preferred_as_upstream_prefers_them() {
-        let mut versions = ["v1alpha1", "foo", "v2", "v1beta1", "v1", "v10", "v2beta3"];
-        versions.sort_by_key(|version| version_priority(version));
-        assert_eq!(
-            versions,
-            ["v10", "v2", "v1", "v2beta3", "v1beta1", "v1alpha1", "foo"]
-        );
-    }
 }

@@ -281,7 +281,9 @@ async fn several_versions_show_the_same_objects() {
         .await;
     assert_eq!(
         seen.warnings,
-        [r#"299 - "stable.example.com/v1beta1 CronTab is deprecated""#]
+        [
+            r#"299 - "stable.example.com/v1beta1 CronTab is deprecated; use stable.example.com/v1 CronTab""#
+        ]
     );
     assert_eq!(seen.ok()["apiVersion"], "stable.example.com/v1beta1");
 }

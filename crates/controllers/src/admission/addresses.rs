@@ -52,7 +52,7 @@ impl Rule for WindowsAddresses {
             _ => return Verdict::default(),
         };
         match is_switched_on(known) {
-            true => Verdict::refused(403, why),
+            true => Verdict::forbidden(why),
             false => Verdict::default(),
         }
     }

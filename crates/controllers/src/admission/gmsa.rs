@@ -6,7 +6,7 @@
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Access, Known, Rule, ServiceAccount, Verdict, Write, go_json};
+use super::{Access, Known, Refusal, Rule, ServiceAccount, Verdict, Write, go_json};
 
 const GROUP: &str = "windows.k8s.io";
 const PLURAL: &str = "gmsacredentialspecs";
@@ -91,6 +91,18 @@ impl Rule for Gmsa {
     }
 }
 
+/// Returns the refusal as windows-gmsa answers it: with a code and no reason.
+fn refused(code: u16, text: String) -> Verdict {
+    Verdict {
+        refusal: Some(Refusal {
+            code,
+            reason: "",
+            text,
+        }),
+        ..Verdict::default()
+    }
+}
+
 fn is_disabled(write: &Write<'_>, known: &dyn Known) -> bool {
     let namespace = known.find("", "namespaces", None, write.namespace);
     namespace.is_some_and(|namespace| namespace["metadata"]["labels"][DISABLED] == "true")
@@ -149,12 +161,12 @@ fn expand(options: &Options<'_>, known: &dyn Known, verdict: &mut Verdict) -> Re
 fn contents_of(name: &str, known: &dyn Known) -> Result<String, Verdict> {
     let Some(found) = known.find(GROUP, PLURAL, None, name) else {
         let why = format!("cred spec {name} does not exist");
-        return Err(Verdict::refused(404, why));
+        return Err(refused(404, why));
     };
     match found.get("credspec") {
         None => {
             let why = format!("cred spec {name} does not have a credspec key");
-            Err(Verdict::refused(417, why))
+            Err(refused(417, why))
         }
         Some(contents) => Ok(go_json::text(contents)),
     }
@@ -166,7 +178,7 @@ fn judge(options: &Options<'_>, write: &Write<'_>, known: &dyn Known) -> Result<
     let Some(spec) = options.text(NAME) else {
         return match contents {
             None => Ok(()),
-            Some(_) => Err(Verdict::refused(
+            Some(_) => Err(refused(
                 422,
                 format!(
                     "{kind} {name:?} has a GMSA cred spec set, but does not define the name of the corresponding resource"
@@ -183,7 +195,7 @@ fn judge(options: &Options<'_>, write: &Write<'_>, known: &dyn Known) -> Result<
         Ok(false) => String::new(),
         Err(error) => format!(": {error}"),
     };
-    Err(Verdict::refused(
+    Err(refused(
         422,
         format!(
             "the GMSA cred spec contents for {kind} {name:?} does not match the contents of GMSA resource {spec:?}{why}"
@@ -215,7 +227,7 @@ fn authorize(spec: &str, write: &Write<'_>, known: &dyn Known) -> Result<(), Ver
     if !permission.reason.is_empty() {
         why += &format!(", reason: {:?}", permission.reason);
     }
-    Err(Verdict::refused(403, why))
+    Err(refused(403, why))
 }
 
 /// Refuses an update that changes a name or contents. Containers are found in the old pod by name; options that the new pod lacks are
@@ -237,7 +249,7 @@ fn judge_update(options: &Options<'_>, old: &[Options<'_>]) -> Result<(), Verdic
         return Ok(());
     }
     let changed = changed.join(" and ");
-    Err(Verdict::refused(
+    Err(refused(
         403,
         format!(
             "cannot update an existing pod's GMSA settings (GMSA {changed} modified on {kind} {name:?})"

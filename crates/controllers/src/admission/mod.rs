@@ -91,10 +91,14 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict that refuses a write with an HTTP status code.
-    pub fn refused(code: u16, text: String) -> Self {
+    /// Returns the verdict that forbids a write (403).
+    pub fn forbidden(text: String) -> Self {
         Verdict {
-            refusal: Some(Refusal { code, text }),
+            refusal: Some(Refusal {
+                code: 403,
+                reason: "Forbidden",
+                text,
+            }),
             ..Verdict::default()
         }
     }
@@ -113,6 +117,8 @@ impl Verdict {
 pub struct Refusal {
     /// The HTTP status code of the answer.
     pub code: u16,
+    /// The `reason` of the answer's Status; empty where the webhook that the rule stands for gives none.
+    pub reason: &'static str,
     /// The sentence for the user.
     pub text: String,
 }

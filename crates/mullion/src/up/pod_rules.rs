@@ -87,17 +87,10 @@ pub(super) fn write<'a>(ctx: &'a Ctx<'_>, request: &'a Request<'_>) -> Write<'a>
 
 /// Returns the refusal as an error. It has no details: kubectl would print them in place of the text.
 fn refuse(refusal: Option<Refusal>) -> Result<(), Status> {
-    let Some(Refusal { code, text }) = refusal else {
-        return Ok(());
-    };
-    let reason = match code {
-        403 => "Forbidden",
-        404 => "NotFound",
-        422 => "Invalid",
-        500 => "InternalError",
-        _ => "",
-    };
-    Err(Status::new(code, reason, text))
+    match refusal {
+        Some(Refusal { code, reason, text }) => Err(Status::new(code, reason, text)),
+        None => Ok(()),
+    }
 }
 
 /// The API server's objects and rights as rules look them up.

@@ -235,7 +235,7 @@ impl PlaceByImage {
         }
         let sentence = |certain| sentences::conflict(containers, &allowed, builds, certain);
         if !fits(&common.certain) {
-            return (Verdict::refused(403, sentence(true)), None);
+            return (Verdict::forbidden(sentence(true)), None);
         }
         verdict.warnings.push(sentence(false));
         let is_known = containers.iter().any(Container::is_certain);

@@ -124,6 +124,145 @@ spec:
     assert!(output.status.success(), "{output:?}");
 }
 
+/// The page's manifests. Its credential spec has a name that no object can have, and its Deployments are of a version that Kubernetes 1.16
+/// was the last to serve; both are put right as its pods spell the name.
+const PAGE_SPEC: &str = "\
+apiVersion: windows.k8s.io/v1alpha1
+kind: GMSACredentialSpec
+metadata:
+  name: gmsa-WebApp1  #This is an arbitrary name but it will be used as a reference
+credspec:
+  ActiveDirectoryConfig:
+    GroupManagedServiceAccounts:
+    - Name: WebApp1   #Username of the GMSA account
+      Scope: CONTOSO  #NETBIOS Domain Name
+    - Name: WebApp1   #Username of the GMSA account
+      Scope: contoso.com #DNS Domain Name
+  CmsPlugins:
+  - ActiveDirectory
+  DomainJoinConfig:
+    DnsName: contoso.com  #DNS Domain Name
+    DnsTreeName: contoso.com #DNS Domain Name Root
+    Guid: 244818ae-87ac-4fcd-92ec-e79e5252348a  #GUID
+    MachineAccountName: WebApp1 #Username of the GMSA account
+    NetBiosName: CONTOSO  #NETBIOS Domain Name
+    Sid: S-1-5-21-2126449477-2524075714-3094792973 #SID of GMSA
+";
+const PAGE_ROLE: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: webapp1-role
+rules:
+- apiGroups: ['windows.k8s.io']
+  resources: ['gmsacredentialspecs']
+  verbs: ['use']
+  resourceNames: ['gmsa-webapp1']
+";
+const PAGE_BINDING: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: allow-default-svc-account-read-on-gmsa-WebApp1
+  namespace: default
+subjects:
+- kind: ServiceAccount
+  name: default
+  namespace: default
+roleRef:
+  kind: ClusterRole
+  name: webapp1-role
+  apiGroup: rbac.authorization.k8s.io
+";
+
+/// The page's Deployment, with the credential spec for the pod or for its container.
+fn page_deployment(name: &str, for_container: bool) -> String {
+    let context = "securityContext: {windowsOptions: {gmsaCredentialSpecName: gmsa-webapp1}}";
+    let (pod, container) = match for_container {
+        true => ("", context),
+        false => (context, ""),
+    };
+    format!(
+        "\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  labels: {{run: {name}}}
+  name: {name}
+  namespace: default
+spec:
+  replicas: 1
+  selector:
+    matchLabels: {{run: {name}}}
+  template:
+    metadata:
+      labels: {{run: {name}}}
+    spec:
+      {pod}
+      containers:
+      - image: mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2019
+        imagePullPolicy: Always
+        name: iis
+        {container}
+      nodeSelector:
+        kubernetes.io/os: windows
+"
+    )
+}
+
+#[test]
+fn the_page_is_followed_step_by_step() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    // Install the GMSACredentialSpec CRD: it is there, and applying it again does no harm.
+    cluster.apply(include_str!(
+        "../../../../api/crds/windows.k8s.io_gmsacredentialspecs.yaml"
+    ));
+
+    // Create GMSA credential spec resources.
+    let refused = cluster.refused(&["apply", "-f", "-"], PAGE_SPEC);
+    let why = "is invalid: metadata.name: Invalid value: \"gmsa-WebApp1\": a lowercase RFC 1123 subdomain must consist of";
+    assert!(refused.contains(why), "{refused}");
+    let warned = cluster.apply(&PAGE_SPEC.replace("gmsa-WebApp1", "gmsa-webapp1"));
+    let deprecated = "Warning: windows.k8s.io/v1alpha1 GMSACredentialSpec is deprecated; use windows.k8s.io/v1 GMSACredentialSpec";
+    assert!(warned.contains(deprecated), "{warned}");
+
+    // A Deployment before its service account may use it: its ReplicaSet says so.
+    cluster.apply(&page_deployment("early", false));
+    let events = [
+        "get",
+        "events",
+        "--field-selector=reason=FailedCreate",
+        "-o",
+        "jsonpath={.items[*].message}",
+    ];
+    let told = cluster.until("the ReplicaSet may not", &events, |text| !text.is_empty());
+    let why = "Error creating: service account \"default\" is not authorized to `use` GMSA cred spec \"gmsa-webapp1\"";
+    assert!(told.contains(why), "{told}");
+    let create = ["create", "-f", "-"];
+    let refused = cluster.refused(&create, &pod("early", "gmsa-webapp1"));
+    // windows-gmsa gives no reason, which kubectl would show in brackets.
+    assert!(refused.starts_with("Error from server: "), "{refused}");
+    cluster.kubectl(&["delete", "deployment", "early"]);
+
+    // Configure the cluster role, assign it, and refer to the credential spec: in the pod, and in a container.
+    cluster.apply(PAGE_ROLE);
+    cluster.apply(PAGE_BINDING);
+    for (name, for_container) in [("with-creds", false), ("with-creds-too", true)] {
+        cluster.apply(&page_deployment(name, for_container));
+        let deployment = format!("deployment/{name}");
+        cluster.kubectl(&["rollout", "status", &deployment, "--timeout=110s"]);
+        let pods = cluster.get(&["pods", "-l", &format!("run={name}")]);
+        let spec = &pods["items"][0]["spec"];
+        let context = match for_container {
+            true => &spec["containers"][0]["securityContext"],
+            false => &spec["securityContext"],
+        };
+        let options = &context["windowsOptions"];
+        assert_eq!(options["gmsaCredentialSpecName"], "gmsa-webapp1");
+        assert_eq!(options["gmsaCredentialSpec"], CONTENTS);
+    }
+}
+
 #[test]
 fn a_windows_pod_by_affinity_has_an_address_that_only_the_controller_chooses() {
     let cluster = Cluster::start(&["--speed", "max"]);
