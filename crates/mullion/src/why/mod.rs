@@ -16,6 +16,7 @@ mod nulls;
 mod object;
 pub(crate) mod outlook;
 pub(crate) mod page;
+mod placement;
 pub(crate) mod pools;
 pub(crate) mod rules;
 pub(crate) mod source;
@@ -24,7 +25,7 @@ pub(crate) mod template;
 mod text;
 pub(crate) mod world;
 
-use std::{cmp::Reverse, path::PathBuf};
+use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use clap::Args;
 use mullion_apiserver::validation::selector::Selector;
@@ -34,6 +35,7 @@ use serde_json::json;
 
 use crate::{cli::Output, failure::Failure, out, plan::standing, up};
 use explanation::{Explainer, Explanation};
+use placement::Placement;
 use pools::Pools;
 use state::State;
 use world::Planned;
@@ -93,6 +95,11 @@ pub(crate) struct WhyArgs {
     #[arg(long, value_name = "FILE")]
     images: Option<PathBuf>,
 
+    /// Whether pods of -f that no cluster admits (--state) are placed by their images [default: on with --images, or where pods of the
+    /// state were placed so]
+    #[arg(long, value_name = "on|off", requires = "filename")]
+    place_by_image: Option<placement::Switch>,
+
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
     #[arg(long)]
     ignore_pod_os: bool,
@@ -122,7 +129,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         Some(path) => source::file(path, State::new(rules.alone()?)).await?,
         None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules, false).await?,
     };
-    let table = up::images::table(args.images.as_deref())?;
+    let table = Arc::new(up::images::table(args.images.as_deref())?);
     let names = names(&args.what, !args.filename.is_empty())?;
     let mut source = source;
     let subjects: Vec<Subject> = match args.filename.is_empty() {
@@ -135,7 +142,17 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
                 .map(|path| path.display().to_string())
                 .collect();
             let shown = shown.join(", ");
-            let planned = world::apply(&mut source, &shown, documents, namespace, &names).await?;
+            let placement =
+                Placement::new(args.place_by_image, args.images.is_some(), table.clone());
+            let planned = world::apply(
+                &mut source,
+                &shown,
+                documents,
+                namespace,
+                &names,
+                &placement,
+            );
+            let planned = planned.await?;
             let subject = |planned| Subject::planned(planned, &source.state);
             planned.into_iter().map(subject).collect()
         }

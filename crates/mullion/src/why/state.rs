@@ -167,6 +167,11 @@ impl State {
         }
     }
 
+    /// Whether the cluster has placed a pod by its images.
+    pub(super) fn is_placed_by_image(&self) -> bool {
+        !self.images.is_empty()
+    }
+
     /// Returns what is known of a pod's images, where that matters.
     pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
         let home = pod.template.namespace.clone();
@@ -230,6 +235,13 @@ impl State {
             "Pod" => {
                 let pod = named(rest, |own: &PodSpec| &own.name)?;
                 self.add_pod(pod).map_err(refuse)?;
+            }
+            // Placement from images reads its labels.
+            "Namespace" if self.keeps_pods => {
+                let namespace = whole(rest)?;
+                let spec = NamespaceSpec::deserialize(&namespace).map_err(D::Error::custom)?;
+                cluster.set_namespace(&spec);
+                self.keep(kind, namespace);
             }
             "Namespace" => cluster.set_namespace(&named(rest, |own: &NamespaceSpec| &own.name)?),
             "Service" => cluster.set_service(&named(rest, |own: &ServiceSpec| &own.name)?),

@@ -10,6 +10,7 @@ use super::{
     addresses,
     manifest::Document,
     object::fault,
+    placement::Placement,
     source::{self, Source},
     state::State,
     template::{self, Maker, Prospect, put},
@@ -102,16 +103,17 @@ impl Sorted {
 }
 
 /// Puts what is in a manifest into the cluster; gives every pod and one of every workload of it. `names` keeps only those, and `shown`
-/// is what the manifest is called.
+/// is what the manifest is called; `placement` places pods that no cluster admits.
 ///
 /// # Errors
 /// It has no pod of that name, or the API server refuses an object: its words.
-pub(crate) async fn apply(
+pub(super) async fn apply(
     source: &mut Source,
     shown: &str,
     documents: Vec<Document>,
     namespace: Option<&str>,
     names: &[String],
+    placement: &Placement,
 ) -> Result<Vec<Planned>, Failure> {
     let mut sorted = Sorted::of(documents, namespace);
     let prospects = &mut sorted.prospects;
@@ -130,7 +132,7 @@ pub(crate) async fn apply(
         })
         .about(shown));
     }
-    let planned = put_in(source, sorted, namespace).await?;
+    let planned = put_in(source, sorted, namespace, Some(placement)).await?;
     for own in planned
         .iter()
         .filter(|own| own.maker.kind == "Pod" && own.is_taken)
@@ -154,13 +156,14 @@ pub(crate) async fn apply_all(
     documents: Vec<Document>,
     namespace: Option<&str>,
 ) -> Result<Vec<Planned>, Failure> {
-    put_in(source, Sorted::of(documents, namespace), namespace).await
+    put_in(source, Sorted::of(documents, namespace), namespace, None).await
 }
 
 async fn put_in(
     source: &mut Source,
     sorted: Sorted,
     namespace: Option<&str>,
+    placement: Option<&Placement>,
 ) -> Result<Vec<Planned>, Failure> {
     let Sorted { prospects, others } = sorted;
     let needed = others.iter().find(|other| admits_pods(&other.object));
@@ -179,12 +182,15 @@ async fn put_in(
     }
     let mut planned = Vec::new();
     for (place, prospect, object) in prospects {
-        let admitted = admit(source, prospect).await;
+        let admitted = admit(source, prospect, placement).await;
         let own = admitted.map_err(|failure| failure.about(&place))?;
         if own.daemon.is_some() {
             keep_daemon(&mut source.state, object, &own)?;
         }
         planned.push(own);
+    }
+    if let Some(placement) = placement.filter(|_| source.offline) {
+        placement.say(&source.state);
     }
     Ok(planned)
 }
@@ -293,7 +299,11 @@ fn refuse(error: serde_json::Error) -> Failure {
 }
 
 /// What an API server makes of a pod, with what its workload and the cluster make for it.
-async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failure> {
+async fn admit(
+    source: &mut Source,
+    prospect: Prospect,
+    placement: Option<&Placement>,
+) -> Result<Planned, Failure> {
     let Prospect {
         named,
         maker,
@@ -329,6 +339,9 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
         put(&mut admitted["metadata"], "name", json!(name));
     }
     if source.offline {
+        if let Some(placement) = placement {
+            placement.place(&source.state, &mut admitted)?;
+        }
         addresses::request(&mut admitted, &source.state);
     }
     let templates = source.state.kept("ResourceClaimTemplate");

@@ -446,3 +446,96 @@ fn a_budget_that_is_there_allows_what_it_did() {
     assert_eq!(stderr, "");
     assert!(text.contains("Evictions on n1 are as good."), "{text}");
 }
+
+/// A Deployment of an image for Windows Server 2022 that says nothing of an operating system.
+const IIS: &str = "
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: iis, namespace: shop}, spec: {
+  selector: {matchLabels: {app: iis}},
+  template: {metadata: {labels: {app: iis}}, spec: {containers: [
+    {name: iis, image: 'mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022'}]}}}}
+";
+
+/// Where the pod of [`IIS`] goes, and what is said beside it.
+fn where_iis_goes(more: &[Value], args: &[&str]) -> (Option<String>, String) {
+    let label = |node: &mut Value, key: &str, value: &str| {
+        node["metadata"]["labels"][key] = value.into();
+    };
+    let mut windows = node_of_4("windows");
+    label(&mut windows, "kubernetes.io/os", "windows");
+    label(&mut windows, "kubernetes.io/arch", "amd64");
+    label(
+        &mut windows,
+        "node.kubernetes.io/windows-build",
+        "10.0.20348",
+    );
+    windows["spec"]["taints"] = json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}]);
+    let mut linux = node_of_4("linux");
+    label(&mut linux, "kubernetes.io/os", "linux");
+    let items = [&[windows, linux], more].concat();
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let manifest = file(IIS);
+    let mut all = vec!["--state", path(&state), "-f", path(&manifest), "-o", "json"];
+    all.extend(args);
+    let said = why(&all, String::new());
+    let answer: Value = serde_json::from_str(&said.stdout).unwrap_or_default();
+    let best = answer["answer"]["best"][0].as_str().map(str::to_owned);
+    (best, said.stderr.replace(path(&manifest), "FILE"))
+}
+
+#[test]
+fn a_manifest_is_placed_by_its_images_where_the_state_the_flag_or_a_table_says_so() {
+    let left = "note:  pods of the manifest are not placed by their images: nothing in the state says that its cluster does so; --place-by-image on places them\n";
+    let placed = |reason: &str| {
+        format!(
+            "note:  pods of the manifest are placed by their images ({reason}); --place-by-image off asks without it\n"
+        )
+    };
+    let linux = Some("linux".to_owned());
+    let windows = Some("windows".to_owned());
+    assert_eq!(where_iis_goes(&[], &[]), (linux.clone(), left.to_owned()));
+    let on = ["--place-by-image", "on"];
+    let off = ["--place-by-image", "off"];
+    let by_flag = (windows.clone(), placed("--place-by-image on"));
+    assert_eq!(where_iis_goes(&[], &on), by_flag);
+
+    let mut pod = pod_of("web", "100m", 0, Some("linux"));
+    pod["metadata"]["annotations"] = json!({"mullion.dev/placed-by-image": "{}"});
+    let by_state = (windows.clone(), placed("pods of the state were"));
+    assert_eq!(where_iis_goes(&[pod.clone()], &[]), by_state);
+    let by_nothing = (linux.clone(), String::new());
+    assert_eq!(where_iis_goes(&[pod.clone()], &off), by_nothing);
+
+    let table = file("images: [{repository: registry.example.com/shop, os: windows}]\n");
+    let by_table = (windows, placed("--images is given"));
+    assert_eq!(where_iis_goes(&[], &["--images", path(&table)]), by_table);
+
+    let labels = json!({"mullion.dev/place-by-image": "false"});
+    let home = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "labels": labels}});
+    assert_eq!(where_iis_goes(&[pod, home], &[]), (linux, String::new()));
+}
+
+#[test]
+fn images_that_no_node_runs_together_are_refused_where_the_user_says_what_they_run_on() {
+    let mixed = IIS.replace(
+        "{labels: {app: iis}}",
+        "{labels: {app: iis}, annotations: {mullion.dev/runs-on: 'windows'}}",
+    );
+    let mixed = mixed.replace(
+        "spec: {containers",
+        "spec: {nodeSelector: {kubernetes.io/os: linux}, containers",
+    );
+    let state = file(&json!({"kind": "List", "items": [node_of_4("n0")]}).to_string());
+    let manifest = file(&mixed);
+    let args = [
+        "--state",
+        path(&state),
+        "-f",
+        path(&manifest),
+        "--place-by-image",
+        "on",
+    ];
+    let said = why(&args, String::new());
+    assert_eq!(said.code, Some(2), "{}", said.stdout);
+    let place = "(Deployment shop/iis): ";
+    assert!(said.stderr.contains(place), "{}", said.stderr);
+}

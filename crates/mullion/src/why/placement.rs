@@ -1,0 +1,188 @@
+//! Placement from images for pods of manifests that no cluster admits: whether it is done, and by what the state holds.
+//!
+//! A cluster places pods by their images when it admits them, so that pods which are there need nothing of this. A file of objects does not
+//! say whether its cluster does so: the user says it, or a table of their images, or the annotation that placement has left in a pod.
+
+use std::{
+    cell::Cell,
+    sync::{Arc, OnceLock},
+};
+
+use clap::ValueEnum;
+use mullion_controllers::admission::{
+    Access, Known, Permission, Refusal, ServiceAccount, Write,
+    placement::{Facts, PlaceByImage, Taint, is_wanted, taints},
+};
+use mullion_engine::images::{ImageRef, ImageTable, Runs, System};
+use serde_json::{Value, json};
+
+use super::state::State;
+use crate::{failure::Failure, out};
+
+/// Whether pods are placed by their images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Switch {
+    /// They are
+    On,
+    /// They are not
+    Off,
+}
+
+/// Places pods of manifests, or does not, and remembers whether that matters.
+pub(super) struct Placement {
+    told: Option<Switch>,
+    has_table: bool,
+    rule: PlaceByImage,
+    placed: Cell<bool>,
+    left: Cell<bool>,
+}
+
+impl Placement {
+    /// `told` is what the user says, `has_table` whether they have given a table of their own.
+    pub(super) fn new(told: Option<Switch>, has_table: bool, table: Arc<ImageTable>) -> Self {
+        Placement {
+            told,
+            has_table,
+            rule: PlaceByImage {
+                table,
+                facts: Arc::new(NamesAlone::default()),
+                gates_unknown: false,
+            },
+            placed: Cell::new(false),
+            left: Cell::new(false),
+        }
+    }
+
+    /// Returns why pods are placed by their images; none if they are not.
+    fn reason(&self, state: &State) -> Option<&'static str> {
+        match self.told {
+            Some(Switch::On) => Some("--place-by-image on"),
+            Some(Switch::Off) => None,
+            None if self.has_table => Some("--images is given"),
+            None if state.is_placed_by_image() => Some("pods of the state were"),
+            None => None,
+        }
+    }
+
+    /// Places a new pod as a cluster of the state would.
+    ///
+    /// # Errors
+    /// No node can run the pod's images together, or not where the pod asks to run.
+    pub(super) fn place(&self, state: &State, pod: &mut Value) -> Result<(), Failure> {
+        let namespace = pod["metadata"]["namespace"].as_str();
+        let write = Write {
+            user: "mullion-why",
+            namespace: namespace.unwrap_or("default"),
+            pod,
+            old: None,
+        };
+        let known = Objects(state);
+        if !is_wanted(&write, &known) {
+            return Ok(());
+        }
+        let placement = self.rule.place(&write, &known);
+        let verdict = placement.verdict;
+        if self.reason(state).is_none() {
+            // Where Linux images go without a selector is seldom a surprise.
+            let matters = placement.system == Some(System::Windows) || !verdict.warnings.is_empty();
+            self.left.set(self.left.get() || matters);
+            return Ok(());
+        }
+        if let Some(Refusal { text, .. }) = verdict.refusal {
+            return Err(Failure::input(text));
+        }
+        for warning in &verdict.warnings {
+            out::note(warning);
+        }
+        self.placed
+            .set(self.placed.get() || !verdict.changes.is_empty());
+        for change in verdict.changes {
+            change.apply(pod);
+        }
+        Ok(())
+    }
+
+    /// Says which of the two was done, if the other might have given another answer.
+    pub(super) fn say(&self, state: &State) {
+        match self.reason(state) {
+            Some(reason) if self.placed.get() => out::note(&format!(
+                "pods of the manifest are placed by their images ({reason}); --place-by-image off asks without it"
+            )),
+            None if self.left.get() && self.told.is_none() => out::note(
+                "pods of the manifest are not placed by their images: nothing in the state says that its cluster does so; --place-by-image on places them",
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// Knows no registry.
+#[derive(Default)]
+struct NamesAlone {
+    /// All pods of a question find the same nodes and pools.
+    taints: OnceLock<Vec<Taint>>,
+}
+
+impl Facts for NamesAlone {
+    fn in_registries(
+        &self,
+        images: &[Option<ImageRef>],
+        _: &dyn Fn() -> Vec<Arc<Value>>,
+    ) -> Vec<Option<Runs>> {
+        vec![None; images.len()]
+    }
+
+    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
+        self.taints.get_or_init(|| taints::common(known)).clone()
+    }
+}
+
+/// The objects of a state that placement looks at.
+struct Objects<'a>(&'a State);
+
+impl Known for Objects<'_> {
+    fn find(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>> {
+        let all = self.list(group, plural, namespace).into_iter();
+        let mut found = all.filter(|object| object["metadata"]["name"] == name);
+        found.next()
+    }
+
+    fn list(&self, group: &str, plural: &str, _: Option<&str>) -> Vec<Arc<Value>> {
+        let kind = match (group, plural) {
+            ("", "nodes") => return self.nodes(),
+            ("", "namespaces") => "Namespace",
+            ("karpenter.sh", "nodepools") => "NodePool",
+            ("karpenter.k8s.aws", "ec2nodeclasses") => "EC2NodeClass",
+            ("node.k8s.io", "runtimeclasses") => "RuntimeClass",
+            _ => return Vec::new(),
+        };
+        // An object that is kept as it is can be read as it is.
+        let objects = self.0.kept::<Value>(kind).unwrap_or_default();
+        objects.into_iter().map(Arc::new).collect()
+    }
+
+    fn may(&self, _: &ServiceAccount<'_>, _: &Access<'_>) -> Permission {
+        Permission::default()
+    }
+}
+
+impl Objects<'_> {
+    fn nodes(&self) -> Vec<Arc<Value>> {
+        let nodes = self.0.nodes().map(|node| {
+            let taints = node.taints.iter().map(
+                |taint| json!({"key": taint.key, "value": taint.value, "effect": taint.effect}),
+            );
+            json!({
+                "metadata": {"name": node.name, "labels": node.labels},
+                "spec": {"taints": taints.collect::<Vec<_>>()},
+            })
+        });
+        nodes.map(Arc::new).collect()
+    }
+}
