@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use http::Request;
+use http::Method;
 use kube::Client;
 use mullion_api::account::{
     AccessEntry, EksCluster, FargateProfile, Image, NAME, SimulatedAccountSpec,
@@ -14,8 +14,7 @@ use mullion_api::account::{
 use mullion_cloud::{Account, AccountChange, AccountError, Instances, sim::SimulatedAccount};
 use serde_json::Value;
 
-use super::{kinds::kind, snapshot::Unknown};
-use crate::why::source::{PATIENCE, root};
+use super::{kinds::kind, request, snapshot::Unknown};
 
 /// How often a change is tried again because somebody else changed the account in between.
 const TRIES: usize = 5;
@@ -135,34 +134,17 @@ pub(super) fn simulated(object: &Value) -> Result<SimulatedAccount, serde_json::
 pub(super) async fn change(client: &Client, change: &AccountChange) -> Result<(), String> {
     let path = format!("{}/{NAME}", kind("SimulatedAccount").collection(""));
     for _ in 0..TRIES {
-        let read = Request::get(&path).body(Vec::new());
-        let mut object = answer(client, read).await.map_err(|error| error.1)?;
+        let read = request::send(client, Method::GET, &path, None).await;
+        let mut object = read.map_err(|refused| refused.why)?;
         let account = simulated(&object).map_err(|error| error.to_string())?;
         let changed = account.change(change).await;
         changed.map_err(|error| error.to_string())?;
         object["spec"] = serde_json::to_value(account.spec()).map_err(|error| error.to_string())?;
-        let write = Request::put(&path)
-            .header("content-type", "application/json")
-            .body(object.to_string().into_bytes());
-        match answer(client, write).await {
+        match request::send(client, Method::PUT, &path, Some(&object)).await {
             Ok(_) => return Ok(()),
-            Err((409, _)) => {}
-            Err((_, why)) => return Err(why),
+            Err(refused) if refused.code == 409 => {}
+            Err(refused) => return Err(refused.why),
         }
     }
     Err("somebody else changes the simulated account all the time".to_owned())
-}
-
-/// Returns the answer, or the code and the words of a refusal.
-async fn answer(
-    client: &Client,
-    request: Result<Request<Vec<u8>>, http::Error>,
-) -> Result<Value, (u16, String)> {
-    let request = request.map_err(|error| (0, error.to_string()))?;
-    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => Err((status.code, status.message)),
-        Ok(Err(error)) => Err((0, root(&error))),
-        Err(_) => Err((0, format!("no answer within {} s", PATIENCE.as_secs()))),
-    }
 }

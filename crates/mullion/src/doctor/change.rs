@@ -1,6 +1,6 @@
 //! A change that mends a problem: data that is shown as the command a user would type, and made through the user's own kubeconfig.
 
-use http::{Method, Request};
+use http::Method;
 use kube::Client;
 use mullion_cloud::AccountChange;
 use serde_json::{Value, json};
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::{
     account,
     kinds::kind,
+    request,
     snapshot::{name_of, namespace_of},
 };
-use crate::why::source::{PATIENCE, root};
 
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,22 +94,9 @@ impl Change {
             ),
             Change::Account(change) => return account::change(client, change).await,
         };
-        let content = match method {
-            Method::PATCH => "application/merge-patch+json",
-            _ => "application/json",
-        };
-        let request = Request::builder()
-            .method(method.clone())
-            .uri(path)
-            .header("content-type", content)
-            .body(body.to_string().into_bytes())
-            .map_err(|error| error.to_string())?;
-        match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(kube::Error::Api(status))) if is_done(&method, status.code) => Ok(()),
-            Ok(Err(kube::Error::Api(status))) => Err(status.message),
-            Ok(Err(error)) => Err(root(&error)),
-            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        match request::send(client, method.clone(), &path, Some(&body)).await {
+            Err(refused) if !is_done(&method, refused.code) => Err(refused.why),
+            _ => Ok(()),
         }
     }
 }

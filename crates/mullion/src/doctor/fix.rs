@@ -51,7 +51,7 @@ pub(super) async fn mend(
             break;
         }
         snapshot = snapshot::take(client, &snapshot.server).await?;
-        rows = examine(&snapshot);
+        rows = examine(&snapshot, false);
     }
     out::aside(&match made {
         0 => "Nothing was changed.\n".to_owned(),

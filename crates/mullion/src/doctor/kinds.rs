@@ -96,7 +96,7 @@ const fn of(name: &'static str, version: &'static str, plural: &'static str, sco
 use Scope::{Cluster, Everywhere, KubeSystem, One, Reason};
 
 /// Every kind.
-pub(super) static KINDS: [Kind; 26] = [
+pub(super) static KINDS: [Kind; 27] = [
     of("Node", "v1", "nodes", Cluster),
     of("Namespace", "v1", "namespaces", Cluster),
     of("Pod", "v1", "pods", Everywhere),
@@ -122,6 +122,12 @@ pub(super) static KINDS: [Kind; 26] = [
         "EndpointSlice",
         "discovery.k8s.io/v1",
         "endpointslices",
+        Everywhere,
+    ),
+    of(
+        "NetworkPolicy",
+        "networking.k8s.io/v1",
+        "networkpolicies",
         Everywhere,
     ),
     of(

@@ -3,6 +3,7 @@
 //! [`snapshot`] asks the cluster once, [`rows`] holds the rows as pure functions of what it said, and [`table`] their ids and words. What a
 //! row found is data ([`found`]); [`report`] and [`formats`] print it. A [`change`] is what mends a problem: [`fix`] shows each, asks, and
 //! makes it. Nothing is changed without `--fix`, and a row whose input could not be had says which permission or call was missing.
+//! `--network` asks the rows about traffic, for which [`network`] runs probe pods.
 
 mod account;
 mod change;
@@ -11,7 +12,9 @@ mod fix;
 mod formats;
 mod found;
 mod kinds;
+mod network;
 mod report;
+mod request;
 mod rows;
 mod snapshot;
 mod table;
@@ -21,10 +24,12 @@ mod tests;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use kube::Client;
 
-use crate::{failure::Failure, out, why::source};
+use crate::{failure::Failure, out, up, why::source};
 use found::{Found, Outcome};
-use snapshot::Snapshot;
+use network::Probes;
+use snapshot::{Snapshot, Unknown};
 use table::Check;
 
 /// Flags of `mullion doctor`.
@@ -37,6 +42,7 @@ Examples:
   mullion doctor --fix
   mullion doctor --fix --yes --context production
   mullion doctor -o json
+  mullion doctor --network
   mullion doctor --explain DOC10"
 )]
 pub(crate) struct DoctorArgs {
@@ -56,8 +62,16 @@ pub(crate) struct DoctorArgs {
     #[arg(long, requires = "fix")]
     yes: bool,
 
+    /// Try the ways that traffic takes, with pods on real nodes that are removed again; the other checks are not made
+    #[arg(long, conflicts_with = "fix")]
+    network: bool,
+
+    /// The image of the pods: one with curl and agnhost for both systems
+    #[arg(long, value_name = "IMAGE", requires = "network", default_value = network::IMAGE)]
+    probe_image: String,
+
     /// Say what a check is about
-    #[arg(long, value_name = "ID", conflicts_with = "fix")]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["fix", "network"])]
     explain: Option<String>,
 
     /// How to print the results
@@ -88,7 +102,10 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
     }
     let (client, server) = source::client(args.kubeconfig, args.context).await?;
     let mut snapshot = snapshot::take(&client, &server).await?;
-    let mut rows = examine(&snapshot);
+    if args.network {
+        snapshot.probes = probes(&client, &snapshot, &args.probe_image).await?;
+    }
+    let mut rows = examine(&snapshot, args.network);
     if args.fix {
         (snapshot, rows) = fix::mend(&client, snapshot, rows, args.yes).await?;
     }
@@ -96,7 +113,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
         Format::Text => out::line(&report::page(
             &snapshot,
             &rows,
-            !args.fix,
+            !args.fix && !args.network,
             out::colours(),
             out::width(),
         )),
@@ -107,9 +124,28 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
         .any(|row| row.found.outcome() == Outcome::Failed))
 }
 
-/// Returns every check with what it finds in a snapshot.
-fn examine(snapshot: &Snapshot) -> Vec<Row> {
-    let rows = table::all().map(|check| Row {
+/// Runs the probes between the real nodes of a cluster.
+async fn probes(client: &Client, snapshot: &Snapshot, image: &str) -> Result<Probes, Failure> {
+    let hosts = match network::hosts(snapshot) {
+        Ok(hosts) => hosts,
+        Err(Unknown(missing)) => return Ok(Probes::None(missing)),
+    };
+    if hosts.is_empty() {
+        let needed = "ready nodes that are real: on simulated ones nothing is measured";
+        return Ok(Probes::None(needed.to_owned()));
+    }
+    let stop = async {
+        if let Err(error) = up::interrupted().await {
+            tracing::debug!("no signal can be heard: {error}");
+            std::future::pending::<()>().await;
+        }
+    };
+    network::probe::measure(client, &hosts, image, stop).await
+}
+
+/// Returns the checks of the network, or all others, with what they find in a snapshot.
+fn examine(snapshot: &Snapshot, network: bool) -> Vec<Row> {
+    let rows = table::of(network).map(|check| Row {
         check,
         found: (check.run)(snapshot).unwrap_or_else(Found::from),
     });

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::{
     account::{self, Facts},
     kinds::{KINDS, Kind, kind},
+    network::Probes,
 };
 use crate::{
     check::{self, LiveFinding},
@@ -55,6 +56,8 @@ pub(super) struct Snapshot {
     pub(super) dry_run: DryRun,
     /// What the rules of `mullion check` say of the workloads.
     pub(super) findings: Result<Vec<LiveFinding>, Unknown>,
+    /// What probe pods found out.
+    pub(super) probes: Probes,
     lists: BTreeMap<&'static str, Listed>,
 }
 
@@ -111,6 +114,7 @@ impl Snapshot {
             account: Facts::default(),
             dry_run: DryRun::Forbidden,
             findings: Ok(Vec::new()),
+            probes: unprobed(),
             lists: BTreeMap::new(),
         }
     }
@@ -126,6 +130,10 @@ impl Snapshot {
     pub(super) fn refuse(&mut self, kind: &'static str) {
         self.lists.insert(kind, Listed::Refused);
     }
+}
+
+fn unprobed() -> Probes {
+    Probes::None("`mullion doctor --network`".to_owned())
 }
 
 /// Returns an object's name.
@@ -155,6 +163,7 @@ pub(super) async fn take(client: &Client, server: &str) -> Result<Snapshot, Fail
         account: Facts::default(),
         dry_run: dry_run(client).await?,
         findings: findings(client, server).await,
+        probes: unprobed(),
         lists: lists.into_iter().flatten().collect(),
     };
     if let Ok(Some(object)) = snapshot.find("SimulatedAccount", "", NAME) {

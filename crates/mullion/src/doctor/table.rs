@@ -50,6 +50,11 @@ pub(super) fn check(id: &str) -> Option<&'static Check> {
     all().find(|check| check.id.eq_ignore_ascii_case(id))
 }
 
+/// Returns the checks that probe pods answer, or all others, in the order of the ids.
+pub(super) fn of(network: bool) -> impl Iterator<Item = &'static Check> {
+    all().filter(move |check| check.id.starts_with("NET") == network)
+}
+
 /// Returns every check, in the order of the ids.
 pub(super) fn all() -> impl Iterator<Item = &'static Check> {
     let mut checks: Vec<_> = GROUPS.iter().flat_map(|group| group.checks).collect();
@@ -64,8 +69,11 @@ const EKS: &str = "https://docs.aws.amazon.com/eks/latest/userguide/windows-supp
 /// The controller that gives Windows pods their addresses.
 const VRC: &str = "https://github.com/aws/amazon-vpc-resource-controller-k8s";
 
+/// Kubernetes' guide for Windows containers, whose checklist of the network this is.
+const GUIDE: &str = "https://kubernetes.io/docs/concepts/windows/user-guide/";
+
 /// Every check, by topic.
-pub(super) static GROUPS: [Group; 4] = [
+pub(super) static GROUPS: [Group; 5] = [
     Group {
         title: "Addresses",
         checks: &[
@@ -290,6 +298,74 @@ pub(super) static GROUPS: [Group; 4] = [
                 fix: Shown,
                 source: EKS,
                 run: rows::workloads::volumes,
+            },
+        ],
+    },
+    Group {
+        title: "The network",
+        checks: &[
+            Check {
+                id: "NET01",
+                title: "Linux nodes reach pods",
+                explanation: "The kubelet, load balancers and whoever is on a node reach pods by their addresses, on other nodes too, whatever system the pods run on.",
+                asks: "nodes, probe pods",
+                fix: Shown,
+                source: GUIDE,
+                run: rows::reach::from_linux_nodes,
+            },
+            Check {
+                id: "NET02",
+                title: "Windows nodes reach pods",
+                explanation: "The same from a Windows node, asked from a HostProcess pod.",
+                asks: "nodes, probe pods",
+                fix: Shown,
+                source: GUIDE,
+                run: rows::reach::from_windows_nodes,
+            },
+            Check {
+                id: "NET03",
+                title: "pods reach pods",
+                explanation: "Pods of both systems reach each other on one node and on different ones. A NetworkPolicy that shuts a whole namespace is named.",
+                asks: "networkpolicies, daemonsets of kube-system, probe pods",
+                fix: Shown,
+                source: GUIDE,
+                run: rows::reach::between_pods,
+            },
+            Check {
+                id: "NET04",
+                title: "Services are reached by their addresses",
+                explanation: "kube-proxy on each node leads the address of a Service to its pods. Windows nodes themselves, and HostProcess pods, reach no Service, which is a limit of Windows.",
+                asks: "services, endpointslices, daemonsets of kube-system, what DOC10 and DOC11 ask, probe pods",
+                fix: Shown,
+                source: GUIDE,
+                run: rows::reach::services,
+            },
+            Check {
+                id: "NET05",
+                title: "Services are reached by their names",
+                explanation: "CoreDNS answers the short name of a Service in the same namespace, and the full one from everywhere. Windows does not always try the search list for short names: a failure there is a warning.",
+                asks: "services, endpointslices, probe pods",
+                fix: Shown,
+                source: GUIDE,
+                run: rows::reach::names,
+            },
+            Check {
+                id: "NET06",
+                title: "NodePorts are reached",
+                explanation: "The port of a Service is open on every node; it is tried from a Linux node at a node of each system.",
+                asks: "nodes, probe pods",
+                fix: Shown,
+                source: GUIDE,
+                run: rows::reach::node_ports,
+            },
+            Check {
+                id: "NET07",
+                title: "pods reach the outside",
+                explanation: "Tried are an address (1.1.1.1) and a name (registry.k8s.io) of the internet, over HTTPS. A cluster that is meant to have no way out fails here rightly.",
+                asks: "networkpolicies, probe pods",
+                fix: Shown,
+                source: GUIDE,
+                run: rows::reach::outside,
             },
         ],
     },

@@ -1,10 +1,11 @@
-//! The checks' examples (`tests/doctor/DOC*.yaml`), what holds for all of them, and the page that the table makes.
+//! The checks' examples (`tests/doctor/DOC*.yaml`, `NET*.yaml`), what holds for all of them, and the page that the table makes.
 //!
 //! A file has sections `### RESULT: remark`; the check of the file's id must have that result when the documents of the section are merged
 //! into the cluster of `healthy.yaml`. `$delete: true` takes an object away, `kind: Refused` names lists that the user may not read,
-//! `kind: DryRun` says what becomes of a pod, `kind: Finding` what `check` says, `kind: Many` stands for copies of an object. When every problem of a section has a change, the changes must mend the check, and then there is nothing left to change.
+//! `kind: DryRun` says what becomes of a pod, `kind: Finding` what `check` says, `kind: Many` stands for copies of an object,
+//! `kind: Way` says what came back on a way of traffic, `kind: Unprobed` that nobody has tried one. When every problem of a section has a change, the changes must mend the check, and then there is nothing left to change.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use futures::FutureExt;
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use super::{
     explain,
     found::{Found, Outcome},
     kinds::{KINDS, Scope},
+    network::{self, Answer, Probes, Way},
     snapshot::{DryRun, Snapshot, name_of, namespace_of},
     table::{self, FixKind},
 };
@@ -27,6 +29,7 @@ struct World {
     refused: Vec<String>,
     dry_run: Value,
     findings: Vec<LiveFinding>,
+    answers: Option<BTreeMap<Way, Answer>>,
 }
 
 struct Section {
@@ -87,6 +90,7 @@ impl World {
         World {
             objects: documents(&read("healthy.yaml")),
             dry_run: json!({"pod": {"spec": {"containers": [container]}}}),
+            answers: Some(network::tests::all_open()),
             ..World::default()
         }
     }
@@ -123,6 +127,23 @@ impl World {
                     });
                     continue;
                 }
+                Some("Unprobed") => {
+                    self.answers = None;
+                    continue;
+                }
+                Some("Way") => {
+                    let answers = self.answers.as_mut().expect("probes");
+                    let named =
+                        |way: &Way| way.to_string() == document["way"].as_str().expect("a way");
+                    let text = |field: &str| document[field].as_str().map(str::to_owned);
+                    let answer = match (text("failed"), text("untried")) {
+                        (Some(why), _) => Answer::Failed(why),
+                        (None, why) => Answer::Untried(why.expect("failed or untried")),
+                    };
+                    let own = answers.iter_mut().find(|(way, _)| named(way));
+                    *own.unwrap_or_else(|| panic!("no such way: {document}")).1 = answer;
+                    continue;
+                }
                 Some("Many") => {
                     let count = document["count"].as_u64().expect("a count");
                     self.objects.extend((0..count).map(|number| {
@@ -148,6 +169,9 @@ impl World {
         snapshot.version = Some("v1.36.0".to_owned());
         snapshot.now = "2026-01-01T12:00:00Z".parse().expect("a time");
         snapshot.findings = Ok(self.findings.clone());
+        if let Some(answers) = &self.answers {
+            snapshot.probes = Probes::Tried(answers.clone());
+        }
         snapshot.dry_run = match (&self.dry_run["pod"], self.dry_run["refused"].as_str()) {
             (_, Some(why)) => DryRun::Refused(why.to_owned()),
             (Value::Null, _) => DryRun::Forbidden,

@@ -196,8 +196,8 @@ pub(crate) async fn interrupts() -> Result<(), Failure> {
     }
 }
 
-/// Waits for Ctrl-C or, where the system has it, SIGTERM.
-async fn interrupted() -> std::io::Result<()> {
+/// Waits for Ctrl-C or, where the system has it, SIGTERM; either is heard from the first poll on.
+pub(crate) async fn interrupted() -> std::io::Result<()> {
     #[cfg(unix)]
     {
         let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate())?;

@@ -2,11 +2,17 @@
 
 use std::process::Command;
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt, api::PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams},
+};
 use serde_json::json;
 
-use crate::crash::{arguments, start_by};
+use crate::{
+    crash::{arguments, start_by},
+    process::Running,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_come_in_without_a_service_account_unless_that_plugin_is_asked_for() {
@@ -50,4 +56,42 @@ async fn as_many_files_may_be_open_as_the_system_lets_the_process_have() {
     let mut numbers = line.expect("the limit is there").split_whitespace().skip(3);
     let (soft, hard) = (numbers.next(), numbers.next());
     assert_eq!(soft, hard, "{limits}");
+}
+
+/// To the doctor a node that no simulation made is a real one. Nobody runs its pods here.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_measurement_of_the_network_that_is_interrupted_leaves_no_namespace() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    command.args(arguments(directory.path()));
+    let (_server, client) = start_by(command, directory.path()).await;
+    let labels = json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "real"});
+    let node = json!({
+        "metadata": {"name": "real", "labels": labels},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    let node: Node = serde_json::from_value(node).expect("a node");
+    let nodes: Api<Node> = Api::all(client.clone());
+    let params = PostParams::default();
+    nodes.create(&params, &node).await.expect("it is created");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    doctor.args(["doctor", "--network", "--kubeconfig"]);
+    let doctor = Running::start(doctor.arg(kubeconfig));
+    let said = doctor.complains("Probe pods run in the namespace");
+    let name = said
+        .split(' ')
+        .find(|word| word.starts_with("mullion-network-"));
+    let name = name.expect("its name").trim_end_matches(',');
+    assert_eq!(doctor.interrupt(), Some(1));
+    let namespaces: Api<Namespace> = Api::all(client);
+    let all = namespaces
+        .list(&ListParams::default())
+        .await
+        .expect("a list");
+    let own = all.items.iter().find(|own| own.name_any() == name);
+    // The server has no controller that would empty it.
+    let own = own.expect("it is there");
+    assert!(own.metadata.deletion_timestamp.is_some(), "{own:?}");
 }

@@ -101,6 +101,17 @@ impl Running {
         }
     }
 
+    /// Sends an interrupt and returns the exit code.
+    #[cfg(unix)]
+    pub(crate) fn interrupt(mut self) -> Option<i32> {
+        let sent = Command::new("kill")
+            .args(["-INT", &self.child.id().to_string()])
+            .status()
+            .expect("kill can be run");
+        assert!(sent.success());
+        self.child.wait().expect("the process ends").code()
+    }
+
     /// Waits for a line on stdout with these words.
     #[track_caller]
     pub(crate) fn says(&self, words: &str) -> String {

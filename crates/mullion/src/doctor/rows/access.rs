@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use super::{
     super::{
         change::Change,
-        found::Found,
+        found::{Found, Outcome},
         snapshot::{Snapshot, Unknown},
     },
     list,
-    system::PROXY_GROUP,
+    system::{self, PROXY_GROUP},
 };
 use crate::check::{
     path::Path,
@@ -235,6 +235,16 @@ fn wrong_entry(
         role: role.to_owned(),
         kind: EC2_WINDOWS.to_owned(),
     }));
+}
+
+/// Returns the ids of the checks that fail because kube-proxy of Windows nodes may not read Services: it crashes then.
+pub(super) fn proxy_faults(snapshot: &Snapshot) -> Vec<&'static str> {
+    type Row = fn(&Snapshot) -> Result<Found, Unknown>;
+    let rows: [(&str, Row); 2] = [("DOC10", node_roles), ("DOC11", system::proxy_binding)];
+    let failed = rows
+        .into_iter()
+        .filter(|(_, row)| row(snapshot).is_ok_and(|found| found.outcome() == Outcome::Failed));
+    failed.map(|(id, _)| id).collect()
 }
 
 fn map_roles(snapshot: &Snapshot) -> Result<(Option<&Value>, &str), Unknown> {

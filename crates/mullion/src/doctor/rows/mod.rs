@@ -4,6 +4,7 @@ pub(super) mod access;
 pub(super) mod network;
 pub(super) mod nodes;
 pub(super) mod pods;
+pub(super) mod reach;
 pub(super) mod switches;
 pub(super) mod system;
 pub(super) mod workloads;
@@ -19,7 +20,7 @@ pub(super) fn is_windows(node: &Value) -> bool {
 }
 
 /// Whether a node's kubelet says that it is ready.
-fn is_ready(node: &Value) -> bool {
+pub(super) fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array();
     conditions
         .into_iter()

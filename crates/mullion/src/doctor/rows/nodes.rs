@@ -306,7 +306,7 @@ pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Found, Unknown> {
             .command("Restart-Service kubelet, kube-proxy");
     }
     if !is_simulated(snapshot) {
-        found.missing.push("a look at Services from Windows pods: a node stays Ready when its kube-proxy has crashed. Try one: kubectl run try --rm -it --image=mcr.microsoft.com/windows/nanoserver:ltsc2022 --overrides='{\"spec\":{\"nodeSelector\":{\"kubernetes.io/os\":\"windows\"}}}' -- curl -k https://kubernetes.default.svc.cluster.local/version".to_owned());
+        found.missing.push("`mullion doctor --network`: a node stays Ready when its kube-proxy has crashed, and only pods there notice it".to_owned());
     }
     Ok(found)
 }

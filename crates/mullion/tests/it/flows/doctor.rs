@@ -418,6 +418,39 @@ fn what_only_its_owner_can_change_is_told_with_what_to_do() {
     assert_eq!(mended.with("unknown"), ["DOC09"]);
 }
 
+/// A Service that chooses no pod, and a policy that shuts a namespace.
+const SHUT: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: lonely}
+spec: {selector: {app: nobody}, ports: [{port: 80}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec: {podSelector: {}, policyTypes: [Ingress, Egress]}
+";
+
+#[test]
+fn nothing_is_measured_on_simulated_nodes_and_what_objects_say_of_the_network_is_told() {
+    let cluster = start();
+    let ways = doctor(&cluster, &["--network"]);
+    let all = [
+        "NET01", "NET02", "NET03", "NET04", "NET05", "NET06", "NET07",
+    ];
+    assert_eq!(ways.with("unknown"), all);
+    assert_eq!((ways.code, ways.results.len()), (Some(0), all.len()));
+    let namespaces = cluster.kubectl(&["get", "namespaces", "-o", "name"]);
+    assert!(!namespaces.contains("mullion-network"), "{namespaces}");
+
+    cluster.apply(SHUT);
+    cluster.kubectl(&["delete", "clusterrolebinding", "eks:kube-proxy-windows"]);
+    let shut = doctor(&cluster, &["--network"]);
+    assert_eq!(shut.with("failed"), ["NET04"]);
+    assert_eq!(shut.with("warning"), ["NET03", "NET07"]);
+    assert_eq!(shut.code, Some(1));
+}
+
 #[test]
 fn what_a_user_may_not_read_is_unknown_and_no_error() {
     let cluster = start();

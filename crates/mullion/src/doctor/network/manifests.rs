@@ -1,0 +1,193 @@
+//! The objects of a measurement: Services, pods that answer, and pods that ask, with a container for each way.
+//!
+//! A container that asks is one call of curl, tried again by its kubelet while it fails: what came back is its exit code and its log, so
+//! that nothing but the Kubernetes API is needed to read it.
+
+use mullion_api::{ami::Os, labels};
+use serde_json::{Value, json};
+
+use super::{Host, Hosts, Source, Target, Way};
+
+/// Where the pods that answer listen; every path `/hostname` says the pod's name there.
+const PORT: u16 = 8080;
+/// How long one call may take, in seconds.
+pub(super) const CALL_PATIENCE: u32 = 5;
+/// A well-known address and a name outside of every cluster.
+const OUTSIDE_ADDRESS: &str = "https://1.1.1.1";
+const OUTSIDE_NAME: &str = "https://registry.k8s.io";
+/// After so many seconds the kubelet ends what is left of a measurement that was killed.
+const LIFE: u32 = 900;
+
+/// Where the pods that answer and their Services are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places {
+    /// Addresses of pods by their names.
+    pub(super) pods: std::collections::BTreeMap<String, String>,
+    /// Address and NodePort of the Services by their names.
+    pub(super) services: std::collections::BTreeMap<String, (String, u64)>,
+}
+
+/// Returns the namespace. Pods on the host's network need the level `privileged`.
+pub(super) fn namespace(name: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {
+        "pod-security.kubernetes.io/enforce": "privileged",
+        "app.kubernetes.io/created-by": "mullion-doctor",
+        "mullion.dev/place-by-image": "false",
+    }}})
+}
+
+/// Returns the Service over the pods of a system that answer. It is named after the system.
+pub(super) fn service(os: Os) -> Value {
+    json!({
+        "metadata": {"name": os.as_str()},
+        "spec": {
+            "type": "NodePort",
+            "selector": {"answers": os.as_str()},
+            "ports": [{"port": 80, "targetPort": PORT}],
+        },
+    })
+}
+
+/// Returns the pods that answer, one on each host: `linux-1`, `linux-2`, `windows-1`.
+pub(super) fn servers(hosts: &Hosts, image: &str) -> Vec<Value> {
+    let pods = hosts.iter().flat_map(|(&os, own)| {
+        own.iter().enumerate().map(move |(index, host)| {
+            let name = server_name(os, index);
+            let container = json!({
+                "name": "answer", "image": image,
+                "args": ["netexec", format!("--http-port={PORT}")],
+            });
+            let mut pod = pod(&name, os, host, vec![container]);
+            pod["metadata"]["labels"] = json!({"answers": os.as_str()});
+            pod
+        })
+    });
+    pods.collect()
+}
+
+fn server_name(os: Os, index: usize) -> String {
+    format!("{os}-{}", index + 1)
+}
+
+/// Returns the pod that asks, for each place from which ways go out, with a container for each of the ways in their order.
+pub(super) fn clients(
+    hosts: &Hosts,
+    ways: &[Way],
+    places: &Places,
+    image: &str,
+    home: &str,
+) -> Vec<Value> {
+    let mut pods = Vec::new();
+    for (&os, own) in hosts {
+        for source in [Source::Node, Source::Pod] {
+            let ways = ways.iter().filter(|way| way.is_from(os, source));
+            let containers = ways.enumerate().map(|(index, way)| {
+                json!({
+                    "name": container_name(index), "image": image,
+                    "command": call(way, &url(way, hosts, places, home)),
+                })
+            });
+            let mut pod = pod(&client_name(os, source), os, &own[0], containers.collect());
+            if source == Source::Node {
+                pod["spec"]["hostNetwork"] = true.into();
+                if os == Os::Windows {
+                    pod["spec"]["securityContext"] = json!({"windowsOptions": {
+                        "hostProcess": true, "runAsUserName": "NT AUTHORITY\\SYSTEM",
+                    }});
+                }
+            }
+            pods.push(pod);
+        }
+    }
+    pods
+}
+
+/// Returns the name of the pod that asks from a place.
+pub(super) fn client_name(os: Os, source: Source) -> String {
+    match source {
+        Source::Node => format!("{os}-node"),
+        Source::Pod => format!("{os}-pod"),
+    }
+}
+
+/// Returns the name of the container that tries the way at this place among those of its pod.
+pub(super) fn container_name(index: usize) -> String {
+    format!("way-{index}")
+}
+
+impl Way {
+    /// Returns the pod that must answer, or the beginning of the names of those that may; empty outside of the cluster.
+    pub(super) fn answers(&self) -> String {
+        match self.target {
+            Target::Pod { os, on_same_node } => {
+                // The pods that ask are on the first host of their system.
+                server_name(os, usize::from(os == self.os && !on_same_node))
+            }
+            Target::Service(os)
+            | Target::ShortName(os)
+            | Target::FullName(os)
+            | Target::NodePort(os) => format!("{os}-"),
+            Target::OutsideAddress | Target::OutsideName => String::new(),
+        }
+    }
+}
+
+fn url(way: &Way, hosts: &Hosts, places: &Places, home: &str) -> String {
+    let service = |os: Os| {
+        places
+            .services
+            .get(os.as_str())
+            .cloned()
+            .unwrap_or_default()
+    };
+    let authority = match way.target {
+        Target::Pod { .. } => {
+            let address = places.pods.get(&way.answers());
+            format!("{}:{PORT}", address.map_or("", String::as_str))
+        }
+        Target::Service(os) => service(os).0,
+        Target::ShortName(os) => os.as_str().to_owned(),
+        Target::FullName(os) => format!("{os}.{home}.svc.cluster.local"),
+        Target::NodePort(os) => {
+            let address = hosts[&os].first().and_then(|host| host.address.as_deref());
+            format!("{}:{}", address.unwrap_or_default(), service(os).1)
+        }
+        Target::OutsideAddress => return OUTSIDE_ADDRESS.to_owned(),
+        Target::OutsideName => return OUTSIDE_NAME.to_owned(),
+    };
+    format!("http://{authority}/hostname")
+}
+
+/// Returns the call. It prints the body, unless it is a page of the outside, then `;` and the seconds that it took.
+fn call(way: &Way, url: &str) -> Vec<String> {
+    // HostProcess containers call the curl of Windows, others that of the image.
+    let (program, nowhere) = match way.os {
+        Os::Linux => ("curl", "/dev/null"),
+        Os::Windows => ("curl.exe", "NUL"),
+    };
+    let patience = CALL_PATIENCE.to_string();
+    let mut words = vec![program, "-sS", "-k", "-m", &patience];
+    if way.answers().is_empty() {
+        words.extend(["-o", nowhere]);
+    }
+    words.extend(["-w", ";%{time_total}", url]);
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// Returns a pod that runs on a host, whatever its taints are.
+fn pod(name: &str, os: Os, host: &Host, containers: Vec<Value>) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "os": {"name": os.as_str()},
+            "nodeSelector": {labels::OS: os.as_str(), labels::HOSTNAME: host.host_name},
+            "tolerations": [{"operator": "Exists"}],
+            "restartPolicy": "OnFailure",
+            "activeDeadlineSeconds": LIFE,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "containers": containers,
+        },
+    })
+}
