@@ -50,6 +50,15 @@ pub enum Unreadable {
     },
 }
 
+impl Unreadable {
+    /// Returns the key whose value cannot be read.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Unreadable::Switch { key, .. } | Unreadable::Target { key, .. } => key,
+        }
+    }
+}
+
 impl Settings {
     /// Reads the ConfigMap's data, and returns what could not be read beside the settings.
     pub fn read(data: &BTreeMap<String, String>) -> (Settings, Vec<Unreadable>) {

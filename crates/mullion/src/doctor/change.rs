@@ -87,11 +87,15 @@ impl Change {
                 }
                 (Method::PATCH, path(object), patch)
             }
-            Change::Delete { object } => (
-                Method::DELETE,
-                path(object),
-                json!({"propagationPolicy": "Background"}),
-            ),
+            Change::Delete { object } => {
+                let mut options = json!({"propagationPolicy": "Background"});
+                // Another object of the name, made since, is not meant.
+                let uid = &object["metadata"]["uid"];
+                if uid.is_string() {
+                    options["preconditions"] = json!({"uid": uid});
+                }
+                (Method::DELETE, path(object), options)
+            }
             Change::Account(change) => return account::change(client, change).await,
         };
         match request::send(client, method.clone(), &path, Some(&body)).await {
@@ -106,11 +110,11 @@ fn is_done(method: &Method, code: u16) -> bool {
     *method == Method::DELETE && code == 404
 }
 
-/// Returns what names an object, and the revision that a change is meant for.
+/// Returns what names an object, and the uid and revision that a change is meant for.
 fn named(object: &Value) -> Value {
     let meta = &object["metadata"];
     let mut kept = json!({"kind": object["kind"], "metadata": {"name": meta["name"]}});
-    for key in ["namespace", "resourceVersion"] {
+    for key in ["namespace", "uid", "resourceVersion"] {
         if meta[key].is_string() {
             kept["metadata"][key] = meta[key].clone();
         }

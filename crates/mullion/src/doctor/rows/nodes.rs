@@ -18,7 +18,7 @@ use super::{
         report::{counted, few, names},
         snapshot::{Snapshot, Unknown, name_of},
     },
-    access::{cluster_minor, minor},
+    access::{cluster_minor, minor, proxy_faults},
     instance_type, is_ready, is_simulated, list, nodes,
     switches::settings,
 };
@@ -293,7 +293,15 @@ pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Found, Unknown> {
     if nodes.is_empty() {
         return Ok(Found::not_needed("there is no Windows node"));
     }
-    let mut found = Found::state("ready; simulated nodes have no kube-proxy that could crash");
+    let mut found = Found::state("ready, and nothing is known that makes kube-proxy crash");
+    let faults = proxy_faults(snapshot);
+    if !faults.is_empty() {
+        let ids = faults.join(", ");
+        found
+            .fail(format!("kube-proxy of Windows nodes crashes while the nodes stay Ready: it may not read Services ({ids})"))
+            .advise(format!("mend {ids}, then start it again on nodes where it has given up (PowerShell):"))
+            .command("Restart-Service kube-proxy");
+    }
     for node in nodes.iter().filter(|node| !is_ready(node)) {
         let name = name_of(node);
         let condition = list(&node["status"]["conditions"]).find(|own| own["type"] == "Ready");

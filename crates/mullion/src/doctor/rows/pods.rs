@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::{
     super::{
-        found::Found,
+        change::Change,
+        found::{Found, Problem},
         report::{counted, few, names},
         snapshot::{DryRun, Snapshot, Unknown, name_of, namespace_of},
     },
@@ -25,7 +26,8 @@ use super::{
 /// How long a pod may be without an address, and how old news of EC2 may be.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the pods that run on Windows or will: by their node, else by what they say themselves. Those that have ended are left out.
+/// Returns the pods that run on Windows or will: by their node, else by what they say themselves. Those that have ended or are being deleted
+/// are left out.
 pub(super) fn windows_pods(snapshot: &Snapshot) -> Result<Vec<&Value>, Unknown> {
     let windows: BTreeSet<_> = nodes(snapshot, true)?.into_iter().map(name_of).collect();
     let pods = snapshot.all("Pod")?.iter();
@@ -33,7 +35,7 @@ pub(super) fn windows_pods(snapshot: &Snapshot) -> Result<Vec<&Value>, Unknown> 
         let ended = matches!(
             pod["status"]["phase"].as_str(),
             Some("Succeeded" | "Failed")
-        );
+        ) || pod["metadata"]["deletionTimestamp"].is_string();
         let on_windows = match pod["spec"]["nodeName"].as_str() {
             Some(node) => windows.contains(node),
             None => says_windows(&pod["spec"]),
@@ -80,6 +82,26 @@ fn asks(pod: &Value) -> bool {
 
 fn needs_address(pod: &Value) -> bool {
     pod["spec"]["hostNetwork"] != true
+}
+
+/// Adds what makes a pod anew: a change where a controller replaces the pod, else the command.
+fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
+    const REPLACED: [&str; 4] = [
+        "ReplicaSet",
+        "StatefulSet",
+        "DaemonSet",
+        "ReplicationController",
+    ];
+    let mut owners = list(&pod["metadata"]["ownerReferences"]);
+    let is_replaced = owners.any(|own| {
+        let kind = own["kind"].as_str().unwrap_or_default();
+        own["controller"] == true && REPLACED.contains(&kind)
+    });
+    let (namespace, name) = (namespace_of(pod), name_of(pod));
+    match is_replaced {
+        true => problem.mend(Change::delete(pod)),
+        false => problem.command(format!("kubectl -n {namespace} delete pod {name}")),
+    }
 }
 
 fn title(pod: &Value) -> String {
@@ -169,9 +191,14 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Found, Un
             if !seen {
                 problem.advise("add nodeSelector kubernetes.io/os: windows to its template");
             }
-            problem
-                .advise("create it anew:")
-                .command(format!("kubectl -n {namespace} delete pod {name}"));
+            let is_mended = matches!(&snapshot.dry_run, DryRun::Admitted(new) if asks(new));
+            match seen && is_mended {
+                true => renew(problem, pod),
+                // A new one would lack it, too.
+                false => problem
+                    .advise("create it anew when new pods get the request (DOC01, DOC03):")
+                    .command(format!("kubectl -n {namespace} delete pod {name}")),
+            };
             continue;
         }
         if pod["spec"]["nodeName"].is_string() && is_settled(pod, snapshot.now) {
@@ -219,46 +246,29 @@ pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Found, Unknown>
     ));
     let mut owners: BTreeMap<Ipv4Addr, Vec<&Value>> = BTreeMap::new();
     for (pod, text) in &addressed {
-        let (namespace, name) = (namespace_of(pod), name_of(pod));
         let Ok(cidr) = text.parse::<Cidr>() else {
-            found
-                .fail(format!(
-                    "pod {} has the address `{text}`, which is none",
-                    title(pod)
-                ))
-                .command(format!("kubectl -n {namespace} delete pod {name}"));
+            let text = format!("pod {} has the address `{text}`, which is none", title(pod));
+            renew(found.fail(text), pod);
             continue;
         };
         owners.entry(cidr.ip).or_default().push(pod);
         let ip = pod["status"]["podIP"].as_str().unwrap_or_default();
         if !ip.is_empty() && ip != cidr.ip.to_string() {
-            found
-                .fail(format!(
-                    "pod {} was given {} and runs with {ip}",
-                    title(pod),
-                    cidr.ip
-                ))
-                .command(format!("kubectl -n {namespace} delete pod {name}"));
+            let text = format!(
+                "pod {} was given {} and runs with {ip}",
+                title(pod),
+                cidr.ip
+            );
+            renew(found.fail(text), pod);
         }
     }
     for (address, pods) in owners.iter().filter(|(_, pods)| pods.len() > 1) {
-        let commands = pods.iter().skip(1);
-        let commands: Vec<_> = commands
-            .map(|pod| {
-                format!(
-                    "kubectl -n {} delete pod {}",
-                    namespace_of(pod),
-                    name_of(pod)
-                )
-            })
-            .collect();
         let problem = found.fail(format!(
             "{address} is the address of {}: their traffic goes to one of them",
             few(pods.iter().map(|pod| title(pod)))
         ));
-        problem.advise("create all but one anew:");
-        for command in commands {
-            problem.command(command);
+        for pod in pods.iter().skip(1) {
+            renew(problem, pod);
         }
     }
     interfaces(snapshot, &owners, &mut found)?;
@@ -293,9 +303,12 @@ fn interfaces(
         let of_node: Vec<_> = of_node.collect();
         for (address, pod) in &of_node {
             if !has(instance, *address) && is_settled(pod, snapshot.now) {
-                found
-                    .fail(format!("pod {} has {address}, which EC2 does not know on the interface of node {}: nothing reaches the pod", title(pod), name_of(node)))
-                    .command(format!("kubectl -n {} delete pod {}", namespace_of(pod), name_of(pod)));
+                let text = format!(
+                    "pod {} has {address}, which EC2 does not know on the interface of node {}: nothing reaches the pod",
+                    title(pod),
+                    name_of(node)
+                );
+                renew(found.fail(text), pod);
             }
         }
         // The controller writes what it knows some seconds after it has given an address to a pod or to a new node.

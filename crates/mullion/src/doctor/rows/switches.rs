@@ -82,11 +82,15 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unkn
             .mend(Change::merge(map, json!({"data": {IPAM: "true"}})));
     }
     // The switch itself is dealt with above.
-    let others = unreadable.iter().map(ToString::to_string);
-    for text in others.filter(|text| !text.contains(IPAM)) {
-        found
-            .warn(text)
-            .command("kubectl -n kube-system edit configmap amazon-vpc-cni");
+    for value in unreadable.iter().filter(|own| own.key() != IPAM) {
+        let problem = found.warn(value.to_string());
+        let mut without = data(map);
+        without.remove(value.key());
+        match Settings::read(&without).0 == settings {
+            true => problem.mend(Change::merge(map, json!({"data": {value.key(): null}}))),
+            // A value that counts as absent hides one that would count.
+            false => problem.command("kubectl -n kube-system edit configmap amazon-vpc-cni"),
+        };
     }
     Ok(found)
 }
