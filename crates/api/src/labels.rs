@@ -64,6 +64,8 @@ pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-time
 pub const EC2NODECLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 /// On a NodePool: what replacing nodes must save of their price, such as `5%`.
 pub const MIN_SAVING: &str = "mullion.dev/min-saving";
+/// On a NodePool: what each of its nodes costs an hour beside its machine and root volume, in US dollars, such as a licence by host: `0.05`.
+pub const NODE_PRICE: &str = "mullion.dev/node-price";
 /// Version of the algorithm behind [`EC2NODECLASS_HASH`].
 pub const EC2NODECLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 /// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes.

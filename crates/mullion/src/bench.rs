@@ -4,6 +4,7 @@ pub(crate) mod api;
 pub(crate) mod consolidate;
 mod end_to_end;
 pub(crate) mod engine;
+mod mix;
 pub(crate) mod provision;
 
 use std::time::{Duration, Instant};

@@ -16,6 +16,10 @@ use crate::CapacityType;
 /// Spot price in percent of the Linux on-demand price.
 pub const SPOT_PERCENT: u64 = 35;
 
+/// What a GiB of an EBS volume of type gp3 costs an hour: 0.08 USD a month of 730 hours in us-west-2, whose machines' prices these are too.
+const GP3_USD_PER_GIB_MONTH_MICRO: u64 = 80_000;
+const HOURS_PER_MONTH: u64 = 730;
+
 /// Millionths of a US dollar per hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Price(pub u64);
@@ -31,6 +35,11 @@ impl Price {
             .checked_mul(1_000_000)?
             .checked_add(millionths)
             .map(Self)
+    }
+
+    /// What an EBS volume of type gp3 costs.
+    pub fn of_volume(gib: u64) -> Self {
+        Self(gib * GP3_USD_PER_GIB_MONTH_MICRO / HOURS_PER_MONTH)
     }
 
     /// Dollars per hour.

@@ -31,11 +31,15 @@ use super::{
     protection::disruption_milli,
     told::Told,
 };
-use crate::provisioner::{
-    BY_POOL, KarpenterContext,
-    demand::Demand,
-    market::{Market, amounts},
-    pending::is_reschedulable,
+use crate::{
+    nodepool,
+    provisioner::{
+        BY_POOL, KarpenterContext,
+        demand::Demand,
+        market::{Market, amounts},
+        pending::is_reschedulable,
+        template,
+    },
 };
 
 /// What a move must save of the price of the nodes that go, in thousandths, unless the pool says otherwise.
@@ -233,7 +237,7 @@ fn priced(
     markets: &BTreeMap<String, Market>,
 ) -> Result<disrupt::Candidate, String> {
     let class = &candidate.claim.spec.node_class_ref.name;
-    let price = price(&candidate.claim, markets.get(class));
+    let price = price(&candidate.claim, &candidate.pool, markets.get(class));
     let kind = candidate.label(labels::INSTANCE_TYPE);
     let status = candidate.claim.status.as_ref();
     Ok(disrupt::Candidate {
@@ -249,13 +253,15 @@ fn priced(
 }
 
 /// What the node of a claim costs: micro-dollars an hour.
-fn price(claim: &NodeClaim, market: Option<&Market>) -> Option<u64> {
+pub fn price(claim: &NodeClaim, pool: &NodePool, market: Option<&Market>) -> Option<u64> {
     let label = |key: &str| claim.label(key).unwrap_or_default();
-    market?.price(
+    let market = market?;
+    let machine = market.price(
         label(labels::INSTANCE_TYPE),
         label(labels::ZONE),
         label(labels::CAPACITY_TYPE),
-    )
+    );
+    Some(machine? + template::node_price(pool, market))
 }
 
 /// On which terms nodes of each pool may go.
@@ -287,25 +293,23 @@ fn terms(
             least_saving_per_mille: least_saving(&pool),
             boot_seconds: market.map_or(BOOT_LINUX, |market| boot_seconds(market.os())),
             balance: (pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced)
-                .then(|| balance(karpenter, &claims, market)),
+                .then(|| balance(karpenter, &pool, &claims, market)),
         };
         terms.insert(name, own);
     }
     terms
 }
 
-/// What the pool's annotation `mullion.dev/min-saving` says, such as `5%`, in thousandths.
+/// What a move must save of the price of the nodes of a pool that go, in thousandths.
 pub fn least_saving(pool: &NodePool) -> u32 {
-    let text = pool.annotations().get(labels::MIN_SAVING);
-    let percent = text.and_then(|text| text.strip_suffix('%')?.trim().parse::<f64>().ok());
-    percent
-        .filter(|percent| (0.0..=100.0).contains(percent))
-        .map_or(LEAST_SAVING, |percent| (percent * 10.0).round() as u32)
+    let said = nodepool::terms::least_saving(pool).ok().flatten();
+    said.unwrap_or(LEAST_SAVING)
 }
 
 /// All nodes of a pool together.
 fn balance(
     karpenter: &KarpenterContext,
+    pool: &NodePool,
     claims: &[Arc<NodeClaim>],
     market: Option<&Market>,
 ) -> Balance {
@@ -316,7 +320,7 @@ fn balance(
         };
         let pods = karpenter.pods_on(&node.name_any());
         let moving = pods.iter().filter(|pod| is_reschedulable(pod));
-        all.price_micro_usd += price(claim, market).unwrap_or(0);
+        all.price_micro_usd += price(claim, pool, market).unwrap_or(0);
         all.disruption_milli += disruption_milli(moving.map(|pod| &**pod));
     }
     all

@@ -7,6 +7,7 @@ pub mod hash;
 pub mod hashstructure;
 pub mod health;
 pub mod inert;
+pub mod terms;
 mod validation;
 
 use kube::{
@@ -191,11 +192,14 @@ fn status_of(
 ) -> NodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let mut conditions = Conditions::new(&mut status.conditions, now, pool.metadata.generation);
-    match validation::error(&pool.spec) {
-        None => conditions.set_true(condition::VALIDATION_SUCCEEDED),
-        Some(message) => {
-            let (kind, reason) = (condition::VALIDATION_SUCCEEDED, "NodePoolValidationFailed");
-            conditions.set(kind, Status::False, reason, &message);
+    let mut errors: Vec<String> = validation::error(&pool.spec).into_iter().collect();
+    errors.extend(terms::errors(pool));
+    let valid = condition::VALIDATION_SUCCEEDED;
+    match errors.is_empty() {
+        true => conditions.set_true(valid),
+        false => {
+            let (reason, message) = ("NodePoolValidationFailed", errors.join("; "));
+            conditions.set(valid, Status::False, reason, &message);
         }
     }
     let healthy = condition::NODE_REGISTRATION_HEALTHY;

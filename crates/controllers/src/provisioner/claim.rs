@@ -102,6 +102,7 @@ mod tests {
             requirements: [super::super::requirements::to_engine(&requirement)].into(),
             pods: vec!["uid".into()],
             requests: [("pods".to_owned(), "10".parse().expect("a quantity"))].into(),
+            node_price_micro_usd: 0,
         };
         let claim = of(&planned, &pool);
         assert_eq!(

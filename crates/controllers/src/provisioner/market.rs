@@ -16,7 +16,7 @@ use mullion_api::{
 use mullion_cloud::{
     CapacityType, CloudError, CloudProvider, LaunchOption, NodeTemplate, Offer, Offering,
     TemplateError, WindowsAddresses,
-    catalogue::{InstanceType, allocatable},
+    catalogue::{InstanceType, Price, allocatable},
     image::NodeImage,
 };
 use mullion_engine::{
@@ -113,6 +113,11 @@ impl Market {
             |own: &&Offering| &*own.zone == zone && own.capacity_type.as_str() == capacity_type;
         let offering = offer.offerings.iter().find(sold)?;
         Some(offering.price.0)
+    }
+
+    /// What every node costs beside its machine, which is its root volume: micro-dollars an hour.
+    pub fn volume_price(&self) -> u64 {
+        Price::of_volume(self.template.root_volume_gib).0
     }
 
     /// The machines that can meet the requirements, for the engine. Offerings that cannot are left out.

@@ -29,6 +29,13 @@ pub fn may_buy(pool: &NodePool) -> bool {
         && pool.spec.replicas.is_none()
 }
 
+/// What each node of a pool costs beside its machine: its root volume, and what the pool's annotation `mullion.dev/node-price` adds. Micro-dollars an
+/// hour.
+pub fn node_price(pool: &NodePool, market: &Market) -> u64 {
+    let added = nodepool::terms::node_price(pool).ok().flatten();
+    market.volume_price() + added.map_or(0, |price| price.0)
+}
+
 /// A pool for the engine. `claims` are the pool's own; they count against its limits.
 pub fn of<'a>(
     pool: &NodePool,
@@ -49,6 +56,7 @@ pub fn of<'a>(
     NodeTemplate {
         daemon_overhead: overhead::of(daemons, &prospect),
         limits_remaining: limits_remaining(pool, claims, market),
+        node_price_micro_usd: node_price(pool, market),
         ..with_types(pool, labels, market.machines(&spec.requirements))
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use features::Features;
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;
 pub(crate) use requests::Requests;
-pub(crate) use shape::{HostPort, Shape};
+pub(crate) use shape::{HostPort, NodeRules, Shape};
 pub(crate) use spread::SpreadRule;
 pub(crate) use term::{Namespaces, PodTerm};
 pub(crate) use verdict::{ShapeVerdicts, StaticRules, StaticVerdict, Target};

@@ -56,6 +56,17 @@ pub(crate) struct Shape {
     pub(crate) os: Option<Symbol>,
 }
 
+/// What of a shape the static filters look at: pods that agree in it are let on the same nodes, however large they are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct NodeRules {
+    profile: ProfileId,
+    node_selector: Vec<Requirement>,
+    node_terms: Option<Vec<NodeTerm>>,
+    named_nodes: NamedNodes,
+    tolerations: Vec<CompiledToleration>,
+    os: Option<Symbol>,
+}
+
 impl Shape {
     pub(super) fn compile(
         template: &PodTemplate,
@@ -135,6 +146,18 @@ impl Shape {
                 .filter(|os| !os.is_empty())
                 .map(|os| names.intern(os)),
         })
+    }
+
+    /// What the static filters look at.
+    pub(crate) fn node_rules(&self) -> NodeRules {
+        NodeRules {
+            profile: self.profile,
+            node_selector: self.node_selector.clone(),
+            node_terms: self.node_terms.clone(),
+            named_nodes: self.named_nodes.clone(),
+            tolerations: self.tolerations.clone(),
+            os: self.os,
+        }
     }
 
     /// Whether a node is one that the profile lets every pod on.

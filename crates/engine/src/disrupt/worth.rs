@@ -71,7 +71,7 @@ impl<'a> Removed<'a> {
             .map(|node| {
                 let pool = self.pools.get(&node.pool);
                 let seconds = pool.map_or(0, |pool| pool.boot_seconds);
-                u128::from(price_of(node)) * u128::from(seconds)
+                u128::from(node.price_micro_usd()) * u128::from(seconds)
             })
             .sum();
         twice <= u128::from(saving) * HORIZON_SECONDS && self.is_balanced(saving)
@@ -97,13 +97,6 @@ impl<'a> Removed<'a> {
             })
         })
     }
-}
-
-/// What a planned node costs: micro-dollars an hour, as its cheapest type.
-pub(super) fn price_of(node: &PlannedNode) -> u64 {
-    node.options
-        .first()
-        .map_or(0, |option| option.price_micro_usd)
 }
 
 /// Whether a planned node will be spot capacity.

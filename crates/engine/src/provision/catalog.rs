@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
-use crate::class::{NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target};
+use crate::class::{NodeRules, NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target};
 use crate::cluster::{Cluster, Question};
 use crate::error::ModelError;
 use crate::intern::Symbol;
@@ -40,6 +40,8 @@ pub(super) struct Catalog {
     pub(super) pool: String,
     pub(super) weight: i32,
     pub(super) requirements: Vec<Requirement>,
+    /// What each of its nodes costs beside its offering: micro-dollars an hour.
+    pub(super) node_price: u64,
     pub(super) taints: Vec<NodeTaint>,
     pub(super) limits: Limits,
     /// Instance types.
@@ -50,7 +52,10 @@ pub(super) struct Catalog {
     pub(super) options: Vec<Choice>,
     /// Options that can be had now.
     pub(super) available: FixedBitSet,
-    verdicts: FxHashMap<ShapeId, Verdicts>,
+    /// By kind of pod: those of a kind agree in what the static filters look at.
+    verdicts: Vec<Verdicts>,
+    kinds: FxHashMap<NodeRules, usize>,
+    kind_of: FxHashMap<ShapeId, usize>,
 }
 
 /// What a machine has for pods.
@@ -92,6 +97,7 @@ impl Catalog {
             pool: template.pool.clone(),
             weight: template.weight,
             requirements: template.requirements.clone(),
+            node_price: template.node_price_micro_usd,
             taints: template
                 .taints
                 .iter()
@@ -102,7 +108,9 @@ impl Catalog {
             rooms: Vec::new(),
             options: Vec::new(),
             available: FixedBitSet::new(),
-            verdicts: FxHashMap::default(),
+            verdicts: Vec::new(),
+            kinds: FxHashMap::default(),
+            kind_of: FxHashMap::default(),
         };
         let overhead = Amounts::read(
             &template.daemon_overhead,
@@ -253,6 +261,11 @@ impl Catalog {
         &self.types[self.options[option].type_index]
     }
 
+    /// What a node costs that is an option: micro-dollars an hour.
+    pub(super) fn price_of(&self, option: usize) -> u64 {
+        self.options[option].price_micro_usd + self.node_price
+    }
+
     /// Whether an option is spot capacity.
     pub(super) fn is_spot(&self, option: usize) -> bool {
         let choice = &self.options[option];
@@ -264,14 +277,30 @@ impl Catalog {
         &self.rooms[self.options[option].room]
     }
 
-    /// What the static filters say about a class of pods on every option; worked out once.
+    /// What the static filters say about a class of pods on every option; worked out once for all that agree in what those look at.
     pub(super) fn verdicts(&mut self, id: PodClassId, cluster: &Cluster) -> &Verdicts {
+        let kind = self.kind(id, cluster);
+        &self.verdicts[kind]
+    }
+
+    /// The kind of a class of pods: classes of one kind have the same verdicts.
+    pub(super) fn kind(&mut self, id: PodClassId, cluster: &Cluster) -> usize {
         let class = cluster.class(id);
-        if !self.verdicts.contains_key(&class.shape_id) {
-            let verdicts = self.work_out(&class.shape, cluster);
-            self.verdicts.insert(class.shape_id, verdicts);
+        if let Some(kind) = self.kind_of.get(&class.shape_id) {
+            return *kind;
         }
-        &self.verdicts[&class.shape_id]
+        let rules = class.shape.node_rules();
+        let kind = match self.kinds.get(&rules) {
+            Some(kind) => *kind,
+            None => {
+                let verdicts = self.work_out(&class.shape, cluster);
+                self.verdicts.push(verdicts);
+                self.kinds.insert(rules, self.verdicts.len() - 1);
+                self.verdicts.len() - 1
+            }
+        };
+        self.kind_of.insert(class.shape_id, kind);
+        kind
     }
 
     fn work_out(&self, shape: &Shape, cluster: &Cluster) -> Verdicts {

@@ -115,11 +115,10 @@ impl Claim {
         true
     }
 
-    /// What its cheapest option costs: micro-dollars an hour.
+    /// What it costs as its cheapest option: micro-dollars an hour.
     pub(super) fn price(&self, catalog: &Catalog) -> u64 {
-        self.options
-            .minimum()
-            .map_or(0, |option| catalog.options[option].price_micro_usd)
+        let cheapest = self.options.minimum();
+        cheapest.map_or(0, |option| catalog.price_of(option))
     }
 
     /// Puts a pod on the planned node if any option is left then. The claim is as before if not.
@@ -242,7 +241,7 @@ impl Claim {
         keep.extend(
             self.options
                 .ones()
-                .filter(|option| catalog.options[*option].price_micro_usd <= most_price),
+                .filter(|option| catalog.price_of(*option) <= most_price),
         );
         let spot: FixedBitSet = keep
             .ones()
@@ -303,6 +302,7 @@ impl Claim {
                 .map(|pod| keys[*pod as usize].clone())
                 .collect(),
             requests: self.requests(catalog, cluster),
+            node_price_micro_usd: catalog.node_price,
         }
     }
 

@@ -53,6 +53,8 @@ pub struct NodeTemplate {
     pub limits_remaining: ResourceMap,
     /// What is taken of each node beside the pods of `daemons`.
     pub daemon_overhead: ResourceMap,
+    /// What each of its nodes costs beside its offering: micro-dollars an hour.
+    pub node_price_micro_usd: u64,
     /// The pods of DaemonSets: each is counted on the machines that it would run on.
     pub daemons: Vec<PodTemplate>,
     /// The types there are, shared between pools.

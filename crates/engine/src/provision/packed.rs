@@ -22,13 +22,14 @@ enum Place {
 }
 
 impl Solver<'_> {
-    /// Places the pods whose rules can be said in numbers on the cheapest machines that hold them together. Gives the others, in their order.
+    /// Places the pods whose rules can be said in numbers on the cheapest machines that hold them together. Gives the others, in their order,
+    /// and, if that is wanted, what nodes for all of them cost at least: micro-dollars an hour.
     pub(super) fn pack(
         &mut self,
         pending: &[Pending],
         nodes: &[NodeId],
         existing: &mut Vec<(String, String)>,
-    ) -> Vec<Pending> {
+    ) -> (Vec<Pending>, Option<u64>) {
         let mut classes: IndexMap<PodClassId, Vec<u32>, FxBuildHasher> = IndexMap::default();
         for pod in pending {
             classes.entry(pod.class).or_default().push(pod.index);
@@ -98,11 +99,13 @@ impl Solver<'_> {
             });
             some_came = ordered.len() < before;
         }
-        pending
+        let rest = pending
             .iter()
             .filter(|pod| !placed.contains(&pod.index))
             .copied()
-            .collect()
+            .collect();
+        let bound = self.wants_bound.then(|| numbers.bound(packing.bound));
+        (rest, bound)
     }
 
     /// Puts a pod on a node that is there and has room for it, if the pods that are placed already let it.

@@ -17,6 +17,16 @@ pub struct Plan {
     pub nodes: Vec<PlannedNode>,
     /// Pods that nothing can place.
     pub unplaceable: Vec<Unplaceable>,
+    /// However the pods on `nodes` are packed, nodes for them cost no less than this: micro-dollars an hour. None if it is not known: the
+    /// question was not asked by cost, nodes that are there were packed together with these, or pods have no place.
+    pub bound_micro_usd: Option<u64>,
+}
+
+impl Plan {
+    /// What the nodes to buy cost, each as the cheapest that it may be: micro-dollars an hour.
+    pub fn price_micro_usd(&self) -> u64 {
+        self.nodes.iter().map(PlannedNode::price_micro_usd).sum()
+    }
 }
 
 /// A node to buy.
@@ -33,6 +43,16 @@ pub struct PlannedNode {
     pub pods: Vec<String>,
     /// What the pods and DaemonSets together ask for.
     pub requests: ResourceMap,
+    /// What it costs beside its offering: micro-dollars an hour.
+    pub node_price_micro_usd: u64,
+}
+
+impl PlannedNode {
+    /// What it costs as the cheapest that it may be: micro-dollars an hour.
+    pub fn price_micro_usd(&self) -> u64 {
+        let cheapest = self.options.first();
+        cheapest.map_or(0, |option| option.price_micro_usd) + self.node_price_micro_usd
+    }
 }
 
 /// A type a planned node can be.

@@ -35,6 +35,8 @@ const MOST_TWICE: usize = 3000;
 const EFFORT: u64 = 2_000_000;
 /// Of so many nodes that are there, at most, is asked whether pods are better placed on them than the scheduler would.
 const MOST_NODES: usize = 5000;
+/// And if so many pairs of a node and a class of pods are to be looked at.
+const MOST_PAIRS: usize = 1_500_000;
 
 impl Cluster {
     /// What to buy so that all pending pods have a place, and which go to nodes that exist or are on their way.
@@ -59,6 +61,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     let mut plan = Plan::default();
     let pending = queue(cluster, &request.pods, &keys, &mut plan);
     let mut solver = Solver::new(cluster, catalogs, &keys, request.seed);
+    solver.wants_bound = true;
     let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
     solver.add_hosts(&pending);
     let mut existing = Vec::new();
@@ -72,6 +75,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     plan.existing.extend(best.existing);
     plan.nodes = best.nodes;
     plan.unplaceable.extend(best.unplaceable);
+    plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
     Ok(plan)
 }
 
@@ -110,6 +114,8 @@ pub(super) struct Attempt {
     pub(super) price: u64,
     /// Pods that were not packed in numbers.
     placed_one_by_one: usize,
+    /// All pods that nodes are bought for cost at least this: micro-dollars an hour.
+    bound: Option<u64>,
 }
 
 impl Attempt {
@@ -224,6 +230,8 @@ pub(super) struct Solver<'a> {
     seed: u64,
     /// So many items are looked at in search of a cheaper packing.
     pub(super) effort: u64,
+    /// Whether the plan says what all nodes cost at least.
+    pub(super) wants_bound: bool,
     /// What all nodes may cost together: where they cost less, each lists what it may be up to its share of it.
     pub(super) ceiling: Option<u64>,
 }
@@ -246,6 +254,7 @@ impl<'a> Solver<'a> {
             tightened: FxHashMap::default(),
             seed,
             effort: EFFORT,
+            wants_bound: false,
             ceiling: None,
         }
     }
@@ -261,8 +270,9 @@ impl Solver<'_> {
         best.existing.extend(existing);
         self.cluster.rollback(checkpoint);
         let is_bought = !best.nodes.is_empty() || best.is_open();
-        if is_bought && !nodes.is_empty() && nodes.len() <= MOST_NODES && !self.cluster.holds_room()
-        {
+        let classes: FxHashSet<PodClassId> = pending.iter().map(|pod| pod.class).collect();
+        let is_small = nodes.len() <= MOST_NODES && nodes.len() * classes.len() <= MOST_PAIRS;
+        if is_bought && !nodes.is_empty() && is_small && !self.cluster.holds_room() {
             let together = self.attempt(pending, Way::Packed(nodes));
             best = best.or(together);
         }
@@ -277,7 +287,11 @@ impl Solver<'_> {
             return packed;
         }
         let first_fit = self.attempt(pending, Way::OneByOne);
-        packed.or(first_fit)
+        let bound = packed.bound;
+        Attempt {
+            bound,
+            ..packed.or(first_fit)
+        }
     }
 
     /// Places pending pods on nodes that are there, where the scheduler would. Gives the others.
@@ -304,13 +318,13 @@ impl Solver<'_> {
             .collect();
         self.add_places(pending);
         let mut existing = Vec::new();
-        let pending = match way {
-            Way::OneByOne => pending.to_vec(),
+        let (pending, bound) = match way {
+            Way::OneByOne => (pending.to_vec(), None),
             Way::Packed(nodes) => {
-                let rest = self.pack(pending, nodes, &mut existing);
+                let (rest, bound) = self.pack(pending, nodes, &mut existing);
                 match nodes.is_empty() {
-                    true => rest,
-                    false => self.place_on_nodes(&rest, &mut existing),
+                    true => (rest, bound),
+                    false => (self.place_on_nodes(&rest, &mut existing), None),
                 }
             }
         };
@@ -349,6 +363,7 @@ impl Solver<'_> {
             unplaceable,
             price,
             placed_one_by_one,
+            bound,
         }
     }
 

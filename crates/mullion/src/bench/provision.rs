@@ -22,6 +22,7 @@ use mullion_engine::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::mix::Mix;
 use crate::{
     cli::{Output, whole},
     failure::Failure,
@@ -37,12 +38,15 @@ pub(crate) struct Args {
     /// Pending pods [default: 5000, then 20000]
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = |text: &str| whole(text, 1, 1_000_000))]
     pods: Option<u32>,
-    /// Templates that the pods are of, in equal parts
+    /// Templates that the pods of the first three cases are of, in equal parts
     #[arg(long, value_name = "T", default_value_t = 1, allow_negative_numbers = true, value_parser = |text: &str| whole(text, 1, 1_000_000))]
     templates: u32,
     /// Nodes that exist, without room
     #[arg(long, value_name = "N", default_value_t = 500, allow_negative_numbers = true, value_parser = |text: &str| whole(text, 0, 1_000_000))]
     nodes: u32,
+    /// What pods and pools are like; `diverse` takes minutes for many pods
+    #[arg(long, value_name = "CASE", value_enum, value_delimiter = ',', default_values = ["bought", "limited", "tainted", "cost", "varied", "windows"])]
+    cases: Vec<Chosen>,
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -59,20 +63,55 @@ pub(super) enum Case {
     Tainted,
 }
 
+/// A case by its name.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Chosen {
+    /// One pool buys nodes for all pods, one by one
+    Bought,
+    /// It may buy nodes for some
+    Limited,
+    /// Its taint keeps all away
+    Tainted,
+    /// By cost, for pods of a hundred sizes
+    Cost,
+    /// By cost, for pods that all have sizes of their own
+    Varied,
+    /// By cost, for the five kinds of Karpenter's own benchmark
+    Diverse,
+    /// By cost, half of the pods for Windows, from five pools with limits
+    Windows,
+}
+
 /// Repetitions of which the median is told.
 const RUNS: usize = 5;
+/// No more repetitions after so many seconds.
+const ENOUGH_SECONDS: f64 = 20.0;
 
 /// Measures every case and prints a line for each.
 pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
     if args.output == Output::Text {
         out::line(&format!(
-            "{:<8} {:>8} {:>9} {:>8} {:>9} {:>12} {:>10}",
-            "CASE", "PODS", "TEMPLATES", "PLANNED", "WITHOUT", "NEW NODES", "SECONDS"
+            "{:<8} {:>8} {:>9} {:>8} {:>9} {:>12} {:>10} {:>10} {:>10}",
+            "CASE",
+            "PODS",
+            "TEMPLATES",
+            "PLANNED",
+            "WITHOUT",
+            "NEW NODES",
+            "USD/H",
+            "AT LEAST",
+            "SECONDS"
         ));
     }
     let sizes = args.pods.map_or(vec![5_000, 20_000], |pods| vec![pods]);
     for pods in sizes {
-        for case in [Case::Bought, Case::Limited, Case::Tainted] {
+        for case in &args.cases {
+            if let Some(mix) = case.mix() {
+                let (templates, request) = mix.request(pods).await?;
+                measure(mix.name(), templates, &request, args)?;
+                continue;
+            }
+            let case = case.one_by_one();
             let request = PlanRequest {
                 pods: (0..pods)
                     .map(|index| pod(index, index % args.templates, 300, 256))
@@ -80,10 +119,32 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
                 templates: vec![pool(case).await?],
                 ..PlanRequest::default()
             };
-            measure(case.name(), &request, args)?;
+            measure(case.name(), args.templates, &request, args)?;
         }
     }
     Ok(())
+}
+
+impl Chosen {
+    /// What the pods are like, of a case that is bought for by cost.
+    fn mix(self) -> Option<Mix> {
+        Some(match self {
+            Self::Cost => Mix::Templates,
+            Self::Varied => Mix::Varied,
+            Self::Diverse => Mix::Diverse,
+            Self::Windows => Mix::Windows,
+            Self::Bought | Self::Limited | Self::Tainted => return None,
+        })
+    }
+
+    /// What the pool does, of the other cases.
+    fn one_by_one(self) -> Case {
+        match self {
+            Self::Limited => Case::Limited,
+            Self::Tainted => Case::Tainted,
+            _ => Case::Bought,
+        }
+    }
 }
 
 impl Case {
@@ -96,7 +157,7 @@ impl Case {
     }
 }
 
-fn measure(case: &str, request: &PlanRequest, args: &Args) -> Result<(), Failure> {
+fn measure(case: &str, templates: u32, request: &PlanRequest, args: &Args) -> Result<(), Failure> {
     let failed = |error| Failure::run(format!("the plan is impossible: {error}"));
     let mut cluster = Cluster::new(Options::default());
     for node in 0..args.nodes {
@@ -104,7 +165,7 @@ fn measure(case: &str, request: &PlanRequest, args: &Args) -> Result<(), Failure
     }
     let mut seconds = Vec::with_capacity(RUNS);
     let mut last = None;
-    for _ in 0..RUNS {
+    while seconds.len() < RUNS && seconds.iter().sum::<f64>() < ENOUGH_SECONDS {
         let start = Instant::now();
         let checkpoint = cluster.checkpoint();
         let answer = provisioner::answer(&mut cluster, request).map_err(failed)?;
@@ -113,27 +174,30 @@ fn measure(case: &str, request: &PlanRequest, args: &Args) -> Result<(), Failure
         last = Some(answer);
     }
     seconds.sort_by(f64::total_cmp);
-    let (seconds, nodes, without) = match &last {
-        Some(answer) => (
-            seconds[RUNS / 2],
-            answer.plan.nodes.len(),
-            answer.refusals.len(),
-        ),
-        None => return Ok(()),
-    };
-    let (pods, templates) = (request.pods.len(), args.templates);
+    let Some(answer) = last else { return Ok(()) };
+    let (seconds, nodes, without) = (
+        seconds[seconds.len() / 2],
+        answer.plan.nodes.len(),
+        answer.refusals.len(),
+    );
+    let pods = request.pods.len();
     let planned = pods - without;
+    let price = answer.plan.price_micro_usd() as f64 / 1e6;
+    let bound = answer.plan.bound_micro_usd.map(|bound| bound as f64 / 1e6);
     match args.output {
         Output::Json => out::line(
             &json!({
                 "scenario": format!("plan-{case}"), "pods": pods, "templates": templates, "planned": planned, "without": without,
-                "new_nodes": nodes, "seconds": seconds,
+                "new_nodes": nodes, "usd_per_hour": price, "usd_per_hour_at_least": bound, "seconds": seconds,
             })
             .to_string(),
         ),
-        Output::Text => out::line(&format!(
-            "{case:<8} {pods:>8} {templates:>9} {planned:>8} {without:>9} {nodes:>12} {seconds:>10.4}"
-        )),
+        Output::Text => {
+            let bound = bound.map_or("-".to_owned(), |bound| format!("{bound:.2}"));
+            out::line(&format!(
+                "{case:<8} {pods:>8} {templates:>9} {planned:>8} {without:>9} {nodes:>12} {price:>10.2} {bound:>10} {seconds:>10.4}"
+            ));
+        }
     }
     Ok(())
 }
@@ -166,7 +230,7 @@ fn full_node(index: u32) -> NodeSpec {
     }
 }
 
-fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
+pub(super) fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
     let parse = |(name, text): &(&str, &str)| {
         let amount = text.parse().expect("the amounts above are quantities");
         ((*name).to_owned(), amount)
@@ -176,6 +240,24 @@ fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
 
 /// A pool over the whole catalogue of two zones, as the provisioner shows it to the engine.
 pub(super) async fn pool(case: Case) -> Result<NodeTemplate, Failure> {
+    let taint = json!({ "key": "team", "value": "b", "effect": "NoSchedule" });
+    let taints: Vec<_> = (case == Case::Tainted)
+        .then_some(taint)
+        .into_iter()
+        .collect();
+    let spec = json!({
+        "limits": (case == Case::Limited).then(|| json!({ "cpu": "640" })),
+        "template": { "spec": {
+            "requirements": [{ "key": "karpenter.k8s.aws/instance-cpu", "operator": "Lt", "values": ["17"] }],
+            "taints": taints,
+        } },
+    });
+    let market = market("AL2023", &["us-west-2a", "us-west-2b"]).await?;
+    Ok(template("default", spec, &market))
+}
+
+/// What nodes of an image family cost in some zones.
+pub(super) async fn market(family: &str, zones: &[&str]) -> Result<Market, Failure> {
     let version = KubernetesVersion::from_minor(31).expect("a version that exists");
     let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
     let cloud = SimulatedEc2::new(
@@ -185,37 +267,26 @@ pub(super) async fn pool(case: Case) -> Result<NodeTemplate, Failure> {
         },
         clock,
     );
+    let subnets: Vec<_> = zones
+        .iter()
+        .map(|zone| json!({ "id": format!("subnet-{zone}"), "zone": zone }))
+        .collect();
     let class: EC2NodeClass = object(json!({
         "metadata": { "name": "default" },
-        "spec": { "amiFamily": "AL2023" },
-        "status": { "subnets": [{ "id": "subnet-1", "zone": "us-west-2a" }, { "id": "subnet-2", "zone": "us-west-2b" }] },
+        "spec": { "amiFamily": family },
+        "status": { "subnets": subnets },
     }));
-    let taint = json!({ "key": "team", "value": "b", "effect": "NoSchedule" });
-    let taints: Vec<_> = (case == Case::Tainted)
-        .then_some(taint)
-        .into_iter()
-        .collect();
-    let limits = (case == Case::Limited).then(|| json!({ "cpu": "640" }));
-    let pool: NodePool = object(json!({
-        "metadata": { "name": "default" },
-        "spec": {
-            "limits": limits,
-            "template": { "spec": {
-                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" },
-                "requirements": [{ "key": "karpenter.k8s.aws/instance-cpu", "operator": "Lt", "values": ["17"] }],
-                "taints": taints,
-            } },
-        },
-    }));
-    let market = Market::open(&class, version, WindowsAddresses::Single, &cloud)
+    Market::open(&class, version, WindowsAddresses::Single, &cloud)
         .await
-        .map_err(|error| Failure::run(format!("nothing to buy: {error}")))?;
-    Ok(template::of(
-        &pool,
-        &market,
-        std::iter::empty(),
-        std::iter::empty(),
-    ))
+        .map_err(|error| Failure::run(format!("nothing to buy: {error}")))
+}
+
+/// A pool of this spec.
+pub(super) fn template(name: &str, mut spec: Value, market: &Market) -> NodeTemplate {
+    spec["template"]["spec"]["nodeClassRef"] =
+        json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });
+    let pool: NodePool = object(json!({ "metadata": { "name": name }, "spec": spec }));
+    template::of(&pool, market, std::iter::empty(), std::iter::empty())
 }
 
 fn object<T: DeserializeOwned>(value: Value) -> T {

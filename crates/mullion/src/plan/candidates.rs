@@ -21,7 +21,7 @@ use mullion_api::{
 use mullion_controllers::{
     disruption::{
         budget,
-        consolidation::{boot_seconds, least_saving},
+        consolidation::{boot_seconds, least_saving, price},
         emptiness,
         protection::{Budgets, disruption_milli},
     },
@@ -189,7 +189,7 @@ impl Objects {
             ));
         }
         let kind = claim.label(labels::INSTANCE_TYPE).unwrap_or_default();
-        let price = price(claim, market);
+        let price = price(claim, pool, market);
         let status = claim.status.as_ref();
         Ok(Candidate {
             node: name.clone(),
@@ -213,7 +213,7 @@ impl Objects {
             let Some(node) = self.node_of(claim) else {
                 continue;
             };
-            all.price_micro_usd += price(claim, market).unwrap_or(0);
+            all.price_micro_usd += price(claim, pool, market).unwrap_or(0);
             let pods = self.on(&node.name_any()).iter();
             all.disruption_milli += disruption_milli(pods.filter(|pod| is_reschedulable(pod)));
             if claim.is(condition::INITIALIZED) && !claim.is(condition::INSTANCE_TERMINATING) {
@@ -260,14 +260,4 @@ fn is_going(claim: &NodeClaim, node: &Node) -> bool {
     claim.metadata.deletion_timestamp.is_some()
         || node.metadata.deletion_timestamp.is_some()
         || keys.any(|key| *key == disrupted_taint().key)
-}
-
-/// What the node of a claim costs: micro-dollars an hour.
-fn price(claim: &NodeClaim, market: Option<&Market>) -> Option<u64> {
-    let label = |key: &str| claim.label(key).unwrap_or_default();
-    market?.price(
-        label(labels::INSTANCE_TYPE),
-        label(labels::ZONE),
-        label(labels::CAPACITY_TYPE),
-    )
 }

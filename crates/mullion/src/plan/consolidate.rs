@@ -159,7 +159,7 @@ fn describe(made: &Move, asked: &Consolidation, names: &FxHashMap<String, String
             .pools
             .get(&node.pool)
             .map_or(0, |terms| terms.boot_seconds);
-        let price = dollars(option.price_micro_usd);
+        let price = dollars(node.price_micro_usd());
         twice += price * f64::from(seconds) / 3600.0;
         let offering = option.offerings.first();
         replacements.push(Replacement {

@@ -1,13 +1,14 @@
 //! The question to the engine: the pods that wait and those that come, what can be bought, what is on its way.
 
+use mullion_api::labels;
 use mullion_engine::{
     Cluster, ModelError,
-    model::PodSpec,
+    model::{NodeSpec, PodSpec},
     provision::{Plan, PlanRequest},
 };
 use rustc_hash::FxHashMap;
 
-use super::count;
+use super::{count, price};
 use crate::{
     failure::Failure,
     why::{
@@ -29,6 +30,16 @@ pub(super) struct Question {
 }
 
 impl Question {
+    /// What a node costs, and, if it is of a pool, what its pool's nodes cost beside their machines now: micro-dollars an hour. `None` where nobody
+    /// knows what machine it is.
+    pub(super) fn price_of(&self, node: &NodeSpec) -> Option<u64> {
+        let pool = node.labels.get(labels::NODEPOOL);
+        let mut templates = self.request.templates.iter();
+        let own = templates.find(|template| Some(&template.pool) == pool);
+        let beside = own.map_or(0, |template| template.node_price_micro_usd);
+        Some(price::of_node(node)? + beside)
+    }
+
     /// Puts the question together for the state as it is now and pods that do not exist yet.
     ///
     /// # Errors

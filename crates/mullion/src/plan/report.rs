@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::{
-    price::{self, a_month, dollars},
+    price::{a_month, dollars},
     question::Question,
 };
 use crate::why::outlook::{self, PoolWord};
@@ -173,12 +173,7 @@ pub(super) fn of(
         existing.entry(node.clone()).or_default().push(named(pod));
     }
     let unplaced = refused(&plan.unplaceable, question, cluster)?;
-    let price: u64 = plan
-        .nodes
-        .iter()
-        .filter_map(|node| node.options.first())
-        .map(|option| option.price_micro_usd)
-        .sum();
+    let price = plan.price_micro_usd();
     let after = before.micro_usd + price - before.removed_micro_usd;
     let pools = question.pools.unready.iter();
     Ok(Report {
@@ -234,7 +229,7 @@ impl Before {
             if leaving.contains(&node.name) && !is_removed {
                 continue;
             }
-            match price::of_node(node) {
+            match question.price_of(node) {
                 Some(price) => {
                     before.micro_usd += price;
                     before.removed_micro_usd += if is_removed { price } else { 0 };
@@ -275,7 +270,7 @@ fn bought(planned: &PlannedNode, question: &Question) -> Option<Bought> {
         zone: zone.clone(),
         zones,
         capacity_type: capacity_type.clone(),
-        usd_per_hour: dollars(cheapest.price_micro_usd),
+        usd_per_hour: dollars(planned.price_micro_usd()),
         resources: amounts(planned, machine, &template.daemon_overhead),
         pods: planned.pods.iter().map(name).collect(),
     })

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     consolidate::{self, Fate},
     count,
-    price::{self, dollars},
+    price::dollars,
     question::{self, Question},
     report::{self, Before},
 };
@@ -98,6 +98,7 @@ struct NodeStanding {
 async fn nodes(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
     let known: Vec<String> = state.nodes().map(|node| node.name.clone()).collect();
     check("node", &asked.names, &known)?;
+    let question = Question::of(state, &[]).await?;
     let answer = consolidate::ask(state, Vec::new(), Timestamp::now()).await?;
     let mut stay = true;
     for (index, name) in asked.names.iter().enumerate() {
@@ -112,7 +113,7 @@ async fn nodes(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
             node: name.clone(),
             node_pool: label(mullion_api::labels::NODEPOOL),
             instance_type: label(mullion_api::labels::INSTANCE_TYPE),
-            usd_per_hour: price::of_node(node).map(dollars),
+            usd_per_hour: question.price_of(node).map(dollars),
             pods: state.pods.iter().filter(on_it).count(),
             fate: answer.fate(name),
         };
@@ -201,7 +202,7 @@ async fn pools(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
         };
         for node in state.nodes().filter(is_own) {
             own.nodes += 1;
-            own.usd_per_hour += price::of_node(node).map_or(0.0, dollars);
+            own.usd_per_hour += question.price_of(node).map_or(0.0, dollars);
         }
         let mut closed = question.pools.unready.iter();
         own.buys_nothing = closed

@@ -1,5 +1,7 @@
 //! Which of the scheduler's rules for a class can be said in numbers.
 
+use rustc_hash::FxHashMap;
+
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::filter;
@@ -29,12 +31,48 @@ pub(super) enum Zones {
     Apart,
 }
 
+/// Pending classes, and what their pods mean for each other.
+pub(super) struct Company {
+    /// By class: the pending ones whose pods count for it, and how, in their order.
+    counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>>,
+    /// Those that take ports of their node.
+    with_ports: Vec<PodClassId>,
+}
+
+impl Company {
+    /// The classes are prepared.
+    pub(super) fn of(pending: &[(PodClassId, u32)], cluster: &Cluster) -> Self {
+        let mut counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>> = pending
+            .iter()
+            .map(|(class, _)| (*class, Vec::new()))
+            .collect();
+        for (other, _) in pending {
+            for (view, effect) in cluster.touches(*other) {
+                if let Some(counted) = counted.get_mut(&view) {
+                    counted.push((*other, effect));
+                }
+            }
+        }
+        let has_ports = |class: &PodClassId| !cluster.class(*class).shape.host_ports.is_empty();
+        let classes = pending.iter().map(|(class, _)| *class);
+        Company {
+            counted,
+            with_ports: classes.filter(has_ports).collect(),
+        }
+    }
+
+    /// Pending classes whose pods have an effect of this sort on a class.
+    fn with_effect(&self, class: PodClassId, wanted: impl Fn(Effect) -> bool) -> Vec<PodClassId> {
+        let counted = self.counted.get(&class).into_iter().flatten();
+        let found = counted.filter(|(_, effect)| wanted(*effect));
+        let mut classes: Vec<PodClassId> = found.map(|(other, _)| *other).collect();
+        classes.dedup();
+        classes
+    }
+}
+
 /// What numbers can say of a class's rules; none if they cannot say all.
-pub(super) fn forms_of(
-    class: PodClassId,
-    pending: &[(PodClassId, u32)],
-    cluster: &mut Cluster,
-) -> Option<Forms> {
+pub(super) fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) -> Option<Forms> {
     let own = cluster.class(class);
     let plain = own.features.is_empty()
         && own.volumes.is_empty()
@@ -52,9 +90,7 @@ pub(super) fn forms_of(
     for (index, counts) in view.hard.iter().enumerate() {
         match counts.rule.key {
             Symbol::HOSTNAME => {
-                let members = with_effect(class, pending, cluster, |effect| {
-                    effect == Effect::Hard(index)
-                });
+                let members = company.with_effect(class, |effect| effect == Effect::Hard(index));
                 let most = counts.rule.max_skew.clamp(0, i64::from(u32::MAX)) as u32;
                 form.rules.push((class, members, most));
             }
@@ -99,7 +135,7 @@ pub(super) fn forms_of(
     }
     // Its own terms, and those of others against it, all say the same of a pair.
     let apart = |effect: Effect| effect == Effect::Anti(Symbol::HOSTNAME);
-    for other in with_effect(class, pending, cluster, apart) {
+    for other in company.with_effect(class, apart) {
         if form.is_unit && other == class {
             return None;
         }
@@ -107,7 +143,7 @@ pub(super) fn forms_of(
             .push((class, vec![other], u32::from(other == class)));
     }
     let ports = &cluster.class(class).shape;
-    for (other, _) in pending {
+    for other in &company.with_ports {
         let held = &cluster.class(*other).shape.host_ports;
         if filter::node_ports::clash(ports, held) {
             form.rules
@@ -130,34 +166,16 @@ pub(super) fn forms_of(
         matches!(effect, Effect::Affinity) || keys.iter().any(|key| *key != Symbol::HOSTNAME)
     };
     for (view, effect) in cluster.touches(class) {
-        let concerns = pending.iter().any(|(other, _)| *other == view);
+        let concerns = company.counted.contains_key(&view);
         if concerns && is_beyond(view, effect) && !(view == class && is_known(effect)) {
             return None;
         }
     }
-    for (other, _) in pending.iter().filter(|(other, _)| *other != class) {
-        let mut on_it = cluster.touches(*other).filter(|(view, _)| *view == class);
-        if on_it.any(|(view, effect)| is_beyond(view, effect)) {
-            return None;
-        }
+    let mut by_others = company.counted[&class]
+        .iter()
+        .filter(|(other, _)| *other != class);
+    if by_others.any(|(_, effect)| is_beyond(class, *effect)) {
+        return None;
     }
     Some(form)
-}
-
-/// Pending classes that have an effect on the view of a class.
-fn with_effect(
-    class: PodClassId,
-    pending: &[(PodClassId, u32)],
-    cluster: &Cluster,
-    wanted: impl Fn(Effect) -> bool,
-) -> Vec<PodClassId> {
-    let has = |other: &PodClassId| {
-        let mut effects = cluster.touches(*other).filter(|(view, _)| *view == class);
-        effects.any(|(_, effect)| wanted(effect))
-    };
-    pending
-        .iter()
-        .map(|(other, _)| *other)
-        .filter(has)
-        .collect()
 }

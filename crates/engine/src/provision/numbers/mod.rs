@@ -18,8 +18,8 @@ use crate::intern::Symbol;
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
-use super::pack::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Rule};
-use forms::{Forms, Zones, forms_of};
+use super::pack::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Rule, within};
+use forms::{Company, Forms, Zones, forms_of};
 use free::{Free, free_by_zone, free_nodes};
 use options::Options;
 use zones::{alone_in, shares};
@@ -35,9 +35,6 @@ const NATIVE: [Symbol; 4] = [
 /// The place of pods among them.
 const PODS: usize = 2;
 
-/// The linear program has a row for each item, and takes time by their square: more classes are placed one by one.
-const MOST_CLASSES: usize = 300;
-
 /// A problem, and what its numbers stand for.
 #[derive(Default)]
 pub(super) struct Numbers {
@@ -48,6 +45,10 @@ pub(super) struct Numbers {
     pub(super) offers: Vec<(usize, usize)>,
     /// The nodes that are there.
     pub(super) nodes: Vec<NodeId>,
+    /// The question without the zones that were chosen for pods, where some were.
+    loose: Option<Problem>,
+    /// Kinds of items: classes of one kind that are to be in one zone.
+    kinds: FxHashMap<(usize, Option<Symbol>), usize>,
 }
 
 /// Pods of a class that are one item.
@@ -71,14 +72,12 @@ impl Numbers {
         for (class, _) in pending {
             cluster.prepare(*class);
         }
+        let company = Company::of(pending, cluster);
         let mut forms: Vec<(PodClassId, u32, Forms)> = Vec::new();
         for (class, count) in pending {
-            if let Some(form) = forms_of(*class, pending, cluster) {
+            if let Some(form) = forms_of(*class, &company, cluster) {
                 forms.push((*class, *count, form));
             }
-        }
-        if forms.len() > MOST_CLASSES {
-            return Numbers::default();
         }
         let dimensions = dimensions(&forms, cluster);
         forms.retain(|(class, ..)| {
@@ -88,7 +87,7 @@ impl Numbers {
             return Numbers::default();
         };
         let mut numbers = Numbers::default();
-        let options = Options::of(&forms, catalogs, cluster, &dimensions);
+        let options = Options::of(&forms, catalogs, cluster, &dimensions, &limits);
         let free = free_nodes(nodes, &forms, cluster, &dimensions);
         for (class, count, form) in &forms {
             numbers.add_items(
@@ -101,12 +100,12 @@ impl Numbers {
             );
         }
         numbers.add_rules(&forms);
-        numbers.add_offers(options, catalogs, &limits);
-        numbers.add_nodes(free);
         numbers.problem.limits = catalogs
             .iter()
             .map(|catalog| catalog.limits.left(&limits))
             .collect();
+        numbers.add_offers(&options, catalogs);
+        numbers.add_nodes(free);
         numbers.problem.prepare();
         numbers
     }
@@ -129,7 +128,16 @@ impl Numbers {
                 zone,
                 pods: 1,
             };
-            let mut item = Item { request, demand };
+            let next = self.kinds.len();
+            let kind = self
+                .kinds
+                .entry((options.kind(class), zone))
+                .or_insert(next);
+            let mut item = Item {
+                request,
+                demand,
+                kind: *kind,
+            };
             if form.is_unit {
                 part.pods = options
                     .most_together(class, &request, zone, catalogs)
@@ -219,64 +227,50 @@ impl Numbers {
         }
     }
 
-    fn add_offers(&mut self, options: Options, catalogs: &[Catalog], limits: &[String]) {
-        let items = self.items.len();
-        let mut of_class: FxHashMap<PodClassId, Vec<usize>> = FxHashMap::default();
-        for (item, part) in self.items.iter().enumerate() {
-            of_class.entry(part.class).or_default().push(item);
-        }
-        // By what they admit and hold, whose limits they count against and what they take: only the cheapest matters.
-        let mut kept: Vec<(Offer, (usize, usize))> = Vec::new();
-        let mut all: Vec<(u64, usize, usize)> = Vec::new();
-        for (catalog, rows) in options.rows.iter().enumerate() {
-            for (row, (option, ..)) in rows.iter().enumerate() {
-                all.push((
-                    catalogs[catalog].options[*option].price_micro_usd,
-                    catalog,
-                    row,
-                ));
-            }
-        }
-        all.sort_unstable();
-        for (price, catalog, row) in all {
-            let (option, room, classes) = &options.rows[catalog][row];
-            let zone = catalogs[catalog].options[*option]
-                .labels
-                .value(Symbol::ZONE);
-            let mut fits = FixedBitSet::with_capacity(items);
-            let mut opens = FixedBitSet::with_capacity(items);
-            for class in classes.ones() {
-                let class = options.classes[class];
-                for item in of_class.get(&class).into_iter().flatten() {
-                    let request = &self.problem.items[*item].request;
-                    let holds = request.iter().zip(room).all(|(asked, room)| asked <= room);
-                    if holds && self.items[*item].zone.is_none_or(|own| Some(own) == zone) {
-                        fits.insert(*item);
-                        opens.set(*item, options.may_open(class, catalog, catalogs));
-                    }
-                }
-            }
-            if opens.is_clear() {
-                continue;
-            }
-            let takes = catalogs[catalog]
-                .limits
-                .taken(&catalogs[catalog].type_of(*option).capacity, limits);
-            let offer = Offer {
-                price: price.max(1),
-                room: *room,
-                fits,
-                opens,
-                pool: catalog,
-                takes,
-            };
-            if !kept.iter().any(|(other, _)| other.does_for(&offer)) {
-                kept.push((offer, (catalog, *option)));
-            }
-        }
-        for (offer, place) in kept {
+    fn add_offers(&mut self, options: &Options, catalogs: &[Catalog]) {
+        for (row, offer) in options.offers(&self.items, &self.problem.items, catalogs) {
             self.problem.offers.push(offer);
-            self.offers.push(place);
+            self.offers.push((row.catalog, row.option));
+        }
+        let is_free = |part: &Part| part.zone.is_none() && part.pods == 1;
+        if !self.items.iter().all(is_free) {
+            self.loose = Some(self.without_places(options, catalogs));
+        }
+    }
+
+    /// The same question as if every pod could go anywhere, alone or not: what that costs at least, this does too.
+    fn without_places(&self, options: &Options, catalogs: &[Catalog]) -> Problem {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut loose = Problem::default();
+        loose.limits.clone_from(&self.problem.limits);
+        let mut known: FxHashMap<PodClassId, usize> = FxHashMap::default();
+        for (part, item) in self.items.iter().zip(&self.problem.items) {
+            let each = i64::from(part.pods);
+            let index = *known.entry(part.class).or_insert_with(|| {
+                parts.push(Part {
+                    zone: None,
+                    pods: 1,
+                    ..*part
+                });
+                loose.items.push(Item {
+                    request: item.request.map(|amount| amount / each),
+                    demand: 0,
+                    kind: options.kind(part.class),
+                });
+                parts.len() - 1
+            });
+            loose.items[index].demand += item.demand * part.pods;
+        }
+        let offers = options.offers(&parts, &loose.items, catalogs);
+        loose.offers = offers.into_iter().map(|(_, offer)| offer).collect();
+        loose
+    }
+
+    /// No way to buy for these pods costs less than this: micro-dollars an hour. `packed` is the bound of the packing.
+    pub(super) fn bound(&self, packed: u64) -> u64 {
+        match &self.loose {
+            None => packed.max(self.problem.least_price()),
+            Some(loose) => loose.least_price(),
         }
     }
 
@@ -293,11 +287,8 @@ impl Numbers {
             for (index, part) in self.items.iter().enumerate() {
                 let request = &self.problem.items[index].request;
                 let is_near = part.zone.is_none_or(|own| Some(own) == free.zone);
-                let holds = request
-                    .iter()
-                    .zip(&free.room)
-                    .all(|(asked, room)| asked <= room);
-                fits.set(index, is_near && holds && free.open.contains(&part.class));
+                let is_open = is_near && free.open.contains(&part.class);
+                fits.set(index, is_open && within(request, &free.room));
             }
             if fits.is_clear() {
                 continue;

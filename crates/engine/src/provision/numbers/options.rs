@@ -6,31 +6,45 @@ use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
 use super::forms::Forms;
-use super::{PODS, dimensions_of, how_many, load};
+use super::{PODS, Part, dimensions_of, how_many, load};
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::intern::Symbol;
 use crate::provision::catalog::Catalog;
-use crate::provision::pack::{Load, Offer};
+use crate::provision::pack::{Item, Load, Offer, within};
 
-impl Offer {
-    /// Whether it does all that another one does. It is not dearer: offers are looked at from the cheapest on.
-    pub(super) fn does_for(&self, other: &Offer) -> bool {
-        let limited =
-            self.pool != other.pool || self.takes.iter().zip(&other.takes).any(|(a, b)| a > b);
-        let counts = self.takes.iter().any(|takes| *takes != 0);
-        !(limited && counts)
-            && self.room.iter().zip(&other.room).all(|(a, b)| a >= b)
-            && other.fits.is_subset(&self.fits)
-            && other.opens.is_subset(&self.opens)
+/// An option of a catalog, in numbers.
+pub(super) struct Row {
+    pub(super) catalog: usize,
+    /// Of the catalog's options.
+    pub(super) option: usize,
+    /// Micro-dollars an hour.
+    pub(super) price: u64,
+    pub(super) zone: Option<Symbol>,
+    pub(super) room: Load,
+    /// Kinds of pods that it admits and of which it holds some.
+    pub(super) kinds: FixedBitSet,
+    /// What it takes of the pool's limits.
+    pub(super) takes: Load,
+}
+
+impl Row {
+    /// Whether it does all that another row does, which comes later and so costs no less.
+    fn does_for(&self, other: &Row) -> bool {
+        self.catalog == other.catalog
+            && self.zone == other.zone
+            && self.takes.iter().zip(&other.takes).all(|(a, b)| a <= b)
+            && within(&other.room, &self.room)
+            && other.kinds.is_subset(&self.kinds)
     }
 }
 
-/// Options of the catalogs that hold some class.
+/// Options of the catalogs that hold some class, without those that another one of the same pool and zone makes useless.
 pub(super) struct Options {
-    pub(super) classes: Vec<PodClassId>,
-    /// By catalog: option, its room, and which of the classes it holds.
-    pub(super) rows: Vec<Vec<(usize, Load, FixedBitSet)>>,
+    /// The cheapest first.
+    pub(super) rows: Vec<Row>,
+    /// Classes of one kind are admitted by the same options.
+    kinds: FxHashMap<PodClassId, usize>,
     /// The highest weight of a pool that can take the class.
     weights: FxHashMap<PodClassId, i32>,
 }
@@ -41,71 +55,129 @@ impl Options {
         catalogs: &mut [Catalog],
         cluster: &mut Cluster,
         dimensions: &[Symbol],
+        limits: &[String],
     ) -> Self {
-        let classes: Vec<PodClassId> = forms.iter().map(|form| form.0).collect();
-        let mut rows = Vec::with_capacity(catalogs.len());
+        let mut known: FxHashMap<Vec<usize>, usize> = FxHashMap::default();
+        let mut kinds: FxHashMap<PodClassId, usize> = FxHashMap::default();
+        // By kind: a class of it, and what its classes ask for at least.
+        let mut leads: Vec<PodClassId> = Vec::new();
+        let mut least: Vec<Vec<Load>> = Vec::new();
+        let mut requests: Vec<Load> = Vec::with_capacity(forms.len());
+        for (class, ..) in forms {
+            let of_catalogs = catalogs.iter_mut().map(|own| own.kind(*class, cluster));
+            let kind = *known.entry(of_catalogs.collect()).or_insert_with(|| {
+                leads.push(*class);
+                least.push(Vec::new());
+                leads.len() - 1
+            });
+            kinds.insert(*class, kind);
+            let mut request =
+                load(&cluster.class(*class).shape.requests.real, dimensions).unwrap_or_default();
+            request[PODS] += 1;
+            requests.push(request);
+            if !least[kind].iter().any(|other| within(other, &request)) {
+                least[kind].retain(|other| !within(&request, other));
+                least[kind].push(request);
+            }
+        }
+        let mut all: Vec<Row> = Vec::new();
+        for (index, catalog) in catalogs.iter_mut().enumerate() {
+            all.extend(rows_of(
+                (index, catalog),
+                (&leads, &least),
+                cluster,
+                dimensions,
+                limits,
+            ));
+        }
+        all.sort_unstable_by_key(|row| (row.price, row.catalog, row.option));
+        let mut rows: Vec<Row> = Vec::new();
+        for row in all {
+            if !rows.iter().any(|kept| kept.does_for(&row)) {
+                rows.push(row);
+            }
+        }
         let mut weights: FxHashMap<PodClassId, i32> = FxHashMap::default();
-        for catalog in catalogs.iter_mut() {
-            let fits: Vec<FixedBitSet> = classes
+        for ((class, ..), request) in forms.iter().zip(&requests) {
+            let holding = rows
                 .iter()
-                .map(|class| catalog.verdicts(*class, cluster).fits.clone())
-                .collect();
-            let requests: Vec<Load> = classes
-                .iter()
-                .map(|class| {
-                    let mut request = load(&cluster.class(*class).shape.requests.real, dimensions)
-                        .unwrap_or_default();
-                    request[PODS] += 1;
-                    request
-                })
-                .collect();
-            let rooms: Vec<Load> = catalog
-                .rooms
-                .iter()
-                .map(|room| dimensions_of(&room.free, dimensions))
-                .collect();
-            // Which classes a room holds, alone: asked once for a room.
-            let holds: Vec<FixedBitSet> = rooms
-                .iter()
-                .map(|room| {
-                    (0..classes.len())
-                        .filter(|class| requests[*class].iter().zip(room).all(|(a, b)| a <= b))
-                        .collect()
-                })
-                .collect();
-            let mut own: Vec<(usize, Load, FixedBitSet)> = Vec::new();
-            for option in catalog.available.ones() {
-                let room = catalog.options[option].room;
-                let mut held = FixedBitSet::with_capacity(classes.len());
-                held.extend(
-                    holds[room]
-                        .ones()
-                        .filter(|class| fits[*class].contains(option)),
-                );
-                if !held.is_clear() {
-                    own.push((option, rooms[room], held));
-                }
-            }
-            if catalog.wants_choice() {
-                own = catalog.with_choice(own, cluster);
-            }
-            for (_, _, held) in &own {
-                for class in held.ones() {
-                    let weight = weights.entry(classes[class]).or_insert(catalog.weight);
-                    *weight = (*weight).max(catalog.weight);
-                }
-            }
-            rows.push(own);
+                .filter(|row| row.kinds.contains(kinds[class]) && within(request, &row.room));
+            let highest = holding.map(|row| catalogs[row.catalog].weight).max();
+            weights.extend(highest.map(|weight| (*class, weight)));
         }
         Options {
-            classes,
             rows,
+            kinds,
             weights,
         }
     }
 
     pub(super) fn may_open(&self, class: PodClassId, catalog: usize, catalogs: &[Catalog]) -> bool {
         self.weights.get(&class) == Some(&catalogs[catalog].weight)
+    }
+
+    /// The kind of a class.
+    pub(super) fn kind(&self, class: PodClassId) -> usize {
+        self.kinds[&class]
+    }
+
+    /// What can be bought for items, without what another offer makes useless for them, cheapest first.
+    pub(super) fn offers(
+        &self,
+        parts: &[Part],
+        items: &[Item],
+        catalogs: &[Catalog],
+    ) -> Vec<(&Row, Offer)> {
+        let mut of_kind: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+        for (item, part) in parts.iter().enumerate() {
+            of_kind.entry(self.kind(part.class)).or_default().push(item);
+        }
+        let mut offers: Vec<(&Row, Offer)> = Vec::new();
+        for row in &self.rows {
+            let mut fits = FixedBitSet::with_capacity(items.len());
+            let mut opens = FixedBitSet::with_capacity(items.len());
+            let admitted = row.kinds.ones().filter_map(|kind| of_kind.get(&kind));
+            for item in admitted.flatten().copied() {
+                let Part { class, zone, .. } = parts[item];
+                let is_near = zone.is_none_or(|own| Some(own) == row.zone);
+                if is_near && within(&items[item].request, &row.room) {
+                    fits.insert(item);
+                    opens.set(item, self.may_open(class, row.catalog, catalogs));
+                }
+            }
+            if opens.is_clear() {
+                continue;
+            }
+            let offer = Offer {
+                price: row.price.max(1),
+                room: row.room,
+                fits,
+                opens,
+                pool: row.catalog,
+                takes: row.takes,
+            };
+            if !offers.iter().any(|(_, other)| other.does_for(&offer)) {
+                offers.push((row, offer));
+            }
+        }
+        offers
+    }
+
+    /// The options that a class may open, with how many pods of this size each holds.
+    fn opened<'a>(
+        &'a self,
+        class: PodClassId,
+        request: &'a Load,
+        catalogs: &'a [Catalog],
+    ) -> impl Iterator<Item = (&'a Row, i64)> {
+        let kind = self.kind(class);
+        let admits = move |row: &&Row| {
+            row.kinds.contains(kind) && self.may_open(class, row.catalog, catalogs)
+        };
+        let counted = self.rows.iter().filter(admits);
+        counted
+            .map(|row| (row, how_many(request, &row.room)))
+            .filter(|(_, count)| *count > 0)
     }
 
     /// How many pods of a class the largest option holds.
@@ -116,22 +188,9 @@ impl Options {
         zone: Option<Symbol>,
         catalogs: &[Catalog],
     ) -> u32 {
-        let Some(index) = self.classes.iter().position(|own| *own == class) else {
-            return 0;
-        };
-        let mut most = 0;
-        for (catalog, rows) in self.rows.iter().enumerate() {
-            for (option, room, _) in rows.iter().filter(|row| row.2.contains(index)) {
-                let own = catalogs[catalog].options[*option]
-                    .labels
-                    .value(Symbol::ZONE);
-                if zone.is_none_or(|zone| own == Some(zone))
-                    && self.may_open(class, catalog, catalogs)
-                {
-                    most = most.max(how_many(request, room));
-                }
-            }
-        }
+        let opened = self.opened(class, request, catalogs);
+        let near = opened.filter(|(row, _)| zone.is_none_or(|zone| row.zone == Some(zone)));
+        let most = near.map(|(_, count)| count).max().unwrap_or(0);
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
@@ -143,24 +202,72 @@ impl Options {
         request: &Load,
     ) -> BTreeMap<Symbol, u64> {
         let mut prices: BTreeMap<Symbol, u64> = BTreeMap::new();
-        let Some(index) = self.classes.iter().position(|own| *own == class) else {
-            return prices;
-        };
-        for (catalog, rows) in self.rows.iter().enumerate() {
-            if !self.may_open(class, catalog, catalogs) {
+        for (row, count) in self.opened(class, request, catalogs) {
+            let Some(zone) = row.zone else {
                 continue;
-            }
-            for (option, room, _) in rows.iter().filter(|row| row.2.contains(index)) {
-                let choice = &catalogs[catalog].options[*option];
-                let Some(zone) = choice.labels.value(Symbol::ZONE) else {
-                    continue;
-                };
-                let count = how_many(request, room).max(1);
-                let each = choice.price_micro_usd / count as u64;
-                let known = prices.entry(zone).or_insert(each);
-                *known = (*known).min(each);
-            }
+            };
+            let each = row.price / count as u64;
+            let known = prices.entry(zone).or_insert(each);
+            *known = (*known).min(each);
         }
         prices
     }
+}
+
+/// The options of a catalog that hold a class of some kind.
+fn rows_of(
+    (index, catalog): (usize, &mut Catalog),
+    (leads, least): (&[PodClassId], &[Vec<Load>]),
+    cluster: &Cluster,
+    dimensions: &[Symbol],
+    limits: &[String],
+) -> Vec<Row> {
+    let fits: Vec<FixedBitSet> = leads
+        .iter()
+        .map(|class| catalog.verdicts(*class, cluster).fits.clone())
+        .collect();
+    let rooms: Vec<Load> = catalog
+        .rooms
+        .iter()
+        .map(|room| dimensions_of(&room.free, dimensions))
+        .collect();
+    // Which kinds a room holds: asked once for a room.
+    let held: Vec<FixedBitSet> = rooms
+        .iter()
+        .map(|room| {
+            let some = |kind: &usize| least[*kind].iter().any(|request| within(request, room));
+            (0..leads.len()).filter(some).collect()
+        })
+        .collect();
+    let mut own: Vec<(usize, Load, FixedBitSet)> = Vec::new();
+    for option in catalog.available.ones() {
+        let room = catalog.options[option].room;
+        let mut kinds = FixedBitSet::with_capacity(leads.len());
+        kinds.extend(
+            held[room]
+                .ones()
+                .filter(|kind| fits[*kind].contains(option)),
+        );
+        if !kinds.is_clear() {
+            own.push((option, rooms[room], kinds));
+        }
+    }
+    if catalog.wants_choice() {
+        own = catalog.with_choice(own, cluster);
+    }
+    let row = |(option, room, kinds): (usize, Load, FixedBitSet)| {
+        let choice = &catalog.options[option];
+        Row {
+            catalog: index,
+            option,
+            price: catalog.price_of(option),
+            zone: choice.labels.value(Symbol::ZONE),
+            room,
+            kinds,
+            takes: catalog
+                .limits
+                .taken(&catalog.type_of(option).capacity, limits),
+        }
+    };
+    own.into_iter().map(row).collect()
 }

@@ -8,11 +8,14 @@ pub(super) type Weights = [f64; DIMENSIONS];
 /// All shares count alike.
 pub(super) const ALIKE: Weights = [1.0; DIMENSIONS];
 
+/// Pods that are exchanged for others on a machine, at most.
+const EXCHANGES: usize = 4;
+
 /// Scratch space of a filling, used again for the next one.
 pub(super) struct Filler<'a> {
     problem: &'a Problem,
-    /// Items by density.
-    order: Vec<(f64, u32)>,
+    /// Items by density, and how many pods of each want a place.
+    order: Vec<(f64, u32, u32)>,
     /// What a filling took: item and number.
     pub(super) taken: Vec<(usize, u32)>,
     /// How short each resource is on an average machine.
@@ -82,12 +85,12 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Fills a machine and gives the value of what it holds; what that is stands in `taken`. Nothing where no pod for which the machine may be
-    /// bought fits.
+    /// Fills a machine with some of these pods, told as item and number, and gives the value of what it holds; what that is stands in `taken`. Nothing
+    /// where no pod for which the machine may be bought fits.
     pub(super) fn fill(
         &mut self,
         offer: &Offer,
-        demand: &[u32],
+        demand: &[(usize, u32)],
         values: &[f64],
         weights: &Weights,
     ) -> f64 {
@@ -96,7 +99,7 @@ impl<'a> Filler<'a> {
         let opener = self
             .order
             .iter()
-            .position(|(_, item)| offer.opens.contains(*item as usize));
+            .position(|(_, item, _)| offer.opens.contains(*item as usize));
         let Some(opener) = opener else { return 0.0 };
         // The machine is bought for one of these; without it the rest may not come.
         let opener = (opener > 0).then(|| self.order[opener].1 as usize);
@@ -106,20 +109,79 @@ impl<'a> Filler<'a> {
             value += self.put(item, 1, &mut room, values);
         }
         for index in 0..self.order.len() {
-            let item = self.order[index].1 as usize;
-            let wanted = demand[item] - u32::from(opener == Some(item));
+            let (_, item, demand) = self.order[index];
+            let item = item as usize;
+            let wanted = demand - u32::from(opener == Some(item));
             value += self.put(item, wanted, &mut room, values);
         }
         if self.random.is_some() {
             // Those of which fewer than fit were taken.
             for index in 0..self.order.len() {
-                let item = self.order[index].1 as usize;
-                let wanted = demand[item] - self.counts[item];
-                value += self.put(item, wanted, &mut room, values);
+                let (_, item, demand) = self.order[index];
+                let wanted = demand - self.counts[item as usize];
+                value += self.put(item as usize, wanted, &mut room, values);
             }
         }
         self.settle();
         value
+    }
+
+    /// Takes one pod after the other off the machine that was filled last, by the same weights, and fills its room with others; keeps what is worth more.
+    /// Gives the value of what is in `taken` then. A pod for which the machine may be bought stays.
+    pub(super) fn exchange(&mut self, offer: &Offer, values: &[f64], mut value: f64) -> f64 {
+        for _ in 0..EXCHANGES {
+            let mut best: Option<(f64, Vec<(usize, u32)>)> = None;
+            let there = self.taken.clone();
+            for leaving in there.iter().map(|pod| pod.0) {
+                let other = self.without(offer, values, &there, leaving);
+                if other > best.as_ref().map_or(value, |best| best.0) * (1.0 + 1e-9) {
+                    best = Some((other, self.taken.clone()));
+                }
+            }
+            let Some((more, pods)) = best else {
+                self.taken = there;
+                break;
+            };
+            value = more;
+            self.taken = pods;
+        }
+        value
+    }
+
+    /// The value of a machine when one pod of an item leaves and others take its room.
+    fn without(
+        &mut self,
+        offer: &Offer,
+        values: &[f64],
+        there: &[(usize, u32)],
+        leaving: usize,
+    ) -> f64 {
+        let mut room = offer.room;
+        super::add(&mut room, &self.problem.load_of(there), -1);
+        super::add(&mut room, &self.problem.items[leaving].request, 1);
+        self.taken.clear();
+        let mut value = 0.0;
+        let mut is_open = false;
+        for (item, count) in there.iter().copied() {
+            let count = count - u32::from(item == leaving);
+            self.taken.push((item, count));
+            self.counts[item] = count;
+            value += values[item] * f64::from(count);
+            is_open |= count > 0 && offer.opens.contains(item);
+        }
+        if is_open {
+            for index in 0..self.order.len() {
+                let (_, item, demand) = self.order[index];
+                let item = item as usize;
+                if item != leaving {
+                    let wanted = demand - self.counts[item];
+                    value += self.put(item, wanted, &mut room, values);
+                }
+            }
+        }
+        self.settle();
+        self.taken.retain(|(_, count)| *count > 0);
+        if is_open { value } else { 0.0 }
     }
 
     /// Puts more pods into the room that a machine has left. Gives what is in `taken`: pods that are there already stay.
@@ -127,17 +189,15 @@ impl<'a> Filler<'a> {
         &mut self,
         offer: &Offer,
         there: &[(usize, u32)],
-        demand: &[u32],
+        demand: &[(usize, u32)],
         values: &[f64],
     ) -> bool {
         let mut room = offer.room;
         super::add(&mut room, &self.problem.load_of(there), -1);
-        let fits = |item: usize| {
-            demand[item] > 0
-                && offer.fits.contains(item)
-                && super::within(&self.problem.items[item].request, &room)
+        let fits = |(item, _): &(usize, u32)| {
+            offer.fits.contains(*item) && super::within(&self.problem.items[*item].request, &room)
         };
-        if !offer.fits.ones().any(fits) {
+        if !demand.iter().any(fits) {
             return false;
         }
         self.taken.clear();
@@ -148,15 +208,15 @@ impl<'a> Filler<'a> {
         self.sort(offer, demand, values, &ALIKE);
         let mut more = 0.0;
         for index in 0..self.order.len() {
-            let item = self.order[index].1 as usize;
-            more += self.put(item, demand[item], &mut room, values);
+            let (_, item, wanted) = self.order[index];
+            more += self.put(item as usize, wanted, &mut room, values);
         }
         self.settle();
         more > 0.0
     }
 
     /// Puts up to so many pods of an item into the room; gives their value.
-    fn put(&mut self, item: usize, wanted: u32, room: &mut Load, values: &[f64]) -> f64 {
+    pub(super) fn put(&mut self, item: usize, wanted: u32, room: &mut Load, values: &[f64]) -> f64 {
         let request = &self.problem.items[item].request;
         let mut count = i64::from(wanted);
         for (request, room) in request.iter().zip(room.iter()) {
@@ -184,6 +244,16 @@ impl<'a> Filler<'a> {
         values[item] * f64::from(count)
     }
 
+    /// How many pods of an item are on the machine that is being filled.
+    pub(super) fn count(&self, item: usize) -> u32 {
+        self.counts[item]
+    }
+
+    /// Whether the rules let one more pod of an item join what is there.
+    pub(super) fn allows(&self, item: usize) -> bool {
+        self.problem.rules_of[item].is_empty() || self.allowed(item) > 0
+    }
+
     /// How many more pods of an item the rules let join what is there.
     fn allowed(&self, item: usize) -> i64 {
         let mut allowed = i64::MAX;
@@ -205,14 +275,14 @@ impl<'a> Filler<'a> {
     }
 
     /// Writes the counts into `taken` and forgets them.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for (item, count) in &mut self.taken {
             *count = std::mem::take(&mut self.counts[*item]);
         }
         self.work += 1 + self.order.len() as u64;
     }
 
-    fn sort(&mut self, offer: &Offer, demand: &[u32], values: &[f64], weights: &Weights) {
+    fn sort(&mut self, offer: &Offer, demand: &[(usize, u32)], values: &[f64], weights: &Weights) {
         let mut share = [0.0; DIMENSIONS];
         for (dimension, share) in share.iter_mut().enumerate() {
             if offer.room[dimension] > 0 {
@@ -220,8 +290,8 @@ impl<'a> Filler<'a> {
             }
         }
         self.order.clear();
-        for item in offer.fits.ones() {
-            if demand[item] == 0 || values[item] <= 0.0 {
+        for (item, wanted) in demand.iter().copied() {
+            if wanted == 0 || values[item] <= 0.0 || !offer.fits.contains(item) {
                 continue;
             }
             let request = &self.problem.items[item].request;
@@ -231,14 +301,14 @@ impl<'a> Filler<'a> {
                 .map(|(request, share)| *request as f64 * share);
             let size: f64 = shares.sum();
             self.order
-                .push((values[item] / size.max(1e-12), item as u32));
+                .push((values[item] / size.max(1e-12), item as u32, wanted));
         }
         self.order
             .sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     }
 
     /// No filling of the machine is worth more than this: fractions of pods are allowed, and one sum of all resources has to hold only.
-    pub(super) fn most(&mut self, offer: &Offer, demand: &[u32], values: &[f64]) -> f64 {
+    pub(super) fn most(&mut self, offer: &Offer, demand: &[(usize, u32)], values: &[f64]) -> f64 {
         let mut most = f64::INFINITY;
         let mut weights: Vec<[f64; DIMENSIONS]> = vec![ALIKE, self.shortage];
         for dimension in 0..DIMENSIONS {
@@ -257,7 +327,7 @@ impl<'a> Filler<'a> {
     fn surrogate(
         &mut self,
         offer: &Offer,
-        demand: &[u32],
+        demand: &[(usize, u32)],
         values: &[f64],
         weight: &[f64; DIMENSIONS],
     ) -> f64 {
@@ -271,8 +341,8 @@ impl<'a> Filler<'a> {
         }
         self.order.clear();
         let mut value = 0.0;
-        for item in offer.fits.ones() {
-            if demand[item] == 0 || values[item] <= 0.0 {
+        for (item, wanted) in demand.iter().copied() {
+            if wanted == 0 || values[item] <= 0.0 || !offer.fits.contains(item) {
                 continue;
             }
             let request = &self.problem.items[item].request;
@@ -282,16 +352,15 @@ impl<'a> Filler<'a> {
                 .map(|(request, share)| *request as f64 * share)
                 .sum();
             if size <= 0.0 {
-                value += values[item] * f64::from(demand[item]);
+                value += values[item] * f64::from(wanted);
             } else {
-                self.order.push((values[item] / size, item as u32));
+                self.order.push((values[item] / size, item as u32, wanted));
             }
         }
         self.order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-        for (density, item) in &self.order {
-            let item = *item as usize;
-            let size = values[item] / density;
-            let whole = size * f64::from(demand[item]);
+        for (density, item, wanted) in &self.order {
+            let size = values[*item as usize] / density;
+            let whole = size * f64::from(*wanted);
             let used = whole.min(room);
             value += density * used;
             room -= used;

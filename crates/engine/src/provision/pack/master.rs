@@ -4,14 +4,19 @@
 //! price; its dual values say what one more pod of an item costs. Patterns are found as they are needed: the one whose pods are worth most
 //! beyond its price comes in. A revised simplex with a dense inverse: there are as many rows as items.
 
-use super::Problem;
-use super::fill::{ALIKE, Filler};
+use super::fill::{ALIKE, Filler, Weights};
+use super::whole::pods;
+use super::{DIMENSIONS, Offer, Problem};
 
 /// Rounds of looking for patterns, at most.
 const ROUNDS: usize = 400;
 /// Patterns that come in after one round.
 const PER_ROUND: usize = 12;
 const EPSILON: f64 = 1e-9;
+/// Patterns that are all worth so little beyond their price end the search.
+const ENOUGH: f64 = 0.001;
+/// A machine whose pods are worth less of its price is not looked at again.
+const NEARLY: f64 = 0.9;
 
 /// The solution of the linear program.
 pub(crate) struct Relaxation {
@@ -38,7 +43,7 @@ impl Relaxation {
         let items = problem.items.len();
         let mut simplex = Simplex::new(items);
         let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
-        let mut bound: f64 = 0.0;
+        let demand = pods(&demand);
         // What a pod costs that has its machines to itself.
         let mut alone: Vec<Option<f64>> = Vec::with_capacity(items);
         for item in 0..items {
@@ -48,49 +53,41 @@ impl Relaxation {
             }));
             simplex.start(item, first, problem);
         }
+        let mixes = mixes(filler.shortage);
         for _ in 0..ROUNDS {
-            let values = simplex.values();
-            let positive: Vec<f64> = values.iter().map(|value| value.max(0.0)).collect();
+            let positive: Vec<f64> = simplex.values().iter().map(|own| own.max(0.0)).collect();
             let mut found: Vec<(f64, Pattern)> = Vec::new();
-            let mut best_ratio: f64 = 1.0;
             for (index, offer) in problem.offers.iter().enumerate() {
                 let price = offer.price as f64;
-                let mut best: Option<(f64, Vec<(usize, u32)>)> = None;
-                for weights in [ALIKE, filler.shortage] {
-                    let value = filler.fill(offer, &demand, &positive, &weights);
-                    if value > price * (1.0 + EPSILON)
-                        && best.as_ref().is_none_or(|best| value > best.0)
-                    {
-                        best = Some((value, filler.taken.clone()));
-                    }
-                }
-                if let Some((value, pods)) = best {
+                let value = best_pattern(offer, &demand, &positive, &mixes, filler);
+                if value > price * (1.0 + EPSILON) {
+                    let pods = filler.taken.clone();
                     found.push((value / price, Pattern { offer: index, pods }));
                 }
             }
-            if found.is_empty() {
-                for offer in &problem.offers {
-                    let most = filler.most(offer, &demand, &positive);
-                    best_ratio = best_ratio.max(most / offer.price as f64);
-                }
-                let worth: f64 = positive
-                    .iter()
-                    .zip(&demand)
-                    .map(|(value, demand)| value * f64::from(*demand))
-                    .sum();
-                bound = bound.max(worth / best_ratio);
-            }
             found.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.offer.cmp(&b.1.offer)));
             found.truncate(PER_ROUND);
+            let most = found.first().map_or(0.0, |found| found.0);
             let mut moved = false;
             for (_, pattern) in found {
                 moved |= simplex.enter(Column::of(pattern, problem));
             }
             moved |= simplex.drop_surplus();
-            if !moved {
+            if !moved || most < 1.0 + ENOUGH {
                 break;
             }
         }
+        let positive: Vec<f64> = simplex.values().iter().map(|own| own.max(0.0)).collect();
+        let mut best_ratio: f64 = 1.0;
+        for offer in &problem.offers {
+            let most = filler.most(offer, &demand, &positive);
+            best_ratio = best_ratio.max(most / offer.price as f64);
+        }
+        let worth: f64 = demand
+            .iter()
+            .map(|(item, count)| positive[*item] * f64::from(*count))
+            .sum();
+        let bound = worth / best_ratio;
         let mut values: Vec<f64> = simplex.values().to_vec();
         let dearest = problem
             .offers
@@ -121,6 +118,49 @@ impl Relaxation {
             bound: bound.floor() as u64,
         }
     }
+}
+
+/// How much shares of cpu and memory may count in the size of a pod, beside the other resources.
+const MIXES: [(f64, f64); 6] = [
+    (1.0, 0.0),
+    (1.0, 0.1),
+    (1.0, 0.3),
+    (0.3, 1.0),
+    (0.1, 1.0),
+    (0.0, 1.0),
+];
+
+/// Weights by which a machine is filled, each time with other pods first.
+fn mixes(shortage: Weights) -> Vec<Weights> {
+    let mixed = MIXES.iter().map(|(cpu, memory)| {
+        let mut weights = [0.05; DIMENSIONS];
+        (weights[0], weights[1]) = (*cpu, *memory);
+        weights
+    });
+    [ALIKE, shortage].into_iter().chain(mixed).collect()
+}
+
+/// Fills a machine by the best of some weights, then exchanges pods on it; gives the value of what is in `taken`.
+fn best_pattern(
+    offer: &Offer,
+    demand: &[(usize, u32)],
+    values: &[f64],
+    mixes: &[Weights],
+    filler: &mut Filler<'_>,
+) -> f64 {
+    let mut best: Option<(f64, &Weights)> = None;
+    for weights in mixes {
+        let value = filler.fill(offer, demand, values, weights);
+        if best.is_none_or(|best| value > best.0) {
+            best = Some((value, weights));
+        }
+    }
+    // Exchanges do not make more of it than this.
+    let Some((_, weights)) = best.filter(|best| best.0 > NEARLY * offer.price as f64) else {
+        return 0.0;
+    };
+    let value = filler.fill(offer, demand, values, weights);
+    filler.exchange(offer, values, value)
 }
 
 /// The cheapest way to have a pod of an item: a machine with nothing else on it.

@@ -12,12 +12,16 @@ mod master;
 mod ruin;
 #[cfg(test)]
 mod tests;
+mod varied;
 mod whole;
 
 use fixedbitset::FixedBitSet;
 
 use fill::Filler;
 pub(super) use master::Relaxation;
+
+/// Rows of a linear program over patterns, at most.
+const MOST_ROWS: usize = 300;
 
 /// Resources that are told apart: cpu, memory, pods, local storage, and so many others.
 pub(super) const DIMENSIONS: usize = 8;
@@ -30,6 +34,8 @@ pub(super) type Load = [i64; DIMENSIONS];
 pub(super) struct Item {
     pub(super) request: Load,
     pub(super) demand: u32,
+    /// Items of one kind are admitted by the same machines, if these hold them.
+    pub(super) kind: usize,
 }
 
 /// A machine that can be bought, as often as wanted.
@@ -92,6 +98,19 @@ pub(super) struct Packing {
     pub(super) bound: u64,
 }
 
+impl Offer {
+    /// Whether it does all that another one does. It is not dearer: offers are looked at from the cheapest on.
+    pub(super) fn does_for(&self, other: &Offer) -> bool {
+        let limited =
+            self.pool != other.pool || self.takes.iter().zip(&other.takes).any(|(a, b)| a > b);
+        let counts = self.takes.iter().any(|takes| *takes != 0);
+        !(limited && counts)
+            && within(&other.room, &self.room)
+            && other.fits.is_subset(&self.fits)
+            && other.opens.is_subset(&self.opens)
+    }
+}
+
 impl Problem {
     /// Completes a problem whose items, offers, rules and limits are known.
     pub(super) fn prepare(&mut self) {
@@ -113,12 +132,15 @@ impl Problem {
     pub(super) fn pack(&self, effort: u64) -> Packing {
         let mut filler = Filler::new(self);
         let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
-        let mut relaxation = Relaxation::solve(self, &mut filler);
+        let mut relaxation = self.relax(&mut filler);
         if !self.nodes.is_empty() {
             // It knows nothing of machines that cost nothing.
             relaxation.bound = 0;
         }
-        let mut best = whole::build(self, &relaxation, &demand, &mut filler);
+        let mut best = match self.is_varied() {
+            true => varied::build(self, &relaxation, &demand, &mut filler),
+            false => whole::build(self, &relaxation, &demand, &mut filler),
+        };
         ruin::improve(self, &relaxation, &mut best, effort, &mut filler);
         Packing {
             price: best
@@ -134,9 +156,25 @@ impl Problem {
 
     /// What a pod of each item is worth in the linear program, and what all of them cost at least: micro-dollars an hour.
     pub(super) fn values(&self) -> (Vec<f64>, u64) {
-        let mut filler = Filler::new(self);
-        let relaxation = Relaxation::solve(self, &mut filler);
+        let relaxation = self.relax(&mut Filler::new(self));
         (relaxation.values, relaxation.bound)
+    }
+
+    /// What all pods cost at least, by the resources they ask for: micro-dollars an hour.
+    pub(super) fn least_price(&self) -> u64 {
+        varied::relax(self).bound
+    }
+
+    fn relax(&self, filler: &mut Filler<'_>) -> Relaxation {
+        match self.is_varied() {
+            true => varied::relax(self),
+            false => Relaxation::solve(self, filler),
+        }
+    }
+
+    /// Whether there are more items than the linear program over patterns has time for: it has a row for each and takes time by their square.
+    fn is_varied(&self) -> bool {
+        self.items.len() > MOST_ROWS
     }
 
     /// What a bin's machine is: to be bought, or there.
@@ -183,7 +221,7 @@ impl Problem {
     }
 }
 
-fn within(load: &Load, room: &Load) -> bool {
+pub(super) fn within(load: &Load, room: &Load) -> bool {
     load.iter().zip(room).all(|(load, room)| load <= room)
 }
 

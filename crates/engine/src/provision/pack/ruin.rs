@@ -2,7 +2,7 @@
 //! little each time. What is cheaper stays.
 
 use super::fill::{Filler, Random, Weights};
-use super::whole::{Solution, complete, fill_up};
+use super::whole::{Solution, complete, fill_up, pods};
 use super::{Bin, Problem, Relaxation, give_back, take, within};
 
 /// Machines that are taken apart at once, at most.
@@ -29,7 +29,6 @@ pub(super) fn improve(
     let end = filler.work + effort;
     let mut now = solution.price_from(0, problem);
     let mut values = relaxation.values.clone();
-    let ranked = rank(problem, relaxation);
     let mut idle = 0;
     while filler.work < end
         && now > relaxation.bound
@@ -48,7 +47,7 @@ pub(super) fn improve(
         let paid: u64 = taken.iter().map(|bin| problem.offer(bin.offer).price).sum();
         let kept = solution.bins.len();
         filler.random = (random.below(2) == 0).then(|| noisy.clone());
-        let offers = sample(&ranked, &taken, &cleared, &mut random);
+        let offers = sample(problem, relaxation, (&taken, &cleared), &mut random);
         let topped = fill_gaps(problem, solution, &values, &mut random, filler);
         let most = if left_before > 0 { u64::MAX } else { paid + 1 };
         let done = complete(
@@ -129,22 +128,11 @@ fn choose(
     chosen
 }
 
-/// The offers that fit each item, the best first.
-fn rank(problem: &Problem, relaxation: &Relaxation) -> Vec<Vec<usize>> {
-    let fitting = |item: usize| {
-        let offers = relaxation.offers.iter().copied();
-        offers
-            .filter(|offer| problem.offers[*offer].fits.contains(item))
-            .collect()
-    };
-    (0..problem.items.len()).map(fitting).collect()
-}
-
 /// Offers to look at: what was taken apart, and for some of the items on it the best and some of the others.
 fn sample(
-    ranked: &[Vec<usize>],
-    taken: &[Bin],
-    cleared: &[Before],
+    problem: &Problem,
+    relaxation: &Relaxation,
+    (taken, cleared): (&[Bin], &[Before]),
     random: &mut Random,
 ) -> Vec<usize> {
     let mut sample: Vec<usize> = taken.iter().map(|bin| bin.offer).collect();
@@ -159,7 +147,11 @@ fn sample(
         }
     };
     for _ in 0..ITEMS.min(items.len()) {
-        let offers = &ranked[items[random.below(items.len())]];
+        let item = items[random.below(items.len())];
+        let ranked = relaxation.offers.iter().copied();
+        let offers: Vec<usize> = ranked
+            .filter(|offer| problem.offers[*offer].fits.contains(item))
+            .collect();
         offers.iter().take(BEST).for_each(|offer| add(*offer));
         for _ in 0..OTHERS.min(offers.len()) {
             add(offers[random.below(offers.len())]);
@@ -202,10 +194,12 @@ fn fill_gaps(
         return changed;
     }
     let start = random.below(count);
+    let mut rest = pods(&solution.left);
     for step in 0..count.min(NEIGHBOURS) {
         let index = (start + step) % count;
-        if let Some(before) = solution.top_up(problem, index, values, filler) {
+        if let Some(before) = solution.top_up(problem, index, &rest, values, filler) {
             changed.push((index, before));
+            rest = pods(&solution.left);
         }
     }
     debug_assert!(

@@ -44,6 +44,7 @@ fn random(dice: &mut Dice, items: usize, most: u64) -> Problem {
     let item = |dice: &mut Dice| Item {
         request: load(1 + dice.below(8) as i64, 1 + dice.below(8) as i64),
         demand: 1 + dice.below(most) as u32,
+        kind: 0,
     };
     let items: Vec<Item> = (0..items).map(|_| item(dice)).collect();
     let mut offers = Vec::new();
@@ -194,6 +195,86 @@ fn a_packing_holds_together_and_costs_no_less_than_its_bound() {
 }
 
 #[test]
+fn pods_of_many_sizes_are_packed_close_to_their_bound() {
+    let mut dice = Dice(21);
+    let mut sums = (0, 0);
+    for round in 0..12 {
+        let items = 301 + dice.below(900) as usize;
+        let mut problem = random(&mut dice, items, 3);
+        problem.rules.clear();
+        for offer in &mut problem.offers {
+            // Rooms for some dozens of pods.
+            offer.room[0] *= 400;
+            offer.room[1] *= 400;
+        }
+        for item in &mut problem.items {
+            item.request = load(50 + dice.below(400) as i64, 50 + dice.below(400) as i64);
+        }
+        if dice.below(2) == 0 {
+            // Some machines are not for all.
+            for item in 0..items {
+                problem.items[item].kind = item % 2;
+                problem.offers[1].fits.set(item, item % 2 == 0);
+                problem.offers[1].opens.set(item, item % 2 == 0);
+            }
+        }
+        problem.prepare();
+        let packing = problem.pack(EFFORT);
+        assert_eq!(fault(&problem, &packing), None, "round {round}");
+        assert!(packing.left.iter().all(|left| *left == 0), "round {round}");
+        let (price, bound) = (packing.price, packing.bound);
+        assert!(
+            bound > 0 && bound <= price,
+            "round {round}: {bound} {price}"
+        );
+        // Of some thirty machines one is three percent.
+        assert!(price * 100 <= bound * 110, "round {round}: {bound} {price}");
+        sums.0 += price;
+        sums.1 += bound;
+        assert_eq!(
+            packing,
+            problem.pack(EFFORT),
+            "round {round}: the same every time"
+        );
+    }
+    let (prices, bounds) = sums;
+    assert!(prices * 100 <= bounds * 104, "{prices} {bounds}");
+}
+
+#[test]
+fn many_sizes_with_rules_and_limits_keep_them() {
+    let mut dice = Dice(23);
+    for round in 0..6 {
+        let items = 301 + dice.below(200) as usize;
+        let mut problem = random(&mut dice, items, 3);
+        problem.rules = (0..items)
+            .step_by(3)
+            .map(|item| Rule {
+                subject: item,
+                members: vec![item, (item + 1) % items],
+                most: 1,
+            })
+            .collect();
+        for offer in &mut problem.offers {
+            offer.takes[0] = 1;
+        }
+        problem.limits[0][0] = i64::MAX - 1;
+        problem.prepare();
+        let packing = problem.pack(EFFORT);
+        assert_eq!(fault(&problem, &packing), None, "round {round}");
+        assert!(packing.left.iter().all(|left| *left == 0), "round {round}");
+        problem.limits[0][0] = packing.bins.len() as i64 / 2;
+        let limited = problem.pack(EFFORT);
+        assert_eq!(fault(&problem, &limited), None, "round {round}");
+        assert!(
+            limited.bins.len() as i64 <= problem.limits[0][0],
+            "round {round}"
+        );
+        assert!(limited.left.iter().any(|left| *left > 0), "round {round}");
+    }
+}
+
+#[test]
 fn small_packings_are_as_cheap_as_the_cheapest_there_is() {
     let mut dice = Dice(11);
     let (mut ours, mut cheapest, mut equal) = (0, 0, 0);
@@ -224,6 +305,7 @@ fn limits_hold_and_what_they_keep_out_is_told() {
     problem.items = vec![Item {
         request: load(8, 1),
         demand: 10,
+        kind: 0,
     }];
     problem
         .offers
@@ -258,10 +340,12 @@ fn a_machine_is_bought_for_pods_that_may_have_it_and_others_join_them() {
         Item {
             request: load(1, 1),
             demand: 1,
+            kind: 0,
         },
         Item {
             request: load(1, 1),
             demand: 2,
+            kind: 0,
         },
     ];
     problem.offers = vec![offer(100, 8, 8, 2)];

@@ -18,16 +18,7 @@ pub(super) fn build(
     demand: &[u32],
     filler: &mut Filler<'_>,
 ) -> Solution {
-    let mut solution = Solution {
-        bins: Vec::new(),
-        left: demand.to_vec(),
-        limits: problem.limits.clone(),
-    };
-    let nodes = problem.offers.len()..problem.offers.len() + problem.nodes.len();
-    solution.bins.extend(nodes.map(|offer| Bin {
-        offer,
-        pods: Vec::new(),
-    }));
+    let mut solution = Solution::of_nodes(problem, demand);
     fill_up(problem, &relaxation.values, &mut solution, filler);
     let mut patterns: Vec<_> = relaxation.patterns.iter().collect();
     patterns.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.offer.cmp(&b.0.offer)));
@@ -59,6 +50,20 @@ pub(super) fn build(
 }
 
 impl Solution {
+    /// The machines that are there, all empty.
+    pub(super) fn of_nodes(problem: &Problem, demand: &[u32]) -> Self {
+        let nodes = problem.offers.len()..problem.offers.len() + problem.nodes.len();
+        let empty = |offer: usize| Bin {
+            offer,
+            pods: Vec::new(),
+        };
+        Solution {
+            bins: nodes.map(empty).collect(),
+            left: demand.to_vec(),
+            limits: problem.limits.clone(),
+        }
+    }
+
     /// What its machines cost from one of them on: micro-dollars an hour.
     pub(super) fn price_from(&self, first: usize, problem: &Problem) -> u64 {
         let bins = self.bins[first..].iter();
@@ -108,16 +113,17 @@ impl Solution {
         before
     }
 
-    /// Puts pods without a place where a machine has room for them. Gives what was there before, if any came.
+    /// Puts some of the pods without a place, which are `rest`, where a machine has room for them. Gives what was there before, if any came.
     pub(super) fn top_up(
         &mut self,
         problem: &Problem,
         index: usize,
+        rest: &[(usize, u32)],
         values: &[f64],
         filler: &mut Filler<'_>,
     ) -> Option<Vec<(usize, u32)>> {
         let bin = &self.bins[index];
-        let came = filler.top_up(problem.offer(bin.offer), &bin.pods, &self.left, values);
+        let came = filler.top_up(problem.offer(bin.offer), &bin.pods, rest, values);
         came.then(|| self.exchange(index, filler.taken.clone()))
     }
 }
@@ -129,11 +135,17 @@ pub(super) fn fill_up(
     solution: &mut Solution,
     filler: &mut Filler<'_>,
 ) {
+    let mut rest = pods(&solution.left);
     for index in 0..solution.bins.len() {
-        if solution.unplaced() == 0 {
+        if rest.is_empty() {
             break;
         }
-        solution.top_up(problem, index, values, filler);
+        if solution
+            .top_up(problem, index, &rest, values, filler)
+            .is_some()
+        {
+            rest = pods(&solution.left);
+        }
     }
 }
 
@@ -164,13 +176,13 @@ pub(super) fn complete(
             if best.as_ref().is_none_or(|best| whole < best.0) {
                 let bin = Bin {
                     offer: one,
-                    pods: rest,
+                    pods: rest.clone(),
                 };
                 best = Some((whole, solution.bins.len(), bin));
             }
         }
         let bar = best.as_ref().map_or(most, |best| best.0.min(most));
-        let Some(bin) = next(problem, market, solution, weights, filler) else {
+        let Some(bin) = next(problem, market, (&rest, &solution.limits), weights, filler) else {
             break;
         };
         price += problem.offer(bin.offer).price;
@@ -196,18 +208,18 @@ pub(super) fn complete(
 fn next(
     problem: &Problem,
     (offers, values): (&[usize], &[f64]),
-    solution: &Solution,
+    (rest, limits): (&[(usize, u32)], &[Load]),
     weights: &[Weights],
     filler: &mut Filler<'_>,
 ) -> Option<Bin> {
     let mut best: Option<(f64, Bin)> = None;
     for index in offers.iter().copied() {
         let offer = &problem.offers[index];
-        if !within(&offer.takes, &solution.limits[offer.pool]) {
+        if !within(&offer.takes, &limits[offer.pool]) {
             continue;
         }
         for weights in weights {
-            let value = filler.fill(offer, &solution.left, values, weights);
+            let value = filler.fill(offer, rest, values, weights);
             let ratio = value / offer.price as f64;
             if value > 0.0 && best.as_ref().is_none_or(|best| ratio > best.0) {
                 let pods = filler.taken.clone();
@@ -216,7 +228,7 @@ fn next(
         }
     }
     let (_, mut bin) = best?;
-    if let Some(smaller) = problem.cheapest_for(&bin.pods, &solution.limits) {
+    if let Some(smaller) = problem.cheapest_for(&bin.pods, limits) {
         bin.offer = smaller;
     }
     Some(bin)

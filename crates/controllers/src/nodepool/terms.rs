@@ -1,0 +1,106 @@
+//! What annotations of a NodePool say about buying and giving back: prices and savings that Karpenter has no fields for.
+
+use mullion_api::{karpenter::NodePool, labels};
+use mullion_cloud::catalogue::Price;
+
+/// What the annotation `mullion.dev/node-price` adds to the price of each node of a pool; nothing where it has none.
+///
+/// # Errors
+/// A sentence, if the annotation is no amount of dollars.
+pub fn node_price(pool: &NodePool) -> Result<Option<Price>, String> {
+    read(
+        pool,
+        labels::NODE_PRICE,
+        "US dollars an hour such as 0.05",
+        |text| {
+            let plain = text.starts_with(|first: char| first.is_ascii_digit());
+            Price::parse(text).filter(|price| plain && *price <= MOST)
+        },
+    )
+}
+
+/// A million dollars an hour: more is a slip, and sums of it would be too large.
+const MOST: Price = Price(1_000_000_000_000);
+
+/// What the annotation `mullion.dev/min-saving` demands of a move, in thousandths of the price of the nodes that go; nothing where a pool has none.
+///
+/// # Errors
+/// A sentence, if the annotation is no share.
+pub fn least_saving(pool: &NodePool) -> Result<Option<u32>, String> {
+    read(
+        pool,
+        labels::MIN_SAVING,
+        "a share from 0% to 100% such as 5%",
+        |text| {
+            let percent: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+            let is_share = (0.0..=100.0).contains(&percent);
+            is_share.then(|| (percent * 10.0).round() as u32)
+        },
+    )
+}
+
+/// Returns what is wrong with the annotations of a pool.
+pub(super) fn errors(pool: &NodePool) -> Vec<String> {
+    let errors = [node_price(pool).err(), least_saving(pool).err()];
+    errors.into_iter().flatten().collect()
+}
+
+fn read<T>(
+    pool: &NodePool,
+    key: &str,
+    wanted: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let annotations = pool.metadata.annotations.as_ref();
+    let Some(text) = annotations.and_then(|own| own.get(key)) else {
+        return Ok(None);
+    };
+    let value = parse(text).ok_or_else(|| {
+        format!("invalid value: annotation {key} is {text:?}, but must be {wanted}")
+    });
+    value.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(key: &str, value: &str) -> NodePool {
+        let mut pool = NodePool::new("web", Default::default());
+        let annotations = [(key.to_owned(), value.to_owned())];
+        pool.metadata.annotations = Some(annotations.into());
+        pool
+    }
+
+    #[test]
+    fn prices_and_savings_are_read_or_refused() {
+        let price = |text| node_price(&pool(labels::NODE_PRICE, text));
+        assert_eq!(price("0.05"), Ok(Some(Price(50_000))));
+        assert_eq!(price("3"), Ok(Some(Price(3_000_000))));
+        assert_eq!(
+            price("-1"),
+            Err("invalid value: annotation mullion.dev/node-price is \"-1\", but must be US dollars an hour such as 0.05".to_owned())
+        );
+        for wrong in [
+            "",
+            "+1",
+            "1e9",
+            "NaN",
+            "0,05",
+            "2000000",
+            "99999999999999999999",
+        ] {
+            assert!(price(wrong).is_err(), "{wrong}");
+        }
+        let saving = |text| least_saving(&pool(labels::MIN_SAVING, text));
+        assert_eq!(saving("5%"), Ok(Some(50)));
+        assert_eq!(saving("0.5 %"), Ok(Some(5)));
+        for wrong in ["5", "101%", "-1%", "NaN%"] {
+            assert!(saving(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            node_price(&NodePool::new("web", Default::default())),
+            Ok(None)
+        );
+    }
+}
