@@ -5,6 +5,7 @@
 
 mod objects;
 mod reports;
+mod switching;
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +19,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use self::objects::{capacity, is_concerned, is_ready, is_windows, member, uid_of, waits};
 use super::{
-    book::{Book, unsupported},
+    book::Book,
     calls::{Calls, Life, Report},
     metrics::Metrics,
     settings::{Mode, Switches},
@@ -45,6 +46,7 @@ const RETRY: Backoff = Backoff {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Work {
     Settings,
+    Lease,
     Node(NodeName),
     Pod(Key),
 }
@@ -52,6 +54,7 @@ enum Work {
 /// What a timer is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Alarm {
+    Lease,
     Node(NodeName),
     Subnet(SubnetKey),
     Turns,
@@ -75,10 +78,18 @@ pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metric
     let driver = Driver {
         context: context.clone(),
         queue: queue.clone(),
-        switches: Switches::watch(context, mode, {
-            let queue = queue.clone();
-            move || queue.add(Work::Settings)
-        }),
+        switches: Switches::watch(
+            context,
+            mode,
+            {
+                let queue = queue.clone();
+                move || queue.add(Work::Settings)
+            },
+            {
+                let queue = queue.clone();
+                move || queue.add(Work::Lease)
+            },
+        ),
         settings: Settings::default(),
         nodes: FxHashMap::default(),
         pods: FxHashMap::default(),
@@ -139,6 +150,7 @@ impl Driver {
         let names = informers.nodes.list().into_iter();
         self.calls
             .sweep(names.map(|node| node.name_any()).collect());
+        self.look_at_lease();
         self.read_settings();
         self.follow();
         loop {
@@ -207,6 +219,7 @@ impl Driver {
             match alarm {
                 Alarm::Node(node) => self.touch(&node, Some(Event::Wake), now),
                 Alarm::Subnet(key) => self.open(&key, now),
+                Alarm::Lease => self.look_at_lease(),
                 Alarm::Turns => {}
             }
         }
@@ -215,52 +228,9 @@ impl Driver {
     fn look(&mut self, work: Work) {
         match work {
             Work::Settings => self.read_settings(),
+            Work::Lease => self.look_at_lease(),
             Work::Node(name) => self.look_at_node(&name),
             Work::Pod(key) => self.look_at_pod(&key),
-        }
-    }
-
-    fn read_settings(&mut self) {
-        let (read, now) = (self.switches.read(), self.now());
-        if let Some(map) = self.switches.config_map() {
-            for value in &read.unreadable {
-                self.voice.unreadable(&map, value, now);
-            }
-        }
-        if read.settings == self.settings {
-            return;
-        }
-        let before = std::mem::replace(&mut self.settings, read.settings);
-        tracing::info!(
-            on = read.settings.windows_ipam,
-            prefixes = read.settings.prefix_delegation,
-            left_to = self.switches.others(),
-            "addresses of Windows pods: settings read"
-        );
-        if !self.settings.windows_ipam {
-            for name in std::mem::take(&mut self.nodes).into_keys() {
-                self.forget_node(&name);
-            }
-            self.pods.clear();
-        } else if !before.windows_ipam {
-            for node in self.context.informers.nodes.list() {
-                if is_windows(&node) {
-                    self.look_at_node(&node.name_any().into());
-                }
-            }
-        } else {
-            let names: Vec<_> = self.nodes.keys().cloned().collect();
-            for name in names {
-                if let Some(State::Managed(book)) = self.nodes.get_mut(&name) {
-                    if let Some((message, true)) =
-                        unsupported(&book.facts, self.settings.kind(true))
-                    {
-                        self.voice.unsupported(&book.node, message, now);
-                    }
-                    book.configure(&self.settings, now, &mut self.voice);
-                }
-                self.touch(&name, None, now);
-            }
         }
     }
 

@@ -2,24 +2,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, runtime::watcher};
 use mullion_engine::ip::{Settings, Unreadable};
 
+use super::lease::{self, Holding};
 use crate::{Change, Context, Informer};
 
-const NAMESPACE: &str = "kube-system";
+pub(super) const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "amazon-vpc-cni";
 /// A Deployment of this name gives Windows pods their addresses itself (VRC: `IsWindowsIPAMEnabled`).
 const LEGACY_DEPLOYMENT: &str = "vpc-resource-controller";
 
-/// The lease of the controller that EKS runs in its control plane (VRC: `LeaderElectionKey`).
-const UPSTREAMS_LEASE: &str = "cp-vpc-resource-controller";
-
 /// Whether this controller gives addresses, where the ConfigMap wants Windows pods to have some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Unless upstream's controller does: somebody holds the Lease `kube-system/cp-vpc-resource-controller`.
+    /// Unless upstream's controller does: somebody holds the Lease `kube-system/cp-vpc-resource-controller` and renews it.
     #[default]
     Auto,
     /// Whether somebody holds that Lease or not.
@@ -32,6 +31,8 @@ pub enum Mode {
 pub(super) struct Switches {
     mode: Mode,
     config_map: Informer<ConfigMap>,
+    /// Upstream's lease, as it was when it was last looked at.
+    holding: Holding,
     context: Context,
 }
 
@@ -44,11 +45,12 @@ pub(super) struct Read {
 }
 
 impl Switches {
-    /// Starts the watches; `changed` is called after every change.
+    /// Starts the watches; `changed` is called after every change, and `renewed` after one of upstream's lease, if that counts.
     pub(super) fn watch(
         context: &Context,
         mode: Mode,
         changed: impl Fn() + Clone + Send + Sync + 'static,
+        renewed: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let api = Api::<ConfigMap>::namespaced(context.client.clone(), NAMESPACE);
         let config = watcher::Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
@@ -59,14 +61,9 @@ impl Switches {
             move |_: &Change<'_, ConfigMap>| changed()
         });
         if mode == Mode::Auto {
-            let changed = changed.clone();
             context.informers.leases.on_change(move |change| {
-                // A lease is renewed all the time by the one that holds it.
-                let held = change.previous().is_some_and(|old| is_held(old));
-                if is_upstreams(change.object())
-                    && (held != is_held(change.object()) || change.is_deleted())
-                {
-                    changed();
+                if lease::is_upstreams(change.object()) {
+                    renewed();
                 }
             });
         }
@@ -82,8 +79,19 @@ impl Switches {
         Switches {
             mode,
             config_map,
+            holding: Holding::default(),
             context,
         }
+    }
+
+    /// Looks at upstream's lease, if it counts. Returns whether [`Switches::others`] may have changed by it, and when it is to be looked at again
+    /// though nothing changes.
+    pub(super) fn look_at_lease(&mut self, now: Timestamp) -> (bool, Option<Timestamp>) {
+        if self.mode != Mode::Auto {
+            return (false, None);
+        }
+        let lease = self.context.informers.leases.get(NAMESPACE, lease::NAME);
+        self.holding.see(lease.as_deref(), now)
     }
 
     /// Waits until the objects are known. Returns `false` when the process stops instead.
@@ -103,10 +111,9 @@ impl Switches {
         {
             return Some("the Deployment kube-system/vpc-resource-controller");
         }
-        let lease = || informers.leases.get(NAMESPACE, UPSTREAMS_LEASE);
         match self.mode {
             Mode::Off => Some("another controller, by --ipam=off"),
-            Mode::Auto if lease().is_some_and(|lease| is_held(&lease)) => {
+            Mode::Auto if self.holding.is_held() => {
                 Some("the holder of the Lease kube-system/cp-vpc-resource-controller")
             }
             Mode::Auto | Mode::On => None,
@@ -132,17 +139,4 @@ impl Switches {
             unreadable,
         }
     }
-}
-
-fn is_upstreams(lease: &Lease) -> bool {
-    let meta = &lease.metadata;
-    meta.name.as_deref() == Some(UPSTREAMS_LEASE) && meta.namespace.as_deref() == Some(NAMESPACE)
-}
-
-fn is_held(lease: &Lease) -> bool {
-    let holder = lease
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.holder_identity.as_deref());
-    holder.is_some_and(|holder| !holder.is_empty())
 }

@@ -54,11 +54,17 @@ async fn a_legacy_controller_turns_it_off() {
     world.until_capacity("w1", "9").await;
 }
 
-/// Writes who holds the lease of EKS's controller.
-async fn hold(world: &World, holder: Option<&str>) {
+const HOLDER: &str = "ip-10-0-57-94_44ca490b";
+
+/// Writes who holds the lease of EKS's controller, renewed so many seconds after some moment that its holder's clock says.
+async fn hold(world: &World, holder: Option<&str>, renewed: u64) {
     let leases: Api<Lease> = Api::namespaced(world.context.client.clone(), "kube-system");
+    let spec = json!({
+        "holderIdentity": holder, "leaseDurationSeconds": 30,
+        "renewTime": format!("2019-12-31T23:{:02}:{:02}.000000Z", renewed / 60, renewed % 60),
+    });
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": "cp-vpc-resource-controller"}, "spec": {"holderIdentity": holder}});
+        "metadata": {"name": "cp-vpc-resource-controller"}, "spec": spec});
     let (params, lease) = (PatchParams::apply("test").force(), Patch::Apply(lease));
     let written = leases.patch("cp-vpc-resource-controller", &params, &lease);
     written.await.expect("it is accepted");
@@ -68,22 +74,55 @@ async fn hold(world: &World, holder: Option<&str>) {
 async fn while_the_controller_of_eks_holds_its_lease_this_one_only_watches_unless_it_is_told_to_act()
  {
     let mut world = World::without_switch(Ec2::new("10.0.0.0/20")).await;
-    hold(&world, Some("ip-10-0-57-94_44ca490b")).await;
+    hold(&world, Some(HOLDER), 0).await;
     world.configure(&[("enable-windows-ipam", "true")]).await;
     world.node("w1", "m5.large", 9).await;
     world.pod("a", "w1").await;
-    world.pass(60).await;
+    renew(&world, 1).await;
     assert_eq!(world.annotation("a").await, None);
     assert_eq!(world.capacity("w1").await, None);
     assert!(world.ec2.calls("interfaces").is_empty());
-    hold(&world, None).await;
+    hold(&world, None, 100).await;
     let address = world.address("a").await;
-    hold(&world, Some("ip-10-0-57-94_44ca490b")).await;
+    hold(&world, Some(HOLDER), 200).await;
     world.pod("b", "w1").await;
-    world.pass(60).await;
+    renew(&world, 201).await;
     assert_eq!(world.annotation("b").await, None);
     assert_eq!(world.address("a").await, address, "it keeps what it has");
     world.restart_as(Mode::On).await;
+    assert_ne!(world.address("b").await.ip, address.ip);
+}
+
+/// Renews the lease every 15 s for two minutes, as upstream's controller does.
+async fn renew(world: &World, from: u64) {
+    for renewal in from..from + 8 {
+        hold(world, Some(HOLDER), renewal).await;
+        world.pass(15).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_renews_counts_until_it_runs_out_and_at_once_when_it_is_renewed() {
+    let mut world = World::without_switch(Ec2::new("10.0.0.0/20")).await;
+    hold(&world, Some(HOLDER), 0).await;
+    world.configure(&[("enable-windows-ipam", "true")]).await;
+    world.node("w1", "m5.large", 9).await;
+    world.pod("a", "w1").await;
+    world.pass(28).await;
+    assert_eq!(world.annotation("a").await, None);
+    world.pass(4).await;
+    let address = world.address("a").await;
+    // Its holder was away, and is there again.
+    hold(&world, Some(HOLDER), 1).await;
+    world.pass(1).await;
+    world.pod("b", "w1").await;
+    world.pass(25).await;
+    assert_eq!(world.annotation("b").await, None);
+    assert_eq!(world.address("a").await, address, "it keeps what it has");
+    // Who starts anew cannot know how old the lease is.
+    world.restart_as(Mode::Auto).await;
+    world.pass(25).await;
+    assert_eq!(world.annotation("b").await, None);
     assert_ne!(world.address("b").await.ip, address.ip);
 }
 

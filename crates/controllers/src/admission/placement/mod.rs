@@ -38,12 +38,15 @@ pub struct Taint {
 /// What the rule knows beyond the cluster's objects. Nothing here waits.
 pub trait Facts: Send + Sync {
     /// Returns for each image of a pod what its registry has said it runs on, if it has been asked with the pod's pull secrets, which
-    /// `secrets` looks up.
+    /// `secrets` looks up. Whoever knows no registry leaves this as it is.
     fn in_registries(
         &self,
         images: &[Option<ImageRef>],
         secrets: &dyn Fn() -> Vec<Arc<Value>>,
-    ) -> Vec<Option<Runs>>;
+    ) -> Vec<Option<Runs>> {
+        let _ = secrets;
+        vec![None; images.len()]
+    }
 
     /// Returns whether one of these images may become known: its registry may be asked and has not refused for good.
     fn may_be_learnt(&self, images: &[ImageRef], secrets: &dyn Fn() -> Vec<Arc<Value>>) -> bool {
@@ -60,14 +63,6 @@ pub trait Facts: Send + Sync {
 pub struct NoFacts;
 
 impl Facts for NoFacts {
-    fn in_registries(
-        &self,
-        images: &[Option<ImageRef>],
-        _: &dyn Fn() -> Vec<Arc<Value>>,
-    ) -> Vec<Option<Runs>> {
-        vec![None; images.len()]
-    }
-
     fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
         vec![usual_taint()]
     }

@@ -1,0 +1,60 @@
+//! What follows when the controller is switched on or off, or its settings change.
+
+use kube::ResourceExt;
+
+use super::{super::book::unsupported, Alarm, Driver, State, objects::is_windows};
+
+impl Driver {
+    /// Steps back from a lease of upstream's controller that is held, and acts when it is not any more.
+    pub(super) fn look_at_lease(&mut self) {
+        let (has_changed, ends) = self.switches.look_at_lease(self.context.clock.steady());
+        self.timers.set(Alarm::Lease, ends);
+        if has_changed {
+            self.read_settings();
+        }
+    }
+
+    pub(super) fn read_settings(&mut self) {
+        let (read, now) = (self.switches.read(), self.now());
+        if let Some(map) = self.switches.config_map() {
+            for value in &read.unreadable {
+                self.voice.unreadable(&map, value, now);
+            }
+        }
+        if read.settings == self.settings {
+            return;
+        }
+        let before = std::mem::replace(&mut self.settings, read.settings);
+        tracing::info!(
+            on = read.settings.windows_ipam,
+            prefixes = read.settings.prefix_delegation,
+            left_to = self.switches.others(),
+            "addresses of Windows pods: settings read"
+        );
+        if !self.settings.windows_ipam {
+            for name in std::mem::take(&mut self.nodes).into_keys() {
+                self.forget_node(&name);
+            }
+            self.pods.clear();
+        } else if !before.windows_ipam {
+            for node in self.context.informers.nodes.list() {
+                if is_windows(&node) {
+                    self.look_at_node(&node.name_any().into());
+                }
+            }
+        } else {
+            let names: Vec<_> = self.nodes.keys().cloned().collect();
+            for name in names {
+                if let Some(State::Managed(book)) = self.nodes.get_mut(&name) {
+                    if let Some((message, true)) =
+                        unsupported(&book.facts, self.settings.kind(true))
+                    {
+                        self.voice.unsupported(&book.node, message, now);
+                    }
+                    book.configure(&self.settings, now, &mut self.voice);
+                }
+                self.touch(&name, None, now);
+            }
+        }
+    }
+}

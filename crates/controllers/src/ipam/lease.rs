@@ -1,0 +1,140 @@
+//! Whether upstream's controller is there: it holds a lease and renews it.
+//!
+//! Invariant: as for client-go's leader election, the times in the lease count for nothing, because they are another machine's. A lease that
+//! has a holder is held from when it was last seen to change, for as long as it says itself.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+
+use super::settings::NAMESPACE;
+
+/// The lease of the controller that EKS runs in its control plane (VRC: `LeaderElectionKey`).
+pub(super) const NAME: &str = "cp-vpc-resource-controller";
+/// How long a lease counts that does not say it: VRC's own duration. client-go would take such a lease for free.
+const USUAL: Duration = Duration::from_secs(30);
+
+/// What was seen of the lease.
+#[derive(Debug, Default)]
+pub(super) struct Holding {
+    /// The lease, and when it was first seen to be so; `None` while nobody holds it.
+    seen: Option<(LeaseSpec, Timestamp)>,
+    held: bool,
+}
+
+impl Holding {
+    /// Whether somebody held the lease when it was last looked at.
+    pub(super) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// Takes in what the lease is at `now`. Returns whether it is held now and was not before, or the other way round, and when it runs out.
+    pub(super) fn see(
+        &mut self,
+        lease: Option<&Lease>,
+        now: Timestamp,
+    ) -> (bool, Option<Timestamp>) {
+        let spec = lease.and_then(|lease| lease.spec.as_ref());
+        let spec = spec.filter(|spec| holder(spec).is_some());
+        if self.seen.as_ref().map(|(seen, _)| seen) != spec {
+            self.seen = spec.map(|spec| (spec.clone(), now));
+        }
+        let ends = self.seen.as_ref().map(|(spec, since)| {
+            let end = since.saturating_add(duration(spec));
+            end.unwrap_or(Timestamp::MAX)
+        });
+        let held = ends.is_some_and(|end| now < end);
+        let has_changed = std::mem::replace(&mut self.held, held) != held;
+        if has_changed {
+            self.log();
+        }
+        (has_changed, ends.filter(|_| held))
+    }
+
+    fn log(&self) {
+        const LEASE: &str = "kube-system/cp-vpc-resource-controller";
+        match &self.seen {
+            Some((spec, _)) if self.held => tracing::info!(
+                lease = LEASE,
+                holder = holder(spec),
+                "addresses of Windows pods: left to the holder of the Lease"
+            ),
+            Some((spec, _)) => tracing::info!(
+                lease = LEASE,
+                holder = holder(spec),
+                "addresses of Windows pods: the Lease was not renewed for {} s, so its holder does not count any more",
+                duration(spec).as_secs()
+            ),
+            None => tracing::info!(
+                lease = LEASE,
+                "addresses of Windows pods: nobody holds the Lease any more"
+            ),
+        }
+    }
+}
+
+/// Whether a lease is that of upstream's controller.
+pub(super) fn is_upstreams(lease: &Lease) -> bool {
+    let meta = &lease.metadata;
+    meta.name.as_deref() == Some(NAME) && meta.namespace.as_deref() == Some(NAMESPACE)
+}
+
+fn holder(spec: &LeaseSpec) -> Option<&str> {
+    let holder = spec.holder_identity.as_deref();
+    holder.filter(|holder| !holder.is_empty())
+}
+
+fn duration(spec: &LeaseSpec) -> Duration {
+    let seconds = spec.lease_duration_seconds.map(u64::try_from);
+    match seconds {
+        Some(Ok(seconds)) => Duration::from_secs(seconds),
+        Some(Err(_)) => Duration::ZERO,
+        None => USUAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lease(spec: serde_json::Value) -> Lease {
+        serde_json::from_value(json!({"spec": spec})).expect("a lease")
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).expect("a moment")
+    }
+
+    #[test]
+    fn a_lease_is_held_from_its_last_change_for_as_long_as_it_says_whatever_times_stand_in_it() {
+        let mut holding = Holding::default();
+        let by = |renewed: &str| {
+            lease(json!({"holderIdentity": "a", "leaseDurationSeconds": 10, "renewTime": renewed}))
+        };
+        let (old, new) = (
+            by("2019-01-01T00:00:00.000000Z"),
+            by("2019-01-01T00:00:05.000000Z"),
+        );
+        assert_eq!(holding.see(None, at(0)), (false, None));
+        assert_eq!(holding.see(Some(&old), at(100)), (true, Some(at(110))));
+        assert_eq!(holding.see(Some(&old), at(109)), (false, Some(at(110))));
+        assert_eq!(holding.see(Some(&new), at(109)), (false, Some(at(119))));
+        assert_eq!(holding.see(Some(&new), at(119)), (true, None));
+        assert!(!holding.is_held());
+        assert_eq!(holding.see(Some(&new), at(200)), (false, None));
+        assert_eq!(holding.see(Some(&old), at(201)), (true, Some(at(211))));
+        assert_eq!(holding.see(None, at(202)), (true, None));
+    }
+
+    #[test]
+    fn a_lease_without_a_holder_is_free_and_one_without_a_duration_counts_for_upstreams() {
+        let mut holding = Holding::default();
+        let free = lease(json!({"holderIdentity": "", "leaseDurationSeconds": 10}));
+        assert_eq!(holding.see(Some(&free), at(0)), (false, None));
+        let endless = lease(json!({"holderIdentity": "a"}));
+        assert_eq!(holding.see(Some(&endless), at(0)), (true, Some(at(30))));
+    }
+}
