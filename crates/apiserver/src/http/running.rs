@@ -84,16 +84,18 @@ pub(super) async fn to_its_end(
     is_large: bool,
 ) -> Result<Response<Body>, Status> {
     let reads = matches!(method, Method::GET | Method::HEAD);
-    if !is_large && (reads || !call.server.store().is_durable()) {
-        return objects(call, watch, method, body).await;
+    let goes_on_alone = is_large || (!reads && call.server.store().is_durable());
+    let _waits = goes_on_alone.then(|| call.patience.watch());
+    // Boxed here, and so not copied into this future and into the task: it has 6 kB.
+    let work = Box::pin(objects(call, watch, method, body));
+    if !goes_on_alone {
+        return work.await;
     }
-    let _waits = call.patience.watch();
     let answer = if is_large {
         let here = Handle::current();
-        let work = move || here.block_on(objects(call, watch, method, body));
-        tokio::task::spawn_blocking(work).await
+        tokio::task::spawn_blocking(move || here.block_on(work)).await
     } else {
-        tokio::spawn(objects(call, watch, method, body)).await
+        tokio::spawn(work).await
     };
     match answer.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(answer) => answer,
