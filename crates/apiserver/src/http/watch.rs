@@ -135,6 +135,16 @@ struct Plan {
     alone: bool,
 }
 
+impl Plan {
+    /// Returns when the next bookmark goes out, or when the watch ends if that is sooner.
+    fn due(&self, now: Instant) -> Instant {
+        match self.bookmarks {
+            true => bookmark_time(now, self.ends).min(self.ends),
+            false => self.ends,
+        }
+    }
+}
+
 fn follow(
     mut writer: LineWriter,
     plan: Plan,
@@ -178,7 +188,9 @@ fn follow(
                 return;
             }
         };
-        let mut next_bookmark = bookmark_time(Instant::now(), plan.ends);
+        // Set once for all events until it is due: a busy watch would set and remove it with every piece.
+        let due = tokio::time::sleep_until(plan.due(Instant::now()));
+        tokio::pin!(due);
         let mut rests_until = None;
         loop {
             let events = async {
@@ -209,12 +221,14 @@ fn follow(
                         return;
                     }
                 },
-                () = tokio::time::sleep_until(next_bookmark), if plan.bookmarks && next_bookmark < plan.ends => {
+                () = &mut due => {
+                    if due.deadline() >= plan.ends {
+                        return;
+                    }
                     let revision = cursor.progress();
                     yield Ok(writer.bookmark(revision, false));
-                    next_bookmark = bookmark_time(Instant::now(), plan.ends);
+                    due.as_mut().reset(plan.due(Instant::now()));
                 }
-                () = tokio::time::sleep_until(plan.ends) => return,
             }
         }
     }
