@@ -12,16 +12,14 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc::{RecvTimeoutError, sync_channel},
     },
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread as Handle},
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
-use tokio::{
-    runtime::{Builder, Runtime},
-    sync::{mpsc, oneshot},
-    time::timeout,
-};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     super::{
@@ -47,6 +45,32 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 const FOLD_CHECK: Duration = Duration::from_millis(20);
 /// How long a full journal is waited for.
 const FOLD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Wakes a thread that is parked.
+struct Unpark(Handle);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for the next message, which is none when the queue is closed; returns `None` if `patience` ends first.
+fn next_within(patience: Duration, queue: &mut mpsc::Receiver<Message>) -> Option<Option<Message>> {
+    let until = Instant::now() + patience;
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(message) = queue.poll_recv(&mut context) {
+            return Some(message);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        thread::park_timeout(left);
+    }
+}
 
 /// What the thread begins with.
 pub(super) struct Start {
@@ -115,14 +139,9 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, mut queue: mpsc::Receiver<Message>) {
-        // Of its own, so that nothing else can pause its time.
-        let timer = Builder::new_current_thread().enable_time().build();
-        let timer = timer
-            .inspect_err(|error| tracing::warn!(%error, "the journal is marked with writes only"));
-        let timer = timer.ok();
         let mut closing = None;
         while closing.is_none()
-            && let Some(first) = self.next(timer.as_ref(), &mut queue)
+            && let Some(first) = self.next(&mut queue)
         {
             closing = self.group(first, &mut queue);
         }
@@ -142,16 +161,11 @@ impl Thread {
     }
 
     /// Waits for the next message. If none comes for a while, the journal is marked meanwhile.
-    fn next(
-        &mut self,
-        timer: Option<&Runtime>,
-        queue: &mut mpsc::Receiver<Message>,
-    ) -> Option<Message> {
+    fn next(&mut self, queue: &mut mpsc::Receiver<Message>) -> Option<Message> {
         if self.fatal.get().is_none()
-            && let (Some(patience), Some(timer)) = (self.journal.mark_in(), timer)
+            && let Some(patience) = self.journal.mark_in()
         {
-            let waiting = async { timeout(patience, queue.recv()).await };
-            if let Ok(message) = timer.block_on(waiting) {
+            if let Some(message) = next_within(patience, queue) {
                 return message;
             }
             if let Err(error) = self.journal.mark() {
