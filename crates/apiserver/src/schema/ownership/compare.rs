@@ -3,7 +3,7 @@
 //! The walk is that of structured-merge-diff: a value that only one side has is in the set together with everything below it;
 //! lists and maps that are empty on both sides are leaves.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
@@ -193,16 +193,9 @@ impl<'s> Walk<'s> {
             new.and_then(Value::as_object),
         );
         let mut found = Comparison::default();
-        // In order, which is that of the sets, too: an element that comes late would move all behind it.
-        let keys = [old, new].into_iter().flatten().flat_map(Map::keys);
-        let keys: BTreeSet<&String> = keys.collect();
-        for key in keys {
-            let below = self.value(
-                self.below(id, key),
-                old.and_then(|old| old.get(key)),
-                new.and_then(|new| new.get(key)),
-            )?;
-            found.take(below, || format!("f:{key}"));
+        for (key, old, new) in side_by_side(old, new) {
+            let below = self.value(self.below(id, key), old, new)?;
+            found.take(below, || ["f:", key].concat());
         }
         Some(found)
     }
@@ -247,6 +240,26 @@ impl<'s> Walk<'s> {
         }
         Some(found)
     }
+}
+
+/// Returns the entries of two maps by their keys. They come in order, which is that of the sets, too: an element that comes late would move
+/// all behind it.
+fn side_by_side<'v>(
+    old: Option<&'v Map<String, Value>>,
+    new: Option<&'v Map<String, Value>>,
+) -> impl Iterator<Item = (&'v String, Option<&'v Value>, Option<&'v Value>)> {
+    let [mut old, mut new] = [old, new].map(|map| map.into_iter().flatten().peekable());
+    std::iter::from_fn(move || {
+        let firsts = [old.peek(), new.peek()].into_iter().flatten();
+        let key = firsts.map(|(key, _)| *key).min()?;
+        let old = old.next_if(|(other, _)| *other == key);
+        let new = new.next_if(|(other, _)| *other == key);
+        Some((
+            key,
+            old.map(|(_, value)| value),
+            new.map(|(_, value)| value),
+        ))
+    })
 }
 
 fn leaf(old: Option<&Value>, new: Option<&Value>) -> Found {
