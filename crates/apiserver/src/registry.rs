@@ -166,7 +166,7 @@ impl Table {
             );
             table
                 .by_plural
-                .entry(format!("{}/{}", resource.group, resource.plural))
+                .entry(plural_key(&resource.group, &resource.plural))
                 .or_insert(at);
             let serves_stored_bytes =
                 *api_version == *stored_version && !resource.behaviour.rewrites_stored();
@@ -196,7 +196,7 @@ impl Table {
     /// The first row of a group with that plural, whatever its version.
     pub fn find_plural(&self, group: &str, plural: &str) -> Option<&Arc<Row>> {
         self.by_plural
-            .get(&format!("{group}/{plural}"))
+            .get(&plural_key(group, plural))
             .map(|at| &self.rows[*at])
     }
 
@@ -220,7 +220,11 @@ impl Table {
 }
 
 fn path_key(group: &str, version: &str, plural: &str) -> String {
-    format!("{group}/{version}/{plural}")
+    [group, "/", version, "/", plural].concat()
+}
+
+fn plural_key(group: &str, plural: &str) -> String {
+    [group, "/", plural].concat()
 }
 
 /// The table and how it changes.

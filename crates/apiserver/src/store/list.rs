@@ -157,10 +157,10 @@ struct Bounds {
 impl Bounds {
     fn new(namespace: Option<&str>, start: Option<&str>) -> Self {
         let prefix = namespace
-            .map(|namespace| format!("{namespace}/"))
+            .map(|namespace| [namespace, "/"].concat())
             .unwrap_or_default();
         // '0' follows '/': the first key behind every name of the namespace.
-        let to = namespace.map(|namespace| format!("{namespace}0"));
+        let to = namespace.map(|namespace| [namespace, "0"].concat());
         let from = match start {
             Some(start) if *start > *prefix => start.to_owned(),
             _ => prefix,

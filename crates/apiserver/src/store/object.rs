@@ -21,7 +21,7 @@ impl Key {
     /// The key of an object.
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         match namespace {
-            Some(namespace) => Key(format!("{namespace}/{name}").into()),
+            Some(namespace) => Key([namespace, "/", name].concat().into()),
             None => Key(name.into()),
         }
     }

@@ -51,9 +51,9 @@ impl Policies {
     /// is warned of what is enforced.
     pub(super) fn of(namespace: &Value) -> Policies {
         let labels = &namespace["metadata"]["labels"];
-        let level = |mode: &str| labels.field(&format!("{LABEL}{mode}")).map(parse_level);
+        let level = |mode: &str| labels.field(&[LABEL, mode].concat()).map(parse_level);
         let minor = |mode: &str| {
-            let version = labels.field(&format!("{LABEL}{mode}-version"));
+            let version = labels.field(&[LABEL, mode, "-version"].concat());
             version.map(|text| parse_version(text).unwrap_or_default())
         };
         let (enforced, warned) = (level("enforce"), level("warn"));
