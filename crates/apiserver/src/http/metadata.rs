@@ -196,6 +196,9 @@ pub(crate) fn dedup_owners(object: &mut Value) -> Vec<String> {
     let Some(Value::Array(owners)) = of(object).get_mut("ownerReferences") else {
         return Vec::new();
     };
+    if owners.len() < 2 {
+        return Vec::new();
+    }
     let mut seen = HashSet::with_capacity(owners.len());
     let is_first: Vec<bool> = owners.iter().map(|owner| seen.insert(owner)).collect();
     let mut is_first = is_first.into_iter();
