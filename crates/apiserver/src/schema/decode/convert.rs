@@ -24,7 +24,10 @@ pub fn convert_numbers(kind: &Type, tree: &mut Value) {
 fn convert(arena: &Arena, id: TypeId, value: &mut Value) {
     match (arena.node(id), value) {
         (Node::Struct(fields), Value::Object(map)) => {
-            for (name, value) in map {
+            // Most values are no numbers and hold none: their fields are not searched for.
+            let may_hold_numbers =
+                |value: &Value| !matches!(value, Value::String(_) | Value::Bool(_) | Value::Null);
+            for (name, value) in map.into_iter().filter(|(_, value)| may_hold_numbers(value)) {
                 if let Some(field) = fields.field(name) {
                     convert(arena, field.id, value);
                 }
