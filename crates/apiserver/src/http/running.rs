@@ -1,13 +1,19 @@
 //! When and where a request is worked on: in its turn, and a large one on a thread of its own, so that it keeps nobody waiting who shares a thread
 //! with its connection.
 
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
 use axum::body::Body;
+use futures::future::BoxFuture;
 use http::{Method, Response};
 use http_body::Body as _;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{
-    arrival::{self, Arrived, FREE, Missing},
+    arrival::{self, Arrived, FREE, Leaves, Missing},
     call::Call,
     finish, objects, reply,
 };
@@ -85,21 +91,104 @@ pub(super) async fn to_its_end(
 ) -> Result<Response<Body>, Status> {
     let reads = matches!(method, Method::GET | Method::HEAD);
     let goes_on_alone = is_large || (!reads && call.server.store().is_durable());
-    let _waits = goes_on_alone.then(|| call.patience.watch());
-    // Boxed here, and so not copied into this future and into the task: it has 6 kB.
+    let waits = goes_on_alone.then(|| call.patience.watch());
+    // Boxed here, and so copied neither into this future nor into a task: it has 6 kB.
     let work = Box::pin(objects(call, watch, method, body));
-    if !goes_on_alone {
-        return work.await;
+    if !is_large {
+        return match waits {
+            None => work.await,
+            Some(waits) => Unabandoned::new(work, waits).await,
+        };
     }
-    let answer = if is_large {
-        let here = Handle::current();
-        tokio::task::spawn_blocking(move || here.block_on(work)).await
-    } else {
-        tokio::spawn(work).await
-    };
+    let here = Handle::current();
+    let answer = tokio::task::spawn_blocking(move || here.block_on(work)).await;
     match answer.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(answer) => answer,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
         Err(Err(_)) => Err(Status::internal("the server is shutting down")),
+    }
+}
+
+/// Work that goes on in a task of its own when it is dropped before its end. Nearly all work comes to its end before that, and is spared the
+/// task, which would wake up another thread when it begins and when it ends.
+struct Unabandoned<T: Send + 'static> {
+    /// Not there while it is polled: work that panics does not go on.
+    work: Option<BoxFuture<'static, T>>,
+    waits: Option<Leaves>,
+}
+
+impl<T: Send + 'static> Unabandoned<T> {
+    fn new(work: BoxFuture<'static, T>, waits: Leaves) -> Self {
+        Unabandoned {
+            work: Some(work),
+            waits: Some(waits),
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for Unabandoned<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut work = self.work.take().expect("nobody polls what has ended");
+        let polled = work.as_mut().poll(context);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Unabandoned<T> {
+    fn drop(&mut self) {
+        // First, so that the task knows it.
+        self.waits = None;
+        // Without a runtime, the server is gone.
+        if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
+            runtime.spawn(work);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    };
+
+    use super::{super::arrival::Patience, *};
+
+    /// Work that waits for a turn, and says whether it came to its end and whether somebody waited for it then.
+    fn work(patience: &mut Patience) -> (Unabandoned<()>, Arc<AtomicBool>, Arc<AtomicBool>) {
+        let (ended, awaited) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let waits = patience.watch();
+        let work = {
+            let (ended, awaited, patience) = (ended.clone(), awaited.clone(), patience.clone());
+            async move {
+                tokio::task::yield_now().await;
+                ended.store(true, Relaxed);
+                awaited.store(patience.check().is_ok(), Relaxed);
+            }
+        };
+        (Unabandoned::new(Box::pin(work), waits), ended, awaited)
+    }
+
+    #[tokio::test]
+    async fn work_goes_on_when_nobody_waits_for_it_and_knows_it() {
+        let (mut work, ended, awaited) = work(&mut Patience::default());
+        assert!(futures::poll!(&mut work).is_pending());
+        drop(work);
+        while !ended.load(Relaxed) {
+            tokio::task::yield_now().await;
+        }
+        assert!(!awaited.load(Relaxed));
+    }
+
+    #[tokio::test]
+    async fn work_that_is_waited_for_comes_to_its_end_once() {
+        let (work, ended, awaited) = work(&mut Patience::default());
+        work.await;
+        assert!(ended.load(Relaxed) && awaited.load(Relaxed));
     }
 }
