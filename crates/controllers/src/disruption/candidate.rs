@@ -16,6 +16,9 @@ use super::{
 };
 use crate::provisioner::{KarpenterContext, pending::is_reschedulable};
 
+/// Why a node stays that is on its way out.
+pub const LEAVING: &str = "Node is deleting or marked for deletion";
+
 /// A node that may be disrupted.
 #[derive(Clone)]
 pub(super) struct Candidate {
@@ -32,11 +35,6 @@ impl Candidate {
     /// Whether nothing of weight is on it (core: `IsEmpty`).
     pub(super) fn is_empty(&self) -> bool {
         self.disruption_milli <= NODE_MILLI
-    }
-
-    /// A label of its claim.
-    pub(super) fn label(&self, key: &str) -> &str {
-        self.claim.label(key).unwrap_or_default()
     }
 }
 
@@ -95,7 +93,10 @@ impl<'a> Look<'a> {
         if self.karpenter.disrupting.contains(&name) {
             return Err(None);
         }
-        if let Some(why) = self.is_held(claim, node, &name) {
+        let nominations = &self.karpenter.nominations;
+        let is_nominated =
+            nominations.is_nominated(&name) || nominations.is_nominated(&claim.name_any());
+        if let Some(why) = held(claim, node, is_nominated) {
             return Err(Some(why));
         }
         let pods = self.karpenter.pods_on(&name);
@@ -120,29 +121,25 @@ impl<'a> Look<'a> {
             pods,
         })
     }
+}
 
-    /// Why the node itself is not to be disrupted (core: `ValidateNodeDisruptable`).
-    fn is_held(&self, claim: &NodeClaim, node: &Node, name: &str) -> Option<String> {
-        let nominations = &self.karpenter.nominations;
-        let is_wanted =
-            nominations.is_nominated(name) || nominations.is_nominated(&claim.name_any());
-        let goes = claim.metadata.deletion_timestamp.is_some()
-            || node.metadata.deletion_timestamp.is_some();
-        let kept = node.annotations().get(labels::DO_NOT_DISRUPT);
-        let why = if !claim.is(condition::INITIALIZED) {
-            "Node isn't initialized".to_owned()
-        } else if goes {
-            "Node is deleting or marked for deletion".to_owned()
-        } else if is_wanted {
-            "Node is nominated for a pending pod".to_owned()
-        } else if kept.is_some_and(|value| value == "true") {
-            format!(
-                "Disruption is blocked through the {:?} annotation",
-                labels::DO_NOT_DISRUPT
-            )
-        } else {
-            return None;
-        };
-        Some(why)
+/// Returns why a node itself is not to be disrupted, in Karpenter's words (core: `ValidateNodeDisruptable`); `None` if it may be.
+pub fn held(claim: &NodeClaim, node: &Node, is_nominated: bool) -> Option<String> {
+    let goes =
+        claim.metadata.deletion_timestamp.is_some() || node.metadata.deletion_timestamp.is_some();
+    let kept = node.annotations().get(labels::DO_NOT_DISRUPT);
+    if !claim.is(condition::INITIALIZED) {
+        Some("Node isn't initialized".to_owned())
+    } else if goes {
+        Some(LEAVING.to_owned())
+    } else if is_nominated {
+        Some("Node is nominated for a pending pod".to_owned())
+    } else if kept.is_some_and(|value| value == "true") {
+        Some(format!(
+            "Disruption is blocked through the {:?} annotation",
+            labels::DO_NOT_DISRUPT
+        ))
+    } else {
+        None
     }
 }

@@ -112,8 +112,8 @@ fn describe(candidate: &Candidate) -> Value {
     json!({
         "Node": { "name": candidate.node.name_any() },
         "NodeClaim": { "name": candidate.claim.name_any() },
-        "capacity-type": candidate.label(labels::CAPACITY_TYPE),
-        "instance-type": candidate.label(labels::INSTANCE_TYPE),
+        "capacity-type": candidate.claim.label(labels::CAPACITY_TYPE).unwrap_or_default(),
+        "instance-type": candidate.claim.label(labels::INSTANCE_TYPE).unwrap_or_default(),
     })
 }
 

@@ -159,7 +159,15 @@ pub(super) async fn propose(
     let mut candidates = BTreeMap::new();
     let mut asked = Vec::with_capacity(found.len());
     for candidate in found {
-        match priced(&candidate, demand.markets()) {
+        let class = &candidate.claim.spec.node_class_ref.name;
+        let own = priced(
+            &candidate.claim,
+            &candidate.node.name_any(),
+            &candidate.pool,
+            candidate.disruption_milli,
+            demand.markets().get(class),
+        );
+        match own {
             Ok(own) => {
                 asked.push(own);
                 candidates.insert(candidate.node.name_any(), candidate);
@@ -202,53 +210,62 @@ fn candidate(
     pool: &Arc<NodePool>,
     told: &mut Told,
 ) -> Option<Candidate> {
-    let disruption = &pool.spec.disruption;
     if pool.spec.replicas.is_some() {
         return None;
     }
     let candidate = look.candidate(claim, pool, false, told)?;
-    let mut stays = |why: String| {
+    let is_empty = candidate.is_empty();
+    if let Some(why) = refusal(pool, is_empty) {
         told.unconsolidatable(&candidate.node, &candidate.claim, &why);
-        None
-    };
-    if disruption.consolidate_after.duration().is_none() {
-        return stays(format!(
-            "NodePool {:?} has consolidation disabled",
-            pool.name_any()
-        ));
-    }
-    if candidate.is_empty() {
         return None;
     }
-    if disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty {
-        return stays(format!(
-            "NodePool {:?} has consolidation policy WhenEmpty, but node is not empty",
-            pool.name_any()
-        ));
+    if is_empty {
+        return None;
     }
     let may = claim.is(condition::CONSOLIDATABLE)
         && !karpenter.disrupting.rests(&candidate.node.name_any());
     may.then_some(candidate)
 }
 
-/// A candidate as the engine sees it; why not, if nothing says what it costs.
-fn priced(
-    candidate: &Candidate,
-    markets: &BTreeMap<String, Market>,
+/// Returns why a pool does not let consolidation have its nodes, in Karpenter's words; `None` if it does.
+pub fn refusal(pool: &NodePool, is_empty: bool) -> Option<String> {
+    let disruption = &pool.spec.disruption;
+    let name = pool.name_any();
+    if disruption.consolidate_after.duration().is_none() {
+        Some(format!("NodePool {name:?} has consolidation disabled"))
+    } else if !is_empty && disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty {
+        Some(format!(
+            "NodePool {name:?} has consolidation policy WhenEmpty, but node is not empty"
+        ))
+    } else {
+        None
+    }
+}
+
+/// Returns a claim's node as the engine's candidate; `disruption_milli` is how much disturbance its end is.
+///
+/// # Errors
+/// Nothing says what it costs.
+pub fn priced(
+    claim: &NodeClaim,
+    node: &str,
+    pool: &NodePool,
+    disruption_milli: u64,
+    market: Option<&Market>,
 ) -> Result<disrupt::Candidate, String> {
-    let class = &candidate.claim.spec.node_class_ref.name;
-    let price = price(&candidate.claim, &candidate.pool, markets.get(class));
-    let kind = candidate.label(labels::INSTANCE_TYPE);
-    let status = candidate.claim.status.as_ref();
+    let label = |key: &str| claim.label(key).unwrap_or_default();
+    let price = price(claim, pool, market);
+    let status = claim.status.as_ref();
     Ok(disrupt::Candidate {
-        node: candidate.node.name_any(),
-        pool: candidate.pool.name_any(),
-        price_micro_usd: price.ok_or_else(|| format!("Instance Type {kind:?} not found"))?,
+        node: node.to_owned(),
+        pool: pool.name_any(),
+        price_micro_usd: price
+            .ok_or_else(|| format!("Instance Type {:?} not found", label(labels::INSTANCE_TYPE)))?,
         capacity: status
             .map(|status| amounts(&status.capacity))
             .unwrap_or_default(),
-        disruption_milli: candidate.disruption_milli,
-        is_spot: candidate.label(labels::CAPACITY_TYPE) == "spot",
+        disruption_milli,
+        is_spot: label(labels::CAPACITY_TYPE) == labels::SPOT,
     })
 }
 
@@ -288,20 +305,31 @@ fn terms(
         let market = demand
             .markets()
             .get(&pool.spec.template.spec.node_class_ref.name);
-        let own = PoolTerms {
-            budget: allowed.saturating_sub(counted.disrupted),
-            least_saving_per_mille: least_saving(&pool),
-            boot_seconds: market.map_or(BOOT_LINUX, |market| boot_seconds(market.os())),
-            balance: (pool.spec.disruption.consolidation_policy == ConsolidationPolicy::Balanced)
-                .then(|| balance(karpenter, &pool, &claims, market)),
-        };
-        terms.insert(name, own);
+        let room = allowed.saturating_sub(counted.disrupted);
+        let all = || balance(karpenter, &pool, &claims, market);
+        terms.insert(name, pool_terms(&pool, room, market, all));
     }
     terms
 }
 
+/// Returns on which terms nodes of a pool may go; `budget`: how many at this moment, `all`: its nodes together.
+pub fn pool_terms(
+    pool: &NodePool,
+    budget: usize,
+    market: Option<&Market>,
+    all: impl FnOnce() -> Balance,
+) -> PoolTerms {
+    let policy = pool.spec.disruption.consolidation_policy;
+    PoolTerms {
+        budget,
+        least_saving_per_mille: least_saving(pool),
+        boot_seconds: boot_seconds(market.map_or(Os::Linux, Market::os)),
+        balance: (policy == ConsolidationPolicy::Balanced).then(all),
+    }
+}
+
 /// What a move must save of the price of the nodes of a pool that go, in thousandths.
-pub fn least_saving(pool: &NodePool) -> u32 {
+fn least_saving(pool: &NodePool) -> u32 {
     let said = nodepool::terms::least_saving(pool).ok().flatten();
     said.unwrap_or(LEAST_SAVING)
 }

@@ -8,7 +8,7 @@
 //! Invariant: nothing that matters is remembered; a decision that was not carried out is made again.
 
 pub mod budget;
-mod candidate;
+pub mod candidate;
 mod changes;
 mod command;
 pub mod consolidation;

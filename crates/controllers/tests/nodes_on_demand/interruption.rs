@@ -50,6 +50,16 @@ async fn said(whole: &Whole, object: &str, reason: &str) -> Option<String> {
     found.next().map(|event| event.1)
 }
 
+/// Lets no pod be evicted.
+async fn keep_pods(whole: &Whole) {
+    whole
+        .create(json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" },
+            "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "web" } } }
+        }))
+        .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_spot_node_is_replaced_before_it_is_taken_back() {
     let (whole, old, id) = on_spot().await;
@@ -98,12 +108,7 @@ async fn a_spot_node_is_replaced_before_it_is_taken_back() {
 #[tokio::test(start_paused = true)]
 async fn pods_that_may_not_leave_have_a_place_when_their_node_is_taken_back() {
     let (whole, old, id) = on_spot().await;
-    whole
-        .create(json!({
-            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" },
-            "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "web" } } }
-        }))
-        .await;
+    keep_pods(&whole).await;
     whole.pass(10).await;
     whole.ec2.interrupt(&id);
     let began = Instant::now();
@@ -175,12 +180,7 @@ async fn an_instance_that_stops_or_is_to_be_maintained_is_replaced() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_fails_its_checks_is_ended_whatever_protects_its_pods() {
     let (whole, old, id) = on_spot().await;
-    whole
-        .create(json!({
-            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web" },
-            "spec": { "maxUnavailable": 0, "selector": { "matchLabels": { "app": "web" } } }
-        }))
-        .await;
+    keep_pods(&whole).await;
     let claim = whole.claims()[0].name_any();
     whole.ec2.impair(&id, StatusCheck::Instance);
     whole.pass(100).await;

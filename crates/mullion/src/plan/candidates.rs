@@ -11,25 +11,19 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use kube::ResourceExt;
-use mullion_api::{
-    karpenter::{
-        ConsolidationPolicy, DisruptionReason, NodeClaim, NodePool,
-        node_claim_condition as condition,
-    },
-    labels,
+use mullion_api::karpenter::{
+    DisruptionReason, NodeClaim, NodePool, node_claim_condition as condition,
 };
 use mullion_controllers::{
     disruption::{
         budget,
-        consolidation::{boot_seconds, least_saving, price},
+        candidate::{LEAVING, held},
+        consolidation::{pool_terms, price, priced, refusal},
         emptiness,
         protection::{Budgets, disruption_milli},
     },
     nodeclaim::drain::disrupted_taint,
-    provisioner::{
-        market::{Market, amounts},
-        pending::is_reschedulable,
-    },
+    provisioner::{market::Market, pending::is_reschedulable},
 };
 use mullion_engine::disrupt::{Balance, Candidate, PoolTerms};
 
@@ -159,48 +153,33 @@ impl Objects {
         market: Option<&Market>,
     ) -> Result<Candidate, String> {
         let name = node.name_any();
-        if let Some(why) = held(claim, node) {
+        // The taint says that a command of the controllers has it in hand.
+        if is_going(claim, node) {
+            return Err(LEAVING.to_owned());
+        }
+        if let Some(why) = held(claim, node, false).or_else(|| self.held_by(&name)) {
             return Err(why);
         }
-        if let Some(why) = self.held_by(&name) {
-            return Err(why);
-        }
-        let pool_name = pool.name_any();
-        let disruption = &pool.spec.disruption;
         if pool.spec.replicas.is_some() {
             return Err(format!(
-                "NodePool {pool_name:?} has a fixed number of nodes"
+                "NodePool {:?} has a fixed number of nodes",
+                pool.name_any()
             ));
         }
-        let Some(after) = disruption.consolidate_after.duration() else {
-            return Err(format!("NodePool {pool_name:?} has consolidation disabled"));
-        };
-        let moving = || self.on(&name).iter().filter(|pod| is_reschedulable(pod));
-        let is_empty = emptiness::is_empty(self.on(&name).iter());
-        if !is_empty && disruption.consolidation_policy == ConsolidationPolicy::WhenEmpty {
-            return Err(format!(
-                "NodePool {pool_name:?} has consolidation policy WhenEmpty, but node is not empty"
-            ));
+        let on_it = || self.on(&name).iter();
+        if let Some(why) = refusal(pool, emptiness::is_empty(on_it())) {
+            return Err(why);
         }
         if self.is_young(claim, pool) {
+            let after = pool.spec.disruption.consolidate_after.duration();
             return Err(format!(
-                "pods came or went within the {} s of consolidateAfter of NodePool {pool_name:?}",
-                after.as_secs()
+                "pods came or went within the {} s of consolidateAfter of NodePool {:?}",
+                after.unwrap_or_default().as_secs(),
+                pool.name_any()
             ));
         }
-        let kind = claim.label(labels::INSTANCE_TYPE).unwrap_or_default();
-        let price = price(claim, pool, market);
-        let status = claim.status.as_ref();
-        Ok(Candidate {
-            node: name.clone(),
-            pool: pool_name,
-            price_micro_usd: price.ok_or_else(|| format!("Instance Type {kind:?} not found"))?,
-            capacity: status
-                .map(|status| amounts(&status.capacity))
-                .unwrap_or_default(),
-            disruption_milli: disruption_milli(moving()),
-            is_spot: claim.label(labels::CAPACITY_TYPE) == Some(labels::SPOT),
-        })
+        let disruption_milli = disruption_milli(on_it().filter(|pod| is_reschedulable(pod)));
+        priced(claim, &name, pool, disruption_milli, market)
     }
 
     /// On which terms nodes of a pool may go.
@@ -223,30 +202,7 @@ impl Objects {
             }
         }
         let allowed = budget::allowed(pool, DisruptionReason::Underutilized, nodes, self.now);
-        let policy = pool.spec.disruption.consolidation_policy;
-        PoolTerms {
-            budget: allowed.saturating_sub(disrupted),
-            least_saving_per_mille: least_saving(pool),
-            boot_seconds: market.map_or(0, |market| boot_seconds(market.os())),
-            balance: (policy == ConsolidationPolicy::Balanced).then_some(all),
-        }
-    }
-}
-
-/// Why the node itself is not to go.
-fn held(claim: &NodeClaim, node: &Node) -> Option<String> {
-    let kept = node.annotations().get(labels::DO_NOT_DISRUPT);
-    if !claim.is(condition::INITIALIZED) {
-        Some("Node isn't initialized".to_owned())
-    } else if is_going(claim, node) {
-        Some("Node is deleting or marked for deletion".to_owned())
-    } else if kept.is_some_and(|value| value == "true") {
-        Some(format!(
-            "Disruption is blocked through the {:?} annotation",
-            labels::DO_NOT_DISRUPT
-        ))
-    } else {
-        None
+        pool_terms(pool, allowed.saturating_sub(disrupted), market, || all)
     }
 }
 

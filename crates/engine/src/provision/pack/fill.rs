@@ -307,8 +307,14 @@ impl<'a> Filler<'a> {
             .sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     }
 
-    /// No filling of the machine is worth more than this: fractions of pods are allowed, and one sum of all resources has to hold only.
+    /// Returns a value that no filling of the machine exceeds: fractions of pods are allowed, and one sum of all resources has to hold only, beside
+    /// how many pods of each item fit alone.
     pub(super) fn most(&mut self, offer: &Offer, demand: &[(usize, u32)], values: &[f64]) -> f64 {
+        let demand: Vec<(usize, u32)> = demand
+            .iter()
+            .filter(|(item, _)| values[*item] > 0.0 && offer.fits.contains(*item))
+            .map(|(item, wanted)| (*item, self.alone(offer, *item).min(*wanted)))
+            .collect();
         let mut most = f64::INFINITY;
         let mut weights: Vec<[f64; DIMENSIONS]> = vec![ALIKE, self.shortage];
         for dimension in 0..DIMENSIONS {
@@ -319,9 +325,24 @@ impl<'a> Filler<'a> {
             }
         }
         for weight in weights {
-            most = most.min(self.surrogate(offer, demand, values, &weight));
+            most = most.min(self.surrogate(offer, &demand, values, &weight));
         }
         most
+    }
+
+    /// How many pods of an item a machine holds that has no others.
+    fn alone(&self, offer: &Offer, item: usize) -> u32 {
+        let request = &self.problem.items[item].request;
+        let by_room = request.iter().zip(&offer.room).filter(|own| *own.0 > 0);
+        let by_room = by_room.map(|(request, room)| (room / request).max(0));
+        let by_room = by_room.min().unwrap_or(i64::MAX);
+        let rules = self.problem.rules_of[item].iter();
+        let rules = rules.map(|rule| &self.problem.rules[*rule]);
+        let by_rule = rules
+            .filter(|rule| rule.subject == item && rule.members.contains(&item))
+            .map(|rule| i64::from(rule.most));
+        let most = by_rule.fold(by_room, i64::min);
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 
     fn surrogate(
@@ -342,7 +363,7 @@ impl<'a> Filler<'a> {
         self.order.clear();
         let mut value = 0.0;
         for (item, wanted) in demand.iter().copied() {
-            if wanted == 0 || values[item] <= 0.0 || !offer.fits.contains(item) {
+            if wanted == 0 {
                 continue;
             }
             let request = &self.problem.items[item].request;

@@ -9,6 +9,7 @@
 
 mod fill;
 mod master;
+mod rates;
 mod ruin;
 #[cfg(test)]
 mod tests;

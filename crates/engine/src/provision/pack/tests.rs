@@ -242,6 +242,43 @@ fn pods_of_many_sizes_are_packed_close_to_their_bound() {
 }
 
 #[test]
+fn pods_of_many_kinds_are_packed_on_the_machines_of_their_kind() {
+    let mut dice = Dice(29);
+    let (kinds, sizes) = (120, 3);
+    let items = kinds * sizes;
+    let mut problem = random(&mut dice, items, 9);
+    problem.rules.clear();
+    for (index, item) in problem.items.iter_mut().enumerate() {
+        item.request = load(50 + dice.below(400) as i64, 50 + dice.below(400) as i64);
+        item.kind = index / sizes;
+    }
+    problem.offers.clear();
+    for kind in 0..kinds {
+        // Two machines are for this kind, and a third one, which costs far too much, holds nothing.
+        for (size, price) in [(1_000, 100), (2_000, 190), (0, 900)] {
+            let mut own = offer(price, size, size, items);
+            let of_kind = (kind * sizes)..((kind + 1) * sizes);
+            own.fits = FixedBitSet::with_capacity(items);
+            own.fits.insert_range(of_kind);
+            if size == 0 {
+                own.fits.clear();
+            }
+            own.opens = own.fits.clone();
+            problem.offers.push(own);
+        }
+    }
+    problem.offers.sort_by_key(|offer| offer.price);
+    problem.prepare();
+    let packing = problem.pack(EFFORT);
+    assert_eq!(fault(&problem, &packing), None);
+    assert!(packing.left.iter().all(|left| *left == 0));
+    let (price, bound) = (packing.price, packing.bound);
+    // A kind has some four machines: the last is hardly ever full.
+    assert!(bound > 0 && bound <= price, "{bound} {price}");
+    assert!(price * 100 <= bound * 145, "{bound} {price}");
+}
+
+#[test]
 fn many_sizes_with_rules_and_limits_keep_them() {
     let mut dice = Dice(23);
     for round in 0..6 {

@@ -5,16 +5,11 @@
 //! that the program buys are filled one at a time: the largest pod that wants a place, then those whose mix of cpu and memory is nearest to what the
 //! machine still wants of them.
 
-use fixedbitset::FixedBitSet;
-
 use super::fill::{ALIKE, Filler};
+use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, values, worth_of};
 use super::whole::{Solution, complete, fill_up};
 use super::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Relaxation, within};
 
-/// The room of the largest machine is told in so many parts.
-const PARTS: i64 = 10_000;
-/// A machine counts for a kind of pods if it holds so much of what they are worth, pods that are too large for it left out.
-const HELD: f64 = 0.9;
 /// Pods with a mix of resources like the room's that are looked at for it: a machine is filled once with each number, and the fullest is taken.
 const NEAR: [usize; 3] = [12, 48, 192];
 /// A machine wants all its cpu or memory used if they make up so much of its price; otherwise as much as goes with the other one on average.
@@ -29,9 +24,6 @@ const PAYS: f64 = 0.97;
 const TRIES: usize = 256;
 /// So few pods are left to the search that tries all machines for all of them.
 const FEW: usize = 150;
-
-/// What a unit of each resource costs, by kind of pod: micro-dollars an hour.
-type Rates = Vec<[f64; DIMENSIONS]>;
 
 /// What pods are worth by the resources they ask for.
 pub(super) fn relax(problem: &Problem) -> Relaxation {
@@ -90,177 +82,6 @@ pub(super) fn build(
         filler,
     );
     solution
-}
-
-/// What all pods cost at least: micro-dollars an hour. On a machine each pays for what it asks for by rates at which the whole room costs the
-/// machine's price, so pods on it never pay more than that together; each pod pays on the machine that is best for it.
-fn bound(problem: &Problem, rates: &Rates) -> u64 {
-    let mut least = vec![f64::INFINITY; problem.items.len()];
-    for offer in &problem.offers {
-        let own = highest_of(problem, rates, offer);
-        let worth = worth_of(&offer.room.map(|room| room.max(0)), &own);
-        if worth <= 0.0 {
-            return 0;
-        }
-        let share = offer.price as f64 / worth;
-        for item in offer.fits.ones() {
-            let pays = worth_of(&problem.items[item].request, &own) * share;
-            least[item] = least[item].min(pays);
-        }
-    }
-    let items = problem.items.iter().zip(least);
-    let paid = items.map(|(item, least)| match least.is_finite() {
-        true => least * f64::from(item.demand),
-        // No machine holds it.
-        false => 0.0,
-    });
-    paid.sum::<f64>() as u64
-}
-
-/// What resources cost where this much is wanted, and the machines that hold them cheapest.
-fn price(problem: &Problem, demand: &[u32]) -> (Rates, Vec<usize>) {
-    let kinds = problem
-        .items
-        .iter()
-        .map(|item| item.kind + 1)
-        .max()
-        .unwrap_or(0);
-    let mut asked: Vec<[i128; DIMENSIONS]> = vec![[0; DIMENSIONS]; kinds];
-    for (item, demand) in problem.items.iter().zip(demand) {
-        for (asked, request) in asked[item.kind].iter_mut().zip(item.request) {
-            *asked += i128::from(request) * i128::from(*demand);
-        }
-    }
-    let units: Load = std::array::from_fn(|dimension| {
-        let rooms = problem.offers.iter().map(|offer| offer.room[dimension]);
-        (rooms.max().unwrap_or(0) / PARTS).max(1)
-    });
-    // An item for each resource that a kind asks for.
-    let mut rows: Vec<(usize, usize)> = Vec::new();
-    let mut program = Problem {
-        limits: problem.limits.clone(),
-        ..Problem::default()
-    };
-    for (kind, asked) in asked.iter().enumerate() {
-        for dimension in 0..DIMENSIONS {
-            let wanted = asked[dimension] / i128::from(units[dimension]);
-            if wanted > 0 {
-                let mut request = Load::default();
-                request[dimension] = units[dimension];
-                rows.push((kind, dimension));
-                program.items.push(Item {
-                    request,
-                    demand: u32::try_from(wanted).unwrap_or(u32::MAX),
-                    kind,
-                });
-            }
-        }
-    }
-    let mut rates = vec![[0.0; DIMENSIONS]; kinds];
-    if program.is_varied() || rows.is_empty() {
-        return (rates, Vec::new());
-    }
-    let mut places = Vec::new();
-    for (index, offer) in problem.offers.iter().enumerate() {
-        let held = held(problem, offer, demand, kinds);
-        let of_kinds = |set: &FixedBitSet| -> FixedBitSet {
-            let kinds = kinds_of(problem, set);
-            let row = |row: &usize| kinds.contains(&rows[*row].0) && held[rows[*row].0];
-            (0..rows.len()).filter(row).collect()
-        };
-        let own = Offer {
-            fits: of_kinds(&offer.fits),
-            opens: of_kinds(&offer.opens),
-            ..offer.clone()
-        };
-        if !own.opens.is_clear() {
-            program.offers.push(own);
-            places.push(index);
-        }
-    }
-    program.prepare();
-    let relaxation = Relaxation::solve(&program, &mut Filler::new(&program));
-    for ((kind, dimension), value) in rows.iter().zip(&relaxation.values) {
-        rates[*kind][*dimension] = value.max(0.0) / units[*dimension] as f64;
-    }
-    let mut bought: Vec<usize> = relaxation
-        .patterns
-        .iter()
-        .map(|(pattern, _)| places[pattern.offer])
-        .collect();
-    bought.sort_unstable();
-    bought.dedup();
-    (rates, bought)
-}
-
-/// The most that any of some kinds pays for a unit of each resource.
-fn highest(rates: &Rates, kinds: &[usize]) -> [f64; DIMENSIONS] {
-    std::array::from_fn(|dimension| {
-        let rates = kinds.iter().map(|kind| rates[*kind][dimension]);
-        rates.fold(0.0, f64::max)
-    })
-}
-
-/// The most that pods on a machine pay for a unit of each resource.
-fn highest_of(problem: &Problem, rates: &Rates, offer: &Offer) -> [f64; DIMENSIONS] {
-    highest(rates, &kinds_of(problem, &offer.fits))
-}
-
-/// The kinds of some items.
-fn kinds_of(problem: &Problem, items: &FixedBitSet) -> Vec<usize> {
-    let mut seen = FixedBitSet::new();
-    for item in items.ones() {
-        seen.grow_and_insert(problem.items[item].kind);
-    }
-    seen.ones().collect()
-}
-
-/// By kind: whether a machine holds nearly all pods of it that want a place.
-fn held(problem: &Problem, offer: &Offer, demand: &[u32], kinds: usize) -> Vec<bool> {
-    let mut sums = vec![(0.0, 0.0); kinds];
-    for (index, item) in problem.items.iter().enumerate() {
-        let weight = item.request[0].max(1) as f64 * f64::from(demand[index]);
-        let (held, all) = &mut sums[item.kind];
-        *all += weight;
-        if offer.fits.contains(index) {
-            *held += weight;
-        }
-    }
-    sums.into_iter()
-        .map(|(held, all)| held >= HELD * all)
-        .collect()
-}
-
-fn worth_of(load: &Load, rates: &[f64; DIMENSIONS]) -> f64 {
-    let worth = load
-        .iter()
-        .zip(rates)
-        .map(|(load, rate)| *load as f64 * rate);
-    worth.sum()
-}
-
-/// What a pod of each item is worth: never nothing, or nobody would take it along.
-fn values(problem: &Problem, rates: &Rates) -> Vec<f64> {
-    let cheapest = problem
-        .offers
-        .first()
-        .map_or(1.0, |offer| offer.price as f64);
-    let dearest = problem
-        .offers
-        .last()
-        .map_or(1.0, |offer| offer.price as f64);
-    let opened = |item: usize| {
-        problem
-            .offers
-            .iter()
-            .any(|offer| offer.opens.contains(item))
-    };
-    let value = |(index, item): (usize, &Item)| match opened(index) {
-        true => worth_of(&item.request, &rates[item.kind]).max(cheapest / 1000.0),
-        // No machine is bought for it: it has to find room.
-        false => dearest,
-    };
-    problem.items.iter().enumerate().map(value).collect()
 }
 
 /// Buys these machines, one at a time the one that holds most for its price, until none holds more.
@@ -324,7 +145,7 @@ impl<'a> Rest<'a> {
     fn of(problem: &'a Problem, rates: &Rates, left: &[u32]) -> Self {
         let offers = problem.offers.iter().map(|offer| {
             let kinds = kinds_of(problem, &offer.fits);
-            let most = self::highest(rates, &kinds);
+            let most = highest(rates, &kinds);
             (kinds, most)
         });
         let kinds_of = offers.collect();

@@ -1,0 +1,257 @@
+//! What a core or a GiB costs on the machines of each kind of pod, by a linear program over resources.
+//!
+//! Its rows are a kind of pod and a resource, and its machines may be filled with fractions of pods: so pods may be of any number of sizes.
+
+use fixedbitset::FixedBitSet;
+
+use super::fill::Filler;
+use super::{DIMENSIONS, Item, Load, MOST_ROWS, Offer, Problem, Relaxation};
+
+/// The room of the largest machine is told in so many parts.
+const PARTS: i64 = 10_000;
+/// A machine counts for a kind of pods if it holds so much of what they are worth, pods that are too large for it left out.
+const HELD: f64 = 0.9;
+/// What a unit of each resource costs, by kind of pod: micro-dollars an hour.
+pub(super) type Rates = Vec<[f64; DIMENSIONS]>;
+
+/// What all pods cost at least: micro-dollars an hour. On a machine each pays for what it asks for by rates at which the whole room costs the
+/// machine's price, so pods on it never pay more than that together; each pod pays on the machine that is best for it.
+pub(super) fn bound(problem: &Problem, rates: &Rates) -> u64 {
+    let mut least = vec![f64::INFINITY; problem.items.len()];
+    for offer in &problem.offers {
+        let room = offer.room.map(|room| room.max(0));
+        let mut own = highest_of(problem, rates, offer);
+        if worth_of(&room, &own) <= 0.0 {
+            // No rate says what its pods pay for: let each of its resources cost as much as any other.
+            own = room.map(|room| if room > 0 { 1.0 / room as f64 } else { 0.0 });
+        }
+        let worth = worth_of(&room, &own);
+        let share = match worth > 0.0 {
+            true => offer.price as f64 / worth,
+            false => 0.0,
+        };
+        for item in offer.fits.ones() {
+            let pays = worth_of(&problem.items[item].request, &own) * share;
+            least[item] = least[item].min(pays);
+        }
+    }
+    let items = problem.items.iter().zip(least);
+    let paid = items.map(|(item, least)| match least.is_finite() {
+        true => least * f64::from(item.demand),
+        // No machine holds it.
+        false => 0.0,
+    });
+    paid.sum::<f64>() as u64
+}
+
+/// What is asked of each resource by pods of each kind that want a place.
+struct Asked {
+    /// The unit of each resource in which amounts are counted: a [`PARTS`]th of the largest room.
+    units: Load,
+    /// A kind, a resource, and how many units are wanted: none of them is zero.
+    rows: Vec<(usize, usize, u32)>,
+    /// By offer: the kinds of pods that it counts for.
+    counts: Vec<FixedBitSet>,
+    kinds: usize,
+}
+
+impl Asked {
+    fn of(problem: &Problem, demand: &[u32]) -> Self {
+        let items = problem.items.iter();
+        let kinds = items.map(|item| item.kind + 1).max().unwrap_or(0);
+        let mut sums: Vec<[i128; DIMENSIONS]> = vec![[0; DIMENSIONS]; kinds];
+        for (item, demand) in problem.items.iter().zip(demand) {
+            for (sum, request) in sums[item.kind].iter_mut().zip(item.request) {
+                *sum += i128::from(request) * i128::from(*demand);
+            }
+        }
+        let units: Load = std::array::from_fn(|dimension| {
+            let rooms = problem.offers.iter().map(|offer| offer.room[dimension]);
+            (rooms.max().unwrap_or(0) / PARTS).max(1)
+        });
+        let mut rows = Vec::new();
+        for (kind, sums) in sums.iter().enumerate() {
+            for (dimension, sum) in sums.iter().enumerate() {
+                let wanted = sum / i128::from(units[dimension]);
+                if wanted > 0 {
+                    rows.push((kind, dimension, u32::try_from(wanted).unwrap_or(u32::MAX)));
+                }
+            }
+        }
+        Asked {
+            units,
+            rows,
+            counts: counting(problem, demand, kinds),
+            kinds,
+        }
+    }
+
+    /// The rows in parts that the linear program has time for, each of whole kinds.
+    fn parts(&self) -> Vec<&[(usize, usize, u32)]> {
+        let mut parts = Vec::new();
+        let mut rest = &self.rows[..];
+        while rest.len() > MOST_ROWS {
+            let kind = rest[MOST_ROWS].0;
+            let (part, after) = rest.split_at(rest.partition_point(|row| row.0 < kind));
+            parts.push(part);
+            rest = after;
+        }
+        if !rest.is_empty() {
+            parts.push(rest);
+        }
+        parts
+    }
+}
+
+/// What resources cost where this much is wanted, and the machines that hold them cheapest. Kinds that are too many for one program are priced in
+/// several, as if those of one did not share machines with those of another.
+pub(super) fn price(problem: &Problem, demand: &[u32]) -> (Rates, Vec<usize>) {
+    let asked = Asked::of(problem, demand);
+    let mut rates = vec![[0.0; DIMENSIONS]; asked.kinds];
+    let mut bought = Vec::new();
+    for rows in asked.parts() {
+        price_rows(problem, &asked, rows, (&mut rates, &mut bought));
+    }
+    bought.sort_unstable();
+    bought.dedup();
+    (rates, bought)
+}
+
+/// Solves the program of some rows: an item for each.
+fn price_rows(
+    problem: &Problem,
+    asked: &Asked,
+    rows: &[(usize, usize, u32)],
+    (rates, bought): (&mut Rates, &mut Vec<usize>),
+) {
+    let item = |(kind, dimension, demand): &(usize, usize, u32)| {
+        let mut request = Load::default();
+        request[*dimension] = asked.units[*dimension];
+        Item {
+            request,
+            demand: *demand,
+            kind: *kind,
+        }
+    };
+    let mut program = Problem {
+        items: rows.iter().map(item).collect(),
+        limits: problem.limits.clone(),
+        ..Problem::default()
+    };
+    let mut places = Vec::new();
+    let mut opened = FixedBitSet::with_capacity(rows.len());
+    for (index, offer) in problem.offers.iter().enumerate() {
+        let of_kinds = |set: &FixedBitSet| -> FixedBitSet {
+            let mut kinds = kind_set(problem, set);
+            kinds.intersect_with(&asked.counts[index]);
+            let row = |row: &usize| kinds.contains(rows[*row].0);
+            (0..rows.len()).filter(row).collect()
+        };
+        let own = Offer {
+            fits: of_kinds(&offer.fits),
+            opens: of_kinds(&offer.opens),
+            ..offer.clone()
+        };
+        if !own.opens.is_clear() {
+            opened.union_with(&own.opens);
+            program.offers.push(own);
+            places.push(index);
+        }
+    }
+    program.prepare();
+    let relaxation = Relaxation::solve(&program, &mut Filler::new(&program));
+    for row in opened.ones() {
+        let (kind, dimension, _) = rows[row];
+        let value = relaxation.values[row].max(0.0);
+        rates[kind][dimension] = value / asked.units[dimension] as f64;
+    }
+    let patterns = relaxation.patterns.iter();
+    bought.extend(patterns.map(|(pattern, _)| places[pattern.offer]));
+}
+
+/// The most that any of some kinds pays for a unit of each resource.
+pub(super) fn highest(rates: &Rates, kinds: &[usize]) -> [f64; DIMENSIONS] {
+    std::array::from_fn(|dimension| {
+        let rates = kinds.iter().map(|kind| rates[*kind][dimension]);
+        rates.fold(0.0, f64::max)
+    })
+}
+
+/// The most that pods on a machine pay for a unit of each resource.
+pub(super) fn highest_of(problem: &Problem, rates: &Rates, offer: &Offer) -> [f64; DIMENSIONS] {
+    highest(rates, &kinds_of(problem, &offer.fits))
+}
+
+/// The kinds of some items.
+pub(super) fn kinds_of(problem: &Problem, items: &FixedBitSet) -> Vec<usize> {
+    kind_set(problem, items).ones().collect()
+}
+
+fn kind_set(problem: &Problem, items: &FixedBitSet) -> FixedBitSet {
+    let mut seen = FixedBitSet::new();
+    for item in items.ones() {
+        seen.grow_and_insert(problem.items[item].kind);
+    }
+    seen
+}
+
+/// By offer: the kinds for which it counts, because it holds nearly all pods of them that want a place, or as much of them as any other.
+fn counting(problem: &Problem, demand: &[u32], kinds: usize) -> Vec<FixedBitSet> {
+    let weight =
+        |index: usize, item: &Item| item.request[0].max(1) as f64 * f64::from(demand[index]);
+    let mut all = vec![0.0; kinds];
+    for (index, item) in problem.items.iter().enumerate() {
+        all[item.kind] += weight(index, item);
+    }
+    let held = |offer: &Offer| {
+        let mut held = vec![0.0; kinds];
+        for index in offer.fits.ones() {
+            let item = &problem.items[index];
+            held[item.kind] += weight(index, item);
+        }
+        held
+    };
+    let held: Vec<Vec<f64>> = problem.offers.iter().map(held).collect();
+    let enough = |kind: usize| {
+        let most = held.iter().map(|held| held[kind]).fold(0.0, f64::max);
+        most.min(HELD * all[kind])
+    };
+    let enough: Vec<f64> = (0..kinds).map(enough).collect();
+    let counts = |held: &Vec<f64>| {
+        let counts = |kind: &usize| held[*kind] > 0.0 && held[*kind] >= enough[*kind];
+        (0..kinds).filter(counts).collect()
+    };
+    held.iter().map(counts).collect()
+}
+
+pub(super) fn worth_of(load: &Load, rates: &[f64; DIMENSIONS]) -> f64 {
+    let worth = load
+        .iter()
+        .zip(rates)
+        .map(|(load, rate)| *load as f64 * rate);
+    worth.sum()
+}
+
+/// What a pod of each item is worth: never nothing, or nobody would take it along.
+pub(super) fn values(problem: &Problem, rates: &Rates) -> Vec<f64> {
+    let cheapest = problem
+        .offers
+        .first()
+        .map_or(1.0, |offer| offer.price as f64);
+    let dearest = problem
+        .offers
+        .last()
+        .map_or(1.0, |offer| offer.price as f64);
+    let opened = |item: usize| {
+        problem
+            .offers
+            .iter()
+            .any(|offer| offer.opens.contains(item))
+    };
+    let value = |(index, item): (usize, &Item)| match opened(index) {
+        true => worth_of(&item.request, &rates[item.kind]).max(cheapest / 1000.0),
+        // No machine is bought for it: it has to find room.
+        false => dearest,
+    };
+    problem.items.iter().enumerate().map(value).collect()
+}
