@@ -79,6 +79,7 @@ impl Demand {
                 templates: templates(karpenter, &markets, &daemons),
                 seed: karpenter.options.seed,
                 by_cost: buys_by_cost(karpenter),
+                effort: None,
             },
             reshaped,
             leaving: waiting.leaving,

@@ -26,9 +26,6 @@ use super::{InstanceType, NodeTemplate, PoolReason, Requirement};
 /// More label choices than this per type and offering are not tried.
 const MAX_CHOICES: usize = 64;
 
-/// A node lists so many types, the cheapest. Karpenter's AWS provider sends as many to EC2 Fleet.
-const MOST_TYPES: usize = 60;
-
 /// The capacity type that can be taken back.
 const SPOT: &str = "spot";
 
@@ -44,6 +41,8 @@ pub(super) struct Catalog {
     pub(super) node_price: u64,
     pub(super) taints: Vec<NodeTaint>,
     pub(super) limits: Limits,
+    /// Whether its nodes list only what costs little more than their cheapest option.
+    pub(super) caps_prices: bool,
     /// Instance types.
     pub(super) types: Vec<Arc<InstanceType>>,
     /// What pods can have of an option, apart from its labels: options of one type mostly share one.
@@ -90,6 +89,7 @@ impl Catalog {
     /// An amount of a type or of the DaemonSets is below zero.
     pub(super) fn compile(
         template: &NodeTemplate,
+        caps_prices: bool,
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
         let names = cluster.names_mut();
@@ -104,6 +104,7 @@ impl Catalog {
                 .map(|taint| NodeTaint::intern(taint, names))
                 .collect(),
             limits: Limits::new(&template.limits_remaining),
+            caps_prices,
             types: Vec::new(),
             rooms: Vec::new(),
             options: Vec::new(),
@@ -428,25 +429,6 @@ impl Catalog {
             .filter(|option| keep(option))
             .cloned()
             .collect()
-    }
-
-    /// Of some options those of the cheapest types, as many as are listed for a node.
-    pub(super) fn listed(&self, options: &FixedBitSet, cluster: &Cluster) -> FixedBitSet {
-        let mut types = FixedBitSet::with_capacity(self.types.len());
-        let mut count = 0;
-        let mut listed = FixedBitSet::with_capacity(options.len());
-        for option in options.ones() {
-            let kind = self.options[option].type_index;
-            if count == MOST_TYPES && !types.contains(kind) {
-                continue;
-            }
-            count += usize::from(!types.put(kind));
-            listed.insert(option);
-        }
-        match self.too_few_values(&listed, cluster) {
-            None => listed,
-            Some(_) => options.clone(),
-        }
     }
 
     /// Fewer label values than the pool demands, if that is so for these options.

@@ -12,6 +12,7 @@ mod catalog;
 mod claim;
 mod input;
 mod limit;
+mod lists;
 mod numbers;
 mod pack;
 mod packed;

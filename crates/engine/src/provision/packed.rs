@@ -149,7 +149,7 @@ impl Solver<'_> {
             }
         };
         let options: FixedBitSet = options.ones().filter(alike).filter(no_larger).collect();
-        let options = catalog.listed(&options, self.cluster);
+        let options = catalog.candidates(&options, self.cluster);
         if options.is_clear() || catalog.too_few_values(&options, self.cluster).is_some() {
             return None;
         }

@@ -118,7 +118,7 @@ pub(crate) fn options(
     template: &NodeTemplate,
     cluster: &mut Cluster,
 ) -> Result<Vec<Machine>, ModelError> {
-    let catalog = Catalog::compile(template, cluster)?;
+    let catalog = Catalog::compile(template, false, cluster)?;
     let machine = |index: usize| {
         let option = &catalog.options[index];
         Machine {

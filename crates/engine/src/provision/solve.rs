@@ -31,8 +31,6 @@ pub(super) const PLANNED: &str = "planned/";
 
 /// Up to so many pods are also placed one by one, and the cheaper plan is taken.
 const MOST_TWICE: usize = 3000;
-/// So many items are looked at in search of a cheaper packing.
-const EFFORT: u64 = 2_000_000;
 /// Of so many nodes that are there, at most, is asked whether pods are better placed on them than the scheduler would.
 const MOST_NODES: usize = 5000;
 /// And if so many pairs of a node and a class of pods are to be looked at.
@@ -62,6 +60,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     let pending = queue(cluster, &request.pods, &keys, &mut plan);
     let mut solver = Solver::new(cluster, catalogs, &keys, request.seed);
     solver.wants_bound = true;
+    solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
     let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
     solver.add_hosts(&pending);
     let mut existing = Vec::new();
@@ -89,7 +88,7 @@ pub(super) fn compile(
 ) -> Result<Vec<Catalog>, ModelError> {
     let mut catalogs = Vec::with_capacity(request.templates.len());
     for template in &request.templates {
-        catalogs.push(Catalog::compile(template, cluster)?);
+        catalogs.push(Catalog::compile(template, request.by_cost, cluster)?);
     }
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
     Ok(catalogs)
@@ -253,7 +252,7 @@ impl<'a> Solver<'a> {
             topologies: FxHashMap::default(),
             tightened: FxHashMap::default(),
             seed,
-            effort: EFFORT,
+            effort: PlanRequest::EFFORT,
             wants_bound: false,
             ceiling: None,
         }

@@ -13,6 +13,7 @@ mod dominance;
 mod market;
 mod near;
 mod prefixes;
+mod price;
 mod propose;
 
 use std::cmp::Reverse;
@@ -29,6 +30,7 @@ pub(crate) use change::units;
 pub(crate) use demand::{Demand, Demands, words};
 pub(crate) use near::{is_misspelt, known_values, nearest};
 pub use prefixes::{Delegated, PrefixAddresses};
+pub use price::{PodDemand, Prices};
 
 use market::Market;
 use propose::{Asked, Size, size};

@@ -5,6 +5,7 @@
 //! [`cases`] answers many recorded clusters at once.
 
 mod answer;
+mod bound;
 mod candidates;
 mod case;
 mod cases;
@@ -29,6 +30,7 @@ use serde::Serialize;
 pub(crate) use options::PlanArgs;
 
 use crate::{failure::Failure, out, why::state::State};
+use bound::Bound;
 use candidates::Objects;
 use compare::Comparison;
 use input::Input;
@@ -46,6 +48,11 @@ pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
     }
     let keeps_whole = args.consolidate || !args.remove_node.is_empty();
     let mut input = Input::read(&args, keeps_whole).await?;
+    if args.bound_only {
+        let bound = Bound::of(&plan(&mut input, &args).await?);
+        print(&bound, args.output, |_, _| bound.text())?;
+        return Ok(bound.unplaced == 0);
+    }
     if args.consolidate {
         let changes = args.what_if.apply(&mut input, args.namespace.as_deref());
         let changes = changes.await?;
@@ -84,6 +91,8 @@ async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
         remove(node, &mut question, state)?;
     }
     question.remarks.extend(input.remarks.iter().cloned());
+    // The bound is known before the search for a cheaper plan.
+    question.request.effort = args.effort.or(args.bound_only.then_some(0));
     let before = Before::of(state.nodes(), &question);
     question
         .ask(&mut state.cluster, |plan, cluster| {

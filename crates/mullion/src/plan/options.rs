@@ -68,6 +68,14 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NODE")]
     pub(super) remove_node: Vec<String>,
 
+    /// Say only what nodes for these pods cost at least, however they are packed
+    #[arg(long, conflicts_with_all = ["consolidate", "pods", "WhatIf"])]
+    pub(super) bound_only: bool,
+
+    /// How long to search for a cheaper plan: pods are looked at so many times for one machine or another. 0 takes the first plan
+    #[arg(long, value_name = "LOOKS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000), conflicts_with = "consolidate")]
+    pub(super) effort: Option<u64>,
+
     /// Say of every node which pods it gets
     #[arg(long)]
     pub(super) pods: bool,
@@ -81,7 +89,7 @@ pub(crate) struct PlanArgs {
     pub(super) catalogue: Option<PathBuf>,
 
     /// Plan for recorded clusters with pods that wait, a line each; `-` reads stdin
-    #[arg(long, value_name = "FILE", requires = "catalogue", conflicts_with_all = ["filename", "state", "offline", "default_pools", "namespace", "kubeconfig", "context", "pods", "consolidate", "remove_node", "WhatIf"])]
+    #[arg(long, value_name = "FILE", requires = "catalogue", conflicts_with_all = ["filename", "state", "offline", "default_pools", "namespace", "kubeconfig", "context", "pods", "consolidate", "remove_node", "bound_only", "effort", "WhatIf"])]
     pub(super) cases: Option<PathBuf>,
 
     #[command(flatten)]

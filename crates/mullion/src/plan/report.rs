@@ -116,6 +116,13 @@ pub(super) struct Price {
     pub(super) after_usd_per_hour: f64,
     pub(super) before_usd_per_month: f64,
     pub(super) after_usd_per_month: f64,
+    /// However the pods on new nodes are packed, nodes for them cost no less than this; absent where it is not known, because pods of the plan
+    /// have no place or share nodes that are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bound_usd_per_hour: Option<f64>,
+    /// How much dearer than the bound the new nodes are, in percent of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gap_percent: Option<f64>,
     /// Nodes that are there and of which nobody knows what they cost.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unpriced_nodes: Vec<String>,
@@ -175,6 +182,7 @@ pub(super) fn of(
     let unplaced = refused(&plan.unplaceable, question, cluster)?;
     let price = plan.price_micro_usd();
     let after = before.micro_usd + price - before.removed_micro_usd;
+    let bound = plan.bound_micro_usd.filter(|bound| *bound > 0);
     let pools = question.pools.unready.iter();
     Ok(Report {
         pods: Pods {
@@ -199,12 +207,20 @@ pub(super) fn of(
             after_usd_per_hour: dollars(after),
             before_usd_per_month: a_month(dollars(before.micro_usd)),
             after_usd_per_month: a_month(dollars(after)),
+            bound_usd_per_hour: bound.map(dollars),
+            gap_percent: bound.map(|bound| gap(price, bound)),
             unpriced_nodes: before.unpriced.clone(),
         },
         removed: question.removed.clone(),
         remarks: question.remarks.clone(),
         open_pools: question.pools.templates.len(),
     })
+}
+
+/// Percent of a bound that a price is above it, to a tenth.
+fn gap(price: u64, bound: u64) -> f64 {
+    let above = price.saturating_sub(bound) as f64 / bound as f64;
+    (above * 1000.0).round() / 10.0
 }
 
 /// What the nodes cost that are there or on their way, without those that go already.

@@ -257,6 +257,8 @@ fn money(page: &mut Page, report: &Report) {
         before_usd_per_month,
         after_usd_per_month,
         unpriced_nodes,
+        bound_usd_per_hour: bound,
+        gap_percent: gap,
         ..
     } = &report.price;
     let mut rows = Vec::new();
@@ -283,6 +285,9 @@ fn money(page: &mut Page, report: &Report) {
             ),
         );
     }
+    if let (Some(bound), Some(gap)) = (bound, gap) {
+        row("at least", at_least(*bound, *gap));
+    }
     if !report.nodes.is_empty() {
         row("taken", taken(&report.nodes));
     } else if report.removed.is_empty() && report.pods.asked > 0 && *before > 0.0 {
@@ -296,6 +301,15 @@ fn money(page: &mut Page, report: &Report) {
         );
     }
     page.rows(&rows, 0);
+}
+
+/// How near the price of the new nodes is to the least that any plan costs.
+fn at_least(bound: f64, gap: f64) -> String {
+    let near = match gap > 0.0 {
+        true => format!("this plan is within {gap:.1} %"),
+        false => "no plan is cheaper".to_owned(),
+    };
+    format!("{bound:.3} an hour for new nodes, however these pods are packed: {near}")
 }
 
 /// What the system and DaemonSets take of the new nodes.

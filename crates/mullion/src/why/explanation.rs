@@ -17,12 +17,14 @@ use super::{
     daemon::{self, Daemon},
     groups::{Group, grouped},
     images::ImageWord,
-    outlook::{Outlook, PoolWord, Purchase, outlook, purchase},
+    outlook::{Costs, Outlook, PoolWord, Purchase, costs, outlook, purchase},
     pools::Pools,
 };
 
 /// Remedies shown.
 const MOST: usize = 3;
+/// Templates of which is said what their pods pay for: the first that are asked about.
+const MOST_PRICED: usize = 20;
 
 /// Everything about one pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -78,6 +80,9 @@ pub(super) struct Explanation {
     /// What a pool would buy for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) buys: Option<Purchase>,
+    /// What pods like it pay for, where something is bought for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) costs: Option<Costs>,
     /// Why each pool buys nothing.
     pub(super) pools: Vec<PoolWord>,
     /// The sets of changes that place it, smallest first.
@@ -129,6 +134,7 @@ impl Explanation {
             refusals: Vec::new(),
             awaits: None,
             buys: None,
+            costs: None,
             pools: Vec::new(),
             changes: Vec::new(),
             gates: Vec::new(),
@@ -156,8 +162,8 @@ impl Explanation {
             && (&self.nominated, self.waits_for_victims)
                 == (&other.nominated, other.waits_for_victims)
             && (&self.images, &self.wrong_values) == (&other.images, &other.wrong_values)
-            && (&self.no_address, &self.awaits, &self.buys)
-                == (&other.no_address, &other.awaits, &other.buys)
+            && (&self.no_address, &self.awaits, &self.buys, &self.costs)
+                == (&other.no_address, &other.awaits, &other.buys, &other.costs)
             && (&self.pools, &self.changes, &self.gates)
                 == (&other.pools, &other.changes, &other.gates)
     }
@@ -191,6 +197,10 @@ pub(super) struct Explainer<'a> {
     table: &'a ImageTable,
     outlook: Outlook,
     known: FxHashMap<PodTemplate, Known>,
+    /// Pods that do not exist yet.
+    planned: Vec<PodSpec>,
+    /// What pods of templates that were asked about pay for.
+    costs: FxHashMap<PodTemplate, Option<Costs>>,
     /// Pods that have made room for themselves in the cluster that is asked.
     made_room: Vec<String>,
 }
@@ -228,18 +238,16 @@ impl<'a> Explainer<'a> {
             let waits = waits && answer::unserved(cluster, pod).is_none();
             waits && !known.contains(&pod.key())
         });
-        let waiting = pools
-            .waiting
-            .iter()
-            .cloned()
-            .chain(planned.cloned())
-            .collect();
+        let planned: Vec<PodSpec> = planned.cloned().collect();
+        let waiting = pools.waiting.iter().chain(&planned).cloned().collect();
         Ok(Explainer {
             outlook: outlook(cluster, pools, waiting)?,
             cluster,
             pools,
             table,
             known: FxHashMap::default(),
+            planned,
+            costs: FxHashMap::default(),
             made_room: Vec::new(),
         })
     }
@@ -311,6 +319,9 @@ impl<'a> Explainer<'a> {
         if known.answer.best.is_none() && !evicts {
             explanation.awaits = self.outlook.awaits.get(&key).cloned();
             explanation.buys = self.outlook.buys.get(&key).cloned();
+            if explanation.buys.is_some() {
+                explanation.costs = self.costs(&pod.template)?;
+            }
             explanation.pools = self.pool_words(&key);
         }
         // A pod that has a place may still need a change: the scheduler does not know which Windows build an image needs.
@@ -453,6 +464,22 @@ impl<'a> Explainer<'a> {
         Ok(sets
             .map(|remedy| change_set(self.cluster, self.pools, remedy))
             .collect())
+    }
+
+    /// What all pods of a template pay for that machines are bought for; none for a template behind the first [`MOST_PRICED`].
+    fn costs(&mut self, template: &PodTemplate) -> Result<Option<Costs>, ModelError> {
+        if let Some(known) = self.costs.get(template) {
+            return Ok(known.clone());
+        }
+        if self.costs.len() == MOST_PRICED {
+            return Ok(None);
+        }
+        let all = self.pools.waiting.iter().chain(&self.planned);
+        let alike = all.filter(|pod| pod.template == *template);
+        let bought = alike.filter(|pod| self.outlook.buys.contains_key(&pod.key()));
+        let costs = costs(self.cluster, self.pools, bought.cloned().collect())?;
+        self.costs.insert(template.clone(), costs.clone());
+        Ok(costs)
     }
 
     fn pool_words(&self, key: &str) -> Vec<PoolWord> {

@@ -56,22 +56,8 @@ pub(super) fn outlook(
         .iter()
         .map(|pod| (pod.key(), pod.template.clone()))
         .collect();
-    let checkpoint = cluster.checkpoint();
-    let plan = pools
-        .reshaped
-        .iter()
-        .try_for_each(|node| cluster.set_node(node).map(drop))
-        .and_then(|()| {
-            cluster.plan(&PlanRequest {
-                pods: waiting,
-                templates: pools.templates.clone(),
-                in_flight: pools.in_flight.clone(),
-                by_cost: pools.by_cost,
-                ..PlanRequest::default()
-            })
-        });
-    cluster.rollback(checkpoint);
-    let plan = plan?;
+    let request = request(pools, waiting);
+    let plan = as_it_will_be(cluster, pools, |cluster| cluster.plan(&request))?;
     let mut outlook = Outlook {
         awaits: plan.existing.into_iter().collect(),
         ..Outlook::default()
@@ -108,6 +94,96 @@ pub(super) fn outlook(
     Ok(outlook)
 }
 
+/// The question what to buy for these pods.
+fn request(pools: &Pools, pods: Vec<PodSpec>) -> PlanRequest {
+    PlanRequest {
+        pods,
+        templates: pools.templates.clone(),
+        in_flight: pools.in_flight.clone(),
+        by_cost: pools.by_cost,
+        ..PlanRequest::default()
+    }
+}
+
+/// Asks the cluster with nodes as they will be once they are initialized; it is given back as it was.
+fn as_it_will_be<T>(
+    cluster: &mut Cluster,
+    pools: &Pools,
+    ask: impl FnOnce(&mut Cluster) -> Result<T, ModelError>,
+) -> Result<T, ModelError> {
+    let checkpoint = cluster.checkpoint();
+    let mut nodes = pools.reshaped.iter();
+    let set = nodes.try_for_each(|node| cluster.set_node(node).map(drop));
+    let answer = set.and_then(|()| ask(cluster));
+    cluster.rollback(checkpoint);
+    answer
+}
+
+/// What machines for pods cost, and what they would cost otherwise: of all pods of one template that machines are bought for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Costs {
+    pub(super) pods: usize,
+    pub(super) usd_per_hour: f64,
+    /// Where they would be bought if the pools of this plan were not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next_pool: Option<NextPool>,
+    /// The demand that costs most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) without: Option<Without>,
+}
+
+/// The next best pools.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NextPool {
+    pub(super) pools: Vec<String>,
+    pub(super) usd_per_hour: f64,
+}
+
+/// What would be paid without a demand.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Without {
+    pub(super) demand: String,
+    pub(super) usd_per_hour: f64,
+    pub(super) percent_less: u64,
+}
+
+/// Asks what pods of one template pay for. None where they share what is bought, or nothing is to be said.
+///
+/// # Errors
+/// A pool names an amount that cannot be true.
+pub(super) fn costs(
+    cluster: &mut Cluster,
+    pools: &Pools,
+    pods: Vec<PodSpec>,
+) -> Result<Option<Costs>, ModelError> {
+    let count = pods.len();
+    let request = request(pools, pods);
+    let prices = as_it_will_be(cluster, pools, |cluster| cluster.prices(&request))?;
+    Ok(prices.map(|prices| {
+        let percent_less = prices.saving_percent().unwrap_or(0);
+        Costs {
+            pods: count,
+            usd_per_hour: dollars(prices.price),
+            next_pool: prices.next.map(|(pools, price)| NextPool {
+                pools,
+                usd_per_hour: dollars(price),
+            }),
+            without: prices.dearest.map(|(demand, price)| Without {
+                demand: demand.to_string(),
+                usd_per_hour: dollars(price),
+                percent_less,
+            }),
+        }
+    }))
+}
+
+fn dollars(micro_usd: u64) -> f64 {
+    micro_usd as f64 / 1e6
+}
+
 /// Why pools buy nothing for a pod.
 ///
 /// # Errors
@@ -137,7 +213,7 @@ pub(super) fn purchase(pool: &str, instance_type: &str, price_micro_usd: u64) ->
     Purchase {
         pool: pool.to_owned(),
         instance_type: instance_type.to_owned(),
-        usd_per_hour: price_micro_usd as f64 / 1e6,
+        usd_per_hour: dollars(price_micro_usd),
         pods: 1,
         addresses: None,
         not_cheaper: None,

@@ -6,7 +6,7 @@ use super::{
     answer::NodeRecord,
     daemon::Daemon,
     explanation::{ChangeSet, Explanation, Unserved},
-    outlook::Purchase,
+    outlook::{Costs, Purchase},
     page::{Ink, Page, Row},
 };
 
@@ -44,6 +44,11 @@ pub(super) fn text(
         .and_then(|own| own.not_cheaper.as_ref())
     {
         page.dimmed(&format!("Nothing cheaper: {why}."));
+    }
+    if let Some(costs) = &explanation.costs {
+        for line in paid_for(costs) {
+            page.dimmed(&line);
+        }
     }
     if !like_it.is_empty() {
         let names: Vec<_> = like_it.iter().map(|other| other.pod.clone()).collect();
@@ -276,6 +281,34 @@ fn machine(purchase: &Purchase) -> String {
         purchase.usd_per_hour,
         addresses.unwrap_or_default()
     )
+}
+
+/// What other pools would cost, and what is paid for a demand.
+fn paid_for(costs: &Costs) -> Vec<String> {
+    let mut lines = Vec::new();
+    let these = match costs.pods {
+        1 => "Alone it costs".to_owned(),
+        pods => format!("The {pods} pods like it cost"),
+    };
+    let price = costs.usd_per_hour;
+    if let Some(next) = &costs.next_pool {
+        let (pools, other) = (next.pools.join(", "), next.usd_per_hour);
+        let word = if next.pools.len() == 1 {
+            "NodePool"
+        } else {
+            "NodePools"
+        };
+        lines.push(format!(
+            "{these} {price:.3} USD/h; next best is {word} {pools}, {other:.3} USD/h."
+        ));
+    }
+    if let Some(without) = &costs.without {
+        lines.push(format!(
+            "Without {}: {} % less ({:.3} instead of {price:.3} USD/h).",
+            without.demand, without.percent_less, without.usd_per_hour
+        ));
+    }
+    lines
 }
 
 /// The best nodes with what each plugin gave them.

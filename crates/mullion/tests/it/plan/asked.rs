@@ -102,6 +102,34 @@ fn a_plan_as_data_says_the_same_in_json_and_yaml() {
 }
 
 #[test]
+fn a_plan_says_how_near_it_is_to_the_least_that_any_costs() {
+    let whole = json_of(&offline(&["-o", "json"], &[SHOP]));
+    let number = |name: &str| whole["price"][name].as_f64().expect("a number");
+    let (bought, bound) = (number("boughtUsdPerHour"), number("boundUsdPerHour"));
+    assert!(0.0 < bound && bound <= bought, "{bound} {bought}");
+    let gap = (bought - bound) / bound * 100.0;
+    assert!((number("gapPercent") - gap).abs() < 0.051, "{gap}");
+    // The bound does not depend on how long a cheaper plan is searched for.
+    let alone = json_of(&offline(&["-o", "json", "--bound-only"], &[SHOP]));
+    assert_eq!(alone["boundUsdPerHour"], whole["price"]["boundUsdPerHour"]);
+    let first = json_of(&offline(&["-o", "json", "--effort", "0"], &[SHOP]));
+    assert!(
+        first["price"]["boughtUsdPerHour"]
+            .as_f64()
+            .expect("a price")
+            >= bought
+    );
+    let said = offline(&["--bound-only"], &[SHOP]);
+    let told = format!(
+        "New nodes for 27 pods cost at least {bound:.3} USD an hour, however the pods are packed.\n"
+    );
+    assert_eq!((said.code, said.stdout), (Some(0), told));
+    let said = offline(&["--bound-only"], &["docs/plan/gpu.yaml"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.stdout.contains("1 has no place"), "{}", said.stdout);
+}
+
+#[test]
 fn windows_pods_ask_for_their_addresses_where_these_are_switched_on() {
     let json = json_of(&offline(&["-o", "json"], &[SHOP]));
     let windows = json["nodes"].as_array().expect("nodes").iter();

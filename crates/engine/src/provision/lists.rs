@@ -1,0 +1,99 @@
+//! Which of its options a planned node lists for its launch.
+//!
+//! Who launches chooses among them by what capacity there is, so a list is a promise: nothing on it costs much more than what the plan counts.
+
+use fixedbitset::FixedBitSet;
+
+use crate::cluster::Cluster;
+
+use super::catalog::Catalog;
+
+/// A node lists so many types, the cheapest. Karpenter's AWS provider sends as many to EC2 Fleet.
+const MOST_TYPES: usize = 60;
+/// Percent of the cheapest price up to which offerings are listed that cannot be taken back.
+const CAP_PERCENT: u64 = 125;
+/// The same for spot capacity.
+const SPOT_CAP_PERCENT: u64 = 150;
+/// So many spot types are listed at any price: the more there are, the less often capacity is taken back.
+const LEAST_SPOT_TYPES: usize = 15;
+
+impl Catalog {
+    /// Returns which of some options are listed for a node: those of the cheapest types, and where prices are capped only what costs little more
+    /// than the cheapest. Where that is less choice than the pool demands the list is as long as it must be.
+    pub(super) fn listed(&self, options: &FixedBitSet, cluster: &Cluster) -> FixedBitSet {
+        let listed = match self.caps_prices {
+            true => self.of_cheapest_types(&self.capped(options)),
+            false => self.of_cheapest_types(options),
+        };
+        self.with_values(listed, options, cluster)
+    }
+
+    /// Returns those of some options that a node may still become while pods are planned on it: of the cheapest types, whatever they cost.
+    pub(super) fn candidates(&self, options: &FixedBitSet, cluster: &Cluster) -> FixedBitSet {
+        self.with_values(self.of_cheapest_types(options), options, cluster)
+    }
+
+    fn of_cheapest_types(&self, options: &FixedBitSet) -> FixedBitSet {
+        let mut types = FixedBitSet::with_capacity(self.types.len());
+        let mut count = 0;
+        let mut listed = FixedBitSet::with_capacity(options.len());
+        for option in options.ones() {
+            let kind = self.options[option].type_index;
+            if count == MOST_TYPES && !types.contains(kind) {
+                continue;
+            }
+            count += usize::from(!types.put(kind));
+            listed.insert(option);
+        }
+        listed
+    }
+
+    /// Of some options those whose price is within the cap of their capacity type.
+    fn capped(&self, options: &FixedBitSet) -> FixedBitSet {
+        let (spot, others): (Vec<usize>, Vec<usize>) =
+            options.ones().partition(|option| self.is_spot(*option));
+        let price = |option: &usize| self.options[*option].price_micro_usd;
+        let cap = |options: &[usize], percent: u64| {
+            options
+                .first()
+                .map_or(0, |cheapest| price(cheapest).saturating_mul(percent) / 100)
+        };
+        let (most, most_spot) = (cap(&others, CAP_PERCENT), cap(&spot, SPOT_CAP_PERCENT));
+        let mut kept = FixedBitSet::with_capacity(options.len());
+        kept.extend(others.into_iter().filter(|option| price(option) <= most));
+        let mut cheapest = FixedBitSet::with_capacity(self.types.len());
+        let mut count = 0;
+        for option in spot {
+            let kind = self.options[option].type_index;
+            if count < LEAST_SPOT_TYPES {
+                count += usize::from(!cheapest.put(kind));
+            }
+            if price(&option) <= most_spot || cheapest.contains(kind) {
+                kept.insert(option);
+            }
+        }
+        kept
+    }
+
+    /// A list with the cheapest of the other options, as few as give it the choice of values that the pool demands; all where none do.
+    fn with_values(
+        &self,
+        listed: FixedBitSet,
+        options: &FixedBitSet,
+        cluster: &Cluster,
+    ) -> FixedBitSet {
+        if self.too_few_values(&listed, cluster).is_none() {
+            return listed;
+        }
+        let others: Vec<usize> = options.difference(&listed).collect();
+        let with = |count: usize| {
+            let mut list = listed.clone();
+            list.extend(others[..count].iter().copied());
+            list
+        };
+        let counts: Vec<usize> = (0..=others.len()).collect();
+        let too_few =
+            counts.partition_point(|count| self.too_few_values(&with(*count), cluster).is_some());
+        with(too_few.min(others.len()))
+    }
+}

@@ -1,0 +1,191 @@
+//! What pods pay for: what the next best pool would cost, and which of their demands costs most. Found by planning again without it.
+
+use std::fmt;
+
+use super::change::words;
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::model::{PodTemplate, WhenUnsatisfiable, label};
+use crate::provision::PlanRequest;
+
+/// Of more pods so many are planned for: prices are compared, and pods of one template share machines in the same way.
+const MOST_PODS: usize = 300;
+/// Items are looked at so often in search of a cheaper packing, each time.
+const EFFORT: u64 = 100_000;
+/// A demand is told of that costs at least so many percent.
+const LEAST_PERCENT: u64 = 5;
+
+/// Something that a pod demands of its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodDemand {
+    /// A topology spread constraint over this key.
+    Spread(String),
+    /// A label of the node selector.
+    Label {
+        /// Its key.
+        key: String,
+        /// Its value.
+        value: String,
+    },
+    /// The required node affinity.
+    NodeAffinity,
+    /// A required term of affinity to other pods, in words.
+    Affinity(String),
+    /// A required term of anti-affinity to other pods, in words.
+    AntiAffinity(String),
+}
+
+impl PodDemand {
+    /// Returns what a pod demands, but for its operating system and Windows build: its image runs on no other.
+    fn all_of(pod: &PodTemplate) -> Vec<Self> {
+        let decided = |key: &str| matches!(key, label::OS | label::WINDOWS_BUILD);
+        let mut demands = Vec::new();
+        for rule in &pod.topology_spread_constraints {
+            if rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule {
+                demands.push(PodDemand::Spread(rule.topology_key.clone()));
+            }
+        }
+        for (key, value) in pod.node_selector.iter().filter(|label| !decided(label.0)) {
+            let (key, value) = (key.clone(), value.clone());
+            demands.push(PodDemand::Label { key, value });
+        }
+        let nodes = pod.affinity.node_affinity.as_ref();
+        if let Some(required) = nodes.and_then(|nodes| nodes.required.as_ref()) {
+            let mut terms = required.node_selector_terms.iter();
+            let is_decided = terms.any(|term| {
+                let mut expressions = term.match_expressions.iter();
+                expressions.any(|demand| decided(&demand.key))
+            });
+            if !is_decided {
+                demands.push(PodDemand::NodeAffinity);
+            }
+        }
+        let near = pod.affinity.pod_affinity.iter();
+        let near = near.flat_map(|affinity| &affinity.required);
+        demands.extend(near.map(|term| PodDemand::Affinity(words(term))));
+        let away = pod.affinity.pod_anti_affinity.iter();
+        let away = away.flat_map(|affinity| &affinity.required);
+        demands.extend(away.map(|term| PodDemand::AntiAffinity(words(term))));
+        demands.dedup();
+        demands
+    }
+
+    /// Takes the demand from a pod.
+    fn drop_from(&self, pod: &mut PodTemplate) {
+        match self {
+            PodDemand::Spread(key) => pod
+                .topology_spread_constraints
+                .retain(|rule| rule.topology_key != *key),
+            PodDemand::Label { key, .. } => drop(pod.node_selector.remove(key)),
+            PodDemand::NodeAffinity => {
+                if let Some(nodes) = &mut pod.affinity.node_affinity {
+                    nodes.required = None;
+                }
+            }
+            PodDemand::Affinity(term) => {
+                let near = pod.affinity.pod_affinity.iter_mut();
+                near.for_each(|affinity| affinity.required.retain(|own| words(own) != *term));
+            }
+            PodDemand::AntiAffinity(term) => {
+                let away = pod.affinity.pod_anti_affinity.iter_mut();
+                away.for_each(|affinity| affinity.required.retain(|own| words(own) != *term));
+            }
+        }
+    }
+}
+
+impl fmt::Display for PodDemand {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PodDemand::Spread(key) => write!(formatter, "its spread over {key}"),
+            PodDemand::Label { key, value } => write!(formatter, "its node selector {key}={value}"),
+            PodDemand::NodeAffinity => write!(formatter, "its required node affinity"),
+            PodDemand::Affinity(term) => write!(formatter, "its affinity to pods {term}"),
+            PodDemand::AntiAffinity(term) => write!(formatter, "its anti-affinity to pods {term}"),
+        }
+    }
+}
+
+/// What new nodes for pods of one template cost, and what they would cost otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prices {
+    /// Micro-dollars an hour.
+    pub price: u64,
+    /// The pools that are bought from.
+    pub pools: Vec<String>,
+    /// The pools that would be bought from if those were not there, and their price: micro-dollars an hour. None where pods would have no place.
+    pub next: Option<(Vec<String>, u64)>,
+    /// The demand without which the pods would cost least, if that saves enough to be told: micro-dollars an hour without it.
+    pub dearest: Option<(PodDemand, u64)>,
+}
+
+impl Prices {
+    /// Whole percent of the price that are saved without the demand that costs most.
+    pub fn saving_percent(&self) -> Option<u64> {
+        let (_, without) = self.dearest.as_ref()?;
+        Some((self.price - without) * 100 / self.price)
+    }
+}
+
+impl Cluster {
+    /// Returns what the request's pods, which are of one template, cost by the pool and by their demands; `None` if no node is bought for them, or not
+    /// all have a place. The cluster is as before when this returns.
+    ///
+    /// # Errors
+    /// A pool or in-flight node offers a negative amount.
+    pub fn prices(&mut self, request: &PlanRequest) -> Result<Option<Prices>, ModelError> {
+        let mut request = request.clone();
+        request.pods.truncate(MOST_PODS);
+        request.effort = Some(EFFORT);
+        let Some((pools, price)) = self.bought_from(&request)? else {
+            return Ok(None);
+        };
+        if price == 0 {
+            return Ok(None);
+        }
+        let demands = match request.pods.first() {
+            Some(pod) => PodDemand::all_of(&pod.template),
+            None => Vec::new(),
+        };
+        let mut dearest: Option<(PodDemand, u64)> = None;
+        for demand in demands {
+            let mut without = request.clone();
+            for pod in &mut without.pods {
+                demand.drop_from(&mut pod.template);
+            }
+            let Some((_, cheaper)) = self.bought_from(&without)? else {
+                continue;
+            };
+            let is_told = cheaper * 100 <= price * (100 - LEAST_PERCENT);
+            if is_told && dearest.as_ref().is_none_or(|best| cheaper < best.1) {
+                dearest = Some((demand, cheaper));
+            }
+        }
+        request
+            .templates
+            .retain(|template| !pools.contains(&template.pool));
+        let next = self.bought_from(&request)?;
+        Ok(Some(Prices {
+            price,
+            pools,
+            // Room on nodes that are there is no pool.
+            next: next.filter(|next| !next.0.is_empty()),
+            dearest,
+        }))
+    }
+
+    /// Plans, and returns which pools are bought from and for how much; `None` if a pod has no place.
+    fn bought_from(
+        &mut self,
+        request: &PlanRequest,
+    ) -> Result<Option<(Vec<String>, u64)>, ModelError> {
+        let plan = self.plan(request)?;
+        if !plan.unplaceable.is_empty() {
+            return Ok(None);
+        }
+        let mut pools: Vec<String> = plan.nodes.iter().map(|node| node.pool.clone()).collect();
+        pools.sort_unstable();
+        pools.dedup();
+        Ok(Some((pools, plan.price_micro_usd())))
+    }
+}

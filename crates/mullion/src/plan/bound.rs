@@ -1,0 +1,54 @@
+//! `mullion plan --bound-only`: what nodes for the pods cost at least.
+
+use serde::Serialize;
+
+use super::{count, report::Report};
+
+/// The least that new nodes cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Bound {
+    /// How many pods are asked about, and how many of them fit on nodes that are there.
+    asked: usize,
+    on_existing_nodes: usize,
+    pub(super) unplaced: usize,
+    /// US dollars an hour; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound_usd_per_hour: Option<f64>,
+}
+
+impl Bound {
+    pub(super) fn of(report: &Report) -> Self {
+        let pods = &report.pods;
+        let needs_none = pods.on_new_nodes + pods.unplaced == 0;
+        Bound {
+            asked: pods.asked,
+            on_existing_nodes: pods.on_existing_nodes,
+            unplaced: pods.unplaced,
+            bound_usd_per_hour: match needs_none {
+                true => Some(0.0),
+                false => report.price.bound_usd_per_hour,
+            },
+        }
+    }
+
+    /// For people, without a newline at its end.
+    pub(super) fn text(&self) -> String {
+        let pods = count(self.asked, "pod");
+        match (self.bound_usd_per_hour, self.unplaced) {
+            (Some(bound), _) => format!(
+                "New nodes for {pods} cost at least {bound:.3} USD an hour, however the pods are packed."
+            ),
+            (None, 1..) => format!(
+                "What new nodes for {pods} cost at least is not known: {} no place. Without --bound-only the plan says why.",
+                match self.unplaced {
+                    1 => "1 has".to_owned(),
+                    more => format!("{more} have"),
+                }
+            ),
+            (None, 0) => format!(
+                "What new nodes for {pods} cost at least is not known: some of them share nodes that are there, or a pool buys as Karpenter does."
+            ),
+        }
+    }
+}
