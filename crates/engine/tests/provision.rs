@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use mullion_engine::model::{
     Affinity, Container, LabelSelector, NodeSpec, Operator, PodAffinity, PodAffinityTerm, PodSpec,
-    PodTemplate, Quantity, ResourceMap, StringMap, Taint, TaintEffect, Toleration, label,
+    PodTemplate, Quantity, ResourceMap, StringMap, Taint, TaintEffect, Toleration,
+    TopologySpreadConstraint, WhenUnsatisfiable, label,
 };
 use mullion_engine::provision::{
     InFlightNode, InstanceType, NodeTemplate, Offering, Plan, PlanRequest, PoolReason, Requirement,
 };
+use mullion_engine::remedy::PodDemand;
 use mullion_engine::{Cluster, Decision, ModelError, Options, Outcome, Plugin};
 use proptest::prelude::*;
 
@@ -117,6 +119,104 @@ fn options_are_sorted_by_the_cheapest_offering_that_is_left() {
     let cheapest = &node.options[0].offerings;
     assert_eq!(cheapest[0], ("b".to_owned(), "spot".to_owned(), 66));
     assert_eq!(cheapest.len(), 3);
+}
+
+#[test]
+fn a_node_that_is_bought_by_cost_lists_nothing_that_costs_much_more() {
+    let types: Vec<_> = (0..40)
+        .map(|index| kind(&format!("t{index:02}"), "linux", 4, 300 + 3 * index))
+        .collect();
+    let lists = |capacity: &str, min_values: Option<u32>| {
+        let mut own = pool("p", &types);
+        own.requirements = vec![
+            require(label::CAPACITY_TYPE, Operator::In, &[capacity]),
+            Requirement {
+                min_values,
+                ..require(label::INSTANCE_TYPE, Operator::Exists, &[])
+            },
+        ];
+        let request = PlanRequest {
+            pods: vec![pod("web", &[("cpu", "3")])],
+            templates: vec![own],
+            by_cost: true,
+            ..PlanRequest::default()
+        };
+        let plan = Cluster::new(Options::default())
+            .plan(&request)
+            .expect("a valid request");
+        assert_eq!(plan.nodes.len(), 1, "{plan:?}");
+        plan.nodes[0].options.clone()
+    };
+    // A quarter more than 300, and half more than 100.
+    let on_demand = lists("on-demand", None);
+    assert_eq!(on_demand.len(), 26);
+    assert_eq!(on_demand.last().map(|own| own.price_micro_usd), Some(375));
+    assert_eq!(lists("spot", None).len(), 40);
+    // The pool's demand for a choice of types counts for more than the price.
+    assert_eq!(lists("on-demand", Some(30)).len(), 30);
+}
+
+#[test]
+fn spot_types_are_listed_at_any_price_until_there_are_fifteen() {
+    let types: Vec<_> = (0..20)
+        .map(|index| kind(&format!("t{index:02}"), "linux", 4, 300 + 300 * index))
+        .collect();
+    let mut own = pool("p", &types);
+    own.requirements = vec![require(label::CAPACITY_TYPE, Operator::In, &["spot"])];
+    let request = PlanRequest {
+        pods: vec![pod("web", &[("cpu", "3")])],
+        templates: vec![own],
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let plan = Cluster::new(Options::default())
+        .plan(&request)
+        .expect("a valid request");
+    assert_eq!(plan.nodes[0].options.len(), 15);
+}
+
+#[test]
+fn pods_are_told_what_the_next_pool_and_their_dearest_demand_cost() {
+    let mut cluster = Cluster::new(Options::default());
+    let web = |index: usize| {
+        let mut own = pod(&format!("web-{index}"), &[("cpu", "1")]);
+        own.template.labels = StringMap::from([("app".into(), "web".into())]);
+        own.template.topology_spread_constraints = vec![TopologySpreadConstraint {
+            max_skew: 1,
+            topology_key: label::HOSTNAME.into(),
+            when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
+            label_selector: Some(LabelSelector {
+                match_labels: own.template.labels.clone(),
+                ..LabelSelector::default()
+            }),
+            ..TopologySpreadConstraint::default()
+        }];
+        own
+    };
+    let mut spot = pool("spot", &linux());
+    spot.requirements = vec![require(label::CAPACITY_TYPE, Operator::In, &["spot"])];
+    let mut firm = pool("firm", &linux());
+    firm.requirements = vec![require(label::CAPACITY_TYPE, Operator::In, &["on-demand"])];
+    let mut request = PlanRequest {
+        pods: (0..4).map(web).collect(),
+        templates: vec![spot, firm],
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let prices = cluster.prices(&request).expect("a valid request");
+    let prices = prices.expect("nodes are bought");
+    // Four small machines at 33; without the spread two of them hold two pods each.
+    assert_eq!(
+        (prices.price, &prices.pools[..]),
+        (132, &["spot".to_owned()][..])
+    );
+    assert_eq!(prices.next, Some((vec!["firm".to_owned()], 400)));
+    let spread = PodDemand::Spread(label::HOSTNAME.to_owned());
+    assert_eq!(prices.dearest, Some((spread, 66)));
+    assert_eq!(prices.saving_percent(), Some(50));
+    // Where nothing is bought there is nothing to say.
+    request.templates.clear();
+    assert_eq!(cluster.prices(&request).expect("a valid request"), None);
 }
 
 #[test]
