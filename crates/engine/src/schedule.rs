@@ -65,6 +65,11 @@ impl Cluster {
         Ok(self.schedule_key(class, &key, seed))
     }
 
+    /// Returns whether a node takes a pod of a class beside the pods that are on it, whatever room is held for others.
+    pub fn takes_now(&mut self, class: PodClassId, node: NodeId) -> bool {
+        self.conflict(class).is_none() && self.question(class).check(node).is_none()
+    }
+
     /// The full answer for a pod of a class.
     pub fn answer(&mut self, class: PodClassId) -> Answer {
         let filtered = self.filter(class, "");

@@ -34,7 +34,7 @@ pub(super) type PodsByKey = BTreeMap<String, Arc<Pod>>;
 pub(crate) struct Demand {
     /// Pods that need a place.
     pub(super) pods: PodsByKey,
-    request: PlanRequest,
+    pub(super) request: PlanRequest,
     /// Nodes to be seen in another shape than they have.
     reshaped: Vec<NodeSpec>,
     /// Nodes that go.
@@ -109,11 +109,11 @@ impl Demand {
     /// A node or pool offers an amount that cannot be true.
     pub(super) fn plan(&mut self, karpenter: &KarpenterContext) -> Result<Answer, ModelError> {
         karpenter.state.with(|state| {
-            let cluster = state.cluster_mut();
-            self.forget_placed(cluster);
-            let checkpoint = cluster.checkpoint();
-            let answer = self.plan_in(cluster);
-            cluster.rollback(checkpoint);
+            self.forget_placed(state.cluster());
+            let checkpoint = state.cluster_mut().checkpoint();
+            state.lift_promises();
+            let answer = self.plan_in(state.cluster_mut());
+            state.cluster_mut().rollback(checkpoint);
             answer
         })
     }

@@ -12,10 +12,10 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt, api::PostParams};
 use mullion_api::{
-    karpenter::{NodeClaim, node_pool_condition},
+    karpenter::{NodeClaim, node_claim_condition, node_pool_condition},
     labels,
 };
-use mullion_engine::provision::PlannedNode;
+use mullion_engine::{model::PodSpec, provision::PlannedNode};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
@@ -28,7 +28,11 @@ use super::{
     pending::is_provisionable,
     pools,
 };
-use crate::{Change, kubelet::pace::go_duration};
+use crate::{
+    Change,
+    kubelet::pace::go_duration,
+    state::{PlaceChange, PlannedPlace, Promise},
+};
 
 const CONTROLLER: &str = "provisioner";
 /// Pending pods are looked at again after this long.
@@ -81,6 +85,13 @@ fn watch(karpenter: &KarpenterContext) {
             batcher.trigger(change.object().uid().unwrap_or_default());
         }
     });
+    // Pods were promised places on nodes that come.
+    let state = karpenter.state.clone();
+    karpenter.claims.on_change(move |change| {
+        for told in told_of(change) {
+            state.tell(told);
+        }
+    });
     // How many addresses Windows nodes have decides how many are bought.
     let batcher = karpenter.batcher.clone();
     karpenter.vpc_cni.on_change(move |change| {
@@ -97,6 +108,27 @@ fn watch(karpenter: &KarpenterContext) {
             batcher.trigger(pool.uid().unwrap_or_default());
         }
     });
+}
+
+/// What a change of a claim means to pods that have a place there.
+fn told_of(change: &Change<'_, NodeClaim>) -> Vec<PlaceChange> {
+    let claim = change.object();
+    let place = claim.name_any();
+    if change.is_deleted() || claim.metadata.deletion_timestamp.is_some() {
+        return vec![PlaceChange::Gone(place)];
+    }
+    let before = change.previous();
+    let mut told = Vec::new();
+    let was_named = before.is_some_and(|old| old.node_name() == claim.node_name());
+    if let Some(node) = claim.node_name().filter(|_| !was_named) {
+        let (place, node) = (place.clone(), node.to_owned());
+        told.push(PlaceChange::Named { place, node });
+    }
+    let is_ready = |claim: &NodeClaim| claim.is(node_claim_condition::INITIALIZED);
+    if is_ready(claim) && !before.is_some_and(|old| is_ready(old)) {
+        told.push(PlaceChange::Ready(place));
+    }
+    told
 }
 
 struct Provisioner {
@@ -196,7 +228,46 @@ impl Provisioner {
                 pass.error("creating nodeclaim", &error);
             }
         }
+        self.promise(demand.request.pods);
         true
+    }
+
+    /// Has the scheduler keep the places of the plan: it sees one pod at a time, the plan saw all.
+    fn promise(&self, pods: Vec<PodSpec>) {
+        let nodes = &self.karpenter.base.informers.nodes;
+        let mut places: BTreeMap<String, PlannedPlace> = BTreeMap::new();
+        for claim in self.karpenter.claims.list() {
+            if is_in_flight(&claim) {
+                let place = PlannedPlace {
+                    name: claim.name_any(),
+                    node: claim.node_name().map(str::to_owned),
+                    is_ready: false,
+                };
+                places.insert(place.name.clone(), place);
+            }
+        }
+        let mut promises = Vec::with_capacity(pods.len());
+        for pod in pods {
+            let Some(planned) = self.places.get(&pod.key()) else {
+                continue;
+            };
+            let node = nodes.get("", planned);
+            let claim = node.as_ref().and_then(|node| self.karpenter.claim_of(node));
+            let place = claim.map_or_else(|| planned.clone(), |claim| claim.name_any());
+            if node.is_some() && !places.contains_key(&place) {
+                let ready = PlannedPlace {
+                    name: place.clone(),
+                    node: Some(planned.clone()),
+                    is_ready: true,
+                };
+                places.insert(place.clone(), ready);
+            }
+            promises.push(Promise { pod, place });
+        }
+        let places = places.into_values();
+        self.karpenter
+            .state
+            .with(|state| state.promise(promises, places, Instant::now()));
     }
 
     async fn order(

@@ -113,7 +113,7 @@ impl Scheduler {
                             return;
                         }
                     }
-                    _ = backoff.tick() => self.state.catch_up(),
+                    _ = backoff.tick() => self.wake_released(),
                 }
                 for input in received.drain(..) {
                     self.input(input);
@@ -216,6 +216,12 @@ impl Scheduler {
         if !news.is_empty() {
             self.queue.notify(&news, now);
         }
+    }
+
+    /// Has pods tried again that lost the place which a plan had for them.
+    fn wake_released(&mut self) {
+        let released = self.state.with(|state| state.take_released());
+        released.iter().for_each(|key| self.queue.activate(key));
     }
 
     fn schedule_batch(&mut self) {

@@ -4,7 +4,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use mullion_engine::{
-    Claims, Decision, ModelError, PodClassId, Veto, VolumeChoices,
+    Claims, Decision, ModelError, Plugin, PodClassId, Veto, VolumeChoices,
     model::{PodClaims, PodSpec},
     preempt::Preemption,
 };
@@ -93,15 +93,27 @@ impl Round<'_> {
         if spec.template.claims.is_some() && state.cluster_mut().claims_missing(class).is_some() {
             return Ok(Verdict::Hold);
         }
+        let promised = state.place_that_takes(&spec.key(), class);
         if spec.nominated_node_name.is_none()
+            && promised.is_none()
+            && !state.has_place(&spec.key())
             && let Some((message, rejectors)) = refused.get(&class)
         {
             let nominated = Nomination::Keep;
             return Ok(Verdict::refuse(message.clone(), *rejectors, nominated));
         }
-        let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
+        let decision = match promised {
+            Some(node) => Decision::Node(node),
+            None => state.cluster_mut().schedule_pod(spec, seed)?,
+        };
+        let refusal = match decision {
             Decision::Node(id) => {
                 let node = state.cluster().node_name(id).to_owned();
+                if let Some(place) = state.place_elsewhere(&spec.key(), &node) {
+                    let message = waits_for(state.cluster().nodes().count(), place);
+                    let rejectors = ARRIVAL.into_iter().collect();
+                    return Ok(Verdict::refuse(message, rejectors, Nomination::Keep));
+                }
                 let namespace = &spec.template.namespace;
                 let volumes = match spec.template.volumes.is_empty() {
                     true => VolumeChoices::default(),
@@ -175,7 +187,7 @@ impl Round<'_> {
             // Whoever may not evict keeps what it was promised.
             kept if keeps_promise(&kept) => Nomination::Keep,
             _ => {
-                cluster.denominate(&key);
+                state.release_room(&key);
                 Nomination::Clear
             }
         };
@@ -193,6 +205,23 @@ impl Round<'_> {
             devices,
         })
     }
+}
+
+/// Who refuses a node until it takes pods, or until others of the plan are there: a pod that waits for one is tried again when they may have changed
+/// their minds.
+const ARRIVAL: [Plugin; 5] = [
+    Plugin::NodeResourcesFit,
+    Plugin::TaintToleration,
+    Plugin::NodeUnschedulable,
+    Plugin::PodTopologySpread,
+    Plugin::InterPodAffinity,
+];
+
+/// Why a pod is not bound although a node takes it: that one was bought for others.
+fn waits_for(nodes: usize, place: &str) -> String {
+    format!(
+        "0/{nodes} nodes are available: the pod has a place on nodeclaim/{place}, and the nodes that would take it were bought for other pods."
+    )
 }
 
 /// Whether a pod that could not make room now keeps the node it was promised before.

@@ -7,6 +7,7 @@
 //! Invariant: after any sequence of events the cluster equals one built afresh from the latest objects and assumptions.
 
 mod devices;
+mod promises;
 mod storage;
 
 use k8s_openapi::api::{
@@ -21,7 +22,8 @@ use mullion_engine::{
 };
 use rustc_hash::FxHashMap;
 
-use self::{devices::DeviceDecisions, storage::VolumeDecisions};
+pub use self::promises::{PlaceChange, PlannedPlace, Promise};
+use self::{devices::DeviceDecisions, promises::Promises, storage::VolumeDecisions};
 use super::convert;
 
 /// The engine's cluster and the pods assumed in it.
@@ -30,6 +32,7 @@ pub struct ClusterState {
     cluster: Cluster,
     /// Node name by key of an assumed pod.
     assumed: FxHashMap<String, String>,
+    promises: Promises,
     volumes: VolumeDecisions,
     devices: DeviceDecisions,
 }
@@ -45,6 +48,7 @@ impl ClusterState {
         Self {
             cluster: Cluster::with_profiles(options, profiles),
             assumed: FxHashMap::default(),
+            promises: Promises::default(),
             volumes: VolumeDecisions::default(),
             devices: DeviceDecisions::default(),
         }
@@ -85,6 +89,7 @@ impl ClusterState {
         }
         let spec = convert::pod(pod);
         self.assumed.remove(&key);
+        self.promises.forget(&key);
         report(self.cluster.set_pod(&spec));
     }
 
@@ -92,6 +97,7 @@ impl ClusterState {
     pub fn remove_pod(&mut self, pod: &Pod) {
         let key = convert::key(pod);
         self.assumed.remove(&key);
+        self.promises.forget(&key);
         self.cluster.denominate(&key);
         // A pod that was pending, or has finished, is not in the cluster.
         let _ = self.cluster.remove_pod(&key);
@@ -170,6 +176,7 @@ impl ClusterState {
     pub fn forget(&mut self, key: &str) {
         if self.assumed.remove(key).is_some() {
             report(self.cluster.remove_pod(key));
+            self.hold_promised(key);
         }
     }
 
@@ -189,7 +196,7 @@ impl ClusterState {
             Some(node) if waits && !node.is_empty() => {
                 report(self.cluster.nominate(&convert::pod(pod), node))
             }
-            _ => self.cluster.denominate(key),
+            _ => self.release_room(key),
         }
     }
 }

@@ -13,5 +13,5 @@ mod shared;
 pub mod taints;
 pub mod volumes;
 
-pub use cluster_state::ClusterState;
+pub use cluster_state::{ClusterState, PlaceChange, PlannedPlace, Promise};
 pub use shared::SharedState;

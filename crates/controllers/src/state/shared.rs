@@ -14,9 +14,9 @@ use k8s_openapi::api::{
     storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
 use mullion_engine::{Options, Profile, model::WorkloadSpec};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
-use super::{ClusterState, convert};
+use super::{ClusterState, PlaceChange, convert};
 use crate::{Change, Clock, Context, Informer, Informers};
 
 /// A shared, self-updating cluster state. Cheap to clone.
@@ -24,6 +24,7 @@ use crate::{Change, Clock, Context, Informer, Informers};
 pub struct SharedState {
     informers: Arc<Informers>,
     inner: Arc<Mutex<Inner>>,
+    changes: mpsc::UnboundedSender<Delta>,
 }
 
 #[derive(Debug)]
@@ -53,6 +54,7 @@ enum Delta {
     ResourceClaim(Arc<ResourceClaim>, bool),
     DeviceClass(Arc<DeviceClass>, bool),
     ResourceSlice(Arc<ResourceSlice>, bool),
+    Place(PlaceChange),
 }
 
 impl SharedState {
@@ -131,11 +133,13 @@ impl SharedState {
         forward(&informers.resource_claims, &sender, Delta::ResourceClaim);
         forward(&informers.device_classes, &sender, Delta::DeviceClass);
         forward(&informers.resource_slices, &sender, Delta::ResourceSlice);
+        let tx = sender.clone();
         informers.pod_disruption_budgets.on_change(move |change| {
-            let _ = sender.send(Delta::Pdb(Arc::clone(change.object()), change.is_deleted()));
+            let _ = tx.send(Delta::Pdb(Arc::clone(change.object()), change.is_deleted()));
         });
         Self {
             informers: Arc::clone(informers),
+            changes: sender,
             inner: Arc::new(Mutex::new(Inner {
                 state: ClusterState::with_profiles(options, profiles),
                 deltas,
@@ -165,6 +169,12 @@ impl SharedState {
             && informers.resource_claims.synced().await
             && informers.device_classes.synced().await
             && informers.resource_slices.synced().await
+    }
+
+    /// Counts what happened to a place that pods were promised, with the next question.
+    pub fn tell(&self, change: PlaceChange) {
+        // A send fails only after the state is dropped, when nobody asks any more.
+        let _ = self.changes.send(Delta::Place(change));
     }
 
     /// Works off what the informers have reported.
@@ -271,8 +281,10 @@ impl Inner {
                 Delta::DeviceClass(class, true) => state.remove_device_class(&class),
                 Delta::ResourceSlice(slice, false) => state.set_resource_slice(&slice),
                 Delta::ResourceSlice(slice, true) => state.remove_resource_slice(&slice),
+                Delta::Place(change) => state.change_place(&change, Instant::now()),
             }
         }
+        state.end_promises(Instant::now());
     }
 }
 

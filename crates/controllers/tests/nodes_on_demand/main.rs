@@ -8,6 +8,7 @@ mod failures;
 mod faults;
 mod giving_back;
 mod interruption;
+mod planned;
 mod pools;
 mod removal;
 mod repair;

@@ -81,6 +81,14 @@ impl Cluster {
         !self.nominated.is_empty()
     }
 
+    /// Returns the keys of the pods for which room is held on a node.
+    pub fn nominated_on(&self, node: NodeId) -> impl Iterator<Item = &str> + '_ {
+        let name = self.nodes.get(node.index());
+        let name = name.and_then(|node| Some(&node.as_ref()?.fixed.name));
+        let pods = name.and_then(|name| self.nominated.get(name));
+        pods.into_iter().flatten().map(|(key, _)| &**key)
+    }
+
     /// Whether room is held for a pod, on a node that is there or not.
     pub fn is_nominated(&self, key: &str) -> bool {
         self.nominated_at.contains_key(key)
