@@ -43,6 +43,7 @@ pub mod scheduler;
 pub mod service;
 pub mod serviceaccount;
 pub mod state;
+mod static_pools;
 mod timers;
 mod unread;
 pub mod volume_protection;

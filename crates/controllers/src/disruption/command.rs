@@ -12,18 +12,24 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use mullion_api::{
-    karpenter::{DisruptionReason, NodeClaim, node_claim_condition as condition},
+    karpenter::{DisruptionReason, node_claim_condition as condition},
     labels,
 };
 use mullion_engine::provision::PlannedNode;
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::{CONTROLLER, candidate::Candidate, edit};
 use crate::{
     api_error,
     nodeclaim::drain::disrupted_taint,
-    provisioner::{KarpenterContext, conditions::Status, decision_log::Pass, order},
+    provisioner::{
+        KarpenterContext,
+        conditions::Status,
+        decision_log::Pass,
+        order,
+        requirements::{admits, from_engine},
+    },
 };
 
 /// How often replacements are looked at.
@@ -118,9 +124,18 @@ fn describe(candidate: &Candidate) -> Value {
 }
 
 fn describe_planned(node: &PlannedNode, with_types: bool) -> Value {
-    let offerings = || node.options.iter().flat_map(|option| &option.offerings);
-    let sold = |kind: &str| offerings().any(|(_, own, _)| own == kind);
-    let mut kinds = ["reserved", "spot"].into_iter().filter(|kind| sold(kind));
+    let sold = |kind: &str| {
+        let mut offerings = node.options.iter().flat_map(|option| &option.offerings);
+        offerings.any(|(_, own, _)| own == kind)
+    };
+    // A node of a static pool names no types: its requirements say what it may be.
+    let asked = |kind: &str| {
+        let mut asked = node.requirements.iter().map(from_engine);
+        let asked = asked.find(|own| own.key == labels::CAPACITY_TYPE);
+        node.options.is_empty() && asked.is_none_or(|own| admits(&own, Some(kind)))
+    };
+    let kinds = ["reserved", "spot"].into_iter();
+    let mut kinds = kinds.filter(|kind| sold(kind) || (*kind == "spot" && asked(kind)));
     let mut described = json!({ "capacity-type": kinds.next().unwrap_or("on-demand") });
     if with_types {
         let types: Vec<&String> = node.options.iter().map(|option| &option.name).collect();
@@ -314,25 +329,11 @@ async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()
     }
     // Until the watch shows that they go they are this command's.
     for candidate in &command.candidates {
-        until_seen_going(karpenter, &candidate.claim.name_any()).await;
+        karpenter
+            .wait_until_going(&candidate.claim.name_any())
+            .await;
     }
     Ok(())
-}
-
-async fn until_seen_going(karpenter: &KarpenterContext, claim: &str) {
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let stays = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_none();
-    let seen = async {
-        while karpenter
-            .claims
-            .get("", claim)
-            .is_some_and(|own| stays(&own))
-        {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    // What the watch shows late is seen by the next look.
-    let _ = timeout(PATIENCE, seen).await;
 }
 
 /// Lets pods onto nodes again that stay after all.

@@ -106,7 +106,19 @@ fn differs(
     is_same_version && both(hash).is_some_and(|(own, origin)| own != origin)
 }
 
-/// Drifted nodes that may be replaced: those without pods first, then the one that drifted first.
+/// Drifted nodes of a static pool that may be replaced, in the same order as [`candidates`] (core: `StaticDrift`).
+pub(super) fn static_candidates(
+    look: &Look<'_>,
+    karpenter: &KarpenterContext,
+    pool: &Arc<NodePool>,
+    told: &mut Told,
+) -> Vec<Candidate> {
+    let mut candidates = of_pool(look, karpenter, pool, told);
+    sort(&mut candidates);
+    candidates
+}
+
+/// Drifted nodes of other pools that may be replaced: those without pods first, then the one that drifted first.
 pub(super) fn candidates(
     look: &Look<'_>,
     karpenter: &KarpenterContext,
@@ -117,18 +129,33 @@ pub(super) fn candidates(
         if pool.spec.replicas.is_some() {
             continue;
         }
-        for claim in karpenter.claims.by_index(BY_POOL, &pool.name_any()) {
-            if claim.is(DRIFTED) && !rests(karpenter, &claim) {
-                candidates.extend(look.candidate(&claim, &pool, true, told));
-            }
-        }
+        candidates.extend(of_pool(look, karpenter, &pool, told));
     }
+    sort(&mut candidates);
+    candidates
+}
+
+fn of_pool(
+    look: &Look<'_>,
+    karpenter: &KarpenterContext,
+    pool: &Arc<NodePool>,
+    told: &mut Told,
+) -> Vec<Candidate> {
+    let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
+    let drifted = claims
+        .iter()
+        .filter(|claim| claim.is(DRIFTED) && !rests(karpenter, claim));
+    drifted
+        .filter_map(|claim| look.candidate(claim, pool, true, told))
+        .collect()
+}
+
+fn sort(candidates: &mut [Candidate]) {
     candidates.sort_by_key(|own| {
         let conditions = own.claim.status.as_ref().map(|status| &status.conditions);
         let since = conditions.and_then(|conditions| true_since(conditions, DRIFTED));
         (!own.pods.is_empty(), since, own.node.name_any())
     });
-    candidates
 }
 
 fn rests(karpenter: &KarpenterContext, claim: &Arc<NodeClaim>) -> bool {

@@ -1,7 +1,7 @@
 //! Removing nodes that are no longer needed, no longer what was asked for, or dearer than they need be.
 //!
 //! Every ten seconds, and when a node is about to be empty long enough, the methods are tried in Karpenter's order until one acts: [`emptiness`],
-//! [`drift`], [`consolidation`]; claims whose time is over ([`expiration`]) go beside them, without budgets. What may go is bounded by
+//! [`drift`] (static pools first), [`consolidation`]; claims whose time is over ([`expiration`]) go beside them, without budgets. What may go is bounded by
 //! [`budget`]s, whose windows follow a [`schedule`], and held back by pods ([`protection`]); a [`command`] carries it out: taint first, so that
 //! no pod lands there meanwhile, then what replaces the node, and at last the claim is deleted, so that [`crate::nodeclaim`] drains and ends it.
 //!
@@ -39,6 +39,7 @@ use crate::{
     api_error,
     nodeclaim::initialization::is_ready,
     provisioner::{BY_POOL, KarpenterContext, conditions::Conditions},
+    static_pools::{Census, planned},
 };
 
 const CONTROLLER: &str = "disruption";
@@ -89,7 +90,7 @@ impl Disruption {
         let expires = expiration::pass(&karpenter).await?;
         drift::mark(&karpenter).await?;
         let (acted, empty) = self.remove_empty().await?;
-        if !acted && !self.replace_drifted().await? {
+        if !acted && !self.replace_drifted_static().await? && !self.replace_drifted().await? {
             self.consolidate().await?;
         }
         Ok(empty.min(expires))
@@ -101,6 +102,10 @@ impl Disruption {
         let (mut next, mut acted) = (POLL, false);
         let look = Look::now(&karpenter);
         for pool in karpenter.pools.list() {
+            // A static pool keeps its nodes, empty or not.
+            if pool.spec.replicas.is_some() {
+                continue;
+            }
             let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
             let mut candidates = Vec::new();
             for claim in &claims {
@@ -113,7 +118,7 @@ impl Disruption {
                 let node = karpenter.node_of(claim);
                 let pods = node.map(|node| karpenter.pods_on(&node.name_any()));
                 let mut on_node = pods.iter().flatten().map(|pod| &**pod);
-                if !emptiness::is_empty(&mut on_node) || pool.spec.replicas.is_some() {
+                if !emptiness::is_empty(&mut on_node) {
                     continue;
                 }
                 match wait.is_zero() {
@@ -155,6 +160,43 @@ impl Disruption {
             self.told.pool_blocked(pool, reason.as_str());
         }
         allowed.saturating_sub(counted.disrupted)
+    }
+
+    /// Replaces drifted nodes of static pools one for one, as many as budgets and limits let. Returns whether there were any.
+    async fn replace_drifted_static(&mut self) -> kube::Result<bool> {
+        let karpenter = self.karpenter.clone();
+        let mut acted = false;
+        for pool in karpenter.pools.list() {
+            let Some(replicas) = pool.spec.replicas else {
+                continue;
+            };
+            let look = Look::now(&karpenter);
+            let drifted = drift::static_candidates(&look, &karpenter, &pool, &mut self.told);
+            if drifted.is_empty() {
+                continue;
+            }
+            let _turn = karpenter.static_turn.take().await;
+            let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
+            let allowed = self.room(&pool, &claims, DisruptionReason::Drifted);
+            let census = Census::of(&karpenter, &claims);
+            // Nodes that are too many go before others are replaced.
+            let too_many = census.running + census.pending > usize::try_from(replicas).unwrap_or(0);
+            if too_many {
+                continue;
+            }
+            let count = allowed.min(census.room(&pool));
+            for candidate in drifted.into_iter().take(count) {
+                let command = Command {
+                    reason: DisruptionReason::Drifted,
+                    candidates: vec![candidate],
+                    replacements: vec![planned(&pool)],
+                    destinations: Vec::new(),
+                    saving: 0,
+                };
+                acted |= command::start(&karpenter, command).await?;
+            }
+        }
+        Ok(acted)
     }
 
     /// Replaces one node that is no longer what was asked for, if there is one. Returns whether there was.

@@ -109,8 +109,13 @@ pub fn disruption_milli<'a>(moving: impl Iterator<Item = &'a Pod>) -> u64 {
     NODE_MILLI + moving.map(eviction_milli).sum::<u64>()
 }
 
-/// What the eviction of a pod costs: 1000, more or less by its deletion cost and its priority, 0 to 10,000.
+/// What the eviction of a pod costs, in thousandths: 0 to 10,000.
 fn eviction_milli(pod: &Pod) -> u64 {
+    (eviction_cost(pod).max(0.0) * 1000.0).round() as u64
+}
+
+/// What the eviction of a pod costs (core: `EvictionCost`): 1, more or less by its deletion cost and its priority, -10 to 10.
+pub fn eviction_cost(pod: &Pod) -> f64 {
     const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
     let deletion: Option<f64> = pod
         .annotations()
@@ -120,7 +125,7 @@ fn eviction_milli(pod: &Pod) -> u64 {
     let cost = 1.0
         + deletion.filter(|cost| cost.is_finite()).unwrap_or(0.0) / 2_f64.powi(27)
         + f64::from(priority.unwrap_or(0)) / 2_f64.powi(25);
-    (cost.clamp(0.0, 10.0) * 1000.0).round() as u64
+    cost.clamp(-10.0, 10.0)
 }
 
 #[cfg(test)]

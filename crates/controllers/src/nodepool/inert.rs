@@ -11,7 +11,10 @@ use mullion_api::karpenter::{
     legacy::{AWSNodeTemplateSpec, ProvisionerSpec},
 };
 
-use crate::provisioner::conditions::{Conditions, Status};
+use crate::provisioner::{
+    FeatureGates,
+    conditions::{Conditions, Status},
+};
 
 /// The condition that names such fields; it is absent while there are none.
 const FIELDS_IGNORED: &str = "FieldsIgnored";
@@ -50,12 +53,13 @@ pub(super) fn set_condition(conditions: &mut Conditions<'_>, fields: &[Inert]) {
     conditions.set(FIELDS_IGNORED, Status::True, "NotActedOnYet", &message);
 }
 
-/// Returns the fields of a NodePool that have no effect.
-pub fn of_node_pool(spec: &NodePoolSpec) -> Vec<Inert> {
-    let replicas = spec.replicas.map(|_| {
+/// Returns the fields of a NodePool that have no effect while these gates are as they are.
+pub fn of_node_pool(spec: &NodePoolSpec, gates: FeatureGates) -> Vec<Inert> {
+    let replicas = spec.replicas.filter(|_| !gates.static_capacity);
+    let replicas = replicas.map(|_| {
         Inert::new(
             "spec.replicas",
-            "the pool keeps no fixed number of nodes and buys none for pods",
+            "the pool keeps no fixed number of nodes and buys none for pods, because the feature gate StaticCapacity is off",
         )
     });
     replicas.into_iter().collect()
@@ -258,10 +262,17 @@ mod tests {
             },
         });
         let mut spec: NodePoolSpec = serde_json::from_value(spec).expect("a spec");
-        assert_eq!(of_node_pool(&spec), []);
+        let closed = FeatureGates::default();
+        assert_eq!(of_node_pool(&spec, closed), []);
         spec.replicas = Some(3);
-        let expected = "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods";
-        assert_eq!(said(of_node_pool(&spec)), [expected]);
+        let expected = "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods, because the feature \
+                        gate StaticCapacity is off";
+        assert_eq!(said(of_node_pool(&spec, closed)), [expected]);
+        let open = FeatureGates {
+            static_capacity: true,
+            ..closed
+        };
+        assert_eq!(of_node_pool(&spec, open), []);
     }
 
     #[test]

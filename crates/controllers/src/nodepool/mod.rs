@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// The limit and status entry that counts machines.
-const NODES: &str = "nodes";
+pub(crate) const NODES: &str = "nodes";
 
 /// Starts the controllers of pools and classes.
 pub(crate) fn start(karpenter: &KarpenterContext) {
@@ -87,7 +87,8 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
     if !is_judged(&pool) {
         tell_ignored_values(karpenter, &pool);
     }
-    let status = status_of(&pool, class.as_deref(), &capacities, &health, now);
+    let ignored = inert::of_node_pool(&pool.spec, karpenter.options.gates);
+    let status = status_of(&pool, class.as_deref(), &capacities, &health, &ignored, now);
     if pool.status.as_ref() != Some(&status) {
         let patch = Patch::Merge(json!({ "status": status }));
         let patched = karpenter
@@ -188,6 +189,7 @@ fn status_of(
     class: Option<&EC2NodeClass>,
     capacities: &[ResourceMap],
     health: &Health,
+    ignored: &[inert::Inert],
     now: jiff::Timestamp,
 ) -> NodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
@@ -212,7 +214,7 @@ fn status_of(
     }
     let (ready, reason, message) = class_readiness(&pool.spec.template.spec.node_class_ref, class);
     conditions.set(condition::NODE_CLASS_READY, ready, &reason, &message);
-    inert::set_condition(&mut conditions, &inert::of_node_pool(&pool.spec));
+    inert::set_condition(&mut conditions, ignored);
     conditions.summarize(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
     status.resources = resource_list(&total(capacities));
     status.nodes = Some(i64::try_from(capacities.len()).unwrap_or(i64::MAX));
@@ -297,6 +299,19 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::provisioner::FeatureGates;
+
+    /// The status while every gate is closed.
+    fn status_of(
+        pool: &NodePool,
+        class: Option<&EC2NodeClass>,
+        capacities: &[ResourceMap],
+        health: &Health,
+        now: jiff::Timestamp,
+    ) -> NodePoolStatus {
+        let ignored = inert::of_node_pool(&pool.spec, FeatureGates::default());
+        super::status_of(pool, class, capacities, health, &ignored, now)
+    }
 
     fn pool() -> NodePool {
         serde_json::from_value(json!({
@@ -407,8 +422,11 @@ mod tests {
         };
         let mut pool = pool();
         pool.spec.replicas = Some(2);
-        let replicas = "spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods";
-        assert_eq!(named(&pool).as_deref(), Some(replicas));
+        let message = named(&pool).expect("it is set");
+        assert!(
+            message.starts_with("spec.replicas has no effect yet"),
+            "{message}"
+        );
         pool.status = Some(status_of(&pool, None, &[], &Health::Unknown, now));
         pool.spec.replicas = None;
         assert_eq!(named(&pool), None);

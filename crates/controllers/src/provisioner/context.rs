@@ -3,7 +3,7 @@
 //! Invariant: all of them talk through the one client; what they remember here (nominations, how launches ended)
 //! only spares work and may be lost at any time.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{Api, Client, api::DeleteParams, runtime::watcher};
@@ -14,11 +14,12 @@ use mullion_api::{
 };
 use mullion_cloud::{CloudProvider, WindowsAddresses, instance_id};
 use mullion_engine::ip::Settings;
+use tokio::time::{sleep, timeout};
 
 use super::{Batcher, DecisionLog, FeatureGates, nominations::Nominations};
 use crate::{
     Context, Informer, Recorder, api_error, disruption::Disrupting,
-    nodepool::health::Registrations, state::SharedState,
+    nodepool::health::Registrations, state::SharedState, static_pools,
 };
 
 /// Index of NodeClaims by `status.providerID`.
@@ -73,6 +74,8 @@ pub struct KarpenterContext {
     pub nominations: Nominations,
     /// Nodes that are being disrupted.
     pub disrupting: Disrupting,
+    /// Who orders nodes of static pools at this moment.
+    pub static_turn: static_pools::Turn,
     /// How the last launches of each pool ended.
     pub registrations: Registrations,
     /// Events in Karpenter's name.
@@ -142,6 +145,7 @@ impl KarpenterContext {
             batcher: Batcher::default(),
             nominations: Nominations::default(),
             disrupting: Disrupting::default(),
+            static_turn: static_pools::Turn::default(),
             registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
             base: base.clone(),
@@ -211,6 +215,19 @@ impl KarpenterContext {
     pub async fn delete_claim(&self, name: &str) -> kube::Result<()> {
         let (api, params) = (self.claim_api(), DeleteParams::default());
         api_error::ignore_not_found(api.delete(name, &params).await).map(drop)
+    }
+
+    /// Waits until the watch shows that a claim goes, so that who counts claims next does not count it; five seconds at most.
+    pub(crate) async fn wait_until_going(&self, claim: &str) {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let stays = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_none();
+        let seen = async {
+            while self.claims.get("", claim).is_some_and(|own| stays(&own)) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // What the watch shows late is seen by the next look.
+        let _ = timeout(PATIENCE, seen).await;
     }
 
     /// API of NodePools.

@@ -7,11 +7,15 @@ use std::str::FromStr;
 pub struct FeatureGates {
     /// Nodes that are unhealthy for too long are replaced (`NodeRepair`, off unless said otherwise).
     pub node_repair: bool,
+    /// NodePools with `spec.replicas` keep that many nodes (`StaticCapacity`, off unless said otherwise).
+    pub static_capacity: bool,
 }
 
 /// A text that names no gates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not of the form NodeRepair=true, the one gate that there is so far")]
+#[error(
+    "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair and StaticCapacity"
+)]
 pub struct ParseGatesError(String);
 
 impl FromStr for FeatureGates {
@@ -26,6 +30,7 @@ impl FromStr for FeatureGates {
             let value = value.parse().map_err(|_| error())?;
             match name {
                 "NodeRepair" => gates.node_repair = value,
+                "StaticCapacity" => gates.static_capacity = value,
                 _ => return Err(error()),
             }
         }
@@ -42,6 +47,8 @@ mod tests {
         let read = |text: &str| text.parse::<FeatureGates>();
         assert!(read("NodeRepair=true").expect("a gate").node_repair);
         assert!(!read("NodeRepair=false").expect("a gate").node_repair);
+        let both = read("StaticCapacity=true,NodeRepair=true").expect("gates");
+        assert!(both.node_repair && both.static_capacity);
         for wrong in ["", "NodeRepair", "NodeRepair=maybe", "NodeOverlay=true"] {
             let error = read(wrong).expect_err("it is none").to_string();
             assert!(error.starts_with(&format!("{wrong:?} is not")), "{error}");

@@ -38,7 +38,10 @@ pub use demand::{Answer, answer};
 pub use gates::FeatureGates;
 pub(crate) use run::order;
 
-use crate::{Context, disruption, interruption, legacy, nodeclaim, nodepool, state::SharedState};
+use crate::{
+    Context, disruption, interruption, legacy, nodeclaim, nodepool, state::SharedState,
+    static_pools,
+};
 
 /// Starts all controllers of nodes-on-demand; they end with `context`. `state` is the scheduler's, so that what it has
 /// decided counts before the API server shows it.
@@ -56,6 +59,7 @@ pub fn start(
     run::start(&karpenter);
     nodeclaim::start(&karpenter);
     nodepool::start(&karpenter);
+    static_pools::start(&karpenter);
     disruption::start(&karpenter);
     interruption::start(&karpenter);
     legacy::start(&karpenter);

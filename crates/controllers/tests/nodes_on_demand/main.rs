@@ -15,5 +15,6 @@ mod repair;
 mod restart;
 #[path = "../served/mod.rs"]
 mod served;
+mod static_pools;
 mod termination;
 mod whole;

@@ -44,7 +44,10 @@ async fn say(whole: &Whole, node: &str, status: &str) {
     patched.expect("it is accepted");
 }
 
-const ON: FeatureGates = FeatureGates { node_repair: true };
+const ON: FeatureGates = FeatureGates {
+    node_repair: true,
+    static_capacity: false,
+};
 
 #[tokio::test(start_paused = true)]
 async fn an_unhealthy_node_is_replaced_after_half_an_hour_whatever_protects_its_pods() {

@@ -138,7 +138,7 @@ impl Cluster {
             client_authority: Some(certs.ca.clone()),
             front_proxy_authority: Some(front_proxies),
             admission: pod_rules::plugins(placement, OWN_USER, plan.gmsa_random_hostname)
-                .chain([Arc::new(InertFields) as _])
+                .chain([Arc::new(InertFields { gates: plan.gates }) as _])
                 .collect(),
             provided: sources.metrics.provided(),
             logs: Some(Arc::new(sources.logs.clone())),

@@ -6,34 +6,40 @@ use mullion_apiserver::{
     admission::{Ctx, Plugin, Request, What},
     status::Status,
 };
-use mullion_controllers::nodepool::inert::{self, Inert};
+use mullion_controllers::{
+    nodepool::inert::{self, Inert},
+    provisioner::FeatureGates,
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The plugin; it stands after the API server's own.
-pub(super) struct InertFields;
+pub(super) struct InertFields {
+    /// Karpenter's feature gates: some fields act only while theirs is open.
+    pub(super) gates: FeatureGates,
+}
 
 /// Reads the spec of a kind and returns its fields without effect.
-type Reader = fn(&Value) -> Vec<Inert>;
+type Reader = fn(&Value, FeatureGates) -> Vec<Inert>;
 
 /// Group, plural, and what to look at.
 const KINDS: [(&str, &str, Reader); 4] = [
-    ("karpenter.sh", "nodepools", |spec| {
-        of(spec, inert::of_node_pool)
+    ("karpenter.sh", "nodepools", |spec, gates| {
+        of(spec, |spec| inert::of_node_pool(spec, gates))
     }),
-    ("karpenter.k8s.aws", "ec2nodeclasses", |spec| {
+    ("karpenter.k8s.aws", "ec2nodeclasses", |spec, _| {
         of(spec, inert::of_node_class)
     }),
-    ("karpenter.sh", "provisioners", |spec| {
+    ("karpenter.sh", "provisioners", |spec, _| {
         of(spec, inert::of_provisioner)
     }),
-    ("karpenter.k8s.aws", "awsnodetemplates", |spec| {
+    ("karpenter.k8s.aws", "awsnodetemplates", |spec, _| {
         of(spec, inert::of_node_template)
     }),
 ];
 
 /// Returns nothing for a spec that cannot be read: validation says what is wrong with it.
-fn of<S: DeserializeOwned>(spec: &Value, fields: fn(&S) -> Vec<Inert>) -> Vec<Inert> {
+fn of<S: DeserializeOwned>(spec: &Value, fields: impl Fn(&S) -> Vec<Inert>) -> Vec<Inert> {
     S::deserialize(spec)
         .map(|spec| fields(&spec))
         .unwrap_or_default()
@@ -52,7 +58,7 @@ impl Plugin for InertFields {
         let spec = &request.object["spec"];
         let changes = request.old.is_none_or(|old| old["spec"] != *spec);
         if let (Some(read), true) = (reader(&request.what), changes) {
-            let fields = read(spec).into_iter();
+            let fields = read(spec, self.gates).into_iter();
             request
                 .warnings
                 .extend(fields.map(|field| field.to_string()));

@@ -42,7 +42,7 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
     let cluster = Cluster::start(&["--speed", "max"]);
     let said = cluster.apply(POOLS);
     for warning in [
-        "Warning: spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods\n",
+        "Warning: spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods, because the feature gate StaticCapacity is off\n",
         "Warning: spec.userData has no effect yet: it changes nothing about simulated instances\n",
     ] {
         assert!(said.contains(warning), "{said}");

@@ -1,0 +1,167 @@
+//! Static pools: NodePools with `spec.replicas` keep that many nodes, whatever pods wait.
+//!
+//! One queue keeps each pool at its number: it orders NodeClaims that are missing (core: `static.provisioning`) and deletes those that are too
+//! many (core: `static.deprovisioning`, in the order of [`scale_down`]). Drifted nodes are replaced by [`crate::disruption`]; who takes nodes away
+//! for other reasons (expiration, interruption, repair, a user) only deletes the claim, and this queue orders another.
+//!
+//! Invariant: never more than `limits.nodes` claims of a pool, those that go included. Whoever orders claims of static pools counts and orders
+//! while it holds [`Turn`], so that two orders never take the same room.
+
+mod census;
+mod scale_down;
+mod template;
+
+use std::{sync::Arc, time::Duration};
+
+use kube::ResourceExt;
+use mullion_api::karpenter::{NodeClaim, NodePool, node_pool_condition};
+use tokio::sync::{Mutex, MutexGuard};
+
+pub(crate) use self::{census::Census, template::planned};
+use crate::{
+    Change, Queue,
+    provisioner::{BY_POOL, KarpenterContext, decision_log::Pass, order},
+};
+
+/// Group and kind of pools in the decision log.
+const POOL: (&str, &str) = ("karpenter.sh", "NodePool");
+/// A pool that is as it should be is looked at again after this long (core: 1 minute).
+const AGAIN: Duration = Duration::from_secs(60);
+/// A pool at its limit is looked at again after this long.
+const AT_LIMIT: Duration = Duration::from_secs(30);
+/// A pool that nothing can be bought for now is looked at again after this long, as pods are for which nothing can be bought.
+const SOLD_OUT: Duration = Duration::from_secs(10);
+
+/// The right to count the nodes of static pools and to order more. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Turn(Arc<Mutex<()>>);
+
+impl Turn {
+    /// Waits until nobody else orders.
+    pub(crate) async fn take(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().await
+    }
+}
+
+/// Starts the controller, if the gate `StaticCapacity` is open.
+pub(crate) fn start(karpenter: &KarpenterContext) {
+    if !karpenter.options.gates.static_capacity {
+        return;
+    }
+    let queue = Queue::new("nodepool.static");
+    let pools = queue.clone();
+    karpenter
+        .pools
+        .on_change(move |change| pools.add(change.object().name_any()));
+    // New claims may be too many; claims that go leave a gap.
+    let pools = queue.clone();
+    karpenter.claims.on_change(move |change| {
+        let goes = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_some();
+        let matters = match change {
+            Change::Added(_) | Change::Deleted(_) => true,
+            Change::Updated { old, new } => goes(new) && !goes(old),
+        };
+        if let Some(pool) = change.object().node_pool().filter(|_| matters) {
+            pools.add(pool.to_owned());
+        }
+    });
+    let (own, again) = (karpenter.clone(), queue.clone());
+    queue.run(&karpenter.base, 2, move |name: String| {
+        let (karpenter, again) = (own.clone(), again.clone());
+        async move {
+            if let Some(delay) = reconcile(&karpenter, &name).await? {
+                again.add_after(name, delay);
+            }
+            Ok::<_, kube::Error>(())
+        }
+    });
+}
+
+/// Brings a pool to its number of nodes. Returns after which time to look again if nothing else happens.
+async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<Option<Duration>> {
+    if !karpenter.synced().await {
+        return Ok(None);
+    }
+    let _turn = karpenter.static_turn.take().await;
+    let Some(pool) = karpenter.pools.get("", name) else {
+        return Ok(None);
+    };
+    let Some(replicas) = wanted(&pool) else {
+        return Ok(None);
+    };
+    let claims = karpenter.claims.by_index(BY_POOL, name);
+    let census = Census::of(karpenter, &claims);
+    if census.running > replicas {
+        let count = census.running - replicas;
+        let pass = pass(karpenter, "static.deprovisioning", name);
+        pass.clone()
+            .with("current", census.running)
+            .with("desired", replicas)
+            .with("deprovision-count", count)
+            .info("deprovisioning nodeclaims to satisfy replica count");
+        for claim in scale_down::candidates(karpenter, &claims, count) {
+            karpenter.delete_claim(&claim).await?;
+            pass.clone()
+                .with_ref("NodeClaim", &claim)
+                .debug("deleting nodeclaim");
+            karpenter.wait_until_going(&claim).await;
+        }
+        return Ok(Some(AGAIN));
+    }
+    if !pool.is(node_pool_condition::READY) {
+        return Ok(None);
+    }
+    provision(karpenter, &pool, replicas, census).await
+}
+
+/// How many nodes a pool shall have; `None` if it is not static, or goes.
+fn wanted(pool: &NodePool) -> Option<usize> {
+    let stays = pool.metadata.deletion_timestamp.is_none();
+    let replicas = pool.spec.replicas.filter(|_| stays)?;
+    Some(usize::try_from(replicas).unwrap_or(0))
+}
+
+/// Orders the nodes that are missing, as far as the limit lets and something can be bought.
+async fn provision(
+    karpenter: &KarpenterContext,
+    pool: &Arc<NodePool>,
+    replicas: usize,
+    census: Census,
+) -> kube::Result<Option<Duration>> {
+    // What replaces a node that is being disrupted counts already.
+    if census.running + census.pending >= replicas {
+        return Ok(Some(AGAIN));
+    }
+    let name = pool.name_any();
+    let pass = pass(karpenter, "static.provisioning", &name);
+    let count = census.room(pool).min(replicas - census.running);
+    if count == 0 {
+        pass.info("nodepool node limit reached");
+        return Ok(Some(AT_LIMIT));
+    }
+    if !template::is_on_sale(karpenter, pool).await {
+        pass.info("skipping, nodepool requirements filtered out all instance types");
+        karpenter.recorder.warning(
+            &**pool,
+            "NoCompatibleInstanceTypes",
+            "NodePool requirements filtered out all compatible available instance types",
+        );
+        return Ok(Some(SOLD_OUT));
+    }
+    pass.clone()
+        .with("current", census.running)
+        .with("desired", replicas)
+        .with("provision-count", count)
+        .info("provisioning nodeclaims to satisfy replica count");
+    let planned = planned(pool);
+    for _ in 0..count {
+        if order(karpenter, &planned, &pass).await?.is_none() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(AGAIN))
+}
+
+fn pass(karpenter: &KarpenterContext, controller: &'static str, pool: &str) -> Pass {
+    karpenter.log.pass_over(controller, POOL, pool)
+}

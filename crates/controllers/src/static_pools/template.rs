@@ -1,0 +1,108 @@
+//! The node that a static pool orders: its template, and nothing more.
+
+use kube::ResourceExt;
+use mullion_api::{
+    karpenter::{NodePool, Operator, Requirement},
+    labels,
+};
+use mullion_engine::{model::ResourceMap, provision::PlannedNode};
+
+use crate::provisioner::{KarpenterContext, market::Market, requirements::to_engine};
+
+/// A node of a static pool. It names no instance types: whoever launches it takes the cheapest that the requirements admit.
+pub(crate) fn planned(pool: &NodePool) -> PlannedNode {
+    let requirements = requirements(pool);
+    PlannedNode {
+        pool: pool.name_any(),
+        options: [].into(),
+        requirements: requirements.iter().map(to_engine).collect(),
+        pods: Vec::new(),
+        requests: ResourceMap::new(),
+        node_price_micro_usd: 0,
+    }
+}
+
+/// The pool's requirements and its labels as requirements, sorted by key.
+fn requirements(pool: &NodePool) -> Vec<Requirement> {
+    let spec = &pool.spec.template.spec;
+    let mut labels = pool.spec.template.metadata.labels.clone();
+    labels.insert(labels::NODEPOOL.to_owned(), pool.name_any());
+    labels.extend([spec.node_class_ref.label()]);
+    let fixed = labels
+        .iter()
+        .map(|(key, value)| Requirement::is(key, value.as_str()));
+    let mut all: Vec<Requirement> = spec
+        .requirements
+        .iter()
+        .filter(|own| !labels.contains_key(&own.key))
+        .cloned()
+        .map(decided)
+        .chain(fixed)
+        .collect();
+    all.sort_by(|a, b| a.key.cmp(&b.key));
+    all
+}
+
+/// A requirement on a label of the user's own, of which no instance type has a value, decided for its first value.
+fn decided(mut requirement: Requirement) -> Requirement {
+    let key = labels::normalized(&requirement.key);
+    if requirement.operator == Operator::In && !labels::WELL_KNOWN.contains(&key) {
+        requirement.values.sort();
+        requirement.values.truncate(1);
+    }
+    requirement
+}
+
+/// Whether something can be bought for the pool now. What the cloud does not answer counts as yes: the launch is told why not.
+pub(super) async fn is_on_sale(karpenter: &KarpenterContext, pool: &NodePool) -> bool {
+    let name = &pool.spec.template.spec.node_class_ref.name;
+    let Some(class) = karpenter.classes.get("", name) else {
+        return true;
+    };
+    let addresses = karpenter.windows_addresses();
+    let version = karpenter.options.version;
+    let market = Market::open(&class, version, addresses, &*karpenter.cloud).await;
+    market.map_or(true, |market| {
+        let options = market.launch_options(&requirements(pool), &ResourceMap::new());
+        !options.is_empty()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_node_has_the_pools_requirements_and_its_labels_and_one_value_of_each_label_of_the_users_own()
+     {
+        let pool: NodePool = serde_json::from_value(json!({
+            "metadata": { "name": "p" },
+            "spec": { "replicas": 1, "template": {
+                "metadata": { "labels": { "team": "web" } },
+                "spec": {
+                    "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "n" },
+                    "requirements": [
+                        { "key": "team", "operator": "Exists" },
+                        { "key": "stage", "operator": "In", "values": ["two", "one"] },
+                        { "key": "topology.kubernetes.io/zone", "operator": "In", "values": ["b", "a"] },
+                    ]
+                }
+            }}
+        }))
+        .expect("a pool");
+        let told: Vec<_> = requirements(&pool)
+            .iter()
+            .map(|own| format!("{} {:?} {}", own.key, own.operator, own.values.join(",")))
+            .collect();
+        let expected = [
+            "karpenter.k8s.aws/ec2nodeclass In n",
+            "karpenter.sh/nodepool In p",
+            "stage In one",
+            "team In web",
+            "topology.kubernetes.io/zone In b,a",
+        ];
+        assert_eq!(told, expected);
+    }
+}
