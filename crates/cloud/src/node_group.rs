@@ -180,6 +180,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
         options,
         images: Vec::new(),
         subnets: Vec::new(),
+        security_groups: Vec::new(),
         template: NodeTemplate {
             root_volume_gib: group.volume_gib.into(),
             kubelet: KubeletSettings {

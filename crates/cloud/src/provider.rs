@@ -278,6 +278,8 @@ pub struct LaunchRequest {
     pub options: Vec<LaunchOption>,
     /// Subnets it may be in; empty means all.
     pub subnets: Vec<Arc<str>>,
+    /// Ids of its security groups; empty means those of the cluster's nodes.
+    pub security_groups: Vec<Arc<str>>,
     /// Image, volume and kubelet settings.
     pub template: NodeTemplate,
     /// Ids of the images that may be launched; empty means the newest of the template's family.
@@ -338,6 +340,8 @@ pub struct Instance {
     pub zone_id: Arc<str>,
     /// Subnet.
     pub subnet: Arc<str>,
+    /// Ids of its security groups; empty if they are not known.
+    pub security_groups: Vec<Arc<str>>,
     /// Prefix length of the subnet's CIDR block, as the metadata service tells an instance.
     pub subnet_prefix_len: u8,
     /// How it is paid for.

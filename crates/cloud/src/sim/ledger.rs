@@ -57,6 +57,8 @@ pub(super) struct SavedInstance {
     zone: String,
     zone_id: String,
     subnet: String,
+    #[serde(default)]
+    security_groups: Vec<String>,
     subnet_prefix_len: u8,
     spot: bool,
     price: u64,
@@ -126,6 +128,11 @@ impl SavedInstance {
             zone: instance.zone.to_string(),
             zone_id: instance.zone_id.to_string(),
             subnet: instance.subnet.to_string(),
+            security_groups: instance
+                .security_groups
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             subnet_prefix_len: instance.subnet_prefix_len,
             spot: instance.capacity_type == CapacityType::Spot,
             price: instance.price.0,
@@ -198,6 +205,7 @@ impl SavedInstance {
             zone: self.zone.into(),
             zone_id: self.zone_id.into(),
             subnet: self.subnet.into(),
+            security_groups: self.security_groups.into_iter().map(Into::into).collect(),
             subnet_prefix_len: self.subnet_prefix_len,
             capacity_type: match self.spot {
                 true => CapacityType::Spot,

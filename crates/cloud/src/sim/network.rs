@@ -24,7 +24,8 @@ pub(super) struct Place {
 
 pub(super) struct Network {
     subnets: Vec<SubnetState>,
-    pub(super) security_group: SecurityGroup,
+    /// That of the cluster's nodes, then the VPC's own.
+    security_groups: [SecurityGroup; 2],
 }
 
 impl Network {
@@ -60,14 +61,35 @@ impl Network {
                 SubnetState::new(subnet, Ipv4Addr::from_bits(first), bits)
             })
             .collect();
+        let of_nodes = SecurityGroup {
+            id: random.id("sg").into(),
+            name: format!("{cluster}-node"),
+            tags: tagged(format!("{cluster}/ClusterSharedNodeSecurityGroup")),
+        };
+        let of_vpc = SecurityGroup {
+            id: another(&of_nodes.id).into(),
+            name: "default".into(),
+            tags: BTreeMap::new(),
+        };
         Self {
             subnets,
-            security_group: SecurityGroup {
-                id: random.id("sg").into(),
-                name: format!("{cluster}-node"),
-                tags: tagged(format!("{cluster}/ClusterSharedNodeSecurityGroup")),
-            },
+            security_groups: [of_nodes, of_vpc],
         }
+    }
+
+    /// The security groups that some selector chooses.
+    pub(super) fn select_groups(&self, selectors: &[TagSelector]) -> Vec<SecurityGroup> {
+        let groups = self.security_groups.iter();
+        let is_chosen = |group: &&SecurityGroup| {
+            let mut selectors = selectors.iter();
+            selectors.any(|own| own.matches(&group.id, &group.name, &group.tags))
+        };
+        groups.filter(is_chosen).cloned().collect()
+    }
+
+    /// The security group of the cluster's nodes.
+    pub(super) fn node_group(&self) -> &Arc<str> {
+        &self.security_groups[0].id
     }
 
     pub(super) fn select(&self, selectors: &[TagSelector]) -> Vec<Subnet> {
@@ -154,6 +176,17 @@ pub(super) fn private_dns_name(address: Ipv4Addr, region: &str) -> String {
         "us-east-1" => format!("ip-{a}-{b}-{c}-{d}.ec2.internal"),
         other => format!("ip-{a}-{b}-{c}-{d}.{other}.compute.internal"),
     }
+}
+
+/// Returns another id than this one, without a random number: those of a seed stay what they are.
+fn another(id: &str) -> String {
+    let (kind, digits) = id.split_once('-').unwrap_or(("sg", id));
+    let turned = digits.bytes().map(|digit| match digit {
+        b'0'..=b'9' => b'9' - (digit - b'0'),
+        other => other,
+    });
+    let turned: String = turned.map(char::from).collect();
+    format!("{kind}-{turned}")
 }
 
 #[cfg(test)]

@@ -74,11 +74,7 @@ impl CloudProvider for SimulatedEc2 {
             if state.faults.is_throttled() {
                 return Err(CloudError::Throttled);
             }
-            let group = &state.network.security_group;
-            let chosen = selectors
-                .iter()
-                .any(|selector| selector.matches(&group.id, &group.name, &group.tags));
-            Ok(chosen.then(|| group.clone()).into_iter().collect())
+            Ok(state.network.select_groups(selectors))
         })
     }
 
@@ -405,6 +401,10 @@ impl SimulatedEc2 {
             .ok_or(Miss::Short(Shortage::Addresses))?;
         let id = InstanceId(state.random.id("i").into());
         let resources = allocatable::of(instance_type, template);
+        let security_groups = match request.security_groups.as_slice() {
+            [] => vec![Arc::clone(state.network.node_group())],
+            groups => groups.to_vec(),
+        };
         let mut tags = request.tags.clone();
         tags.entry(format!("kubernetes.io/cluster/{}", config.cluster))
             .or_insert_with(|| "owned".into());
@@ -416,6 +416,7 @@ impl SimulatedEc2 {
             zone: Arc::clone(&zone.name),
             zone_id: Arc::clone(&zone.id),
             subnet: place.subnet,
+            security_groups,
             subnet_prefix_len: place.prefix_len,
             capacity_type: option.capacity_type,
             price,

@@ -52,6 +52,7 @@ fn order(instance_type: &str, token: &str) -> LaunchRequest {
         }],
         images: Vec::new(),
         subnets: Vec::new(),
+        security_groups: Vec::new(),
         template: NodeTemplate::new(WINDOWS, version()),
         registration: Registration::default(),
         tags: BTreeMap::new(),

@@ -26,6 +26,7 @@ async fn instance() -> (SimulatedEc2, InstanceId) {
         }],
         images: Vec::new(),
         subnets: Vec::new(),
+        security_groups: Vec::new(),
         template: NodeTemplate::new(AmiFamily::AmazonLinux2023, version),
         registration: Registration::default(),
         tags: BTreeMap::new(),

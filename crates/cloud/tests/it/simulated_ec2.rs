@@ -47,6 +47,7 @@ fn order(token: &str, family: AmiFamily, options: &[LaunchOption]) -> LaunchRequ
         options: options.to_vec(),
         images: Vec::new(),
         subnets: Vec::new(),
+        security_groups: Vec::new(),
         template: NodeTemplate::new(family, KubernetesVersion::from_minor(27).unwrap()),
         registration: Registration::default(),
         tags: BTreeMap::from([("owner".to_owned(), token.to_owned())]),
@@ -289,6 +290,22 @@ async fn subnets_and_security_groups_are_found_by_the_discovery_tag() {
         1
     );
     assert!(ec2.subnets(&[select("other")]).await.unwrap().is_empty());
+    let by_name = TagSelector {
+        name: Some("default".to_owned()),
+        ..TagSelector::default()
+    };
+    let of_nodes = ec2.security_groups(&[select("demo")]).await.unwrap();
+    let of_vpc = ec2.security_groups(&[by_name]).await.unwrap();
+    assert_eq!(of_vpc.len(), 1, "the VPC's own is found by its name");
+    assert_ne!(of_vpc[0].id, of_nodes[0].id);
+    let options = [option("m5.large", "us-west-2c")];
+    let mut wanted = order("a", AmiFamily::AmazonLinux2, &options);
+    let plain = ec2.launch(wanted.clone()).await.unwrap();
+    assert_eq!(plain.instance.security_groups, [of_nodes[0].id.clone()]);
+    wanted.client_token = "b".to_owned();
+    wanted.security_groups = vec![of_vpc[0].id.clone()];
+    let other = ec2.launch(wanted).await.unwrap();
+    assert_eq!(other.instance.security_groups, [of_vpc[0].id.clone()]);
 }
 
 #[tokio::test(start_paused = true)]

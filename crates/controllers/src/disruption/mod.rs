@@ -52,6 +52,7 @@ const VALIDATION: Duration = Duration::from_secs(15);
 pub(crate) fn start(karpenter: &KarpenterContext) {
     let mut disruption = Disruption {
         changes: Changes::watch(karpenter),
+        marker: drift::Marker::default(),
         told: Told::new(karpenter.recorder.clone()),
         karpenter: karpenter.clone(),
     };
@@ -79,6 +80,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
 struct Disruption {
     karpenter: KarpenterContext,
     changes: Changes,
+    marker: drift::Marker,
     told: Told,
 }
 
@@ -88,7 +90,7 @@ impl Disruption {
         let karpenter = self.karpenter.clone();
         command::tidy(&karpenter).await?;
         let expires = expiration::pass(&karpenter).await?;
-        drift::mark(&karpenter).await?;
+        self.marker.mark(&karpenter).await?;
         let (acted, empty) = self.remove_empty().await?;
         if !acted && !self.replace_drifted_static().await? && !self.replace_drifted().await? {
             self.consolidate().await?;

@@ -4,7 +4,7 @@
 //! claim is deleted, because another pod placement (or another pool) may be what helps, and the provisioner decides that
 //! afresh.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
@@ -54,9 +54,7 @@ pub(super) async fn step(
         }
         Err(refusal) => return refuse(karpenter, claim, &refusal).await,
     };
-    let addresses = karpenter.windows_addresses();
-    let (version, cloud) = (karpenter.options.version, &*karpenter.cloud);
-    let market = Market::open(&class, version, addresses, cloud).await?;
+    let market = karpenter.market(&class).await?;
     let request = order(karpenter, claim, &class, &market);
     if request.options.is_empty() {
         return refuse(karpenter, claim, &Refusal::NoOptions).await;
@@ -201,6 +199,7 @@ fn order(
         client_token: claim.uid().unwrap_or(name),
         options: market.launch_options(&claim.spec.requirements, &requests),
         subnets: market.subnets.clone(),
+        security_groups: security_groups(class),
         template: market.template.clone(),
         images: images(class),
         registration: Registration {
@@ -209,6 +208,12 @@ fn order(
         },
         tags,
     }
+}
+
+/// Ids of the security groups that the class has found.
+fn security_groups(class: &EC2NodeClass) -> Vec<Arc<str>> {
+    let found = class.status.iter().flat_map(|own| &own.security_groups);
+    found.map(|group| group.id.as_str().into()).collect()
 }
 
 /// Ids of the images that the class has found. Those are launched, so that a node does not drift because a newer one is not seen yet.

@@ -16,7 +16,11 @@ use mullion_cloud::{CloudProvider, WindowsAddresses, instance_id};
 use mullion_engine::ip::Settings;
 use tokio::time::{sleep, timeout};
 
-use super::{Batcher, DecisionLog, FeatureGates, nominations::Nominations};
+use super::{
+    Batcher, DecisionLog, FeatureGates,
+    market::{Market, MarketError},
+    nominations::Nominations,
+};
 use crate::{
     Context, Informer, Recorder, api_error, disruption::Disrupting,
     nodepool::health::Registrations, state::SharedState, static_pools,
@@ -173,6 +177,15 @@ impl KarpenterContext {
             let data = config.data.clone().unwrap_or_default();
             WindowsAddresses::of(&Settings::read(&data).0)
         })
+    }
+
+    /// What a class can buy now.
+    ///
+    /// # Errors
+    /// When the class is incomplete or the cloud does not answer.
+    pub(crate) async fn market(&self, class: &EC2NodeClass) -> Result<Market, MarketError> {
+        let addresses = self.windows_addresses();
+        Market::open(class, self.options.version, addresses, &*self.cloud).await
     }
 
     /// The claim behind a node, by provider id.

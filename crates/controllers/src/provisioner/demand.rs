@@ -228,8 +228,6 @@ fn buys_by_cost(karpenter: &KarpenterContext) -> bool {
 /// The markets of all classes that pools and claims refer to, by class name.
 async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
     let mut markets = BTreeMap::new();
-    let addresses = karpenter.windows_addresses();
-    let (version, cloud) = (karpenter.options.version, &*karpenter.cloud);
     let pools = karpenter.pools.list();
     let claims = karpenter.claims.list();
     let of_pools = pools
@@ -243,7 +241,7 @@ async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
         let Some(class) = karpenter.classes.get("", name) else {
             continue;
         };
-        match Market::open(&class, version, addresses, cloud).await {
+        match karpenter.market(&class).await {
             Ok(market) => {
                 markets.insert(name.clone(), market);
             }

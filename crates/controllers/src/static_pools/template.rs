@@ -7,7 +7,7 @@ use mullion_api::{
 };
 use mullion_engine::{model::ResourceMap, provision::PlannedNode};
 
-use crate::provisioner::{KarpenterContext, market::Market, requirements::to_engine};
+use crate::provisioner::{KarpenterContext, requirements::to_engine};
 
 /// A node of a static pool. It names no instance types: whoever launches it takes the cheapest that the requirements admit.
 pub(crate) fn planned(pool: &NodePool) -> PlannedNode {
@@ -59,9 +59,7 @@ pub(super) async fn is_on_sale(karpenter: &KarpenterContext, pool: &NodePool) ->
     let Some(class) = karpenter.classes.get("", name) else {
         return true;
     };
-    let addresses = karpenter.windows_addresses();
-    let version = karpenter.options.version;
-    let market = Market::open(&class, version, addresses, &*karpenter.cloud).await;
+    let market = karpenter.market(&class).await;
     market.map_or(true, |market| {
         let options = market.launch_options(&requirements(pool), &ResourceMap::new());
         !options.is_empty()

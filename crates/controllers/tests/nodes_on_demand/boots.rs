@@ -127,6 +127,7 @@ async fn nodes_that_are_bought_register_as_late_as_documented() {
             }],
             images: Vec::new(),
             subnets: Vec::new(),
+            security_groups: Vec::new(),
             template: NodeTemplate::new(family, whole.ec2.config().version),
             registration: Registration::default(),
             tags: BTreeMap::new(),

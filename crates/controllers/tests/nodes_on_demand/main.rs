@@ -4,6 +4,7 @@
 mod addresses;
 mod blog;
 mod boots;
+mod drift;
 mod failures;
 mod faults;
 mod giving_back;

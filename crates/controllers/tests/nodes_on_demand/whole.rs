@@ -127,6 +127,7 @@ impl Whole {
             }],
             images: Vec::new(),
             subnets: Vec::new(),
+            security_groups: Vec::new(),
             template: NodeTemplate::new(AmiFamily::AmazonLinux2, version),
             registration: Registration::default(),
             tags: BTreeMap::new(),

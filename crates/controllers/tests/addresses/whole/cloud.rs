@@ -76,6 +76,7 @@ impl Cloud {
             }],
             images: Vec::new(),
             subnets: Vec::new(),
+            security_groups: Vec::new(),
             template: NodeTemplate::new(WINDOWS, version),
             registration: Registration::default(),
             tags: BTreeMap::new(),

@@ -1,0 +1,179 @@
+//! Writes the condition `Drifted` on claims.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
+
+use kube::ResourceExt;
+use mullion_api::karpenter::{EC2NodeClass, NodeClaim, NodePool};
+use mullion_cloud::{CloudError, Instance, instance_id};
+use tokio::time::Instant;
+
+use super::{
+    super::edit,
+    DRIFTED,
+    reason::{is_launched, is_of_age, of_class, of_instance, of_market, of_pool},
+};
+use crate::provisioner::{
+    BY_POOL, KarpenterContext,
+    conditions::Status,
+    market::{Market, MarketError},
+};
+
+/// A type that is still sold is looked up again after this long (core: `instanceTypeNotFoundCheckCache`).
+const SOLD: Duration = Duration::from_secs(30 * 60);
+/// EC2 is asked again about an instance after this long (core: drift is looked at every five minutes).
+const KNOWN: Duration = Duration::from_secs(5 * 60);
+
+/// Writes down on every claim whether its node has drifted. What it remembers only spares questions to the cloud.
+#[derive(Default)]
+pub(in super::super) struct Marker {
+    /// When the type of a claim, by name, was last found to be sold.
+    sold: BTreeMap<String, Instant>,
+    /// What EC2 said of the instance of a claim, by name, and when.
+    instances: BTreeMap<String, (Instant, Arc<Instance>)>,
+}
+
+/// Why it is not known whether a claim has drifted: the condition stays as it is.
+#[derive(Debug, thiserror::Error)]
+enum Unknown {
+    #[error(transparent)]
+    Market(#[from] MarketError),
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+}
+
+impl Marker {
+    /// Looks at every claim once.
+    pub(in super::super) async fn mark(
+        &mut self,
+        karpenter: &KarpenterContext,
+    ) -> kube::Result<()> {
+        let now = Instant::now();
+        let is_fresh = |at: &Instant, time| now.duration_since(*at) < time;
+        self.sold.retain(|_, at| is_fresh(at, SOLD));
+        self.instances.retain(|_, (at, _)| is_fresh(at, KNOWN));
+        let mut markets = BTreeMap::new();
+        for pool in karpenter.pools.list() {
+            for claim in karpenter.claims.by_index(BY_POOL, &pool.name_any()) {
+                if claim.metadata.deletion_timestamp.is_some() {
+                    continue;
+                }
+                match self.reason(karpenter, &claim, &pool, &mut markets).await {
+                    Ok(reason) => write(karpenter, &claim, reason).await?,
+                    Err(error) => {
+                        tracing::debug!(%error, "whether a node has drifted is not known")
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a claim's node is no longer what is asked for; `None` if it is, or was not launched yet.
+    async fn reason(
+        &mut self,
+        karpenter: &KarpenterContext,
+        claim: &NodeClaim,
+        pool: &NodePool,
+        markets: &mut BTreeMap<String, Market>,
+    ) -> Result<Option<&'static str>, Unknown> {
+        if !is_launched(claim) {
+            return Ok(None);
+        }
+        if let Some(reason) = of_pool(claim, pool) {
+            return Ok(Some(reason));
+        }
+        let name = &claim.spec.node_class_ref.name;
+        let Some(class) = karpenter.classes.get("", name) else {
+            return Ok(None);
+        };
+        if let Some(reason) = self.of_market(karpenter, claim, &class, markets).await? {
+            return Ok(Some(reason));
+        }
+        if let Some(reason) = of_class(claim, &class) {
+            return Ok(Some(reason));
+        }
+        let instance = self.instance(karpenter, claim).await?;
+        Ok(instance.and_then(|instance| of_instance(&instance, &class)))
+    }
+
+    async fn of_market(
+        &mut self,
+        karpenter: &KarpenterContext,
+        claim: &NodeClaim,
+        class: &EC2NodeClass,
+        markets: &mut BTreeMap<String, Market>,
+    ) -> Result<Option<&'static str>, Unknown> {
+        let (name, now) = (claim.name_any(), karpenter.base.clock.now());
+        if !is_of_age(claim, now) || self.sold.contains_key(&name) {
+            return Ok(None);
+        }
+        let market = match markets.entry(class.name_any()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(karpenter.market(class).await?),
+        };
+        let reason = of_market(claim, market);
+        if reason.is_none() {
+            self.sold.insert(name, Instant::now());
+        }
+        Ok(reason)
+    }
+
+    /// What EC2 says of a claim's instance; nothing if it is gone, which others deal with.
+    async fn instance(
+        &mut self,
+        karpenter: &KarpenterContext,
+        claim: &NodeClaim,
+    ) -> Result<Option<Arc<Instance>>, Unknown> {
+        let name = claim.name_any();
+        if let Some((_, known)) = self.instances.get(&name) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let Some(id) = claim.provider_id().and_then(instance_id) else {
+            return Ok(None);
+        };
+        match karpenter.cloud.get(id).await {
+            Ok(instance) => {
+                let known = (Instant::now(), Arc::clone(&instance));
+                self.instances.insert(name, known);
+                Ok(Some(instance))
+            }
+            Err(CloudError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Sets the condition of a claim, or takes it away.
+async fn write(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+    reason: Option<&'static str>,
+) -> kube::Result<()> {
+    let is_marked = claim.condition(DRIFTED).map(|own| own.reason.as_str());
+    if is_marked == reason {
+        return Ok(());
+    }
+    edit(karpenter, &claim.name_any(), |conditions| match reason {
+        Some(reason) => {
+            conditions.set(DRIFTED, Status::True, reason, reason);
+        }
+        None => conditions.clear(DRIFTED),
+    })
+    .await?;
+    if let Some(reason) = reason {
+        karpenter
+            .log
+            .pass_over(
+                "nodeclaim.disruption",
+                ("karpenter.sh", "NodeClaim"),
+                &claim.name_any(),
+            )
+            .with("reason", reason)
+            .debug("marking drifted");
+    }
+    Ok(())
+}

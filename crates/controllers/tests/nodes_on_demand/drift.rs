@@ -1,0 +1,108 @@
+//! Nodes that are no longer where their class asks for, or that are not sold any more.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use mullion_api::karpenter::{EC2NodeClass, NodeClaim};
+use mullion_cloud::{CloudProvider, TagSelector};
+use serde_json::{Value, json};
+
+use crate::{pools, whole::Whole};
+
+/// A cluster with one pod on a bought node.
+async fn one_node() -> Whole {
+    let whole = Whole::start().await;
+    pools::linux(&whole, &["m5.large"], &["on-demand"], json!({})).await;
+    let spec = json!({
+        "nodeSelector": { "team": "web" },
+        "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": { "cpu": "500m" } } }]
+    });
+    whole.deployment("web", 1, spec).await;
+    whole.until_running("web", 1).await;
+    whole
+}
+
+async fn change_class(whole: &Whole, spec: Value) {
+    let classes: Api<EC2NodeClass> = Api::all(whole.context.client.clone());
+    whole.patch(classes, "linux", json!({ "spec": spec })).await;
+}
+
+/// Waits until another node has taken the place of the only one; gives why the old one went.
+async fn until_replaced(whole: &Whole, old: &str) -> String {
+    let mut why = None;
+    whole
+        .until("it is replaced", || {
+            let drifted = |claim: &NodeClaim| {
+                let drifted = claim.condition("Drifted")?;
+                (drifted.status == "True").then(|| drifted.reason.clone())
+            };
+            why = why
+                .take()
+                .or_else(|| whole.claims().iter().find_map(|claim| drifted(claim)));
+            let bought = whole.bought();
+            let is_new = |node: &Node| node.name_any() != old;
+            (bought.len() == 1 && is_new(&bought[0])).then_some(())
+        })
+        .await;
+    whole.until_running("web", 1).await;
+    why.expect("its claim has drifted")
+}
+
+fn zone(whole: &Whole) -> String {
+    whole.bought()[0].labels()["topology.kubernetes.io/zone"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_in_a_subnet_that_its_class_leaves_is_replaced() {
+    let whole = one_node().await;
+    let (old, place) = (whole.bought()[0].name_any(), zone(&whole));
+    let all = TagSelector {
+        tags: [("karpenter.sh/discovery".to_owned(), "*".to_owned())].into(),
+        ..TagSelector::default()
+    };
+    let subnets = whole.ec2.subnets(&[all]).await.expect("there are some");
+    let others: Vec<_> = subnets
+        .iter()
+        .filter(|subnet| *subnet.zone != *place)
+        .map(|subnet| json!({ "id": &*subnet.id }))
+        .collect();
+    change_class(&whole, json!({ "subnetSelectorTerms": others })).await;
+    assert_eq!(until_replaced(&whole, &old).await, "SubnetDrift");
+    assert_ne!(zone(&whole), place);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_with_other_security_groups_than_its_class_is_replaced() {
+    let whole = one_node().await;
+    let old = whole.bought()[0].name_any();
+    let terms = json!({ "securityGroupSelectorTerms": [{ "name": "default" }] });
+    change_class(&whole, terms).await;
+    assert_eq!(until_replaced(&whole, &old).await, "SecurityGroupDrift");
+    whole.pass(900).await;
+    assert_eq!(whole.claims().len(), 1, "its successor has not drifted");
+    assert!(whole.claims()[0].condition("Drifted").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_offering_is_gone_for_good_is_replaced_after_an_hour() {
+    let whole = one_node().await;
+    let old = whole.bought()[0].name_any();
+    // As if EC2 had closed the zone that it is in.
+    let claim = whole.claims()[0].name_any();
+    let gone = json!({ "metadata": { "labels": { "topology.kubernetes.io/zone": "us-west-2z" } } });
+    whole.patch(whole.karpenter.claim_api(), &claim, gone).await;
+    whole.pass(3000).await;
+    assert!(
+        whole.claims()[0].condition("Drifted").is_none(),
+        "it is young"
+    );
+    assert_eq!(until_replaced(&whole, &old).await, "InstanceTypeNotFound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_ec2_has_none_left_is_no_drift() {
+    let whole = one_node().await;
+    whole.ec2.exhaust("*/*/*".parse().expect("a pattern"));
+    whole.pass(3 * 3600).await;
+    assert!(whole.claims()[0].condition("Drifted").is_none());
+    assert_eq!(whole.claims().len(), 1);
+}
