@@ -3,6 +3,8 @@
 //! All of it is read and admitted by [`crate::why`]. Here a workload becomes as many pods as it has replicas, in place of those it has there,
 //! and a DaemonSet's pods take their room on the nodes that are there.
 
+use std::sync::Arc;
+
 use mullion_engine::model::PodSpec;
 use rustc_hash::FxHashSet;
 use serde_json::{Value, json};
@@ -10,10 +12,12 @@ use serde_json::{Value, json};
 use super::{options::PlanArgs, replicas};
 use crate::{
     failure::Failure,
+    up,
     why::{
         answer,
         daemon::{self, Daemon},
         manifest::{self, Document},
+        placement::{Placement, Switch},
         rules::Told,
         source::{self, Source},
         state::State,
@@ -27,6 +31,7 @@ const DEFAULT_POOLS: &str = include_str!("../up/default-pools.yaml");
 /// The cluster, and the pods that the manifests bring.
 pub(super) struct Input {
     pub(super) source: Source,
+    placement: Placement,
     /// Pods that do not exist yet.
     pub(super) coming: Vec<PodSpec>,
     /// What a reader of the plan should know about its making.
@@ -73,8 +78,13 @@ impl Input {
                     })?
             }
         };
+        let table = Arc::new(up::images::table(args.images.as_deref())?);
+        // Without a cluster nothing says that pods are placed by their images, unless the user does.
+        let as_written = args.offline && args.images.is_none();
+        let switch = args.place_by_image.or(as_written.then_some(Switch::Off));
         let mut input = Input {
             source,
+            placement: Placement::new(switch, args.images.is_some(), table),
             coming: Vec::new(),
             remarks: Vec::new(),
             keys: FxHashSet::default(),
@@ -96,7 +106,8 @@ impl Input {
         documents: Vec<Document>,
         namespace: Option<&str>,
     ) -> Result<(), Failure> {
-        let planned = world::apply_all(&mut self.source, documents, namespace).await?;
+        let planned =
+            world::apply_all(&mut self.source, documents, namespace, &self.placement).await?;
         // Daemons come before the others: they are there first.
         for own in planned.iter().filter(|own| own.daemon.is_some()) {
             self.place_daemon(own)?;
@@ -142,7 +153,7 @@ impl Input {
                 }),
             });
         }
-        world::apply_all(&mut self.source, documents, namespace)
+        world::apply_all(&mut self.source, documents, namespace, &self.placement)
             .await
             .map(drop)
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::whatif::WhatIf;
+use crate::why::placement::Switch;
 
 /// How a plan is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,6 +49,15 @@ pub(crate) struct PlanArgs {
     #[arg(long)]
     pub(super) default_pools: bool,
 
+    /// What is known of your own images, as `mullion up --images` has it (docs/simulation.md)
+    #[arg(long, value_name = "FILE")]
+    pub(super) images: Option<PathBuf>,
+
+    /// Whether pods of -f that no cluster admits (--state, --offline) are placed by their images [default: on with --images, or where pods
+    /// of the state were placed so]
+    #[arg(long, value_name = "on|off", requires = "filename")]
+    pub(super) place_by_image: Option<Switch>,
+
     /// The namespace of objects that name none
     #[arg(short, long, value_name = "NAME")]
     pub(super) namespace: Option<String>,
@@ -61,7 +71,7 @@ pub(crate) struct PlanArgs {
     pub(super) context: Option<String>,
 
     /// Say which nodes should go so that less is paid: every move with its saving and disturbance, and why other nodes stay
-    #[arg(long, conflicts_with_all = ["filename", "default_pools", "pods", "remove_node", "offline"])]
+    #[arg(long, conflicts_with_all = ["filename", "default_pools", "pods", "remove_node", "offline", "images"])]
     pub(super) consolidate: bool,
 
     /// Plan as if this node went: what would be bought, and where its pods would go; may be repeated
@@ -89,7 +99,7 @@ pub(crate) struct PlanArgs {
     pub(super) catalogue: Option<PathBuf>,
 
     /// Plan for recorded clusters with pods that wait, a line each; `-` reads stdin
-    #[arg(long, value_name = "FILE", requires = "catalogue", conflicts_with_all = ["filename", "state", "offline", "default_pools", "namespace", "kubeconfig", "context", "pods", "consolidate", "remove_node", "bound_only", "effort", "WhatIf"])]
+    #[arg(long, value_name = "FILE", requires = "catalogue", conflicts_with_all = ["filename", "state", "offline", "default_pools", "images", "namespace", "kubeconfig", "context", "pods", "consolidate", "remove_node", "bound_only", "effort", "WhatIf"])]
     pub(super) cases: Option<PathBuf>,
 
     #[command(flatten)]

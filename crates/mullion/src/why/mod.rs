@@ -16,7 +16,7 @@ mod nulls;
 mod object;
 pub(crate) mod outlook;
 pub(crate) mod page;
-mod placement;
+pub(crate) mod placement;
 pub(crate) mod pools;
 pub(crate) mod rules;
 pub(crate) mod source;

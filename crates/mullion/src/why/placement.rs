@@ -13,7 +13,7 @@ use mullion_controllers::admission::{
     Access, Known, Permission, Refusal, ServiceAccount, Write,
     placement::{Facts, PlaceByImage, Taint, is_wanted, taints},
 };
-use mullion_engine::images::{ImageRef, ImageTable, Runs, System};
+use mullion_engine::images::{ImageTable, System};
 use serde_json::{Value, json};
 
 use super::state::State;
@@ -21,7 +21,7 @@ use crate::{failure::Failure, out};
 
 /// Whether pods are placed by their images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Switch {
+pub(crate) enum Switch {
     /// They are
     On,
     /// They are not
@@ -29,17 +29,18 @@ pub(super) enum Switch {
 }
 
 /// Places pods of manifests, or does not, and remembers whether that matters.
-pub(super) struct Placement {
+pub(crate) struct Placement {
     told: Option<Switch>,
     has_table: bool,
     rule: PlaceByImage,
     placed: Cell<bool>,
     left: Cell<bool>,
+    said: Cell<bool>,
 }
 
 impl Placement {
     /// `told` is what the user says, `has_table` whether they have given a table of their own.
-    pub(super) fn new(told: Option<Switch>, has_table: bool, table: Arc<ImageTable>) -> Self {
+    pub(crate) fn new(told: Option<Switch>, has_table: bool, table: Arc<ImageTable>) -> Self {
         Placement {
             told,
             has_table,
@@ -50,6 +51,7 @@ impl Placement {
             },
             placed: Cell::new(false),
             left: Cell::new(false),
+            said: Cell::new(false),
         }
     }
 
@@ -102,16 +104,19 @@ impl Placement {
         Ok(())
     }
 
-    /// Says which of the two was done, if the other might have given another answer.
+    /// Says once which of the two was done, if the other might have given another answer.
     pub(super) fn say(&self, state: &State) {
-        match self.reason(state) {
-            Some(reason) if self.placed.get() => out::note(&format!(
+        let note = match self.reason(state) {
+            Some(reason) if self.placed.get() => format!(
                 "pods of the manifest are placed by their images ({reason}); --place-by-image off asks without it"
-            )),
-            None if self.left.get() && self.told.is_none() => out::note(
-                "pods of the manifest are not placed by their images: nothing in the state says that its cluster does so; --place-by-image on places them",
             ),
-            _ => {}
+            None if self.left.get() && self.told.is_none() => {
+                "pods of the manifest are not placed by their images: nothing in the state says that its cluster does so; --place-by-image on places them".to_owned()
+            }
+            _ => return,
+        };
+        if !self.said.replace(true) {
+            out::note(&note);
         }
     }
 }
@@ -124,14 +129,6 @@ struct NamesAlone {
 }
 
 impl Facts for NamesAlone {
-    fn in_registries(
-        &self,
-        images: &[Option<ImageRef>],
-        _: &dyn Fn() -> Vec<Arc<Value>>,
-    ) -> Vec<Option<Runs>> {
-        vec![None; images.len()]
-    }
-
     fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
         self.taints.get_or_init(|| taints::common(known)).clone()
     }

@@ -132,7 +132,7 @@ pub(super) async fn apply(
         })
         .about(shown));
     }
-    let planned = put_in(source, sorted, namespace, Some(placement)).await?;
+    let planned = put_in(source, sorted, namespace, placement).await?;
     for own in planned
         .iter()
         .filter(|own| own.maker.kind == "Pod" && own.is_taken)
@@ -148,6 +148,7 @@ pub(super) async fn apply(
 }
 
 /// Puts what is in a manifest into the cluster, whether or not there are pods in it; gives every pod and one of every workload of it.
+/// `placement` places pods that no cluster admits.
 ///
 /// # Errors
 /// The API server refuses an object: its words.
@@ -155,15 +156,17 @@ pub(crate) async fn apply_all(
     source: &mut Source,
     documents: Vec<Document>,
     namespace: Option<&str>,
+    placement: &Placement,
 ) -> Result<Vec<Planned>, Failure> {
-    put_in(source, Sorted::of(documents, namespace), namespace, None).await
+    let sorted = Sorted::of(documents, namespace);
+    put_in(source, sorted, namespace, placement).await
 }
 
 async fn put_in(
     source: &mut Source,
     sorted: Sorted,
     namespace: Option<&str>,
-    placement: Option<&Placement>,
+    placement: &Placement,
 ) -> Result<Vec<Planned>, Failure> {
     let Sorted { prospects, others } = sorted;
     let needed = others.iter().find(|other| admits_pods(&other.object));
@@ -189,7 +192,7 @@ async fn put_in(
         }
         planned.push(own);
     }
-    if let Some(placement) = placement.filter(|_| source.offline) {
+    if source.offline {
         placement.say(&source.state);
     }
     Ok(planned)
@@ -302,7 +305,7 @@ fn refuse(error: serde_json::Error) -> Failure {
 async fn admit(
     source: &mut Source,
     prospect: Prospect,
-    placement: Option<&Placement>,
+    placement: &Placement,
 ) -> Result<Planned, Failure> {
     let Prospect {
         named,
@@ -339,9 +342,7 @@ async fn admit(
         put(&mut admitted["metadata"], "name", json!(name));
     }
     if source.offline {
-        if let Some(placement) = placement {
-            placement.place(&source.state, &mut admitted)?;
-        }
+        placement.place(&source.state, &mut admitted)?;
         addresses::request(&mut admitted, &source.state);
     }
     let templates = source.state.kept("ResourceClaimTemplate");

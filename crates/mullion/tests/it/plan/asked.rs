@@ -130,6 +130,30 @@ fn a_plan_says_how_near_it_is_to_the_least_that_any_costs() {
 }
 
 #[test]
+fn pods_of_a_manifest_are_planned_by_their_images_where_the_user_says_so() {
+    let iis = "
+apiVersion: v1
+kind: Pod
+metadata: {name: iis}
+spec: {containers: [{name: iis, image: 'mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022'}]}
+";
+    let pools = |more: &[&str]| {
+        let args = ["--offline", "--default-pools", "-f", "-", "-o", "json"];
+        let said = plan(&[&args[..], more].concat(), iis);
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        let pool = json_of(&said)["nodes"][0]["nodePool"].clone();
+        (pool, said.stderr)
+    };
+    assert_eq!(pools(&[]), (json!("linux"), String::new()));
+    let (pool, note) = pools(&["--place-by-image", "on"]);
+    assert_eq!(pool, "windows-2022");
+    let told = "note:  pods of the manifest are placed by their images (--place-by-image on); --place-by-image off asks without it\n";
+    assert_eq!(note, told);
+    let (pool, note) = pools(&["--place-by-image", "off"]);
+    assert_eq!((pool, note), (json!("linux"), String::new()));
+}
+
+#[test]
 fn windows_pods_ask_for_their_addresses_where_these_are_switched_on() {
     let json = json_of(&offline(&["-o", "json"], &[SHOP]));
     let windows = json["nodes"].as_array().expect("nodes").iter();
