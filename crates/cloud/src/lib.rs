@@ -19,6 +19,7 @@ pub mod image;
 mod message;
 pub mod node_group;
 mod provider;
+mod refusals;
 mod resources;
 pub mod sim;
 mod speed;
@@ -33,8 +34,9 @@ pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
     InstanceState, Launch, LaunchOption, LaunchRequest, Offer, Offering, Registration,
-    SecurityGroup, Shortage, Subnet, TagSelector, UNAVAILABLE_FOR, instance_id,
+    SecurityGroup, Shortage, Subnet, TagSelector, instance_id,
 };
+pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use resources::{Resources, format_bytes, format_milli};
 pub use speed::Speed;
 pub use template::{

@@ -82,6 +82,8 @@ pub struct Offering {
     pub price: Price,
     /// Whether the last try, if it was recent, found capacity.
     pub available: bool,
+    /// Whether it was refused lately and may be tried again, by one launch at first.
+    pub on_trial: bool,
 }
 
 /// An instance type and the ways to buy it.
@@ -176,9 +178,6 @@ pub struct Registration {
     pub taints: Vec<Taint>,
 }
 
-/// How long an offering that was refused is taken to be unavailable, as Karpenter's provider takes it.
-pub const UNAVAILABLE_FOR: Duration = Duration::from_secs(180);
-
 /// Why EC2 does not sell an option now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shortage {
@@ -217,6 +216,8 @@ pub struct FleetError {
     pub option: LaunchOption,
     /// Why it was not to be had.
     pub shortage: Shortage,
+    /// For how long it is taken to be unavailable now.
+    pub unavailable_for: Duration,
 }
 
 impl fmt::Display for FleetError {
@@ -484,8 +485,8 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
     /// Starts the end of an instance; repeating it is fine until it is terminated, then it is not found.
     fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>>;
 
-    /// Takes an option as sold out for [`UNAVAILABLE_FOR`], because the cloud has just taken such an instance back.
-    fn mark_unavailable(&self, option: LaunchOption);
+    /// Takes an option as refused, because the cloud has just taken such an instance back. Returns for how long it is taken to be unavailable.
+    fn mark_unavailable(&self, option: LaunchOption) -> Duration;
 
     /// Waits for messages about instances, for 20 s at most, and returns ten of them at most. One that is not deleted within 20 s is
     /// returned again.
@@ -520,6 +521,7 @@ mod tests {
                 capacity_type: CapacityType::OnDemand,
             },
             shortage,
+            unavailable_for: Duration::ZERO,
         };
         let elsewhere = vec!["us-west-2b".into(), "us-west-2c".into()];
         let error = CloudError::InsufficientCapacity(vec![

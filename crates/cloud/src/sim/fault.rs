@@ -1,12 +1,13 @@
 //! What the simulated EC2 refuses: exhausted capacity, throttled calls, quotas.
 //!
-//! Invariant: a refusal is remembered for [`UNAVAILABLE_FOR`], so that planning looks elsewhere meanwhile; injected faults themselves last until they are taken back.
+//! Invariant: a refusal is remembered ([`Refusals`]), so that planning looks elsewhere meanwhile; injected faults themselves last until they are taken
+//! back, and what was refused for them is then forgotten.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{CapacityType, LaunchOption, UNAVAILABLE_FOR};
+use crate::{CapacityType, LaunchOption, Offer, Refusals};
 
 /// Which purchases find no capacity. Written `type`, `type/zone` or `type/zone/capacity-type` with `*` for any:
 /// `c6a.xlarge`, `c6a.xlarge/us-west-2a`, `*/*/spot`.
@@ -77,7 +78,7 @@ impl FromStr for CapacityPattern {
 #[derive(Default)]
 pub(super) struct Faults {
     exhausted: Vec<CapacityPattern>,
-    refused: BTreeMap<LaunchOption, Instant>,
+    refused: Refusals,
     throttled_calls: u32,
     vcpu_limit: Option<u64>,
 }
@@ -91,7 +92,7 @@ impl Faults {
 
     pub(super) fn replenish(&mut self, pattern: &CapacityPattern) {
         self.exhausted.retain(|other| other != pattern);
-        self.refused.retain(|option, _| !pattern.matches(option));
+        self.refused.forget(|option| pattern.matches(option));
     }
 
     pub(super) fn throttle(&mut self, calls: u32) {
@@ -117,16 +118,19 @@ impl Faults {
         self.exhausted.iter().any(|pattern| pattern.matches(option))
     }
 
-    pub(super) fn refuse(&mut self, option: LaunchOption) {
-        self.refused
-            .insert(option, Instant::now() + UNAVAILABLE_FOR);
+    /// Remembers a refusal; returns for how long the option is taken to be unavailable.
+    pub(super) fn refuse(&mut self, option: LaunchOption) -> Duration {
+        self.refused.refuse(option, Instant::now())
     }
 
-    /// What was refused less than three minutes ago.
-    pub(super) fn unavailable(&mut self) -> &BTreeMap<LaunchOption, Instant> {
-        let now = Instant::now();
-        self.refused.retain(|_, until| *until > now);
-        &self.refused
+    /// Forgets refusals of what was just sold.
+    pub(super) fn sold(&mut self, option: &LaunchOption) {
+        self.refused.sold(option);
+    }
+
+    /// The offers as past refusals leave them.
+    pub(super) fn apply(&mut self, offers: &Arc<[Offer]>) -> Arc<[Offer]> {
+        self.refused.apply(offers, Instant::now())
     }
 }
 

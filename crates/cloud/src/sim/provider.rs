@@ -31,24 +31,7 @@ impl CloudProvider for SimulatedEc2 {
     fn offers(&self, os: Os) -> BoxFuture<'_, Result<Arc<[Offer]>, CloudError>> {
         Box::pin(async move {
             let all = self.all_offers(os);
-            let mut state = self.state();
-            let unavailable = state.faults.unavailable();
-            if unavailable.is_empty() {
-                return Ok(all);
-            }
-            let mut offers = all.to_vec();
-            for option in unavailable.keys() {
-                let offer = offers
-                    .iter_mut()
-                    .find(|offer| *offer.instance_type.name == *option.instance_type);
-                let offerings = offer.into_iter().flat_map(|offer| &mut offer.offerings);
-                for offering in offerings {
-                    let refused = *offering.zone == *option.zone
-                        && offering.capacity_type == option.capacity_type;
-                    offering.available &= !refused;
-                }
-            }
-            Ok(offers.into())
+            Ok(self.state().faults.apply(&all))
         })
     }
 
@@ -176,8 +159,8 @@ impl CloudProvider for SimulatedEc2 {
         })
     }
 
-    fn mark_unavailable(&self, option: LaunchOption) {
-        self.state().faults.refuse(option);
+    fn mark_unavailable(&self, option: LaunchOption) -> Duration {
+        self.state().faults.refuse(option)
     }
 
     fn receive_messages(&self) -> BoxFuture<'_, Result<Vec<Message>, CloudError>> {
@@ -311,6 +294,7 @@ impl SimulatedEc2 {
                 capacity_type: *capacity_type,
                 price: *price,
                 available: true,
+                on_trial: false,
             }));
         }
         offerings
@@ -328,14 +312,17 @@ impl SimulatedEc2 {
         let mut refused = Vec::new();
         for option in &request.options {
             let shortage = match self.try_option(state, request, option) {
-                Ok(instance) => return Ok((instance, refused)),
+                Ok(instance) => {
+                    state.faults.sold(option);
+                    return Ok((instance, refused));
+                }
                 Err(Miss::Short(shortage)) => shortage,
                 Err(Miss::Wrong(error)) => return Err(error),
             };
-            state.faults.refuse(option.clone());
             refused.push(FleetError {
                 option: option.clone(),
                 shortage,
+                unavailable_for: state.faults.refuse(option.clone()),
             });
         }
         Err(CloudError::InsufficientCapacity(refused))

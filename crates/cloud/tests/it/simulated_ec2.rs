@@ -13,7 +13,7 @@ use mullion_api::{
 use mullion_cloud::{
     CapacityType, Clock, CloudError, CloudProvider, FleetError, Instance, InstanceState,
     LaunchOption, LaunchRequest, NodeTemplate, Registration, Shortage, Speed, TagSelector,
-    node_group,
+    UNAVAILABLE_FOR, node_group,
     sim::{Config, Saved, SimulatedEc2},
 };
 
@@ -172,6 +172,7 @@ async fn exhausted_options_are_passed_over_and_remembered() {
         shortage: Shortage::Hosts {
             elsewhere: Vec::new(),
         },
+        unavailable_for: UNAVAILABLE_FOR,
     };
     assert_eq!(launch.refused, [refused]);
     let error = ec2
@@ -221,6 +222,7 @@ async fn quotas_and_throttling_are_told_in_ec2s_words() {
     let refused = FleetError {
         option: options[0].clone(),
         shortage: Shortage::Vcpus { limit: 4 },
+        unavailable_for: UNAVAILABLE_FOR,
     };
     assert_eq!(error, CloudError::InsufficientCapacity(vec![refused]));
     ec2.throttle(1);

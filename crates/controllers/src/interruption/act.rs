@@ -48,8 +48,8 @@ async fn act_on(
         tell(karpenter, node, action, reason, message);
     }
     if let Some(option) = offering(claim).filter(|_| kind == Kind::SPOT) {
-        tell_unavailable(pass, kind.as_str(), &option);
-        karpenter.cloud.mark_unavailable(option);
+        let rests = karpenter.cloud.mark_unavailable(option.clone());
+        tell_unavailable(pass, kind.as_str(), &option, rests);
     }
     if action == Action::None {
         return Ok(());

@@ -4,7 +4,7 @@
 //! claim is deleted, because another pod placement (or another pool) may be what helps, and the provisioner decides that
 //! afresh.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
@@ -13,12 +13,10 @@ use mullion_api::{
     karpenter::{EC2NodeClass, NodeClaim, Operator, node_claim_condition as condition},
     labels,
 };
-use mullion_cloud::{
-    CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration, UNAVAILABLE_FOR,
-};
+use mullion_cloud::{CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration};
 use serde_json::json;
 
-use super::{Error, edit, pass};
+use super::{Error, edit, launch_turns::LaunchTurns, pass};
 use crate::{
     kubelet::pace::go_duration,
     nodepool::hash::class_hash,
@@ -34,6 +32,8 @@ use crate::{
 pub(super) enum Outcome {
     /// The claim is launched.
     Done,
+    /// Another launch finds out first whether EC2 has what this one would ask for; its end wakes the claim.
+    Waits,
     /// Nothing can be launched for the claim; it is being deleted.
     Refused,
 }
@@ -41,6 +41,7 @@ pub(super) enum Outcome {
 /// Launches the claim unless it is launched.
 pub(super) async fn step(
     karpenter: &KarpenterContext,
+    turns: &LaunchTurns,
     claim: &mut NodeClaim,
 ) -> Result<Outcome, Error> {
     if claim.is(condition::LAUNCHED) {
@@ -59,13 +60,18 @@ pub(super) async fn step(
     if request.options.is_empty() {
         return refuse(karpenter, claim, &Refusal::NoOptions).await;
     }
+    let Some(turn) = turns.take(&claim.name_any(), &request.options) else {
+        return Ok(Outcome::Waits);
+    };
     match karpenter.cloud.launch(request).await {
         Ok(launch) => {
+            turn.ended(&launch.refused, Some(bought(&launch.instance)));
             tell_refused(karpenter, claim, &launch.refused);
             note(karpenter, claim, &class, &market, &launch.instance);
             Ok(Outcome::Done)
         }
         Err(CloudError::InsufficientCapacity(refused)) => {
+            turn.ended(&refused, None);
             tell_refused(karpenter, claim, &refused);
             let sold_out = Refusal::SoldOut(CloudError::InsufficientCapacity(refused));
             refuse(karpenter, claim, &sold_out).await
@@ -77,6 +83,15 @@ pub(super) async fn step(
             });
             Err(Error::Launch(error))
         }
+    }
+}
+
+/// The option that an instance was bought as.
+fn bought(instance: &Instance) -> LaunchOption {
+    LaunchOption {
+        instance_type: instance.instance_type.name.to_string(),
+        zone: instance.zone.to_string(),
+        capacity_type: instance.capacity_type,
     }
 }
 
@@ -97,14 +112,20 @@ fn classified(error: &CloudError) -> (&'static str, &'static str) {
 /// What was refused is not planned with for a while, even where something else was bought.
 fn tell_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
-    for FleetError { option, shortage } in refused {
-        tell_unavailable(&entries, shortage.code(), option);
+    for error in refused {
+        let (reason, rests) = (error.shortage.code(), error.unavailable_for);
+        tell_unavailable(&entries, reason, &error.option, rests);
     }
 }
 
 /// Writes into the log that an offering is not planned with for a while.
-pub(crate) fn tell_unavailable(entries: &Pass, reason: &str, option: &LaunchOption) {
-    let ttl = SignedDuration::try_from(UNAVAILABLE_FOR).unwrap_or_default();
+pub(crate) fn tell_unavailable(
+    entries: &Pass,
+    reason: &str,
+    option: &LaunchOption,
+    rests: Duration,
+) {
+    let ttl = SignedDuration::try_from(rests).unwrap_or_default();
     entries
         .clone()
         .with("reason", reason)

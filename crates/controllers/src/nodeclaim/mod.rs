@@ -15,6 +15,7 @@ mod eviction;
 mod garbage;
 pub(crate) mod initialization;
 mod launch;
+mod launch_turns;
 mod liveness;
 mod node_termination;
 mod pod_events;
@@ -26,6 +27,7 @@ mod termination;
 use std::time::Duration;
 
 pub(crate) use launch::tell_unavailable;
+use launch_turns::LaunchTurns;
 
 use kube::{
     ResourceExt,
@@ -104,10 +106,11 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
         }
     });
     let (lifecycle, again) = (karpenter.clone(), queue.clone());
+    let turns = LaunchTurns::new(queue.clone());
     queue.run(&karpenter.base, 8, move |name: String| {
-        let (karpenter, again) = (lifecycle.clone(), again.clone());
+        let (karpenter, turns, again) = (lifecycle.clone(), turns.clone(), again.clone());
         async move {
-            if let Some(delay) = reconcile(&karpenter, &name).await? {
+            if let Some(delay) = reconcile(&karpenter, &turns, &name).await? {
                 again.add_after(name, delay);
             }
             Ok::<_, Error>(())
@@ -120,7 +123,11 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
 }
 
 /// Walks a claim on. Returns after which time to look again if nothing else happens.
-async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Duration>, Error> {
+async fn reconcile(
+    karpenter: &KarpenterContext,
+    turns: &LaunchTurns,
+    name: &str,
+) -> Result<Option<Duration>, Error> {
     // Read afresh: a step that was done a moment ago must not be done and told twice.
     let Some(claim) = karpenter.claim_api().get_opt(name).await? else {
         return Ok(None);
@@ -130,18 +137,20 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     }
     let mut claim = with_finalizer(karpenter, claim).await?;
     let stored = claim.clone();
-    let launched = match launch::step(karpenter, &mut claim).await {
+    let launched = match launch::step(karpenter, turns, &mut claim).await {
         Ok(launch::Outcome::Refused) => return Ok(None),
-        Ok(launch::Outcome::Done) => Ok(()),
+        Ok(launch::Outcome::Done | launch::Outcome::Waits) => Ok(()),
         Err(error) => Err(error),
     };
-    let registered = match &launched {
-        Ok(()) => registration::step(karpenter, &mut claim).await,
-        Err(_) => Ok(()),
+    let registered = match claim.is(condition::LAUNCHED) {
+        true => registration::step(karpenter, &mut claim).await,
+        false => Ok(()),
     };
     let initialized = match &registered {
-        Ok(()) => initialization::step(karpenter, &mut claim).await,
-        Err(_) => Ok(()),
+        Ok(()) if claim.is(condition::LAUNCHED) => {
+            initialization::step(karpenter, &mut claim).await
+        }
+        _ => Ok(()),
     };
     edit(karpenter, &mut claim, |conditions| {
         let parts = [

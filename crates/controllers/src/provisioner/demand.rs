@@ -58,18 +58,25 @@ impl Demand {
         let waiting = Waiting::now(karpenter);
         match waiting.specs.is_empty() {
             true => None,
-            false => Some(Self::of(waiting, karpenter).await),
+            false => Some(Self::of(waiting, karpenter, false).await),
         }
     }
 
-    /// The demand of this moment, whether or not a pod needs a place.
+    /// The demand of this moment, whether or not a pod needs a place, for those who would give nodes up: nobody does in the hope of an
+    /// offering that was refused lately.
     pub(crate) async fn of_all(karpenter: &KarpenterContext) -> Self {
-        Self::of(Waiting::now(karpenter), karpenter).await
+        Self::of(Waiting::now(karpenter), karpenter, true).await
     }
 
-    async fn of(waiting: Waiting, karpenter: &KarpenterContext) -> Self {
+    async fn of(waiting: Waiting, karpenter: &KarpenterContext, is_careful: bool) -> Self {
         let daemons = karpenter.base.informers.daemon_sets.list();
-        let markets = markets(karpenter).await;
+        let mut markets = markets(karpenter).await;
+        if is_careful {
+            let careful = markets.into_iter();
+            markets = careful
+                .map(|(name, own)| (name, own.without_trials()))
+                .collect();
+        }
         let (in_flight, reshaped) = nodes_to_come(karpenter, &markets, &daemons);
         Self {
             pods: waiting.pods,

@@ -59,7 +59,7 @@ pub struct Market {
     pub subnets: Vec<Arc<str>>,
     region: String,
     zones: BTreeSet<String>,
-    offers: Arc<[Offer]>,
+    pub(super) offers: Arc<[Offer]>,
 }
 
 impl Market {

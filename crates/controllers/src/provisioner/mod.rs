@@ -24,6 +24,7 @@ mod refusal;
 pub mod requirements;
 mod run;
 pub mod template;
+mod trials;
 
 use std::sync::Arc;
 

@@ -27,6 +27,7 @@ use super::{
     in_flight::is_in_flight,
     pending::is_provisionable,
     pools,
+    trials::Trials,
 };
 use crate::{
     Change,
@@ -37,6 +38,8 @@ use crate::{
 const CONTROLLER: &str = "provisioner";
 /// Pending pods are looked at again after this long.
 const RETRY: Duration = Duration::from_secs(10);
+/// After this long it is seen whether offerings that were tried have been sold.
+const TRIAL: Duration = Duration::from_secs(1);
 /// A pod is not told the same again for this long.
 const REPEAT: Duration = Duration::from_secs(300);
 /// A pool is not told the same again for this long.
@@ -52,6 +55,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
         told: FxHashMap::default(),
         pools_told: FxHashMap::default(),
         places: FxHashMap::default(),
+        holds_back: false,
     };
     let shutdown = karpenter.base.shutdown.clone();
     karpenter.base.tasks.spawn(async move {
@@ -139,6 +143,8 @@ struct Provisioner {
     pools_told: FxHashMap<String, Instant>,
     /// The claim or node that the last plan has for each waiting pod.
     places: FxHashMap<String, String>,
+    /// Whether nodes of the last plan were not ordered because another tries their offerings first.
+    holds_back: bool,
 }
 
 impl Provisioner {
@@ -150,8 +156,12 @@ impl Provisioner {
         loop {
             let batch = self.karpenter.batcher.wait();
             // Running out of time is a reason to look again, unless every pod's node is on its way.
+            let patience = match self.holds_back {
+                true => TRIAL,
+                false => RETRY,
+            };
             let complete = if waiting {
-                timeout(RETRY, batch).await.is_ok()
+                timeout(patience, batch).await.is_ok()
             } else {
                 batch.await;
                 true
@@ -185,6 +195,7 @@ impl Provisioner {
     /// One plan and its orders. Returns whether pods need nodes.
     async fn provision(&mut self) -> bool {
         let start = self.karpenter.base.clock.now();
+        self.holds_back = false;
         let Some(mut demand) = Demand::gather(&self.karpenter).await else {
             self.told.clear();
             self.places.clear();
@@ -200,15 +211,19 @@ impl Provisioner {
                 return true;
             }
         };
-        if !answer.plan.nodes.is_empty() {
+        let mut trials = Trials::new(&self.karpenter, demand.markets());
+        let planned = answer.plan.nodes.iter();
+        let orders: Vec<&PlannedNode> = planned.filter(|node| trials.may_order(node)).collect();
+        self.holds_back = orders.len() < answer.plan.nodes.len();
+        if !orders.is_empty() {
             let duration = self.karpenter.base.clock.now().duration_since(start);
             pass.clone()
                 .with("Pods", abbreviated(&names(demand.pods.values()), SHOWN))
                 .with("duration", go_duration(duration))
                 .info("found provisionable pod(s)");
-            let planned: usize = answer.plan.nodes.iter().map(|node| node.pods.len()).sum();
+            let planned: usize = orders.iter().map(|node| node.pods.len()).sum();
             pass.clone()
-                .with("nodeclaims", answer.plan.nodes.len())
+                .with("nodeclaims", orders.len())
                 .with("pods", planned)
                 .info("computed new nodeclaim(s) to fit pod(s)");
             let nodes: BTreeSet<_> = answer.plan.existing.iter().map(|(_, node)| node).collect();
@@ -223,7 +238,7 @@ impl Provisioner {
         self.places = answer.plan.existing.iter().cloned().collect();
         self.nominate_existing(&answer, &demand.pods);
         self.tell_refusals(&answer, &demand.pods, any_pool);
-        for planned in &answer.plan.nodes {
+        for planned in orders {
             if let Err(error) = self.order(planned, &demand.pods, &pass).await {
                 pass.error("creating nodeclaim", &error);
             }

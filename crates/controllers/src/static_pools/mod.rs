@@ -14,9 +14,12 @@ mod template;
 use std::{sync::Arc, time::Duration};
 
 use kube::ResourceExt;
-use mullion_api::karpenter::{NodeClaim, NodePool, node_pool_condition};
+use mullion_api::karpenter::{
+    NodeClaim, NodePool, node_claim_condition as condition, node_pool_condition,
+};
 use tokio::sync::{Mutex, MutexGuard};
 
+use self::template::Supply;
 pub(crate) use self::{census::Census, template::planned};
 use crate::{
     Change, Queue,
@@ -31,6 +34,9 @@ const AGAIN: Duration = Duration::from_secs(60);
 const AT_LIMIT: Duration = Duration::from_secs(30);
 /// A pool that nothing can be bought for now is looked at again after this long, as pods are for which nothing can be bought.
 const SOLD_OUT: Duration = Duration::from_secs(10);
+
+/// After this long it is seen whether an offering that was tried has been sold.
+const TRIAL: Duration = Duration::from_secs(1);
 
 /// The right to count the nodes of static pools and to order more. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -134,19 +140,23 @@ async fn provision(
     }
     let name = pool.name_any();
     let pass = pass(karpenter, "static.provisioning", &name);
-    let count = census.room(pool).min(replicas - census.running);
+    let mut count = census.room(pool).min(replicas - census.running);
     if count == 0 {
         pass.info("nodepool node limit reached");
         return Ok(Some(AT_LIMIT));
     }
-    if !template::is_on_sale(karpenter, pool).await {
-        pass.info("skipping, nodepool requirements filtered out all instance types");
-        karpenter.recorder.warning(
-            &**pool,
-            "NoCompatibleInstanceTypes",
-            "NodePool requirements filtered out all compatible available instance types",
-        );
+    let supply = template::supply(karpenter, pool).await;
+    if supply == Supply::None {
+        tell_sold_out(karpenter, pool, &pass);
         return Ok(Some(SOLD_OUT));
+    }
+    let mut again = AGAIN;
+    if supply == Supply::OnTrial {
+        let claims = karpenter.claims.by_index(BY_POOL, &name);
+        if claims.iter().any(|claim| is_under_way(claim)) {
+            return Ok(Some(TRIAL));
+        }
+        (count, again) = (1, TRIAL);
     }
     pass.clone()
         .with("current", census.running)
@@ -159,7 +169,21 @@ async fn provision(
             return Ok(None);
         }
     }
-    Ok(Some(AGAIN))
+    Ok(Some(again))
+}
+
+/// Whether a claim asks EC2 at this moment.
+fn is_under_way(claim: &NodeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_none() && !claim.is(condition::LAUNCHED)
+}
+
+fn tell_sold_out(karpenter: &KarpenterContext, pool: &NodePool, pass: &Pass) {
+    pass.info("skipping, nodepool requirements filtered out all instance types");
+    karpenter.recorder.warning(
+        pool,
+        "NoCompatibleInstanceTypes",
+        "NodePool requirements filtered out all compatible available instance types",
+    );
 }
 
 fn pass(karpenter: &KarpenterContext, controller: &'static str, pool: &str) -> Pass {

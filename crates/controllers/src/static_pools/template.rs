@@ -5,6 +5,7 @@ use mullion_api::{
     karpenter::{NodePool, Operator, Requirement},
     labels,
 };
+use mullion_cloud::LaunchOption;
 use mullion_engine::{model::ResourceMap, provision::PlannedNode};
 
 use crate::provisioner::{KarpenterContext, requirements::to_engine};
@@ -53,17 +54,37 @@ fn decided(mut requirement: Requirement) -> Requirement {
     requirement
 }
 
-/// Whether something can be bought for the pool now. What the cloud does not answer counts as yes: the launch is told why not.
-pub(super) async fn is_on_sale(karpenter: &KarpenterContext, pool: &NodePool) -> bool {
+/// What can be bought for a pool now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Supply {
+    /// Nothing: all of it was refused lately, or is not sold.
+    None,
+    /// Only what was refused lately and may be tried again, by one launch at first.
+    OnTrial,
+    /// Something.
+    Some,
+}
+
+/// Returns what can be bought for the pool now. What the cloud does not answer counts as something: the launch is told why not.
+pub(super) async fn supply(karpenter: &KarpenterContext, pool: &NodePool) -> Supply {
     let name = &pool.spec.template.spec.node_class_ref.name;
     let Some(class) = karpenter.classes.get("", name) else {
-        return true;
+        return Supply::Some;
     };
-    let market = karpenter.market(&class).await;
-    market.map_or(true, |market| {
-        let options = market.launch_options(&requirements(pool), &ResourceMap::new());
-        !options.is_empty()
-    })
+    let Ok(market) = karpenter.market(&class).await else {
+        return Supply::Some;
+    };
+    let options = market.launch_options(&requirements(pool), &ResourceMap::new());
+    let is_on_trial = |own: &LaunchOption| {
+        market.is_on_trial(&own.instance_type, &own.zone, own.capacity_type.as_str())
+    };
+    if options.is_empty() {
+        Supply::None
+    } else if options.iter().all(is_on_trial) {
+        Supply::OnTrial
+    } else {
+        Supply::Some
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod giving_back;
 mod interruption;
 mod planned;
 mod pools;
+mod refusals;
 mod removal;
 mod repair;
 mod restart;

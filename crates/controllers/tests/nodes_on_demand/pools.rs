@@ -28,27 +28,50 @@ pub(crate) async fn linux_with(
             }
         }))
         .await;
-    let mut spec = json!({
-        "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "linux" },
-        "expireAfter": "Never",
-        "requirements": [
-            { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": types },
-            { "key": "karpenter.sh/capacity-type", "operator": "In", "values": capacity }
-        ]
-    });
-    for (key, value) in more.as_object().into_iter().flatten() {
-        spec[key] = value.clone();
+    Pool {
+        name: "linux",
+        team: "web",
+        types,
+        capacity,
     }
-    let mut pool = json!({
-        "disruption": { "consolidateAfter": "Never" },
-        "template": { "metadata": { "labels": { "team": "web" } }, "spec": spec }
-    });
-    for (key, value) in of_pool.as_object().into_iter().flatten() {
-        pool[key] = value.clone();
+    .create(whole, more, of_pool)
+    .await;
+}
+
+/// A pool of nodes of the class `linux`.
+pub(crate) struct Pool<'a> {
+    pub(crate) name: &'a str,
+    /// Value of the nodes' label `team`.
+    pub(crate) team: &'a str,
+    pub(crate) types: &'a [&'a str],
+    pub(crate) capacity: &'a [&'a str],
+}
+
+impl Pool<'_> {
+    /// Creates the pool with more fields in its template's spec and in its own.
+    pub(crate) async fn create(&self, whole: &Whole, more: Value, of_pool: Value) {
+        let mut spec = json!({
+            "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "linux" },
+            "expireAfter": "Never",
+            "requirements": [
+                { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": self.types },
+                { "key": "karpenter.sh/capacity-type", "operator": "In", "values": self.capacity }
+            ]
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        let mut pool = json!({
+            "disruption": { "consolidateAfter": "Never" },
+            "template": { "metadata": { "labels": { "team": self.team } }, "spec": spec }
+        });
+        for (key, value) in of_pool.as_object().into_iter().flatten() {
+            pool[key] = value.clone();
+        }
+        whole
+            .create(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": self.name }, "spec": pool
+            }))
+            .await;
     }
-    whole
-        .create(json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "linux" }, "spec": pool
-        }))
-        .await;
 }

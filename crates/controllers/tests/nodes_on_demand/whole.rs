@@ -70,7 +70,7 @@ impl Whole {
             ..Config::new("windows-karpenter-demo", "us-west-2", version)
         };
         let ec2 = SimulatedEc2::new(config, context.clock.clone());
-        let log = DecisionLog::new(context.clock.clone(), 1000);
+        let log = DecisionLog::new(context.clock.clone(), 10_000);
         let placement = mullion_engine::Options { os_filter: true };
         let state = SharedState::new(&context, placement);
         let karpenter = buy_nodes(&context, &state, &ec2, &log, version, gates);

@@ -1,0 +1,245 @@
+//! Offerings that a cloud refused: for how long nobody asks for them, and which are asked for with care afterwards. Pure; `now` is an argument.
+//!
+//! Invariant: an offering rests for [`UNAVAILABLE_FOR`] after its first refusal and twice as long after each further one, up to
+//! [`LONGEST_UNAVAILABLE`]. After its rest it is on trial for half an hour: whoever buys tries it with one launch, not with a whole batch, and
+//! nobody gives a node up in the hope of it. A launch that succeeds, or a trial that nobody makes use of, ends the matter.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{CapacityType, LaunchOption, Offer, catalogue::TypeName};
+
+/// How long an offering that was refused is taken to be unavailable at first, as Karpenter's provider takes it.
+pub const UNAVAILABLE_FOR: Duration = Duration::from_secs(180);
+/// How long an offering that keeps being refused is taken to be unavailable at most.
+pub const LONGEST_UNAVAILABLE: Duration = Duration::from_secs(1800);
+/// How long an offering is on trial after its rest.
+const TRIAL: Duration = Duration::from_secs(1800);
+/// So many types of a family must be refused in every zone before the others count as refused.
+const TYPES_OF_A_FAMILY: usize = 2;
+
+/// What is known of refused offerings.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals {
+    known: BTreeMap<LaunchOption, Refusal>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    until: Instant,
+    lasts: Duration,
+}
+
+impl Refusal {
+    fn rests(&self, now: Instant) -> bool {
+        now < self.until
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.until + TRIAL
+    }
+}
+
+impl Refusals {
+    /// Remembers a refusal; returns for how long the offering rests now. Launches that were on their way when it was refused count as one.
+    pub fn refuse(&mut self, option: LaunchOption, now: Instant) -> Duration {
+        let last = self.known.get(&option).filter(|last| !last.is_over(now));
+        let lasts = match last {
+            None => UNAVAILABLE_FOR,
+            Some(last) if last.rests(now) => last.lasts,
+            Some(last) => (last.lasts * 2).min(LONGEST_UNAVAILABLE),
+        };
+        let until = now + lasts;
+        self.known.insert(option, Refusal { until, lasts });
+        lasts
+    }
+
+    /// Forgets what was refused before, because the offering has just been sold.
+    pub fn sold(&mut self, option: &LaunchOption) {
+        self.known.remove(option);
+    }
+
+    /// Forgets the refusals of some offerings.
+    pub fn forget(&mut self, is_meant: impl Fn(&LaunchOption) -> bool) {
+        self.known.retain(|option, _| !is_meant(option));
+    }
+
+    /// Returns the offers with what rests marked as not available, and what is on trial as that.
+    pub fn apply(&mut self, offers: &Arc<[Offer]>, now: Instant) -> Arc<[Offer]> {
+        self.known.retain(|_, refusal| !refusal.is_over(now));
+        if self.known.is_empty() {
+            return Arc::clone(offers);
+        }
+        let mut offers = offers.to_vec();
+        let types: BTreeSet<&str> = self.known.keys().map(|own| &*own.instance_type).collect();
+        let touched = |offer: &&mut Offer| types.contains(&*offer.instance_type.name);
+        for offer in offers.iter_mut().filter(touched) {
+            let name = &offer.instance_type.name;
+            for offering in &mut offer.offerings {
+                let option = LaunchOption {
+                    instance_type: name.to_string(),
+                    zone: offering.zone.to_string(),
+                    capacity_type: offering.capacity_type,
+                };
+                if let Some(refusal) = self.known.get(&option) {
+                    offering.available = !refusal.rests(now);
+                    offering.on_trial = !refusal.rests(now);
+                }
+            }
+        }
+        refuse_families(&mut offers);
+        offers.into()
+    }
+}
+
+/// Marks all types of families of which several are refused in every zone.
+fn refuse_families(offers: &mut [Offer]) {
+    let mut refused: BTreeMap<(String, CapacityType), usize> = BTreeMap::new();
+    for offer in offers.iter() {
+        for kind in [CapacityType::OnDemand, CapacityType::Spot] {
+            let mut sold_so = offer
+                .offerings
+                .iter()
+                .filter(|own| own.capacity_type == kind)
+                .peekable();
+            if sold_so.peek().is_some() && sold_so.all(|own| !own.available) {
+                *refused.entry((family(offer), kind)).or_default() += 1;
+            }
+        }
+    }
+    refused.retain(|_, types| *types >= TYPES_OF_A_FAMILY);
+    if refused.is_empty() {
+        return;
+    }
+    for offer in offers {
+        let family = family(offer);
+        for offering in &mut offer.offerings {
+            if refused.contains_key(&(family.clone(), offering.capacity_type)) {
+                offering.available = false;
+                offering.on_trial = false;
+            }
+        }
+    }
+}
+
+fn family(offer: &Offer) -> String {
+    let name = TypeName::parse(&offer.instance_type.name);
+    name.family.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Offering,
+        catalogue::{self, Price},
+    };
+
+    const ZONES: [&str; 2] = ["a", "b"];
+
+    fn offers(types: &[&str]) -> Arc<[Offer]> {
+        let offer = |name: &&str| Offer {
+            instance_type: Arc::clone(catalogue::get(name).expect("known")),
+            offerings: ZONES
+                .iter()
+                .map(|zone| Offering {
+                    zone: (*zone).into(),
+                    zone_id: (*zone).into(),
+                    capacity_type: CapacityType::OnDemand,
+                    price: Price(1),
+                    available: true,
+                    on_trial: false,
+                })
+                .collect(),
+        };
+        types.iter().map(offer).collect()
+    }
+
+    fn option(name: &str, zone: &str) -> LaunchOption {
+        LaunchOption {
+            instance_type: name.to_owned(),
+            zone: zone.to_owned(),
+            capacity_type: CapacityType::OnDemand,
+        }
+    }
+
+    /// `+` for what can be had, `?` for what is on trial, `-` for what rests; zone by zone.
+    fn shown(refusals: &mut Refusals, all: &Arc<[Offer]>, now: Instant) -> String {
+        let offers = refusals.apply(all, now);
+        let offerings = offers.iter().flat_map(|offer| &offer.offerings);
+        let sign = |own: &Offering| match (own.available, own.on_trial) {
+            (true, false) => '+',
+            (true, true) => '?',
+            _ => '-',
+        };
+        offerings.map(sign).collect()
+    }
+
+    #[test]
+    fn an_offering_rests_twice_as_long_each_time_it_is_refused_again() {
+        let (mut refusals, all) = (Refusals::default(), offers(&["m5.large"]));
+        let mut now = Instant::now();
+        for minutes in [3, 6, 12, 24, 30, 30] {
+            let rest = Duration::from_secs(60 * minutes);
+            assert_eq!(refusals.refuse(option("m5.large", "a"), now), rest);
+            // A launch that was on its way at the same time changes nothing.
+            assert_eq!(refusals.refuse(option("m5.large", "a"), now), rest);
+            assert_eq!(shown(&mut refusals, &all, now), "-+");
+            now += rest - Duration::from_millis(1);
+            assert_eq!(shown(&mut refusals, &all, now), "-+");
+            now += Duration::from_millis(1);
+            assert_eq!(shown(&mut refusals, &all, now), "?+");
+        }
+        refusals.sold(&option("m5.large", "a"));
+        assert_eq!(shown(&mut refusals, &all, now), "++");
+        assert_eq!(
+            refusals.refuse(option("m5.large", "a"), now),
+            UNAVAILABLE_FOR
+        );
+    }
+
+    #[test]
+    fn a_trial_that_nobody_makes_ends() {
+        let (mut refusals, all) = (Refusals::default(), offers(&["m5.large"]));
+        let now = Instant::now();
+        refusals.refuse(option("m5.large", "b"), now);
+        assert_eq!(shown(&mut refusals, &all, now + UNAVAILABLE_FOR), "+?");
+        let later = now + UNAVAILABLE_FOR + TRIAL;
+        assert_eq!(shown(&mut refusals, &all, later), "++");
+        assert_eq!(
+            refusals.refuse(option("m5.large", "b"), later),
+            UNAVAILABLE_FOR
+        );
+    }
+
+    #[test]
+    fn a_family_of_which_two_types_are_refused_in_every_zone_counts_as_a_whole() {
+        let mut refusals = Refusals::default();
+        let all = offers(&["m5.large", "m5.xlarge", "m5.2xlarge", "m5a.large"]);
+        let now = Instant::now();
+        for (name, zone) in [("m5.large", "a"), ("m5.large", "b"), ("m5.xlarge", "a")] {
+            refusals.refuse(option(name, zone), now);
+        }
+        assert_eq!(shown(&mut refusals, &all, now), "---+++++");
+        refusals.refuse(option("m5.xlarge", "b"), now + Duration::from_secs(1));
+        assert_eq!(shown(&mut refusals, &all, now), "------++");
+        // When the first of them may be tried again the family is open.
+        let then = now + UNAVAILABLE_FOR;
+        assert_eq!(shown(&mut refusals, &all, then), "???-++++");
+    }
+
+    #[test]
+    fn what_is_forgotten_can_be_had() {
+        let (mut refusals, all) = (Refusals::default(), offers(&["m5.large"]));
+        let now = Instant::now();
+        refusals.refuse(option("m5.large", "a"), now);
+        refusals.refuse(option("m5.large", "b"), now);
+        refusals.forget(|own| own.zone == "a");
+        assert_eq!(shown(&mut refusals, &all, now), "+-");
+    }
+}

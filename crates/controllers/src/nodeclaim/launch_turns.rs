@@ -1,0 +1,165 @@
+//! Which launches wait for another one that asks for the same offerings.
+//!
+//! Invariant: an offering that has not been sold lately is asked for by one launch at a time. When EC2 has none left of what 600 claims ask
+//! for, one launch finds out, and the others see it before they ask. Once the offering is sold the others ask all at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use mullion_cloud::{FleetError, LaunchOption};
+use tokio::time::Instant;
+
+use crate::Queue;
+
+/// An offering that was sold counts as to be had for this long.
+const PROVEN_FOR: Duration = Duration::from_secs(60);
+
+/// The launches of this moment. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct LaunchTurns {
+    shared: Arc<Mutex<Inner>>,
+    /// Wakes the claims that wait.
+    queue: Queue<String>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Offerings that a launch asks for now.
+    asked: BTreeSet<LaunchOption>,
+    /// When an offering was last sold.
+    proven: BTreeMap<LaunchOption, Instant>,
+    /// Claims to be looked at when a launch has ended.
+    waiting: BTreeSet<String>,
+}
+
+impl LaunchTurns {
+    /// Nothing is launched yet.
+    pub(super) fn new(queue: Queue<String>) -> Self {
+        Self {
+            shared: Arc::default(),
+            queue,
+        }
+    }
+
+    /// Takes the offerings that a launch of these options, best first, is the first to try; `None` if another launch tries one of them, whose
+    /// end will wake the claim.
+    pub(super) fn take(&self, claim: &str, options: &[LaunchOption]) -> Option<Turn> {
+        let now = Instant::now();
+        self.with(|inner| {
+            inner
+                .proven
+                .retain(|_, at| now.duration_since(*at) < PROVEN_FOR);
+            let unproven = options
+                .iter()
+                .take_while(|option| !inner.proven.contains_key(option));
+            let asks: Vec<LaunchOption> = unproven.cloned().collect();
+            if asks.iter().any(|option| inner.asked.contains(option)) {
+                inner.waiting.insert(claim.to_owned());
+                return None;
+            }
+            inner.asked.extend(asks.iter().cloned());
+            Some(asks)
+        })
+        .map(|asks| Turn {
+            turns: self.clone(),
+            asks,
+        })
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Inner) -> R) -> R {
+        work(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A launch that may be made now. Whoever waits for its offerings is woken when it ends, however it ends.
+#[derive(Debug)]
+pub(super) struct Turn {
+    turns: LaunchTurns,
+    asks: Vec<LaunchOption>,
+}
+
+impl Turn {
+    /// Remembers what was refused, and what was sold.
+    pub(super) fn ended(&self, refused: &[FleetError], sold: Option<LaunchOption>) {
+        let now = Instant::now();
+        self.turns.with(|inner| {
+            for error in refused {
+                inner.proven.remove(&error.option);
+            }
+            inner.proven.extend(sold.map(|option| (option, now)));
+        });
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let waiting = self.turns.with(|inner| {
+            for option in &self.asks {
+                inner.asked.remove(option);
+            }
+            std::mem::take(&mut inner.waiting)
+        });
+        for claim in waiting {
+            self.turns.queue.add(claim);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_cloud::{CapacityType, Shortage};
+
+    use super::*;
+
+    fn options(zones: &[&str]) -> Vec<LaunchOption> {
+        let option = |zone: &&str| LaunchOption {
+            instance_type: "m5.large".to_owned(),
+            zone: (*zone).to_owned(),
+            capacity_type: CapacityType::OnDemand,
+        };
+        zones.iter().map(option).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_launch_tries_and_the_others_follow_once_it_is_sold() {
+        let queue = Queue::new("test");
+        let turns = LaunchTurns::new(queue.clone());
+        let first = turns.take("a", &options(&["x", "y"])).expect("it is free");
+        assert!(turns.take("b", &options(&["y", "z"])).is_none());
+        assert!(turns.take("c", &options(&["z"])).is_some(), "nobody asks");
+        first.ended(&[], options(&["x"]).pop());
+        drop(first);
+        assert_eq!(queue.next().await.expect("it is woken").key(), "b");
+        let more = [
+            turns.take("b", &options(&["x", "y"])),
+            turns.take("d", &options(&["x"])),
+        ];
+        assert!(
+            more.iter().all(Option::is_some),
+            "what was sold is to be had"
+        );
+        tokio::time::sleep(PROVEN_FOR).await;
+        let one = turns.take("e", &options(&["x"]));
+        assert!(one.is_some() && turns.take("f", &options(&["x"])).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_tried_by_one_again() {
+        let turns = LaunchTurns::new(Queue::new("test"));
+        let all = options(&["x"]);
+        let refused = FleetError {
+            option: all[0].clone(),
+            shortage: Shortage::Spot,
+            unavailable_for: Duration::ZERO,
+        };
+        let first = turns.take("a", &all).expect("it is free");
+        first.ended(&[], all.first().cloned());
+        first.ended(&[refused], None);
+        drop(first);
+        let second = turns.take("b", &all);
+        assert!(second.is_some() && turns.take("c", &all).is_none());
+    }
+}
