@@ -3,7 +3,7 @@
 //! Invariant: a node goes only after everything that replaces it is initialized. If a replacement fails, or takes too long, the nodes lose their
 //! taint and stay. Who dies in between leaves tainted nodes, which the next look sets free ([`tidy`]).
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -27,6 +27,7 @@ use crate::{
         KarpenterContext,
         conditions::Status,
         decision_log::Pass,
+        metrics::Metric,
         order,
         requirements::{admits, from_engine},
     },
@@ -55,6 +56,37 @@ impl Command {
         match self.replacements.is_empty() {
             true => "delete",
             false => "replace",
+        }
+    }
+
+    /// Which kind of consolidation it is, by Karpenter's names.
+    fn consolidation_type(&self) -> &'static str {
+        match (self.reason, self.candidates.len()) {
+            (DisruptionReason::Empty, _) => "empty",
+            (DisruptionReason::Underutilized, 1) => "single",
+            (DisruptionReason::Underutilized, _) => "multi",
+            (DisruptionReason::Drifted, _) => "",
+        }
+    }
+
+    /// Counts the command as decided.
+    fn count(&self, karpenter: &KarpenterContext) {
+        let reason = self.reason.as_str().to_lowercase();
+        let labels = [
+            ("decision", self.decision()),
+            ("reason", &reason),
+            ("consolidation_type", self.consolidation_type()),
+        ];
+        karpenter.metrics.count(Metric::Decisions, &labels);
+        let pools: BTreeSet<String> = self
+            .candidates
+            .iter()
+            .map(|own| own.pool.name_any())
+            .collect();
+        for pool in pools {
+            let [decision, reason, kind] = labels;
+            let labels = [decision, reason, kind, ("nodepool", pool.as_str())];
+            karpenter.metrics.count(Metric::DecisionsByPool, &labels);
         }
     }
 
@@ -165,6 +197,7 @@ pub(super) async fn start(karpenter: &KarpenterContext, command: Command) -> kub
             return Err(error);
         }
     };
+    command.count(karpenter);
     karpenter.disrupting.ordered(&nodes);
     for node in &command.destinations {
         karpenter.nominations.nominate(node);
@@ -201,7 +234,7 @@ async fn begin(
     }
     let mut claims = Vec::with_capacity(command.replacements.len());
     for planned in &command.replacements {
-        let ordered = order(karpenter, planned, pass).await;
+        let ordered = order(karpenter, planned, &why.to_lowercase(), pass).await;
         match ordered.and_then(|claim| claim.ok_or_else(|| gone(planned))) {
             Ok(claim) => claims.push(claim.name_any()),
             Err(error) => {
@@ -247,6 +280,7 @@ async fn carry_out(
             "failed terminating nodes while executing a disruption command",
             why,
         );
+        count_failures(karpenter, command, claims);
         set_free(karpenter, command, pass).await;
     } else {
         pass.debug("command succeeded");
@@ -259,6 +293,23 @@ async fn carry_out(
             .and_then(|own| own.claim.uid())
             .unwrap_or_default(),
     );
+}
+
+/// Counts the replacements that did not become ready. Karpenter says the decision under the name of the consolidation type, too.
+fn count_failures(karpenter: &KarpenterContext, command: &Command, claims: &[String]) {
+    let reason = command.reason.as_str().to_lowercase();
+    let is_ready = |name: &String| {
+        let claim = karpenter.claims.get("", name);
+        claim.is_some_and(|claim| claim.is(condition::INITIALIZED))
+    };
+    for _ in claims.iter().filter(|name| !is_ready(name)) {
+        let labels = [
+            ("decision", command.decision()),
+            ("reason", reason.as_str()),
+            ("consolidation_type", command.decision()),
+        ];
+        karpenter.metrics.count(Metric::QueueFailures, &labels);
+    }
 }
 
 /// # Errors
@@ -316,8 +367,15 @@ async fn until_ready(
 /// Deletes the claims of the nodes.
 async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()> {
     let why = command.reason.as_str();
-    for Candidate { claim, node, .. } in &command.candidates {
+    let reason = why.to_lowercase();
+    for Candidate {
+        claim, node, pool, ..
+    } in &command.candidates
+    {
         karpenter.delete_claim(&claim.name_any()).await?;
+        let policy = pool.spec.disruption.consolidation_policy;
+        let policy = Some(policy).filter(|_| !command.consolidation_type().is_empty());
+        karpenter.metrics.disrupted(claim, policy, &reason);
         let message = format!("Disrupting Node: {why}");
         karpenter
             .recorder

@@ -27,7 +27,7 @@ use super::{
     Counted, budget,
     candidate::{Candidate, Look},
     command::Command,
-    emptiness,
+    eligible_nodes, emptiness,
     protection::disruption_milli,
     told::Told,
 };
@@ -151,6 +151,9 @@ pub(super) async fn propose(
                 |own: &Candidate| only.is_none_or(|only| only.contains(&own.node.name_any()));
             found.extend(candidate.filter(is_asked));
         }
+    }
+    if only.is_none() {
+        eligible_nodes(karpenter, DisruptionReason::Underutilized, found.len());
     }
     if found.is_empty() {
         return Ok(None);

@@ -38,7 +38,7 @@ use self::{candidate::Look, changes::Changes, command::Command, told::Told};
 use crate::{
     api_error,
     nodeclaim::initialization::is_ready,
-    provisioner::{BY_POOL, KarpenterContext, conditions::Conditions},
+    provisioner::{BY_POOL, KarpenterContext, conditions::Conditions, metrics::Metric},
     static_pools::{Census, planned},
 };
 
@@ -89,6 +89,7 @@ impl Disruption {
     async fn pass(&mut self) -> kube::Result<Duration> {
         let karpenter = self.karpenter.clone();
         command::tidy(&karpenter).await?;
+        self.count_budgets();
         let expires = expiration::pass(&karpenter).await?;
         self.marker.mark(&karpenter).await?;
         let (acted, empty) = self.remove_empty().await?;
@@ -101,7 +102,7 @@ impl Disruption {
     /// Removes empty nodes. Returns whether some went, and when the next one may be due.
     async fn remove_empty(&mut self) -> kube::Result<(bool, Duration)> {
         let karpenter = self.karpenter.clone();
-        let (mut next, mut acted) = (POLL, false);
+        let (mut next, mut acted, mut eligible) = (POLL, false, 0);
         let look = Look::now(&karpenter);
         for pool in karpenter.pools.list() {
             // A static pool keeps its nodes, empty or not.
@@ -128,6 +129,7 @@ impl Disruption {
                     false => next = next.min(wait.unsigned_abs()),
                 }
             }
+            eligible += candidates.len();
             if candidates.is_empty() {
                 continue;
             }
@@ -145,7 +147,33 @@ impl Disruption {
                 command::start(&karpenter, command).await?;
             }
         }
+        eligible_nodes(&karpenter, DisruptionReason::Empty, eligible);
         Ok((acted, next))
+    }
+
+    /// Writes into the metrics what budgets let go now.
+    fn count_budgets(&self) {
+        let metrics = &self.karpenter.metrics;
+        let now = self.karpenter.base.clock.now();
+        metrics.clear(Metric::AllowedDisruptions);
+        metrics.clear(Metric::NodesConsumingBudgets);
+        for pool in self.karpenter.pools.list() {
+            let name = pool.name_any();
+            let claims = self.karpenter.claims.by_index(BY_POOL, &name);
+            let counted = Counted::of(&self.karpenter, &claims);
+            for reason in [
+                DisruptionReason::Empty,
+                DisruptionReason::Drifted,
+                DisruptionReason::Underutilized,
+            ] {
+                let allowed = budget::allowed(&pool, reason, counted.nodes, now);
+                // Where there is no budget Karpenter says the largest number that it has.
+                let allowed = allowed.min(i32::MAX as usize);
+                let labels = [("nodepool", name.as_str()), ("reason", reason.as_str())];
+                metrics.set(Metric::AllowedDisruptions, &labels, allowed);
+                metrics.set(Metric::NodesConsumingBudgets, &labels, counted.disrupted);
+            }
+        }
     }
 
     /// How many more nodes of a pool may go now; says on the pool if its budgets allow none at all.
@@ -204,7 +232,9 @@ impl Disruption {
     /// Replaces one node that is no longer what was asked for, if there is one. Returns whether there was.
     async fn replace_drifted(&mut self) -> kube::Result<bool> {
         let karpenter = self.karpenter.clone();
-        for candidate in drift::candidates(&Look::now(&karpenter), &karpenter, &mut self.told) {
+        let drifted = drift::candidates(&Look::now(&karpenter), &karpenter, &mut self.told);
+        eligible_nodes(&karpenter, DisruptionReason::Drifted, drifted.len());
+        for candidate in drifted {
             let claims = karpenter
                 .claims
                 .by_index(BY_POOL, &candidate.pool.name_any());
@@ -267,6 +297,13 @@ impl Disruption {
         }
         Ok(())
     }
+}
+
+/// Writes into the metrics how many nodes a method may disrupt.
+fn eligible_nodes(karpenter: &KarpenterContext, reason: DisruptionReason, count: usize) {
+    let reason = reason.as_str().to_lowercase();
+    let labels = [("reason", reason.as_str())];
+    karpenter.metrics.set(Metric::Eligible, &labels, count);
 }
 
 /// The nodes of a pool as its budgets count them.

@@ -16,8 +16,8 @@ use jiff::{SignedDuration, Timestamp};
 use mullion_cloud::{CloudError, Impairment, Message, StatusCheck};
 use tokio::time::sleep;
 
-use self::act::act;
-use crate::provisioner::KarpenterContext;
+use self::{act::act, kind::Kind};
+use crate::provisioner::{KarpenterContext, metrics::Metric};
 
 const CONTROLLER: &str = "interruption";
 const OF_CHECKS: &str = "interruption.instancestatus";
@@ -86,8 +86,12 @@ async fn read_queue(karpenter: &KarpenterContext) -> Result<(), Error> {
 async fn deal_with(karpenter: &KarpenterContext, message: &Message) -> Result<(), Error> {
     let pass = karpenter.log.pass(CONTROLLER);
     let pass = pass.with("queue", karpenter.options.cluster.as_str());
-    act(karpenter, message.kind.into(), &message.instance, &pass).await?;
+    let kind = Kind::from(message.kind);
+    let received = [("message_type", kind.as_str())];
+    karpenter.metrics.count(Metric::ReceivedMessages, &received);
+    act(karpenter, kind, &message.instance, &pass).await?;
     karpenter.cloud.delete_message(message).await?;
+    karpenter.metrics.count(Metric::DeletedMessages, &[]);
     Ok(())
 }
 
@@ -109,6 +113,8 @@ async fn look_at_checks(
         }
         let key = (instance.to_string(), category(failure.check));
         if !known.contains(&key) {
+            let unhealthy = [("category", key.1)];
+            karpenter.metrics.count(Metric::UnhealthyStatus, &unhealthy);
             pass.with("instanceID", key.0.as_str())
                 .with("category", key.1)
                 .info("detected unhealthy instance owned by cluster");

@@ -336,6 +336,11 @@ async fn refuse(
     }
     pass(karpenter, "nodeclaim.lifecycle", claim).error("failed launching nodeclaim", refusal);
     karpenter.delete_claim(&name).await?;
+    let reason = match refusal {
+        Refusal::ClassNotReady(_) => "nodeclass_not_ready",
+        _ => "insufficient_capacity",
+    };
+    karpenter.metrics.disrupted(claim, None, reason);
     Ok(Outcome::Refused)
 }
 

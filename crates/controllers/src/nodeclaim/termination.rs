@@ -82,6 +82,7 @@ async fn remove_finalizer(karpenter: &KarpenterContext, claim: &NodeClaim) -> Re
         )
         .await;
     if api_error::ignore_not_found(patched)?.is_some() {
+        karpenter.metrics.terminated(claim);
         pass(karpenter, "nodeclaim.lifecycle", claim).info("deleted nodeclaim");
     }
     Ok(())

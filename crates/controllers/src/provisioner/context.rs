@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     Batcher, DecisionLog, FeatureGates,
     market::{Market, MarketError},
+    metrics::Metrics,
     nominations::Nominations,
 };
 use crate::{
@@ -78,6 +79,8 @@ pub struct KarpenterContext {
     pub nominations: Nominations,
     /// Nodes that are being disrupted.
     pub disrupting: Disrupting,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Who orders nodes of static pools at this moment.
     pub static_turn: static_pools::Turn,
     /// How the last launches of each pool ended.
@@ -149,6 +152,7 @@ impl KarpenterContext {
             batcher: Batcher::default(),
             nominations: Nominations::default(),
             disrupting: Disrupting::default(),
+            metrics: Metrics::default(),
             static_turn: static_pools::Turn::default(),
             registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
@@ -241,6 +245,12 @@ impl KarpenterContext {
         };
         // What the watch shows late is seen by the next look.
         let _ = timeout(PATIENCE, seen).await;
+    }
+
+    /// Returns Karpenter's metrics in the text format of Prometheus.
+    pub fn metrics_text(&self) -> String {
+        let pools = self.pools.list();
+        self.metrics.text(pools.iter().map(|pool| &**pool))
     }
 
     /// API of NodePools.

@@ -16,6 +16,7 @@ pub(crate) mod demand;
 pub mod gates;
 pub mod in_flight;
 pub mod market;
+pub mod metrics;
 pub mod nominations;
 pub mod overhead;
 pub mod pending;
@@ -37,7 +38,7 @@ pub use context::{
 pub use decision_log::DecisionLog;
 pub use demand::{Answer, answer};
 pub use gates::FeatureGates;
-pub(crate) use run::order;
+pub(crate) use run::{PROVISIONED, order};
 
 use crate::{
     Context, disruption, interruption, legacy, nodeclaim, nodepool, state::SharedState,

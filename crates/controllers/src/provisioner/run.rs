@@ -25,6 +25,7 @@ use super::{
     decision_log::{Pass, abbreviated},
     demand::{Answer, Demand, PodsByKey},
     in_flight::is_in_flight,
+    metrics::Metric,
     pending::is_provisionable,
     pools,
     trials::Trials,
@@ -36,6 +37,8 @@ use crate::{
 };
 
 const CONTROLLER: &str = "provisioner";
+/// Why claims are created, in the metrics, where nothing is disrupted for them.
+pub(crate) const PROVISIONED: &str = "provisioned";
 /// Pending pods are looked at again after this long.
 const RETRY: Duration = Duration::from_secs(10);
 /// After this long it is seen whether offerings that were tried have been sold.
@@ -291,7 +294,8 @@ impl Provisioner {
         pods: &PodsByKey,
         pass: &Pass,
     ) -> Result<(), kube::Error> {
-        let Some(created) = order(&self.karpenter, planned, pass).await? else {
+        let ordered = order(&self.karpenter, planned, PROVISIONED, pass).await?;
+        let Some(created) = ordered else {
             return Ok(());
         };
         let name = created.name_any();
@@ -397,10 +401,11 @@ impl Provisioner {
     }
 }
 
-/// Creates the claim of a planned node, and waits until it is seen; none if its pool went meanwhile.
+/// Creates the claim of a planned node, and waits until it is seen; none if its pool went meanwhile. The metrics name the reason.
 pub(crate) async fn order(
     karpenter: &KarpenterContext,
     planned: &PlannedNode,
+    reason: &str,
     pass: &Pass,
 ) -> Result<Option<NodeClaim>, kube::Error> {
     let Some(pool) = karpenter.pools.get("", &planned.pool) else {
@@ -412,6 +417,12 @@ pub(crate) async fn order(
         .claim_api()
         .create(&PostParams::default(), &wanted)
         .await?;
+    let labels = [
+        ("reason", reason),
+        ("nodepool", planned.pool.as_str()),
+        ("min_values_relaxed", "false"),
+    ];
+    karpenter.metrics.count(Metric::Created, &labels);
     let name = created.name_any();
     let types = created
         .spec

@@ -23,7 +23,7 @@ use self::template::Supply;
 pub(crate) use self::{census::Census, template::planned};
 use crate::{
     Change, Queue,
-    provisioner::{BY_POOL, KarpenterContext, decision_log::Pass, order},
+    provisioner::{BY_POOL, KarpenterContext, PROVISIONED, decision_log::Pass, order},
 };
 
 /// Group and kind of pools in the decision log.
@@ -165,7 +165,10 @@ async fn provision(
         .info("provisioning nodeclaims to satisfy replica count");
     let planned = planned(pool);
     for _ in 0..count {
-        if order(karpenter, &planned, &pass).await?.is_none() {
+        if order(karpenter, &planned, PROVISIONED, &pass)
+            .await?
+            .is_none()
+        {
             return Ok(None);
         }
     }

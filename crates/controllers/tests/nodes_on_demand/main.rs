@@ -9,6 +9,7 @@ mod failures;
 mod faults;
 mod giving_back;
 mod interruption;
+mod metrics;
 mod planned;
 mod pools;
 mod refusals;

@@ -22,8 +22,9 @@ use mullion_controllers::{
     admission::placement::PlaceByImage,
     autoscaler, cluster_role_aggregation, gc, image_gate, ipam,
     kubelet::{self, pace::Pace, usage::Meter},
-    namespace, node_lifecycle, pdb, podgc, quota, resource_claims, scheduler, service,
-    serviceaccount,
+    namespace, node_lifecycle, pdb, podgc,
+    provisioner::KarpenterContext,
+    quota, resource_claims, scheduler, service, serviceaccount,
     state::SharedState,
     volume_protection, volumes, workloads,
 };
@@ -144,10 +145,11 @@ impl Cluster {
             logs: Some(Arc::new(sources.logs.clone())),
             metrics: Some(Arc::new({
                 let addresses = Arc::clone(&sources.addresses);
+                let provisioner = Arc::clone(&sources.provisioner);
                 move || {
-                    addresses
-                        .get()
-                        .map_or_else(String::new, |metrics| metrics.numbers().text())
+                    let addresses = addresses.get().map(|metrics| metrics.numbers().text());
+                    let provisioner = provisioner.get().map(|own| own.metrics_text());
+                    addresses.unwrap_or_default() + &provisioner.unwrap_or_default()
                 }
             })),
             limits: open_files::server_limits(),
@@ -290,7 +292,8 @@ impl Cluster {
                 .judge_devices_by(Arc::new(Judge::default()))
         });
         let faults = Faults::resume(context, ec2).await;
-        let decisions = karpenter::start(context, &state, ec2, &self.plan);
+        let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);
+        sources.provisioner.get_or_init(|| provisioner);
         story::tell(context, &decisions);
         sources.logs.serve(context, decisions);
         let pace: Pace = self.plan.speed.into();
@@ -387,6 +390,8 @@ struct Sources {
     metrics: SimulatedMetrics,
     /// What the controller of addresses counts, once it runs.
     addresses: Arc<OnceLock<ipam::metrics::Metrics>>,
+    /// What the provisioner counts, once it runs.
+    provisioner: Arc<OnceLock<KarpenterContext>>,
 }
 
 /// What a real cluster's own processes do: everything but the kubelets and the provisioner.

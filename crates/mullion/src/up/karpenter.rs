@@ -5,19 +5,19 @@ use std::sync::Arc;
 use mullion_cloud::sim::SimulatedEc2;
 use mullion_controllers::{
     Context,
-    provisioner::{self, DecisionLog, Options, decision_log::DEFAULT_LINES},
+    provisioner::{self, DecisionLog, KarpenterContext, Options, decision_log::DEFAULT_LINES},
     state::SharedState,
 };
 
 use super::plan::Plan;
 
-/// Starts the controllers of nodes-on-demand over the simulated cloud; what they decide is in the returned log.
+/// Starts the controllers of nodes-on-demand over the simulated cloud; what they decide is in the returned log, what they count in the context.
 pub(super) fn start(
     context: &Context,
     state: &SharedState,
     ec2: &SimulatedEc2,
     plan: &Plan,
-) -> DecisionLog {
+) -> (DecisionLog, KarpenterContext) {
     let log = DecisionLog::new(context.clock.clone(), DEFAULT_LINES);
     let options = Options {
         cluster: plan.spec.name.clone(),
@@ -25,6 +25,7 @@ pub(super) fn start(
         seed: 0,
         gates: plan.gates,
     };
-    provisioner::start(context, state, Arc::new(ec2.clone()), log.clone(), options);
-    log
+    let cloud = Arc::new(ec2.clone());
+    let karpenter = provisioner::start(context, state, cloud, log.clone(), options);
+    (log, karpenter)
 }
