@@ -8,7 +8,8 @@ use mullion_engine::model::{
     TopologySpreadConstraint, WhenUnsatisfiable, label,
 };
 use mullion_engine::provision::{
-    InFlightNode, InstanceType, NodeTemplate, Offering, Plan, PlanRequest, PoolReason, Requirement,
+    InFlightNode, InstanceType, InstanceTypeOption, NodeTemplate, Offering, Plan, PlanRequest,
+    PoolReason, Requirement,
 };
 use mullion_engine::remedy::PodDemand;
 use mullion_engine::{Cluster, Decision, ModelError, Options, Outcome, Plugin};
@@ -121,6 +122,21 @@ fn options_are_sorted_by_the_cheapest_offering_that_is_left() {
     assert_eq!(cheapest.len(), 3);
 }
 
+/// What the node lists that is bought by cost for a pod with three cores.
+fn listed_for_three_cores(pool: NodeTemplate) -> Vec<InstanceTypeOption> {
+    let request = PlanRequest {
+        pods: vec![pod("web", &[("cpu", "3")])],
+        templates: vec![pool],
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let plan = Cluster::new(Options::default())
+        .plan(&request)
+        .expect("a valid request");
+    assert_eq!(plan.nodes.len(), 1, "{plan:?}");
+    plan.nodes[0].options.to_vec()
+}
+
 #[test]
 fn a_node_that_is_bought_by_cost_lists_nothing_that_costs_much_more() {
     let types: Vec<_> = (0..40)
@@ -135,17 +151,7 @@ fn a_node_that_is_bought_by_cost_lists_nothing_that_costs_much_more() {
                 ..require(label::INSTANCE_TYPE, Operator::Exists, &[])
             },
         ];
-        let request = PlanRequest {
-            pods: vec![pod("web", &[("cpu", "3")])],
-            templates: vec![own],
-            by_cost: true,
-            ..PlanRequest::default()
-        };
-        let plan = Cluster::new(Options::default())
-            .plan(&request)
-            .expect("a valid request");
-        assert_eq!(plan.nodes.len(), 1, "{plan:?}");
-        plan.nodes[0].options.clone()
+        listed_for_three_cores(own)
     };
     // A quarter more than 300, and half more than 100.
     let on_demand = lists("on-demand", None);
@@ -163,16 +169,7 @@ fn spot_types_are_listed_at_any_price_until_there_are_fifteen() {
         .collect();
     let mut own = pool("p", &types);
     own.requirements = vec![require(label::CAPACITY_TYPE, Operator::In, &["spot"])];
-    let request = PlanRequest {
-        pods: vec![pod("web", &[("cpu", "3")])],
-        templates: vec![own],
-        by_cost: true,
-        ..PlanRequest::default()
-    };
-    let plan = Cluster::new(Options::default())
-        .plan(&request)
-        .expect("a valid request");
-    assert_eq!(plan.nodes[0].options.len(), 15);
+    assert_eq!(listed_for_three_cores(own).len(), 15);
 }
 
 #[test]

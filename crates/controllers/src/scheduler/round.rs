@@ -93,10 +93,11 @@ impl Round<'_> {
         if spec.template.claims.is_some() && state.cluster_mut().claims_missing(class).is_some() {
             return Ok(Verdict::Hold);
         }
-        let promised = state.place_that_takes(&spec.key(), class);
+        let key = spec.key();
+        let promised = state.place_that_takes(&key, class);
         if spec.nominated_node_name.is_none()
             && promised.is_none()
-            && !state.has_place(&spec.key())
+            && !state.has_place(&key)
             && let Some((message, rejectors)) = refused.get(&class)
         {
             let nominated = Nomination::Keep;
@@ -109,7 +110,7 @@ impl Round<'_> {
         let refusal = match decision {
             Decision::Node(id) => {
                 let node = state.cluster().node_name(id).to_owned();
-                if let Some(place) = state.place_elsewhere(&spec.key(), &node) {
+                if let Some(place) = state.place_elsewhere(&key, &node) {
                     let message = waits_for(state.cluster().nodes().count(), place);
                     let rejectors = ARRIVAL.into_iter().collect();
                     return Ok(Verdict::refuse(message, rejectors, Nomination::Keep));
@@ -120,7 +121,6 @@ impl Round<'_> {
                     false => state.reserve_volumes(class, id, namespace),
                 };
                 let claims = state.cluster().decides_devices(class);
-                let key = spec.key();
                 let devices = claims.then(|| Decided {
                     choices: state.reserve_devices(class, id, namespace, &key),
                     made: None,
@@ -136,7 +136,7 @@ impl Round<'_> {
             Decision::Unschedulable(refusal) => refusal,
         };
         let rejectors: Plugins = refusal.plugins().into_iter().collect();
-        let (cluster, key) = (state.cluster_mut(), spec.key());
+        let cluster = state.cluster_mut();
         if refusal.conflict.is_some_and(Veto::is_error) {
             let message = cluster.message(&refusal);
             return Ok(Verdict::Fail { message });

@@ -6,20 +6,7 @@ use mullion_api::karpenter::{EC2NodeClass, NodeClaim};
 use mullion_cloud::{CloudProvider, TagSelector};
 use serde_json::{Value, json};
 
-use crate::{pools, whole::Whole};
-
-/// A cluster with one pod on a bought node.
-async fn one_node() -> Whole {
-    let whole = Whole::start().await;
-    pools::linux(&whole, &["m5.large"], &["on-demand"], json!({})).await;
-    let spec = json!({
-        "nodeSelector": { "team": "web" },
-        "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": { "cpu": "500m" } } }]
-    });
-    whole.deployment("web", 1, spec).await;
-    whole.until_running("web", 1).await;
-    whole
-}
+use crate::{pools::one_node, whole::Whole};
 
 async fn change_class(whole: &Whole, spec: Value) {
     let classes: Api<EC2NodeClass> = Api::all(whole.context.client.clone());

@@ -6,22 +6,14 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mullion_api::fault::FaultKind;
 use mullion_cloud::sim::Fault;
-use serde_json::json;
 
 use crate::{
-    pools,
+    pools::one_node,
     whole::{Whole, is_ready},
 };
 
-async fn one_node() -> (Whole, Arc<Node>) {
-    let whole = Whole::start().await;
-    pools::linux(&whole, &["m5.large"], &["on-demand"], json!({})).await;
-    let spec = json!({
-        "nodeSelector": { "team": "web" },
-        "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": { "cpu": "500m" } } }]
-    });
-    whole.deployment("web", 1, spec).await;
-    whole.until_running("web", 1).await;
+async fn with_its_node() -> (Whole, Arc<Node>) {
+    let whole = one_node().await;
     let node = Arc::clone(&whole.bought()[0]);
     (whole, node)
 }
@@ -49,7 +41,7 @@ async fn replaced(whole: &Whole, old: &Node) -> Arc<Node> {
 
 #[tokio::test(start_paused = true)]
 async fn a_zone_that_goes_down_is_left_and_its_nodes_come_back_with_it() {
-    let (whole, old) = one_node().await;
+    let (whole, old) = with_its_node().await;
     let down = fault(&whole, FaultKind::ZoneOutage, &zone(&old));
     // The Linux node that is no claim's is in the same zone or not; it comes back with its own.
     let said = whole.ec2.cause(&down);
@@ -83,7 +75,7 @@ async fn a_zone_that_goes_down_is_left_and_its_nodes_come_back_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_newer_image_makes_nodes_drift_until_all_run_it_and_an_older_one_again() {
-    let (whole, old) = one_node().await;
+    let (whole, old) = with_its_node().await;
     let image = |whole: &Whole| {
         let claims = whole.claims();
         let status = claims[0].status.clone().expect("launched");
@@ -113,7 +105,7 @@ async fn a_newer_image_makes_nodes_drift_until_all_run_it_and_an_older_one_again
 
 #[tokio::test(start_paused = true)]
 async fn a_crashed_node_is_replaced_and_one_of_no_pool_waits_for_its_instance() {
-    let (whole, old) = one_node().await;
+    let (whole, old) = with_its_node().await;
     let crash = fault(&whole, FaultKind::Crash, &old.name_any());
     whole.ec2.cause(&crash);
     replaced(&whole, &old).await;
@@ -142,7 +134,7 @@ async fn a_crashed_node_is_replaced_and_one_of_no_pool_waits_for_its_instance() 
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_caused_is_refused_with_the_nearest_names() {
-    let (whole, node) = one_node().await;
+    let (whole, node) = with_its_node().await;
     let refused = |kind: FaultKind, target: &str| {
         let error = whole.ec2.fault(kind, target).expect_err("it is refused");
         (error.message, error.near)

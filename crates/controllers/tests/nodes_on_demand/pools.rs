@@ -75,3 +75,16 @@ impl Pool<'_> {
             .await;
     }
 }
+
+/// A cluster with one pod `web` on an `m5.large` of the pool `linux`.
+pub(crate) async fn one_node() -> Whole {
+    let whole = Whole::start().await;
+    linux(&whole, &["m5.large"], &["on-demand"], json!({})).await;
+    let spec = json!({
+        "nodeSelector": { "team": "web" },
+        "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": { "cpu": "500m" } } }]
+    });
+    whole.deployment("web", 1, spec).await;
+    whole.until_running("web", 1).await;
+    whole
+}

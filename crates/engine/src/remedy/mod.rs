@@ -70,7 +70,7 @@ pub enum Place {
         pool: String,
         /// The cheapest type that holds the pod.
         instance_type: String,
-        /// Its price in micro-dollars per hour.
+        /// What the node costs as that: micro-dollars per hour.
         price_micro_usd: u64,
         /// How many pods it has addresses for, where the pod asks for one.
         addresses: Option<i64>,
@@ -310,7 +310,7 @@ impl Cluster {
             let place = Place::Bought {
                 pool: bought.pool.clone(),
                 instance_type: cheapest.name.clone(),
-                price_micro_usd: cheapest.price_micro_usd,
+                price_micro_usd: bought.price_micro_usd(),
                 addresses: addresses.filter(|_| asked.asks_for(prefixes::ADDRESSES)),
             };
             let refine = |change: &Change| change.refined(pools, &bought.pool, &cheapest.name);

@@ -74,7 +74,7 @@ pub(super) fn outlook(
                     .get(&node.pool)
                     .filter(|small| small.price_micro_usd < cheapest.price_micro_usd)
                     .map(ToString::to_string),
-                ..purchase(&node.pool, &cheapest.name, cheapest.price_micro_usd)
+                ..purchase(&node.pool, &cheapest.name, node.price_micro_usd())
             };
             outlook.buys.insert(pod.clone(), purchase);
         }

@@ -100,12 +100,25 @@ fn account(cluster: &Cluster, patch: &str) {
     ]);
 }
 
+/// A cluster whose Windows node has its addresses, which come after it is ready, as on EKS.
 fn start() -> Cluster {
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("cluster.yaml");
     std::fs::write(&config, CONFIG).expect("a file");
     let config = config.to_str().expect("a text");
-    Cluster::start(&["--config", config, "--speed", "max"])
+    let cluster = Cluster::start(&["--config", config, "--speed", "max"]);
+    let addresses = [
+        "get",
+        "nodes",
+        "-l",
+        "kubernetes.io/os=windows",
+        "-o",
+        r"jsonpath={.items[*].status.allocatable.vpc\.amazonaws\.com/PrivateIPv4Address}",
+    ];
+    cluster.until("the Windows node has addresses", &addresses, |text| {
+        !text.is_empty()
+    });
+    cluster
 }
 
 #[test]

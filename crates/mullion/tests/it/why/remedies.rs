@@ -207,3 +207,37 @@ fn a_limit_and_a_requirement_go_together_where_neither_alone_is_enough() {
         )],
     ));
 }
+
+#[test]
+fn a_pod_is_told_what_the_next_pool_and_its_dearest_demand_cost() {
+    let pool = |name: &str, types: &str| {
+        let requirements = [(TYPE, types), (CAPACITY, "on-demand")];
+        pool(name, &requirements, json!({}))
+    };
+    let web = |index: usize| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("web-{index}"), "namespace": "shop", "uid": index.to_string(), "labels": {"app": "web"}},
+            "spec": {
+                "topologySpreadConstraints": [{
+                    "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": {"matchLabels": {"app": "web"}},
+                }],
+                "containers": [{"name": "c", "image": "web", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}],
+            },
+            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+        })
+    };
+    let classes = ["cheap", "dear"].map(|name| class(name, "al2023@latest"));
+    let pools = [pool("cheap", "m5a.large"), pool("dear", "m5.large")];
+    let items: Vec<Value> = classes
+        .into_iter()
+        .chain(pools)
+        .chain((0..3).map(web))
+        .collect();
+    let (text, code, json) = said_of("web-0", json!(items));
+    assert_eq!(code, Some(0));
+    assert_eq!(json["costs"]["nextPool"]["pools"], json!(["dear"]));
+    assert_eq!(json["costs"]["without"]["percentLess"], 66);
+    insta::assert_snapshot!(text);
+}
