@@ -16,6 +16,10 @@ pub const MANIFESTS: &[(&str, &str)] = &[
         include_str!("../crds/karpenter.sh_nodeclaims.yaml"),
     ),
     (
+        "karpenter.sh_nodeoverlays.yaml",
+        include_str!("../crds/karpenter.sh_nodeoverlays.yaml"),
+    ),
+    (
         "karpenter.k8s.aws_ec2nodeclasses.yaml",
         include_str!("../crds/karpenter.k8s.aws_ec2nodeclasses.yaml"),
     ),

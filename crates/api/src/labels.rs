@@ -60,6 +60,10 @@ pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
 pub const NODEPOOL_HASH_VERSION_VALUE: &str = "v3";
 /// When a terminating NodeClaim stops respecting PDBs (RFC 3339).
 pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
+/// On a NodeClaim: a NodeOverlay changed the price of a type that it lists.
+pub const PRICE_OVERLAY_APPLIED: &str = "karpenter.sh/price-overlay-applied";
+/// On a NodeClaim: a NodeOverlay changed the capacity of a type that it lists.
+pub const CAPACITY_OVERLAY_APPLIED: &str = "karpenter.sh/capacity-overlay-applied";
 /// Hash of the EC2NodeClass a NodeClaim was made from.
 pub const EC2NODECLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 /// On a NodePool: what replacing nodes must save of their price, such as `5%`.

@@ -9,7 +9,7 @@ use mullion_api::{
     crds::{MANIFESTS, crds},
     fault::SimulatedFault,
     karpenter::{
-        EC2NodeClass, NodeClaim, NodePool,
+        EC2NodeClass, NodeClaim, NodeOverlay, NodePool,
         legacy::{AWSNodeTemplate, Provisioner},
     },
     vpc_resources::CNINode,
@@ -185,6 +185,7 @@ fn names_agree_with_the_rust_types() {
     let typed = [
         names::<NodePool>(),
         names::<NodeClaim>(),
+        names::<NodeOverlay>(),
         names::<EC2NodeClass>(),
         names::<Provisioner>(),
         names::<AWSNodeTemplate>(),

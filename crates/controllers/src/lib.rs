@@ -31,6 +31,7 @@ pub mod namespace;
 pub mod node_lifecycle;
 pub mod nodeclaim;
 pub mod nodepool;
+pub mod overlays;
 pub mod ownership;
 pub mod pdb;
 pub mod podgc;

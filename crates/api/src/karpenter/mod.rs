@@ -1,4 +1,4 @@
-//! Karpenter's resources as Rust types: [`NodePool`] and [`NodeClaim`] (`karpenter.sh/v1`),
+//! Karpenter's resources as Rust types: [`NodePool`] and [`NodeClaim`] (`karpenter.sh/v1`), [`NodeOverlay`] (`karpenter.sh/v1alpha1`),
 //! [`EC2NodeClass`] (`karpenter.k8s.aws/v1`) and, in [`legacy`], the v1alpha5 generation.
 //!
 //! Invariant: a type here reads every object its schema in `crds/` admits; what a type does not
@@ -9,6 +9,7 @@ mod duration;
 mod ec2_node_class;
 pub mod legacy;
 mod node_claim;
+mod node_overlay;
 mod node_pool;
 mod requirement;
 mod resources;
@@ -24,6 +25,9 @@ pub use ec2_node_class::{
 pub use node_claim::{
     NodeClaim, NodeClaimSpec, NodeClaimStatus, NodeClassReference, ResourceRequirements,
     condition as node_claim_condition,
+};
+pub use node_overlay::{
+    NodeOverlay, NodeOverlaySpec, NodeOverlayStatus, condition as node_overlay_condition,
 };
 pub use node_pool::{
     Budget, ConsolidationPolicy, Disruption, DisruptionReason, NodeClaimTemplate,

@@ -14,13 +14,14 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, Pod};
 use tokio::time::Instant;
 
-use crate::{Change, pods, provisioner::KarpenterContext};
+use crate::{Change, overlays, pods, provisioner::KarpenterContext};
 
 /// After this long everything is looked at again whatever happened.
 const LONGEST: Duration = Duration::from_secs(300);
 
 pub(super) struct Changes {
     count: Arc<AtomicU64>,
+    overlays: overlays::Counted,
     /// The count at which nothing was found, and when that was.
     settled: Option<(u64, Instant)>,
 }
@@ -67,13 +68,14 @@ impl Changes {
         informers.pod_disruption_budgets.on_change(move |_| add());
         Self {
             count,
+            overlays: karpenter.counted_overlays.clone(),
             settled: None,
         }
     }
 
     /// The count as it is now, for [`Changes::settle`].
     pub(super) fn seen(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
+        self.count.load(Ordering::Relaxed) + self.overlays.changes()
     }
 
     /// Remembers that nothing was found in what was there at a count.
@@ -83,9 +85,8 @@ impl Changes {
 
     /// Whether nothing changed since nothing was found.
     pub(super) fn is_settled(&self) -> bool {
-        self.settled.is_some_and(|(count, at)| {
-            count == self.count.load(Ordering::Relaxed) && at.elapsed() < LONGEST
-        })
+        self.settled
+            .is_some_and(|(count, at)| count == self.seen() && at.elapsed() < LONGEST)
     }
 }
 

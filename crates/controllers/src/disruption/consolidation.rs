@@ -162,13 +162,12 @@ pub(super) async fn propose(
     let mut candidates = BTreeMap::new();
     let mut asked = Vec::with_capacity(found.len());
     for candidate in found {
-        let class = &candidate.claim.spec.node_class_ref.name;
         let own = priced(
             &candidate.claim,
             &candidate.node.name_any(),
             &candidate.pool,
             candidate.disruption_milli,
-            demand.markets().get(class),
+            demand.markets().of_claim(&candidate.claim),
         );
         match own {
             Ok(own) => {
@@ -305,9 +304,7 @@ fn terms(
         {
             told.pool_blocked(&pool, reason.as_str());
         }
-        let market = demand
-            .markets()
-            .get(&pool.spec.template.spec.node_class_ref.name);
+        let market = demand.markets().of_pool(&pool);
         let room = allowed.saturating_sub(counted.disrupted);
         let all = || balance(karpenter, &pool, &claims, market);
         terms.insert(name, pool_terms(&pool, room, market, all));

@@ -10,7 +10,9 @@ use jiff::SignedDuration;
 use kube::ResourceExt;
 use mullion_api::{
     eksctl::{Taint, TaintEffect},
-    karpenter::{EC2NodeClass, NodeClaim, Operator, node_claim_condition as condition},
+    karpenter::{
+        EC2NodeClass, NodeClaim, Operator, ResourceList, node_claim_condition as condition,
+    },
     labels,
 };
 use mullion_cloud::{CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration};
@@ -24,7 +26,7 @@ use crate::{
         KarpenterContext,
         conditions::Status,
         decision_log::Pass,
-        market::{Market, amounts, instance_labels},
+        market::{Market, amounts, instance_labels, resource_list},
     },
 };
 
@@ -55,7 +57,7 @@ pub(super) async fn step(
         }
         Err(refusal) => return refuse(karpenter, claim, &refusal).await,
     };
-    let market = karpenter.market(&class).await?;
+    let market = market(karpenter, claim, &class).await?;
     let request = order(karpenter, claim, &class, &market);
     if request.options.is_empty() {
         return refuse(karpenter, claim, &Refusal::NoOptions).await;
@@ -167,6 +169,22 @@ async fn resolve(
         return Ok(Err(Refusal::NoClass(name.clone())));
     };
     Ok(usable(class))
+}
+
+/// What can be bought for a claim: with overlays if it is a pool's.
+async fn market(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+    class: &EC2NodeClass,
+) -> Result<Market, Error> {
+    let market = karpenter.market(class).await?;
+    let pool = claim
+        .node_pool()
+        .and_then(|name| karpenter.pools.get("", name));
+    Ok(match pool {
+        Some(pool) => market.with_overlays(&pool, &karpenter.counted_overlays.now()),
+        None => market,
+    })
 }
 
 fn usable(class: EC2NodeClass) -> Result<EC2NodeClass, Refusal> {
@@ -294,8 +312,7 @@ fn note(
     let status = claim.status.get_or_insert_default();
     status.provider_id = instance.provider_id.clone();
     status.image_id = instance.image.id.clone();
-    status.capacity = instance.capacity.to_list();
-    status.allocatable = instance.allocatable.to_list();
+    (status.capacity, status.allocatable) = resources(market, instance);
     edit(karpenter, claim, |conditions| {
         conditions.set_true(condition::LAUNCHED)
     });
@@ -305,6 +322,19 @@ fn note(
         .with("capacity-type", instance.capacity_type.as_str())
         .with("allocatable", json!(instance.allocatable.to_list()))
         .info("launched nodeclaim");
+}
+
+/// Capacity and allocatable that the node is expected to have, with what overlays add to its type.
+fn resources(market: &Market, instance: &Instance) -> (ResourceList, ResourceList) {
+    let lists = [instance.capacity.to_list(), instance.allocatable.to_list()];
+    let name = &*instance.instance_type.name;
+    let (_, is_overlaid) = market.overlays(std::iter::once(name));
+    if !is_overlaid {
+        return lists.into();
+    }
+    let [mut capacity, mut allocatable] = lists.map(|list| amounts(&list));
+    market.add_overlaid(name, &mut capacity, &mut allocatable);
+    (resource_list(&capacity), resource_list(&allocatable))
 }
 
 /// Labels that the requirements leave only one value for.

@@ -44,7 +44,7 @@ impl fmt::Display for Inert {
 }
 
 /// Sets the condition that names the fields, or drops it if there are none.
-pub(super) fn set_condition(conditions: &mut Conditions<'_>, fields: &[Inert]) {
+pub(crate) fn set_condition(conditions: &mut Conditions<'_>, fields: &[Inert]) {
     if fields.is_empty() {
         return conditions.clear(FIELDS_IGNORED);
     }
@@ -63,6 +63,14 @@ pub fn of_node_pool(spec: &NodePoolSpec, gates: FeatureGates) -> Vec<Inert> {
         )
     });
     replicas.into_iter().collect()
+}
+
+/// Returns that a NodeOverlay has no effect, for the time that its gate is closed.
+pub fn of_node_overlay() -> Inert {
+    Inert::new(
+        "spec",
+        "no price and no capacity is changed, because the feature gate NodeOverlay is off",
+    )
 }
 
 const OF_INSTANCES: &str = "it changes nothing about simulated instances";

@@ -8,7 +8,7 @@ pub mod hashstructure;
 pub mod health;
 pub mod inert;
 pub mod terms;
-mod validation;
+pub(crate) mod validation;
 
 use kube::{
     Resource, ResourceExt,

@@ -85,7 +85,8 @@ fn check_taints<'a>(
     }
 }
 
-fn requirement_errors(requirement: &Requirement) -> Vec<String> {
+/// Returns what is wrong with a requirement's key and with the values of a label that has few.
+pub(crate) fn requirement_errors(requirement: &Requirement) -> Vec<String> {
     let key = &requirement.key;
     let mut errors: Vec<_> = unknown_values(requirement).into_iter().collect();
     errors.extend(
@@ -165,6 +166,17 @@ fn qualified_name(text: &str) -> Vec<String> {
         errors.push(format!("name part {NAME}"));
     }
     errors
+}
+
+/// Returns why a text is no value of a label (apimachinery: `IsValidLabelValue`).
+pub(crate) fn label_value_error(text: &str) -> Option<String> {
+    const VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+    if text.len() > 63 {
+        return Some("must be no more than 63 bytes".to_owned());
+    }
+    let inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+    let is_value = text.is_empty() || is_bounded(text, u8::is_ascii_alphanumeric, inner);
+    (!is_value).then(|| VALUE.to_owned())
 }
 
 fn is_dns_label(text: &str) -> bool {

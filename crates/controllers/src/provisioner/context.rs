@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{Api, Client, api::DeleteParams, runtime::watcher};
 use mullion_api::{
     eksctl::KubernetesVersion,
-    karpenter::{EC2NodeClass, NodeClaim, NodePool},
+    karpenter::{EC2NodeClass, NodeClaim, NodeOverlay, NodePool},
     labels,
 };
 use mullion_cloud::{CloudProvider, WindowsAddresses, instance_id};
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Context, Informer, Recorder, api_error, disruption::Disrupting,
-    nodepool::health::Registrations, state::SharedState, static_pools,
+    nodepool::health::Registrations, overlays, state::SharedState, static_pools,
 };
 
 /// Index of NodeClaims by `status.providerID`.
@@ -69,6 +69,10 @@ pub struct KarpenterContext {
     pub claims: Informer<NodeClaim>,
     /// EC2NodeClasses.
     pub classes: Informer<EC2NodeClass>,
+    /// NodeOverlays.
+    pub overlays: Informer<NodeOverlay>,
+    /// Those of them that count.
+    pub counted_overlays: overlays::Counted,
     /// The ConfigMap that says how Windows pods get addresses.
     pub vpc_cni: Informer<ConfigMap>,
     /// The engine's cluster, which the scheduler decides on, too.
@@ -132,6 +136,8 @@ impl KarpenterContext {
         let (tasks, shutdown) = informer_parts();
         let classes = Informer::new(Api::all(base.client.clone()), &[], tasks, shutdown);
         let (tasks, shutdown) = informer_parts();
+        let overlays = Informer::new(Api::all(base.client.clone()), &[], tasks, shutdown);
+        let (tasks, shutdown) = informer_parts();
         let vpc_cni = Informer::with_config(
             Api::<ConfigMap>::namespaced(base.client.clone(), VPC_CNI.0),
             watcher::Config::default().fields(&format!("metadata.name={}", VPC_CNI.1)),
@@ -147,6 +153,8 @@ impl KarpenterContext {
             pools,
             claims,
             classes,
+            overlays,
+            counted_overlays: overlays::Counted::default(),
             vpc_cni,
             state: state.clone(),
             batcher: Batcher::default(),
@@ -160,13 +168,16 @@ impl KarpenterContext {
         }
     }
 
-    /// Waits for the first complete picture of everything; `false` on shutdown.
+    /// Waits for the first complete picture of everything, which NodeOverlays count included; `false` on shutdown.
     pub async fn synced(&self) -> bool {
         let informers = &self.base.informers;
+        let shutdown = &self.base.shutdown;
+        let overlays_known = shutdown.run_until_cancelled(self.counted_overlays.known());
         self.pools.synced().await
             && self.claims.synced().await
             && self.classes.synced().await
             && self.vpc_cni.synced().await
+            && overlays_known.await.is_some()
             && informers.daemon_sets.synced().await
             && informers.nodes.synced().await
             && informers.pods.synced().await

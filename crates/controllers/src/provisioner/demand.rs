@@ -21,6 +21,7 @@ use super::{
     BY_POOL, KarpenterContext,
     in_flight::{expected_node, is_in_flight, prospect, settled_node},
     market::Market,
+    markets::Markets,
     overhead,
     pending::{is_daemon, is_provisionable, is_reschedulable},
     refusal, template,
@@ -39,8 +40,8 @@ pub(crate) struct Demand {
     reshaped: Vec<NodeSpec>,
     /// Nodes that go.
     leaving: Vec<String>,
-    /// What can be bought, by class.
-    markets: BTreeMap<String, Market>,
+    /// What can be bought.
+    markets: Markets,
 }
 
 /// What came of a plan.
@@ -70,12 +71,9 @@ impl Demand {
 
     async fn of(waiting: Waiting, karpenter: &KarpenterContext, is_careful: bool) -> Self {
         let daemons = karpenter.base.informers.daemon_sets.list();
-        let mut markets = markets(karpenter).await;
+        let mut markets = Markets::now(karpenter).await;
         if is_careful {
-            let careful = markets.into_iter();
-            markets = careful
-                .map(|(name, own)| (name, own.without_trials()))
-                .collect();
+            markets = markets.map(Market::without_trials);
         }
         let (in_flight, reshaped) = nodes_to_come(karpenter, &markets, &daemons);
         Self {
@@ -94,8 +92,8 @@ impl Demand {
         }
     }
 
-    /// What can be bought, by class.
-    pub(crate) fn markets(&self) -> &BTreeMap<String, Market> {
+    /// What can be bought.
+    pub(crate) fn markets(&self) -> &Markets {
         &self.markets
     }
 
@@ -232,42 +230,15 @@ fn buys_by_cost(karpenter: &KarpenterContext) -> bool {
     pools.is_empty() || !pools.iter().all(|pool| is_mirror(pool))
 }
 
-/// The markets of all classes that pools and claims refer to, by class name.
-async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
-    let mut markets = BTreeMap::new();
-    let pools = karpenter.pools.list();
-    let claims = karpenter.claims.list();
-    let of_pools = pools
-        .iter()
-        .map(|pool| &pool.spec.template.spec.node_class_ref.name);
-    let of_claims = claims.iter().map(|claim| &claim.spec.node_class_ref.name);
-    for name in of_pools.chain(of_claims) {
-        if markets.contains_key(name) {
-            continue;
-        }
-        let Some(class) = karpenter.classes.get("", name) else {
-            continue;
-        };
-        match karpenter.market(&class).await {
-            Ok(market) => {
-                markets.insert(name.clone(), market);
-            }
-            Err(error) => tracing::debug!(class = name, %error, "node class has no market"),
-        }
-    }
-    markets
-}
-
 /// What each pool that may buy can buy.
 fn templates(
     karpenter: &KarpenterContext,
-    markets: &BTreeMap<String, Market>,
+    markets: &Markets,
     daemons: &[Arc<DaemonSet>],
 ) -> Vec<NodeTemplate> {
     let mut templates = Vec::new();
     for pool in karpenter.pools.list() {
-        let class = &pool.spec.template.spec.node_class_ref.name;
-        if let (true, Some(market)) = (template::may_buy(&pool), markets.get(class)) {
+        if let (true, Some(market)) = (template::may_buy(&pool), markets.of_pool(&pool)) {
             let name = pool.metadata.name.as_deref().unwrap_or_default();
             let claims = karpenter.claims.by_index(BY_POOL, name);
             let claims = claims.iter().map(|claim| &**claim);
@@ -281,7 +252,7 @@ fn templates(
 /// Claims without a node, and nodes that are there and not ready for pods yet.
 fn nodes_to_come(
     karpenter: &KarpenterContext,
-    markets: &BTreeMap<String, Market>,
+    markets: &Markets,
     daemons: &[Arc<DaemonSet>],
 ) -> (Vec<InFlightNode>, Vec<NodeSpec>) {
     let (mut in_flight, mut reshaped) = (Vec::new(), Vec::new());
@@ -299,7 +270,7 @@ fn nodes_to_come(
             reshaped.push(settled_node(&node, &claim, &to_come));
             continue;
         }
-        let market = markets.get(&claim.spec.node_class_ref.name);
+        let market = markets.of_claim(&claim);
         let node = expected_node(&claim).or_else(|| template::likely_machine(&claim, market?));
         if let Some(node) = node {
             in_flight.push(InFlightNode {

@@ -9,12 +9,14 @@ pub struct FeatureGates {
     pub node_repair: bool,
     /// NodePools with `spec.replicas` keep that many nodes (`StaticCapacity`, off unless said otherwise).
     pub static_capacity: bool,
+    /// NodeOverlays change prices and capacity of machines that may be bought (`NodeOverlay`, off unless said otherwise).
+    pub node_overlay: bool,
 }
 
 /// A text that names no gates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair and StaticCapacity"
+    "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair, StaticCapacity and NodeOverlay"
 )]
 pub struct ParseGatesError(String);
 
@@ -31,6 +33,7 @@ impl FromStr for FeatureGates {
             match name {
                 "NodeRepair" => gates.node_repair = value,
                 "StaticCapacity" => gates.static_capacity = value,
+                "NodeOverlay" => gates.node_overlay = value,
                 _ => return Err(error()),
             }
         }
@@ -47,9 +50,14 @@ mod tests {
         let read = |text: &str| text.parse::<FeatureGates>();
         assert!(read("NodeRepair=true").expect("a gate").node_repair);
         assert!(!read("NodeRepair=false").expect("a gate").node_repair);
-        let both = read("StaticCapacity=true,NodeRepair=true").expect("gates");
-        assert!(both.node_repair && both.static_capacity);
-        for wrong in ["", "NodeRepair", "NodeRepair=maybe", "NodeOverlay=true"] {
+        let all = read("StaticCapacity=true,NodeRepair=true,NodeOverlay=true").expect("gates");
+        assert!(all.node_repair && all.static_capacity && all.node_overlay);
+        for wrong in [
+            "",
+            "NodeRepair",
+            "NodeRepair=maybe",
+            "SpotToSpotConsolidation=true",
+        ] {
             let error = read(wrong).expect_err("it is none").to_string();
             assert!(error.starts_with(&format!("{wrong:?} is not")), "{error}");
         }

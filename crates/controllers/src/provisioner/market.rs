@@ -25,6 +25,7 @@ use mullion_engine::{
 };
 
 use super::requirements::admits;
+use crate::overlays::Changed;
 
 /// Most options that one launch tries (AWS provider: instance types in a fleet request).
 const MAX_LAUNCH_OPTIONS: usize = 60;
@@ -59,7 +60,9 @@ pub struct Market {
     pub subnets: Vec<Arc<str>>,
     region: String,
     zones: BTreeSet<String>,
-    pub(super) offers: Arc<[Offer]>,
+    pub(crate) offers: Arc<[Offer]>,
+    /// What NodeOverlays have changed in `offers` and what is added to the types' resources.
+    pub(crate) changed: Changed,
 }
 
 impl Market {
@@ -85,6 +88,7 @@ impl Market {
             subnets: subnets.map(|subnet| subnet.id.as_str().into()).collect(),
             template,
             offers,
+            changed: Changed::default(),
         })
     }
 
@@ -153,14 +157,23 @@ impl Market {
         if offerings.is_empty() {
             return None;
         }
-        let resources = allocatable::of(&offer.instance_type, &self.template);
+        let (capacity, allocatable) = self.resources(&offer.instance_type);
         Some(provision::InstanceType {
             name: offer.instance_type.name.to_string(),
             labels,
-            capacity: amounts(&resources.capacity.to_list()),
-            allocatable: amounts(&resources.allocatable.to_list()),
+            capacity,
+            allocatable,
             offerings,
         })
+    }
+
+    /// Capacity and allocatable of a node of this type.
+    fn resources(&self, instance_type: &InstanceType) -> (ResourceMap, ResourceMap) {
+        let resources = allocatable::of(instance_type, &self.template);
+        let mut capacity = amounts(&resources.capacity.to_list());
+        let mut allocatable = amounts(&resources.allocatable.to_list());
+        self.add_overlaid(&instance_type.name, &mut capacity, &mut allocatable);
+        (capacity, allocatable)
     }
 
     /// The acceptable outcomes of a launch, cheapest first: what meets the requirements, holds the requests and was
@@ -178,8 +191,7 @@ impl Market {
             {
                 continue;
             }
-            let resources = allocatable::of(&offer.instance_type, &self.template);
-            let room = amounts(&resources.allocatable.to_list());
+            let (_, room) = self.resources(&offer.instance_type);
             let holds = requests
                 .iter()
                 .all(|(name, amount)| *amount <= room.get(name).copied().unwrap_or_default());
@@ -243,7 +255,8 @@ impl Market {
             .collect()
     }
 
-    fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
+    /// The ways to buy a type in the zones of the class.
+    pub(crate) fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
         let zones = &self.zones;
         offer
             .offerings
@@ -253,19 +266,23 @@ impl Market {
 }
 
 /// Labels of a node of this type, place and payment aside.
-fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> StringMap {
+pub(crate) fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> StringMap {
     let own = instance_type.labels();
     let mut map = fixed.clone();
     map.extend(own.into_iter().map(|(key, value)| (key.to_owned(), value)));
     map
 }
 
+/// Labels that an offering decides.
+pub(crate) fn is_of_offering(key: &str) -> bool {
+    matches!(key, labels::ZONE | labels::CAPACITY_TYPE | labels::ZONE_ID)
+}
+
 /// Labels that an offering decides, or that the requirements alone decide.
 fn is_open(key: &str, labels: &StringMap) -> bool {
-    matches!(
-        key,
-        labels::ZONE | labels::CAPACITY_TYPE | labels::ZONE_ID | labels::NODEPOOL
-    ) || (!labels.contains_key(key) && !labels::WELL_KNOWN.contains(&key))
+    is_of_offering(key)
+        || key == labels::NODEPOOL
+        || (!labels.contains_key(key) && !labels::WELL_KNOWN.contains(&key))
 }
 
 fn allows(requirements: &[Requirement], labels: &StringMap) -> bool {
@@ -275,7 +292,8 @@ fn allows(requirements: &[Requirement], labels: &StringMap) -> bool {
     })
 }
 
-fn allows_offering(requirements: &[Requirement], offering: &Offering) -> bool {
+/// Whether an offering meets what the requirements say of its place and payment.
+pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering) -> bool {
     requirements
         .iter()
         .all(|requirement| match labels::normalized(&requirement.key) {

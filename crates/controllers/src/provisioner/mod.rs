@@ -16,6 +16,7 @@ pub(crate) mod demand;
 pub mod gates;
 pub mod in_flight;
 pub mod market;
+pub mod markets;
 pub mod metrics;
 pub mod nominations;
 pub mod overhead;
@@ -41,7 +42,7 @@ pub use gates::FeatureGates;
 pub(crate) use run::{PROVISIONED, order};
 
 use crate::{
-    Context, disruption, interruption, legacy, nodeclaim, nodepool, state::SharedState,
+    Context, disruption, interruption, legacy, nodeclaim, nodepool, overlays, state::SharedState,
     static_pools,
 };
 
@@ -60,6 +61,7 @@ pub fn start(
     let karpenter = KarpenterContext::new(context, state, cloud, log, options);
     run::start(&karpenter);
     nodeclaim::start(&karpenter);
+    overlays::start(&karpenter);
     nodepool::start(&karpenter);
     static_pools::start(&karpenter);
     disruption::start(&karpenter);

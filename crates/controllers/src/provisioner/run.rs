@@ -33,6 +33,7 @@ use super::{
 use crate::{
     Change,
     kubelet::pace::go_duration,
+    overlays,
     state::{PlaceChange, PlannedPlace, Promise},
 };
 
@@ -412,7 +413,8 @@ pub(crate) async fn order(
         // It went while the plan was made; the next plan does without it.
         return Ok(None);
     };
-    let wanted = claim::of(planned, &pool);
+    let mut wanted = claim::of(planned, &pool);
+    overlays::annotate(karpenter, &pool, planned, &mut wanted).await;
     let created = karpenter
         .claim_api()
         .create(&PostParams::default(), &wanted)

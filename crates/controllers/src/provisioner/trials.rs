@@ -2,28 +2,25 @@
 //!
 //! Invariant: when EC2 has refused what 600 nodes want, one order finds out whether it has some now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 use mullion_api::karpenter::node_claim_condition as condition;
 use mullion_engine::provision::PlannedNode;
 
-use super::{BY_POOL, KarpenterContext, market::Market};
+use super::{BY_POOL, KarpenterContext, market::Market, markets::Markets};
 
 /// The nodes of one plan that try offerings on trial.
 pub(super) struct Trials<'a> {
     karpenter: &'a KarpenterContext,
-    markets: &'a BTreeMap<String, Market>,
+    markets: &'a Markets,
     /// Type, zone and capacity type that a node of this plan tries.
     tried: BTreeSet<(String, String, String)>,
 }
 
 impl<'a> Trials<'a> {
-    /// Nothing is tried yet. `markets` are those of all classes.
-    pub(super) fn new(
-        karpenter: &'a KarpenterContext,
-        markets: &'a BTreeMap<String, Market>,
-    ) -> Self {
+    /// Nothing is tried yet.
+    pub(super) fn new(karpenter: &'a KarpenterContext, markets: &'a Markets) -> Self {
         Self {
             karpenter,
             markets,
@@ -36,8 +33,8 @@ impl<'a> Trials<'a> {
         let Some(pool) = self.karpenter.pools.get("", &planned.pool) else {
             return true;
         };
-        let class = &pool.spec.template.spec.node_class_ref.name;
-        let Some(market) = self.markets.get(class).filter(|own| own.has_trials()) else {
+        let market = self.markets.of_pool(&pool);
+        let Some(market) = market.filter(|own| own.has_trials()) else {
             return true;
         };
         let offerings: Vec<(String, String, String)> = planned

@@ -10,6 +10,7 @@ mod faults;
 mod giving_back;
 mod interruption;
 mod metrics;
+mod overlays;
 mod planned;
 mod pools;
 mod refusals;

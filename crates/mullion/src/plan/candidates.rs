@@ -23,7 +23,7 @@ use mullion_controllers::{
         protection::{Budgets, disruption_milli},
     },
     nodeclaim::drain::disrupted_taint,
-    provisioner::{market::Market, pending::is_reschedulable},
+    provisioner::{market::Market, markets::Markets, pending::is_reschedulable},
 };
 use mullion_engine::disrupt::{Balance, Candidate, PoolTerms};
 
@@ -86,7 +86,7 @@ impl Objects {
     }
 
     /// Looks at every node.
-    pub(super) fn find(&self, markets: &BTreeMap<String, Market>) -> Found {
+    pub(super) fn find(&self, markets: &Markets) -> Found {
         let mut found = Found::default();
         let mut managed = Vec::new();
         for claim in &self.claims {
@@ -106,7 +106,7 @@ impl Objects {
                     .push((name, "its NodePool is not there".to_owned()));
                 continue;
             };
-            let market = markets.get(&claim.spec.node_class_ref.name);
+            let market = markets.of_claim(claim);
             match self.judge(claim, node, pool, market) {
                 Ok(candidate) => found.candidates.push(candidate),
                 Err(why) => found.stays.push((name, why)),
@@ -117,7 +117,7 @@ impl Objects {
             found.stays.push((name.clone(), why));
         }
         for pool in &self.pools {
-            let market = markets.get(&pool.spec.template.spec.node_class_ref.name);
+            let market = markets.of_pool(pool);
             found
                 .terms
                 .insert(pool.name_any(), self.terms(pool, market));

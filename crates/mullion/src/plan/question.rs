@@ -37,7 +37,8 @@ impl Question {
         let mut templates = self.request.templates.iter();
         let own = templates.find(|template| Some(&template.pool) == pool);
         let beside = own.map_or(0, |template| template.node_price_micro_usd);
-        Some(price::of_node(node)? + beside)
+        let overlaid = self.pools.markets.price_of_node(&node.labels);
+        Some(overlaid.or_else(|| price::of_node(node))? + beside)
     }
 
     /// Puts the question together for the state as it is now and pods that do not exist yet.
@@ -46,7 +47,7 @@ impl Question {
     /// A pool, claim or class is malformed.
     pub(super) async fn of(state: &State, coming: &[PodSpec]) -> Result<Self, Failure> {
         let mut pools = pools::of(state).await?;
-        let mut remarks = Vec::new();
+        let mut remarks = pools.overlays.clone();
         let mut pods = std::mem::take(&mut pools.waiting);
         // A DaemonSet's pod waits for its own node, and a pod that others make room for has one.
         pods.retain(|pod| may_buy(pod) && pod.nominated_node_name.is_none());

@@ -78,6 +78,10 @@ pub(crate) struct WhatIf {
     /// There were these DaemonSets too; may be repeated
     #[arg(long, value_name = "FILE")]
     daemon: Vec<PathBuf>,
+
+    /// There were these NodeOverlays too, or in place of those of their names; may be repeated
+    #[arg(long, value_name = "FILE")]
+    overlay: Vec<PathBuf>,
 }
 
 impl WhatIf {
@@ -96,6 +100,13 @@ impl WhatIf {
             let documents = documents_of("--daemon", &self.daemon, &["DaemonSet"])?;
             for document in &documents {
                 words.push(format!("with DaemonSet {}", name_of(&document.object)));
+            }
+            input.apply(documents, namespace).await?;
+        }
+        if !self.overlay.is_empty() {
+            let documents = documents_of("--overlay", &self.overlay, &["NodeOverlay"])?;
+            for document in &documents {
+                words.push(format!("with NodeOverlay {}", name_of(&document.object)));
             }
             input.apply(documents, namespace).await?;
         }

@@ -23,9 +23,15 @@ pub(super) struct InertFields {
 type Reader = fn(&Value, FeatureGates) -> Vec<Inert>;
 
 /// Group, plural, and what to look at.
-const KINDS: [(&str, &str, Reader); 4] = [
+const KINDS: [(&str, &str, Reader); 5] = [
     ("karpenter.sh", "nodepools", |spec, gates| {
         of(spec, |spec| inert::of_node_pool(spec, gates))
+    }),
+    ("karpenter.sh", "nodeoverlays", |_, gates| {
+        match gates.node_overlay {
+            true => Vec::new(),
+            false => vec![inert::of_node_overlay()],
+        }
     }),
     ("karpenter.k8s.aws", "ec2nodeclasses", |spec, _| {
         of(spec, inert::of_node_class)

@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -13,7 +14,8 @@ use kube::ResourceExt;
 use mullion_api::{
     eksctl::KubernetesVersion,
     karpenter::{
-        EC2NodeClass, NodeClaim, NodePool, SubnetStatus, node_pool_condition as condition,
+        EC2NodeClass, NodeClaim, NodeOverlay, NodePool, SubnetStatus,
+        node_pool_condition as condition,
     },
     labels,
 };
@@ -21,15 +23,19 @@ use mullion_cloud::{
     Clock, WindowsAddresses, catalogue,
     sim::{Config, SimulatedEc2},
 };
-use mullion_controllers::provisioner::{
-    in_flight::{expected_node, is_in_flight, prospect},
-    market::{LEAST_WINDOWS_MIB, Market},
-    overhead, template,
+use mullion_controllers::{
+    overlays::{self, Verdict},
+    provisioner::{
+        in_flight::{expected_node, is_in_flight, prospect},
+        market::{LEAST_WINDOWS_MIB, Market},
+        markets::Markets,
+        overhead, template,
+    },
 };
 use mullion_engine::{
     ip::Settings,
     model::{NodeSpec, PodSpec},
-    provision::{InFlightNode, NodeTemplate},
+    provision::{InFlightNode, InstanceType, NodeTemplate},
     remedy::PrefixAddresses,
 };
 
@@ -58,8 +64,10 @@ pub(crate) struct Pools {
     pub(crate) prefixes: PrefixAddresses,
     /// Machines are chosen by cost, as the provisioner does unless all pools are copies of Provisioners.
     pub(crate) by_cost: bool,
-    /// The markets of the node classes, by name.
-    pub(crate) markets: BTreeMap<String, Market>,
+    /// What can be bought, by class and pool.
+    pub(crate) markets: Markets,
+    /// What a reader should know of the NodeOverlays that count, and of those that do not.
+    pub(crate) overlays: Vec<String>,
     /// Nodes that go. Their pods are among those that wait.
     pub(crate) leaving: Vec<String>,
     /// What the ConfigMap of the VPC resource controller says, if it is known.
@@ -120,11 +128,13 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     let mut markets = BTreeMap::new();
     for class in &classes {
         if let Ok(market) = Market::open(class, version, addresses, &cloud).await {
-            // What a class could buy if pools asked for something else.
-            let for_sale = market.machines(&[]);
-            markets.insert(class.name_any(), (market, for_sale));
+            markets.insert(class.name_any(), market);
         }
     }
+    found.markets = Markets::new(markets);
+    found.overlay(state, &pools, &claims)?;
+    // What a class could buy if pools asked for something else, by class and pool where they differ.
+    let mut for_sale: BTreeMap<(String, Option<String>), Vec<Arc<InstanceType>>> = BTreeMap::new();
     for pool in &pools {
         let name = pool.name_any();
         if let Some(origin) = pool.annotations().get(labels::MIRRORED_FROM) {
@@ -133,15 +143,15 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
                 .insert(name.clone(), origin.replacen('/', " ", 1));
         }
         let class = &pool.spec.template.spec.node_class_ref.name;
-        let market = match markets.get(class) {
+        let market = match found.markets.of_pool(pool) {
             _ if !template::may_buy(pool) => Err(not_ready(pool)),
             Some(market) => Ok(market),
             None => Err(format!(
                 "its node class {class} is not there or not complete"
             )),
         };
-        let (market, for_sale) = match market {
-            Ok((market, for_sale)) => (market, for_sale),
+        let market = match market {
+            Ok(market) => market,
             Err(why) => {
                 found.unready.push((name, why));
                 continue;
@@ -162,8 +172,11 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         }
         let own = |claim: &&NodeClaim| claim.labels().get(labels::NODEPOOL) == Some(&name);
         let own = claims.iter().filter(own);
+        let is_overlaid = found.markets.is_overlaid(pool);
+        let key = (class.clone(), is_overlaid.then(|| name.clone()));
+        let for_sale = for_sale.entry(key);
         found.templates.push(NodeTemplate {
-            for_sale: for_sale.clone(),
+            for_sale: for_sale.or_insert_with(|| market.machines(&[])).clone(),
             ..template::of(pool, market, own, daemons.iter())
         });
     }
@@ -171,8 +184,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         let there = claim
             .node_name()
             .filter(|name| state.cluster.node(name).is_some());
-        let market = markets.get(&claim.spec.node_class_ref.name);
-        let market = market.map(|(market, _)| market);
+        let market = found.markets.of_claim(claim);
         let node = expected_node(claim).or_else(|| template::likely_machine(claim, market?));
         match (there, node) {
             (_, None) => {}
@@ -197,14 +209,55 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     };
     found.waiting = state.pods.iter().filter(waits).cloned().collect();
     found.by_cost = pools.is_empty() || found.origins.len() < pools.len();
-    found.markets = markets
-        .into_iter()
-        .map(|(name, (market, _))| (name, market))
-        .collect();
     Ok(found)
 }
 
 impl Pools {
+    /// Has the NodeOverlays of a state count, and says which do and which do not.
+    fn overlay(
+        &mut self,
+        state: &State,
+        pools: &[NodePool],
+        claims: &[NodeClaim],
+    ) -> Result<(), Failure> {
+        let all: Vec<NodeOverlay> = state.kept("NodeOverlay").map_err(Failure::input)?;
+        let (out, asked): (Vec<_>, Vec<_>) = all.iter().partition(|own| overlays::is_shut_out(own));
+        let of_pools = pools.iter().filter_map(|pool| {
+            let class = &pool.spec.template.spec.node_class_ref.name;
+            Some((pool, self.markets.of_class(class)?))
+        });
+        let of_pools: Vec<_> = of_pools.collect();
+        let judgement = overlays::judge(asked.iter().copied(), &of_pools);
+        let mut remarks = Vec::new();
+        for own in out {
+            let why = "the feature gate NodeOverlay of the cluster is off";
+            remarks.push(format!(
+                "NodeOverlay {} does not count: {why}",
+                own.name_any()
+            ));
+        }
+        for own in asked {
+            let name = own.name_any();
+            remarks.push(match judgement.verdicts.get(&name) {
+                Some(Verdict::Invalid(why)) => {
+                    format!("NodeOverlay {name} does not count: {why}")
+                }
+                Some(Verdict::Conflict(other)) => format!(
+                    "NodeOverlay {name} does not count: NodeOverlay {other} has the same weight and changes the same machines"
+                ),
+                _ if own.status.is_none() => format!(
+                    "NodeOverlay {name} counts, which needs the feature gate NodeOverlay in a cluster"
+                ),
+                _ => format!("NodeOverlay {name} counts"),
+            });
+        }
+        let (pools, claims) = (pools.iter(), claims.iter());
+        let markets = std::mem::take(&mut self.markets);
+        self.markets = markets.with_overlays(pools, claims, &judgement.overlays);
+        self.overlays = remarks;
+        Ok(())
+    }
+
     /// Returns the object that a user changes to change a pool: the pool itself, or what it is a copy of.
     pub(super) fn owner(&self, pool: &str) -> String {
         let origin = self.origins.get(pool).cloned();

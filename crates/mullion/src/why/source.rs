@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     failure::{Failure, file_error, first_line},
-    input, kubeconfig,
+    input, kubeconfig, out,
 };
 
 /// How long one request may take.
@@ -34,7 +34,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 4;
 
 /// Kind and path of everything that placing looks at.
-const LISTS: [(&str, &str); 23] = [
+const LISTS: [(&str, &str); 24] = [
     ("Node", "/api/v1/nodes"),
     ("Pod", "/api/v1/pods"),
     ("Namespace", "/api/v1/namespaces"),
@@ -68,9 +68,13 @@ const LISTS: [(&str, &str); 23] = [
     ("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices"),
     ("DaemonSet", "/apis/apps/v1/daemonsets"),
     ("NodePool", "/apis/karpenter.sh/v1/nodepools"),
+    (OVERLAY, "/apis/karpenter.sh/v1alpha1/nodeoverlays"),
     ("NodeClaim", "/apis/karpenter.sh/v1/nodeclaims"),
     ("EC2NodeClass", "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"),
 ];
+
+/// The kind that is done without where the user may not list it: roles that were made before it was looked at do not name it.
+const OVERLAY: &str = "NodeOverlay";
 
 /// The ConfigMap that says how Windows pods get addresses.
 const VPC_CNI: (&str, &str) = (
@@ -223,8 +227,15 @@ pub(crate) async fn list(
     kind: &'static str,
     path: &str,
 ) -> Result<(&'static str, Option<List>), Failure> {
-    let list = try_list(client, server, path).await;
-    Ok((kind, list.map_err(ListFault::failure)?))
+    match try_list(client, server, path).await {
+        Err(ListFault::Forbidden(_)) if kind == OVERLAY => {
+            out::note(
+                "NodeOverlays may not be listed, so prices and capacity are those without them",
+            );
+            Ok((kind, None))
+        }
+        list => Ok((kind, list.map_err(ListFault::failure)?)),
+    }
 }
 
 /// Returns a list, or nothing where the server does not know the kind.

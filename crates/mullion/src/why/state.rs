@@ -31,9 +31,10 @@ use super::{
 };
 
 /// Kinds that are kept as they are, for those who understand them.
-const KEPT: [&str; 8] = [
+const KEPT: [&str; 9] = [
     "DaemonSet",
     "NodePool",
+    "NodeOverlay",
     "EC2NodeClass",
     "NodeClaim",
     "LimitRange",

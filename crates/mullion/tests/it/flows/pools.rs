@@ -26,6 +26,13 @@ spec:
       nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: nowhere}
       requirements: []
 ---
+apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata: {name: cheap}
+spec:
+  price: '0.01'
+  requirements: []
+---
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
 metadata: {name: told}
@@ -43,11 +50,12 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
     let said = cluster.apply(POOLS);
     for warning in [
         "Warning: spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods, because the feature gate StaticCapacity is off\n",
+        "Warning: spec has no effect yet: no price and no capacity is changed, because the feature gate NodeOverlay is off\n",
         "Warning: spec.userData has no effect yet: it changes nothing about simulated instances\n",
     ] {
         assert!(said.contains(warning), "{said}");
     }
-    assert_eq!(said.matches("Warning:").count(), 2, "{said}");
+    assert_eq!(said.matches("Warning:").count(), 3, "{said}");
     let again = cluster.apply(POOLS);
     assert_eq!(again.matches("Warning:").count(), 0, "{again}");
 
@@ -74,6 +82,7 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
             "spec.replicas has no effect yet",
         ],
     );
+    described("nodeoverlay/cheap", &["FieldsIgnored", "FeatureGateClosed"]);
     described(
         "ec2nodeclass/told",
         &["FieldsIgnored", "spec.userData has no effect yet"],

@@ -178,6 +178,67 @@ fn a_pod_that_no_pool_takes_is_told_why_by_each() {
     insta::assert_snapshot!(said.stdout);
 }
 
+/// An overlay for one type with these fields.
+fn overlay(name: &str, kind: &str, fields: Value) -> tempfile::NamedTempFile {
+    let mut spec = fields;
+    spec["requirements"] = json!([
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [kind]}
+    ]);
+    let overlay = json!({
+        "apiVersion": "karpenter.sh/v1alpha1", "kind": "NodeOverlay", "metadata": {"name": name}, "spec": spec,
+    });
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), overlay.to_string()).expect("a writable file");
+    file
+}
+
+#[test]
+fn a_plan_counts_with_node_overlays_and_says_which() {
+    let pod = |requests: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{containers: [{{name: c, image: i, resources: {{requests: {requests}, limits: {requests}}}}}]}}}}"
+        )
+    };
+    let args = ["--offline", "--default-pools", "-f", "-", "-o", "json"];
+    let cheap = overlay("cheap", "m5.4xlarge", json!({"price": "0.001"}));
+    let cheap = cheap.path().to_str().expect("UTF-8");
+    let small = pod("{cpu: 1}");
+    let said = json_of(&plan(&[&args[..], &["-f", cheap]].concat(), &small));
+    let node = &said["nodes"][0];
+    assert_eq!(node["instanceType"], "m5.4xlarge", "{said}");
+    // A root volume of 20 GiB is paid beside the machine.
+    assert_eq!(node["usdPerHour"], 0.003191);
+    let counts = "NodeOverlay cheap counts, which needs the feature gate NodeOverlay in a cluster";
+    assert_eq!(said["remarks"], json!([counts]));
+    // The same as a question.
+    let both = json_of(&plan(&[&args[..], &["--overlay", cheap]].concat(), &small));
+    assert_eq!(both["whatIf"], json!(["with NodeOverlay cheap"]));
+    assert_ne!(both["now"]["nodes"][0]["instanceType"], "m5.4xlarge");
+    assert_eq!(both["then"]["nodes"][0]["instanceType"], "m5.4xlarge");
+    // Resources that no machine has by itself.
+    let cards = overlay(
+        "cards",
+        "m5.xlarge",
+        json!({"capacity": {"example.com/card": "2"}}),
+    );
+    let cards = cards.path().to_str().expect("UTF-8");
+    let wanting = pod("{example.com/card: 2}");
+    let said = plan(&args, &wanting);
+    assert_eq!(said.code, Some(1), "{}", said.stdout);
+    let said = json_of(&plan(&[&args[..], &["-f", cards]].concat(), &wanting));
+    assert_eq!(said["nodes"][0]["instanceType"], "m5.xlarge");
+    // Two that change the same.
+    let other = overlay("other", "m5.4xlarge", json!({"price": "9"}));
+    let other = other.path().to_str().expect("UTF-8");
+    let said = json_of(&plan(
+        &[&args[..], &["-f", cheap, "-f", other]].concat(),
+        &small,
+    ));
+    let conflict = "NodeOverlay cheap does not count: NodeOverlay other has the same weight and changes the same machines";
+    assert_eq!(said["remarks"][0], conflict);
+    assert_ne!(said["nodes"][0]["instanceType"], "m5.4xlarge");
+}
+
 #[test]
 fn a_plan_without_pools_says_what_to_do() {
     let said = plan(&["--offline", "-f", SHOP], "");

@@ -1,0 +1,133 @@
+//! The machines of a pool as overlays have them.
+//!
+//! Invariant: of several overlays that change the price of one offering, or the amount of one resource of a type, the first counts; a resource that a
+//! type has is replaced, as in Karpenter (core: `InstanceType.ApplyCapacityOverlay`).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use mullion_api::{karpenter::NodePool, labels};
+use mullion_cloud::{Offer, Offering};
+use mullion_engine::model::{ResourceMap, StringMap};
+
+use super::Overlay;
+use crate::provisioner::market::{Market, node_labels};
+
+/// Resources that are taken out of a node's memory.
+const HUGE_PAGES: &str = "hugepages-";
+
+/// What overlays have changed in a market.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changed {
+    /// Types that cost something else.
+    priced: BTreeSet<Arc<str>>,
+    /// Resources of types that have others.
+    added: BTreeMap<Arc<str>, ResourceMap>,
+}
+
+impl Market {
+    /// The machines of a pool as overlays have them. `overlays` are in the order in which they count, without those in conflict.
+    pub fn with_overlays(mut self, pool: &NodePool, overlays: &[Arc<Overlay>]) -> Self {
+        if overlays.is_empty() {
+            return self;
+        }
+        let mut offers = self.offers.to_vec();
+        let mut changed = Changed::default();
+        for ((offer, labels), new) in self.seen_from(pool).zip(&mut offers) {
+            self.overlay(offer, &labels, overlays, new, &mut changed);
+        }
+        self.offers = offers.into();
+        self.changed = changed;
+        self
+    }
+
+    /// Every type with the labels that its nodes have in a pool.
+    pub(super) fn seen_from<'a>(
+        &'a self,
+        pool: &NodePool,
+    ) -> impl Iterator<Item = (&'a Offer, StringMap)> {
+        let mut of_pool = pool.spec.template.metadata.labels.clone();
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        of_pool.insert(labels::NODEPOOL.to_owned(), name);
+        let fixed = self.fixed_labels();
+        self.offers.iter().map(move |offer| {
+            let mut labels = of_pool.clone();
+            labels.extend(node_labels(&offer.instance_type, &fixed));
+            (offer, labels)
+        })
+    }
+
+    fn overlay(
+        &self,
+        offer: &Offer,
+        labels: &StringMap,
+        overlays: &[Arc<Overlay>],
+        new: &mut Offer,
+        changed: &mut Changed,
+    ) {
+        let name = &offer.instance_type.name;
+        let sold: Vec<&Offering> = self.sold_here(offer).collect();
+        let mut settled = 0;
+        for overlay in overlays {
+            let reach = overlay.reach(labels, &sold);
+            if reach == 0 {
+                continue;
+            }
+            if let Some(change) = overlay.price {
+                let open = reach & !settled;
+                let sold_now = sold.iter().enumerate();
+                for (_, own) in sold_now.filter(|(at, _)| open & (1 << at) != 0) {
+                    let same = |new: &&mut Offering| {
+                        new.zone == own.zone && new.capacity_type == own.capacity_type
+                    };
+                    let new = new.offerings.iter_mut().filter(same);
+                    new.for_each(|new| new.price = change.of(own.price));
+                }
+                settled |= reach;
+                changed.priced.insert(Arc::clone(name));
+            }
+            if !overlay.capacity.is_empty() {
+                let added = changed.added.entry(Arc::clone(name)).or_default();
+                for (resource, amount) in &overlay.capacity {
+                    added.entry(resource.clone()).or_insert(*amount);
+                }
+            }
+        }
+    }
+
+    /// Whether overlays have changed the price, and the capacity, of one of these types.
+    pub(crate) fn overlays<'a>(
+        &self,
+        types: impl Iterator<Item = &'a str> + Clone,
+    ) -> (bool, bool) {
+        let Changed { priced, added } = &self.changed;
+        (
+            types.clone().any(|own| priced.contains(own)),
+            types.clone().any(|own| added.contains_key(own)),
+        )
+    }
+
+    /// Puts what overlays have added to a type into what it offers: `capacity`, and `allocatable`, which loses the memory that is huge pages.
+    pub(crate) fn add_overlaid(
+        &self,
+        instance_type: &str,
+        capacity: &mut ResourceMap,
+        allocatable: &mut ResourceMap,
+    ) {
+        let Some(added) = self.changed.added.get(instance_type) else {
+            return;
+        };
+        for (name, amount) in added {
+            capacity.insert(name.clone(), *amount);
+            allocatable.insert(name.clone(), *amount);
+            if let Some(memory) = allocatable
+                .get_mut(labels::MEMORY)
+                .filter(|_| name.starts_with(HUGE_PAGES))
+            {
+                *memory = memory.saturating_sub(*amount).max(Default::default());
+            }
+        }
+    }
+}
