@@ -20,6 +20,10 @@ pub const MANIFESTS: &[(&str, &str)] = &[
         include_str!("../crds/karpenter.sh_nodeoverlays.yaml"),
     ),
     (
+        "autoscaling.x-k8s.io_capacitybuffers.yaml",
+        include_str!("../crds/autoscaling.x-k8s.io_capacitybuffers.yaml"),
+    ),
+    (
         "karpenter.k8s.aws_ec2nodeclasses.yaml",
         include_str!("../crds/karpenter.k8s.aws_ec2nodeclasses.yaml"),
     ),

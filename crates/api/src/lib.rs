@@ -10,6 +10,7 @@
 
 pub mod account;
 pub mod ami;
+pub mod capacity_buffer;
 pub mod crds;
 pub mod eksctl;
 pub mod fault;

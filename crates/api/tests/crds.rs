@@ -6,6 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{Resource, core::crd::CustomResourceExt};
 use mullion_api::{
     account::SimulatedAccount,
+    capacity_buffer::CapacityBuffer,
     crds::{MANIFESTS, crds},
     fault::SimulatedFault,
     karpenter::{
@@ -186,6 +187,7 @@ fn names_agree_with_the_rust_types() {
         names::<NodePool>(),
         names::<NodeClaim>(),
         names::<NodeOverlay>(),
+        names::<CapacityBuffer>(),
         names::<EC2NodeClass>(),
         names::<Provisioner>(),
         names::<AWSNodeTemplate>(),
@@ -195,12 +197,14 @@ fn names_agree_with_the_rust_types() {
     ];
     let installed: Vec<_> = with_types()
         .map(|crd| {
-            assert_eq!(crd.spec.scope, "Cluster");
-            let is_karpenters = crd.spec.group.starts_with("karpenter.");
-            assert_eq!(
-                crd.spec.names.categories,
-                is_karpenters.then(|| vec!["karpenter".to_owned()])
-            );
+            let (scope, category) = match crd.spec.group.as_str() {
+                "autoscaling.x-k8s.io" => ("Namespaced", Some("autoscaling")),
+                group if group.starts_with("karpenter.") => ("Cluster", Some("karpenter")),
+                _ => ("Cluster", None),
+            };
+            assert_eq!(crd.spec.scope, scope);
+            let categories = category.map(|own| vec![own.to_owned()]);
+            assert_eq!(crd.spec.names.categories, categories);
             [
                 crd.spec.group,
                 crd.spec.versions[0].name.clone(),

@@ -58,6 +58,8 @@ impl Changes {
         let add = counter();
         karpenter.vpc_cni.on_change(move |_| add());
         let add = counter();
+        karpenter.buffers.on_change(move |_| add());
+        let add = counter();
         informers.daemon_sets.on_change(move |change| {
             let old = change.previous().map(|old| old.metadata.generation);
             if change.is_deleted() || old != Some(change.object().metadata.generation) {

@@ -216,7 +216,8 @@ fn candidate(
         return None;
     }
     let candidate = look.candidate(claim, pool, false, told)?;
-    let is_empty = candidate.is_empty();
+    // Who holds chunks of CapacityBuffers is not empty: they are moved as pods are.
+    let is_empty = candidate.is_empty() && karpenter.held_for_chunks(claim).is_none();
     if let Some(why) = refusal(pool, is_empty) {
         told.unconsolidatable(&candidate.node, &candidate.claim, &why);
         return None;

@@ -124,6 +124,11 @@ impl Disruption {
                 if !emptiness::is_empty(&mut on_node) {
                     continue;
                 }
+                if let Some(node) = karpenter.held_for_chunks(claim) {
+                    let why = format!("Node {:?} has buffer pods", node.name_any());
+                    self.told.unconsolidatable(&node, claim, &why);
+                    continue;
+                }
                 match wait.is_zero() {
                     true => candidates.extend(look.candidate(claim, &pool, false, &mut self.told)),
                     false => next = next.min(wait.unsigned_abs()),

@@ -65,6 +65,14 @@ pub fn of_node_pool(spec: &NodePoolSpec, gates: FeatureGates) -> Vec<Inert> {
     replicas.into_iter().collect()
 }
 
+/// Returns that a CapacityBuffer has no effect, for the time that its gate is closed.
+pub fn of_capacity_buffer() -> Inert {
+    Inert::new(
+        "spec",
+        "no room is kept free, because the feature gate CapacityBuffer is off",
+    )
+}
+
 /// Returns that a NodeOverlay has no effect, for the time that its gate is closed.
 pub fn of_node_overlay() -> Inert {
     Inert::new(

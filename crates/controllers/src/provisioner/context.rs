@@ -5,9 +5,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodTemplate};
 use kube::{Api, Client, api::DeleteParams, runtime::watcher};
 use mullion_api::{
+    capacity_buffer::CapacityBuffer,
     eksctl::KubernetesVersion,
     karpenter::{EC2NodeClass, NodeClaim, NodeOverlay, NodePool},
     labels,
@@ -23,7 +24,7 @@ use super::{
     nominations::Nominations,
 };
 use crate::{
-    Context, Informer, Recorder, api_error, disruption::Disrupting,
+    Context, Informer, Recorder, api_error, buffers, disruption::Disrupting,
     nodepool::health::Registrations, overlays, state::SharedState, static_pools,
 };
 
@@ -73,6 +74,12 @@ pub struct KarpenterContext {
     pub overlays: Informer<NodeOverlay>,
     /// Those of them that count.
     pub counted_overlays: overlays::Counted,
+    /// CapacityBuffers.
+    pub buffers: Informer<CapacityBuffer>,
+    /// PodTemplates; watched while the gate `CapacityBuffer` is open.
+    pub pod_templates: Informer<PodTemplate>,
+    /// The chunks of CapacityBuffers.
+    pub chunks: buffers::Buffers,
     /// The ConfigMap that says how Windows pods get addresses.
     pub vpc_cni: Informer<ConfigMap>,
     /// The engine's cluster, which the scheduler decides on, too.
@@ -138,6 +145,10 @@ impl KarpenterContext {
         let (tasks, shutdown) = informer_parts();
         let overlays = Informer::new(Api::all(base.client.clone()), &[], tasks, shutdown);
         let (tasks, shutdown) = informer_parts();
+        let buffers = Informer::new(Api::all(base.client.clone()), &[], tasks, shutdown);
+        let (tasks, shutdown) = informer_parts();
+        let pod_templates = Informer::new(Api::all(base.client.clone()), &[], tasks, shutdown);
+        let (tasks, shutdown) = informer_parts();
         let vpc_cni = Informer::with_config(
             Api::<ConfigMap>::namespaced(base.client.clone(), VPC_CNI.0),
             watcher::Config::default().fields(&format!("metadata.name={}", VPC_CNI.1)),
@@ -153,6 +164,9 @@ impl KarpenterContext {
             pools,
             claims,
             classes,
+            buffers,
+            pod_templates,
+            chunks: buffers::Buffers::default(),
             overlays,
             counted_overlays: overlays::Counted::default(),
             vpc_cni,
@@ -177,6 +191,7 @@ impl KarpenterContext {
             && self.claims.synced().await
             && self.classes.synced().await
             && self.vpc_cni.synced().await
+            && (!self.options.gates.capacity_buffer || self.buffers.synced().await)
             && overlays_known.await.is_some()
             && informers.daemon_sets.synced().await
             && informers.nodes.synced().await
@@ -221,6 +236,18 @@ impl KarpenterContext {
             let spec = node.spec.as_ref();
             spec.and_then(|spec| spec.provider_id.as_deref()) == Some(id)
         })
+    }
+
+    /// The node of a claim, if it holds room for chunks of CapacityBuffers.
+    pub(crate) fn held_for_chunks(&self, claim: &NodeClaim) -> Option<Arc<Node>> {
+        let node = self.node_of(claim)?;
+        let [node_name, claim_name] = [&node.metadata.name, &claim.metadata.name]
+            .map(|name| name.as_deref().unwrap_or_default());
+        let holds = self.chunks.hold(node_name, claim_name);
+        // Before the first plan every node may.
+        let may_hold = || self.options.gates.capacity_buffer && !self.buffers.list().is_empty();
+        let holds = holds.unwrap_or_else(may_hold);
+        holds.then_some(node)
     }
 
     /// The pods bound to a node.

@@ -150,7 +150,7 @@ impl Demand {
     }
 }
 
-/// Pods that need a place.
+/// Pods that need a place, and chunks of CapacityBuffers.
 struct Waiting {
     pods: PodsByKey,
     specs: Vec<PodSpec>,
@@ -177,6 +177,9 @@ impl Waiting {
             if is_provisionable(&pod) {
                 want(&pod);
             }
+        }
+        for chunk in karpenter.chunks.chunks() {
+            want(&chunk);
         }
         let mut leaving = Vec::new();
         let about_to_go = karpenter.disrupting.about_to_go();

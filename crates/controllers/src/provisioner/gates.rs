@@ -11,12 +11,14 @@ pub struct FeatureGates {
     pub static_capacity: bool,
     /// NodeOverlays change prices and capacity of machines that may be bought (`NodeOverlay`, off unless said otherwise).
     pub node_overlay: bool,
+    /// CapacityBuffers keep room free (`CapacityBuffer`, off unless said otherwise).
+    pub capacity_buffer: bool,
 }
 
 /// A text that names no gates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair, StaticCapacity and NodeOverlay"
+    "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair, StaticCapacity, NodeOverlay and CapacityBuffer"
 )]
 pub struct ParseGatesError(String);
 
@@ -34,6 +36,7 @@ impl FromStr for FeatureGates {
                 "NodeRepair" => gates.node_repair = value,
                 "StaticCapacity" => gates.static_capacity = value,
                 "NodeOverlay" => gates.node_overlay = value,
+                "CapacityBuffer" => gates.capacity_buffer = value,
                 _ => return Err(error()),
             }
         }
@@ -50,8 +53,10 @@ mod tests {
         let read = |text: &str| text.parse::<FeatureGates>();
         assert!(read("NodeRepair=true").expect("a gate").node_repair);
         assert!(!read("NodeRepair=false").expect("a gate").node_repair);
-        let all = read("StaticCapacity=true,NodeRepair=true,NodeOverlay=true").expect("gates");
-        assert!(all.node_repair && all.static_capacity && all.node_overlay);
+        let all = read("StaticCapacity=true,NodeRepair=true,NodeOverlay=true,CapacityBuffer=true");
+        let all = all.expect("gates");
+        assert!(all.node_repair && all.static_capacity);
+        assert!(all.node_overlay && all.capacity_buffer);
         for wrong in [
             "",
             "NodeRepair",

@@ -42,8 +42,8 @@ pub use gates::FeatureGates;
 pub(crate) use run::{PROVISIONED, order};
 
 use crate::{
-    Context, disruption, interruption, legacy, nodeclaim, nodepool, overlays, state::SharedState,
-    static_pools,
+    Context, buffers, disruption, interruption, legacy, nodeclaim, nodepool, overlays,
+    state::SharedState, static_pools,
 };
 
 /// Starts all controllers of nodes-on-demand; they end with `context`. `state` is the scheduler's, so that what it has
@@ -62,6 +62,7 @@ pub fn start(
     run::start(&karpenter);
     nodeclaim::start(&karpenter);
     overlays::start(&karpenter);
+    buffers::start(&karpenter);
     nodepool::start(&karpenter);
     static_pools::start(&karpenter);
     disruption::start(&karpenter);

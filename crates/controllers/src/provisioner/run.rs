@@ -31,7 +31,7 @@ use super::{
     trials::Trials,
 };
 use crate::{
-    Change,
+    Change, buffers,
     kubelet::pace::go_duration,
     overlays,
     state::{PlaceChange, PlannedPlace, Promise},
@@ -203,6 +203,8 @@ impl Provisioner {
         let Some(mut demand) = Demand::gather(&self.karpenter).await else {
             self.told.clear();
             self.places.clear();
+            self.karpenter.chunks.host_on(BTreeSet::new());
+            buffers::tell(&self.karpenter, &BTreeMap::new()).await;
             return false;
         };
         let pass = self.karpenter.log.pass(CONTROLLER);
@@ -240,6 +242,7 @@ impl Provisioner {
         }
         self.told.retain(|key, _| demand.pods.contains_key(key));
         self.places = answer.plan.existing.iter().cloned().collect();
+        self.place_chunks(&answer, &demand.pods).await;
         self.nominate_existing(&answer, &demand.pods);
         self.tell_refusals(&answer, &demand.pods, any_pool);
         for planned in orders {
@@ -247,8 +250,37 @@ impl Provisioner {
                 pass.error("creating nodeclaim", &error);
             }
         }
-        self.promise(demand.request.pods);
+        let is_real = |pod: &PodSpec| {
+            let pod = demand.pods.get(&pod.key());
+            pod.is_none_or(|pod| buffers::buffer_of(pod).is_none())
+        };
+        self.promise(demand.request.pods.into_iter().filter(is_real).collect());
         true
+    }
+
+    /// Remembers which nodes hold chunks of CapacityBuffers, and says in the buffers' status where theirs are.
+    async fn place_chunks(&self, answer: &Answer, pods: &PodsByKey) {
+        let buffer = |key: &String| {
+            let (namespace, name) = buffers::buffer_of(pods.get(key)?)?;
+            Some((namespace.to_owned(), name.to_owned()))
+        };
+        let mut placed: BTreeMap<_, buffers::Placed> = BTreeMap::new();
+        let mut hosts = BTreeSet::new();
+        for (key, node) in &answer.plan.existing {
+            if let Some(buffer) = buffer(key) {
+                placed.entry(buffer).or_default().existing += 1;
+                hosts.insert(node.clone());
+            }
+        }
+        let bought = answer.plan.nodes.iter().flat_map(|node| &node.pods);
+        for buffer in bought.filter_map(buffer) {
+            placed.entry(buffer).or_default().bought += 1;
+        }
+        for buffer in answer.refusals.keys().filter_map(buffer) {
+            placed.entry(buffer).or_default().nowhere += 1;
+        }
+        self.karpenter.chunks.host_on(hosts);
+        buffers::tell(&self.karpenter, &placed).await;
     }
 
     /// Has the scheduler keep the places of the plan: it sees one pod at a time, the plan saw all.
@@ -300,7 +332,17 @@ impl Provisioner {
             return Ok(());
         };
         let name = created.name_any();
-        self.karpenter.nominations.nominate(&name);
+        let is_chunk = |key: &String| {
+            let pod = pods.get(key);
+            pod.is_some_and(|pod| buffers::buffer_of(pod).is_some())
+        };
+        // A node for chunks alone may be given up like any other.
+        if !planned.pods.iter().all(is_chunk) {
+            self.karpenter.nominations.nominate(&name);
+        }
+        if planned.pods.iter().any(is_chunk) {
+            self.karpenter.chunks.host_on_claim(name.clone());
+        }
         for key in &planned.pods {
             self.places.insert(key.clone(), name.clone());
             self.nominate(key, pods, &format!("nodeclaim/{name}"));
@@ -312,7 +354,10 @@ impl Provisioner {
     fn nominate_existing(&mut self, answer: &Answer, pods: &PodsByKey) {
         let mut by_node: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (key, node) in &answer.plan.existing {
-            by_node.entry(node).or_default().push(key);
+            let pod = pods.get(key);
+            if pod.is_none_or(|pod| buffers::buffer_of(pod).is_none()) {
+                by_node.entry(node).or_default().push(key);
+            }
         }
         for (name, keys) in by_node {
             let place = self.place(name);
@@ -343,7 +388,10 @@ impl Provisioner {
 
     fn nominate(&mut self, key: &str, pods: &PodsByKey, place: &str) {
         let message = format!("Pod should schedule on: {place}");
-        if let Some(pod) = pods.get(key).filter(|_| self.is_news(key, &message)) {
+        let pod = pods
+            .get(key)
+            .filter(|pod| buffers::buffer_of(pod).is_none());
+        if let Some(pod) = pod.filter(|_| self.is_news(key, &message)) {
             self.karpenter.recorder.normal(&**pod, "Nominated", message);
         }
     }
@@ -372,7 +420,10 @@ impl Provisioner {
     fn tell_refusals(&mut self, answer: &Answer, pods: &PodsByKey, any_pool: bool) {
         for (key, why) in &answer.refusals {
             let message = format!("Failed to schedule pod, {why}");
-            let Some(pod) = pods.get(key).filter(|_| self.is_news(key, &message)) else {
+            let pod = pods
+                .get(key)
+                .filter(|pod| buffers::buffer_of(pod).is_none());
+            let Some(pod) = pod.filter(|_| self.is_news(key, &message)) else {
                 continue;
             };
             self.karpenter

@@ -4,6 +4,7 @@
 mod addresses;
 mod blog;
 mod boots;
+mod buffers;
 mod drift;
 mod failures;
 mod faults;

@@ -16,6 +16,7 @@ const OPEN: FeatureGates = FeatureGates {
     node_overlay: true,
     node_repair: false,
     static_capacity: false,
+    capacity_buffer: false,
 };
 
 fn api(whole: &Whole) -> Api<NodeOverlay> {

@@ -47,6 +47,7 @@ async fn say(whole: &Whole, node: &str, status: &str) {
 const ON: FeatureGates = FeatureGates {
     node_repair: true,
     static_capacity: false,
+    capacity_buffer: false,
     node_overlay: false,
 };
 

@@ -23,7 +23,7 @@ pub(super) struct InertFields {
 type Reader = fn(&Value, FeatureGates) -> Vec<Inert>;
 
 /// Group, plural, and what to look at.
-const KINDS: [(&str, &str, Reader); 5] = [
+const KINDS: [(&str, &str, Reader); 6] = [
     ("karpenter.sh", "nodepools", |spec, gates| {
         of(spec, |spec| inert::of_node_pool(spec, gates))
     }),
@@ -33,6 +33,14 @@ const KINDS: [(&str, &str, Reader); 5] = [
             false => vec![inert::of_node_overlay()],
         }
     }),
+    (
+        "autoscaling.x-k8s.io",
+        "capacitybuffers",
+        |_, gates| match gates.capacity_buffer {
+            true => Vec::new(),
+            false => vec![inert::of_capacity_buffer()],
+        },
+    ),
     ("karpenter.k8s.aws", "ec2nodeclasses", |spec, _| {
         of(spec, inert::of_node_class)
     }),

@@ -33,6 +33,11 @@ spec:
   price: '0.01'
   requirements: []
 ---
+apiVersion: autoscaling.x-k8s.io/v1beta1
+kind: CapacityBuffer
+metadata: {name: spare}
+spec: {podTemplateRef: {name: chunk}, replicas: 2}
+---
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
 metadata: {name: told}
@@ -51,11 +56,12 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
     for warning in [
         "Warning: spec.replicas has no effect yet: the pool keeps no fixed number of nodes and buys none for pods, because the feature gate StaticCapacity is off\n",
         "Warning: spec has no effect yet: no price and no capacity is changed, because the feature gate NodeOverlay is off\n",
+        "Warning: spec has no effect yet: no room is kept free, because the feature gate CapacityBuffer is off\n",
         "Warning: spec.userData has no effect yet: it changes nothing about simulated instances\n",
     ] {
         assert!(said.contains(warning), "{said}");
     }
-    assert_eq!(said.matches("Warning:").count(), 3, "{said}");
+    assert_eq!(said.matches("Warning:").count(), 4, "{said}");
     let again = cluster.apply(POOLS);
     assert_eq!(again.matches("Warning:").count(), 0, "{again}");
 
@@ -83,6 +89,10 @@ fn a_pool_that_cannot_work_says_why_and_fields_without_effect_are_named() {
         ],
     );
     described("nodeoverlay/cheap", &["FieldsIgnored", "FeatureGateClosed"]);
+    described(
+        "capacitybuffer/spare",
+        &["FieldsIgnored", "FeatureGateClosed"],
+    );
     described(
         "ec2nodeclass/told",
         &["FieldsIgnored", "spec.userData has no effect yet"],

@@ -1,0 +1,314 @@
+//! CapacityBuffers: room that is kept free, so that pods to come find a place at once.
+//!
+//! One queue finds out what a chunk of each buffer is and how many there are ([`size`]), keeps them as pods that are never created ([`chunk`]), and
+//! says in the buffer's status what came of it. The provisioner plans for chunks as for pods that wait and says where they are; nodes that hold some
+//! are not empty, and consolidation moves chunks as it moves pods.
+//!
+//! Invariant: nothing but a plan knows of chunks: no event is about one, no node is kept for one by name, and the scheduler gives their room to the
+//! first pod that asks for it. While the feature gate `CapacityBuffer` is closed there are none, and the status of each buffer says so.
+
+mod chunk;
+mod size;
+mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use mullion_api::capacity_buffer::{CapacityBuffer, CapacityBufferStatus};
+use serde_json::json;
+
+pub(crate) use chunk::buffer_of;
+pub(crate) use status::Placed;
+
+use crate::{Queue, api_error, provisioner::KarpenterContext};
+
+/// Namespace and name of a buffer.
+type Key = (String, String);
+
+/// The chunks of all buffers, and where the last plan has them. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Buffers {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    chunks: BTreeMap<Key, Vec<Arc<Pod>>>,
+    /// Nodes and claims that hold chunks; none before the first plan.
+    hosts: Option<BTreeSet<String>>,
+}
+
+impl Buffers {
+    /// The chunks of all buffers.
+    pub(crate) fn chunks(&self) -> Vec<Arc<Pod>> {
+        self.state().chunks.values().flatten().cloned().collect()
+    }
+
+    /// Remembers the nodes and claims that a plan has chunks on.
+    pub(crate) fn host_on(&self, hosts: BTreeSet<String>) {
+        self.state().hosts = Some(hosts);
+    }
+
+    /// Remembers that a claim that was ordered holds chunks.
+    pub(crate) fn host_on_claim(&self, claim: String) {
+        self.state().hosts.get_or_insert_default().insert(claim);
+    }
+
+    /// Whether a node, by one of its names, holds chunks; none if nothing has been planned yet.
+    pub(crate) fn hold(&self, node: &str, claim: &str) -> Option<bool> {
+        let state = self.state();
+        let hosts = state.hosts.as_ref()?;
+        Some(hosts.contains(node) || hosts.contains(claim))
+    }
+
+    /// Returns whether the chunks are others than before.
+    fn set(&self, key: Key, chunks: Vec<Arc<Pod>>) -> bool {
+        let mut state = self.state();
+        let before = match chunks.is_empty() {
+            true => state.chunks.remove(&key),
+            false => state.chunks.insert(key.clone(), chunks),
+        };
+        before.as_ref() != state.chunks.get(&key)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a buffer's chunk is made from.
+#[derive(Debug, Default)]
+struct Origin {
+    template: PodTemplateSpec,
+    /// Name and generation of the PodTemplate, if it is one.
+    pod_template: Option<(String, Option<i64>)>,
+    /// How many pods the workload shall have, if it is one.
+    replicas: Option<i32>,
+}
+
+/// Why it is not known what a chunk is: reason and message of a condition.
+type Unresolved = (&'static str, String);
+
+/// Starts the controller.
+pub(crate) fn start(karpenter: &KarpenterContext) {
+    let queue: Queue<Key> = Queue::new("capacitybuffer");
+    let buffers = queue.clone();
+    karpenter
+        .buffers
+        .on_change(move |change| buffers.add(key(change.object())));
+    if karpenter.options.gates.capacity_buffer {
+        watch_origins(karpenter, &queue);
+    }
+    let own = karpenter.clone();
+    queue.run(&karpenter.base, 1, move |key: Key| {
+        let karpenter = own.clone();
+        async move { reconcile(&karpenter, key).await }
+    });
+}
+
+/// Looks at a buffer again when what its chunks are made from changes.
+fn watch_origins(karpenter: &KarpenterContext, queue: &Queue<Key>) {
+    let again = |kind: &'static str| {
+        let (buffers, queue) = (karpenter.buffers.clone(), queue.clone());
+        move |namespace: Option<String>, name: String| {
+            for buffer in buffers.list() {
+                let spec = &buffer.spec;
+                let template = spec.pod_template_ref.as_ref();
+                let scalable = spec.scalable_ref.as_ref();
+                let is_its = match kind {
+                    "PodTemplate" => template.is_some_and(|own| own.name == name),
+                    _ => scalable.is_some_and(|own| own.kind == kind && own.name == name),
+                };
+                if is_its && buffer.metadata.namespace == namespace {
+                    queue.add(key(&buffer));
+                }
+            }
+        }
+    };
+    let informers = &karpenter.base.informers;
+    let tell = again("PodTemplate");
+    karpenter.pod_templates.on_change(move |change| {
+        let own = change.object();
+        tell(own.namespace(), own.name_any());
+    });
+    let tell = again("Deployment");
+    informers.deployments.on_change(move |change| {
+        let own = change.object();
+        tell(own.namespace(), own.name_any());
+    });
+    let tell = again("StatefulSet");
+    informers.stateful_sets.on_change(move |change| {
+        let own = change.object();
+        tell(own.namespace(), own.name_any());
+    });
+    let tell = again("ReplicaSet");
+    informers.replica_sets.on_change(move |change| {
+        let own = change.object();
+        tell(own.namespace(), own.name_any());
+    });
+    // Whether Windows pods ask for addresses decides what their chunks ask for.
+    let (buffers, queue) = (karpenter.buffers.clone(), queue.clone());
+    karpenter.vpc_cni.on_change(move |_| {
+        for buffer in buffers.list() {
+            queue.add(key(&buffer));
+        }
+    });
+}
+
+fn key(buffer: &CapacityBuffer) -> Key {
+    (buffer.namespace().unwrap_or_default(), buffer.name_any())
+}
+
+async fn reconcile(karpenter: &KarpenterContext, key: Key) -> kube::Result<()> {
+    let is_open = karpenter.options.gates.capacity_buffer;
+    let informers = &karpenter.base.informers;
+    let are_synced = karpenter.buffers.synced().await
+        && (!is_open
+            || karpenter.pod_templates.synced().await
+                && karpenter.vpc_cni.synced().await
+                && informers.deployments.synced().await
+                && informers.stateful_sets.synced().await
+                && informers.replica_sets.synced().await);
+    if !are_synced {
+        return Ok(());
+    }
+    let buffer = karpenter.buffers.get(&key.0, &key.1);
+    let origin = buffer.as_ref().map(|own| match is_open {
+        true => Some(origin(karpenter, own)),
+        false => None,
+    });
+    let now = karpenter.base.clock.now();
+    let (chunks, status) = match (&buffer, origin) {
+        (Some(buffer), Some(origin)) => {
+            let status = status::resolved(buffer, origin.as_ref(), now);
+            let chunks = match (&origin, status.replicas) {
+                (Some(Ok(origin)), Some(count)) => {
+                    let addresses = karpenter.windows_addresses();
+                    chunk::of(buffer, &origin.template, count, addresses)
+                }
+                _ => Vec::new(),
+            };
+            (chunks, Some(status))
+        }
+        _ => (Vec::new(), None),
+    };
+    // The first plan says which nodes hold chunks, and be it that none do.
+    let is_planned = karpenter.chunks.state().hosts.is_some();
+    if karpenter.chunks.set(key.clone(), chunks) || (is_open && !is_planned) {
+        karpenter
+            .batcher
+            .trigger(format!("capacitybuffer {}/{}", key.0, key.1));
+    }
+    match (buffer, status) {
+        (Some(buffer), Some(status)) => write(karpenter, &buffer, status).await,
+        _ => Ok(()),
+    }
+}
+
+/// What a chunk is made from (karpenter: `ResolveCapacityBuffer`).
+fn origin(karpenter: &KarpenterContext, buffer: &CapacityBuffer) -> Result<Origin, Unresolved> {
+    let (namespace, spec) = (buffer.namespace().unwrap_or_default(), &buffer.spec);
+    if let Some(reference) = &spec.pod_template_ref {
+        let name = &reference.name;
+        let found = karpenter.pod_templates.get(&namespace, name);
+        let found = found.ok_or_else(|| {
+            let message = format!("PodTemplate {name:?} not found");
+            ("PodTemplateNotFound", message)
+        })?;
+        return Ok(Origin {
+            template: found.template.clone().unwrap_or_default(),
+            pod_template: Some((name.clone(), found.metadata.generation)),
+            replicas: None,
+        });
+    }
+    let Some(reference) = &spec.scalable_ref else {
+        let message = "Neither podTemplateRef nor scalableRef is set".to_owned();
+        return Err(("ResolutionFailed", message));
+    };
+    if !matches!(reference.api_group.as_str(), "" | "apps") {
+        let group = &reference.api_group;
+        let message = format!("unsupported scalableRef API group {group:?}");
+        return Err(("ResolutionFailed", message));
+    }
+    let (kind, name) = (reference.kind.as_str(), &reference.name);
+    let informers = &karpenter.base.informers;
+    let found = match kind {
+        "Deployment" => informers.deployments.get(&namespace, name).map(|own| {
+            let spec = own.spec.clone().unwrap_or_default();
+            (spec.template, spec.replicas)
+        }),
+        "StatefulSet" => informers.stateful_sets.get(&namespace, name).map(|own| {
+            let spec = own.spec.clone().unwrap_or_default();
+            (spec.template, spec.replicas)
+        }),
+        "ReplicaSet" => informers.replica_sets.get(&namespace, name).map(|own| {
+            let spec = own.spec.clone().unwrap_or_default();
+            (spec.template.unwrap_or_default(), spec.replicas)
+        }),
+        _ => {
+            let message = format!("unsupported kind {kind:?}");
+            return Err(("ResolutionFailed", message));
+        }
+    };
+    let (template, replicas) = found.ok_or_else(|| {
+        let message = format!("{kind}.apps {name:?} not found");
+        ("ScalableRefNotFound", message)
+    })?;
+    Ok(Origin {
+        template,
+        pod_template: None,
+        replicas: Some(replicas.unwrap_or(1)),
+    })
+}
+
+/// Says in the status of each buffer where a plan has its chunks.
+pub(crate) async fn tell(karpenter: &KarpenterContext, placed: &BTreeMap<Key, Placed>) {
+    if !karpenter.options.gates.capacity_buffer {
+        return;
+    }
+    let now = karpenter.base.clock.now();
+    for buffer in karpenter.buffers.list() {
+        let status = status::placed(&buffer, placed.get(&key(&buffer)), now);
+        if let Err(error) = write(karpenter, &buffer, status).await {
+            tracing::debug!(buffer = buffer.name_any(), %error, "the status of a buffer is not written");
+        }
+    }
+}
+
+async fn write(
+    karpenter: &KarpenterContext,
+    buffer: &CapacityBuffer,
+    status: CapacityBufferStatus,
+) -> kube::Result<()> {
+    if buffer.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    let (namespace, name) = key(buffer);
+    let api: Api<CapacityBuffer> = Api::namespaced(karpenter.base.client.clone(), &namespace);
+    let mut wanted = json!(status);
+    // A merge keeps what it does not name.
+    for field in ["podTemplateRef", "podTemplateGeneration", "replicas"] {
+        if wanted[field].is_null() {
+            wanted[field] = serde_json::Value::Null;
+        }
+    }
+    let patch = json!({
+        "metadata": { "resourceVersion": buffer.metadata.resource_version },
+        "status": wanted,
+    });
+    let patched = api
+        .patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    match patched {
+        // It has changed meanwhile; that change is in the queue.
+        Err(error) if api_error::is_conflict(&error) || api_error::is_not_found(&error) => Ok(()),
+        other => other.map(drop),
+    }
+}
