@@ -37,7 +37,7 @@ struct Entry {
 pub(crate) struct Cache {
     images: HashMap<Key, Entry>,
     /// Until when registries want to be left alone.
-    quiet: HashMap<String, (AskError, Instant)>,
+    quiet: HashMap<String, Instant>,
 }
 
 /// What the cache says of an image.
@@ -81,11 +81,7 @@ impl Cache {
         failure_holds: Duration,
         now: Instant,
     ) -> bool {
-        if self
-            .quiet
-            .get(registry)
-            .is_some_and(|(_, until)| now < *until)
-        {
+        if self.rests(registry, now) {
             return false;
         }
         let Some(entry) = self.images.get(key) else {
@@ -102,6 +98,22 @@ impl Cache {
         !is_known && !has_failed
     }
 
+    /// Returns whether a registry, or a mirror, wants to be left alone.
+    pub(crate) fn rests(&self, host: &str, now: Instant) -> bool {
+        self.quiet.get(host).is_some_and(|until| now < *until)
+    }
+
+    /// Leaves a registry, or a mirror, alone if that is what its error asks for.
+    pub(crate) fn heed(&mut self, host: &str, error: &AskError, now: Instant) {
+        let AskError::TooMany { retry_after, .. } = error else {
+            return;
+        };
+        self.quiet.retain(|_, until| now < *until);
+        if self.quiet.len() < MOST_REGISTRIES {
+            self.quiet.insert(host.to_owned(), now + *retry_after);
+        }
+    }
+
     /// Notes what a registry has answered.
     pub(crate) fn note(
         &mut self,
@@ -111,13 +123,8 @@ impl Cache {
         answer: Result<Content, AskError>,
         now: Instant,
     ) {
-        if let Err(error @ AskError::TooMany { retry_after, .. }) = &answer {
-            self.quiet.retain(|_, (_, until)| now < *until);
-            if self.quiet.len() < MOST_REGISTRIES {
-                let until = now + *retry_after;
-                self.quiet
-                    .insert(registry.to_owned(), (error.clone(), until));
-            }
+        if let Err(error) = &answer {
+            self.heed(registry, error, now);
         }
         self.make_room(&key);
         let entry = self.images.entry(key).or_insert(Entry {

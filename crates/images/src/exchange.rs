@@ -226,13 +226,15 @@ fn request(
         })
 }
 
-/// Returns for how long the registry wants to be left alone. A date counts as the usual time: only seconds are read.
+/// Returns for how long the registry wants to be left alone: seconds, or until a date by its own clock, which the answer's `Date` tells.
 fn retry_after(headers: &HeaderMap) -> Duration {
-    const RETRY_AFTER: HeaderName = header::RETRY_AFTER;
-    let text = headers
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok());
-    let seconds = text.and_then(|text| text.trim().parse().ok());
-    let wait = seconds.map_or(USUAL_RETRY, Duration::from_secs);
-    wait.min(LONGEST_RETRY)
+    let text = |name: HeaderName| Some(headers.get(name)?.to_str().ok()?.trim());
+    let date = |name: HeaderName| httpdate::parse_http_date(text(name)?).ok();
+    let seconds = || text(header::RETRY_AFTER)?.parse().ok();
+    let until_date = || {
+        let (end, now) = (date(header::RETRY_AFTER)?, date(header::DATE)?);
+        Some(end.duration_since(now).unwrap_or_default())
+    };
+    let wait = seconds().map(Duration::from_secs).or_else(until_date);
+    wait.unwrap_or(USUAL_RETRY).min(LONGEST_RETRY)
 }

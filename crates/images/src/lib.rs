@@ -22,6 +22,6 @@ mod settings;
 pub use dial::{Dial, Dialing, Io, SystemDial};
 pub use error::AskError;
 pub use keyring::{Credentials, Keyring};
-pub use manifest::{Content, Variant};
+pub use manifest::{Content, Program, Variant};
 pub use registries::{Known, Registries};
 pub use settings::{Settings, SettingsError};

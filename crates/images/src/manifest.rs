@@ -4,7 +4,7 @@
 //! platform make the whole unknown: to guess there would send pods astray.
 
 use mullion_engine::images::{BuildSpan, Platform, Runs, System};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// Media types that are asked for.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
@@ -37,6 +37,24 @@ pub struct Variant {
     pub digest: String,
     /// The sum of its layers in bytes, once its manifest has been read.
     pub bytes: Option<u64>,
+    /// What it starts, once its config has been read.
+    pub program: Option<Program>,
+}
+
+/// What an image starts unless its container says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Program {
+    /// What a container's `command` replaces.
+    #[serde(rename = "Entrypoint", default, deserialize_with = "words")]
+    pub entrypoint: Vec<String>,
+    /// What its `args` replace.
+    #[serde(rename = "Cmd", default, deserialize_with = "words")]
+    pub arguments: Vec<String>,
+}
+
+/// Reads a list that may be null.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// What is known of an image.
@@ -142,6 +160,16 @@ pub(crate) fn read(media_type: &str, body: &[u8]) -> Manifest {
     }
 }
 
+/// Reads from a config blob what its image starts.
+pub(crate) fn read_program(body: &[u8]) -> Option<Program> {
+    #[derive(Deserialize)]
+    struct Config {
+        config: Option<Program>,
+    }
+    let config: Config = serde_json::from_slice(body).ok()?;
+    Some(config.config.unwrap_or_default())
+}
+
 /// Reads the config blob of a single image.
 pub(crate) fn read_config(body: &[u8]) -> Result<(Platform, String), String> {
     let document: PlatformDocument = serde_json::from_slice(body)
@@ -180,6 +208,7 @@ fn variants(entries: Vec<Entry>) -> Result<Vec<Variant>, String> {
             os_version: document.os_version,
             digest: entry.digest,
             bytes: None,
+            program: None,
         });
     }
     match variants.len() {
@@ -324,6 +353,19 @@ mod tests {
         for config in [json!({}), json!({"os": "wasi", "architecture": "wasm"})] {
             assert!(read_config(config.to_string().as_bytes()).is_err());
         }
+    }
+
+    #[test]
+    fn a_config_says_what_its_image_starts() {
+        let program = |config: Value| read_program(config.to_string().as_bytes());
+        let config = json!({"os": "windows", "config": {"Entrypoint": [r"C:\a.exe"], "Cmd": null}});
+        let expected = Program {
+            entrypoint: vec![r"C:\a.exe".to_owned()],
+            arguments: Vec::new(),
+        };
+        assert_eq!(program(config), Some(expected));
+        assert_eq!(program(json!({})), Some(Program::default()));
+        assert_eq!(program(json!({"config": {"Cmd": "a"}})), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use mullion_engine::images::ImageRef;
+use mullion_engine::images::{ImageRef, System};
 use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, timeout},
@@ -17,8 +17,8 @@ use crate::{
     dial::Dial,
     error::AskError,
     keyring::Keyring,
-    manifest::Content,
-    registry::{self, Question},
+    manifest::{Content, Variant},
+    registry::{self, Question, Resting},
     settings::Settings,
 };
 
@@ -120,6 +120,24 @@ impl Registries {
         }
     }
 
+    /// Asks the image's registry as [`Registries::fetch`] does, then for the sizes of its images for Windows and for what they start.
+    pub async fn fetch_programs(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
+        self.fetch(image, keyring).await;
+        let Known::Content(content) = self.known(image, keyring) else {
+            return;
+        };
+        let mut variants = content.variants.iter().flatten();
+        let is_unknown =
+            |own: &Variant| own.platform.system == System::Windows && own.program.is_none();
+        if variants.any(is_unknown) {
+            let calls = self.calls(image);
+            let question = Question::Programs(&content);
+            self.look_into(image, keyring, key(image, keyring), question, &calls)
+                .await;
+            self.state().forget_idle(image.registry());
+        }
+    }
+
     /// Starts to ask about an image again and gives its registry 5 s. Does nothing if the last failure is less than 5 s old, or as long as a
     /// registry's `Retry-After` says.
     pub fn ask_again(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
@@ -150,11 +168,7 @@ impl Registries {
         }
         let (done, answered) = watch::channel(());
         state.asked.insert(key.clone(), answered.clone());
-        let calls = state
-            .calls
-            .entry(image.registry().to_owned())
-            .or_insert_with(|| Arc::new(Semaphore::new(CALLS_PER_REGISTRY)))
-            .clone();
+        let calls = state.calls_to(image);
         drop(state);
         let (this, image, keyring) = (self.clone(), image.clone(), keyring.clone());
         tokio::spawn(async move {
@@ -192,6 +206,7 @@ impl Registries {
             image,
             keyring,
             Question::Content,
+            self,
         );
         let answer = timeout(manner.patience, asked).await;
         let answer = answer.unwrap_or_else(|_| {
@@ -216,15 +231,29 @@ impl Registries {
         content: &Content,
         calls: &Semaphore,
     ) {
-        let variants = content.variants.iter().flatten();
-        if variants.clone().all(|variant| variant.bytes.is_some()) {
-            return;
+        let mut variants = content.variants.iter().flatten();
+        if variants.any(|variant| variant.bytes.is_none()) {
+            let question = Question::Sizes(content);
+            self.look_into(image, keyring, key, question, calls).await;
         }
+    }
+
+    /// Adds what a further question finds out to what is known of an image; without an answer that stays as it is.
+    async fn look_into(
+        &self,
+        image: &ImageRef,
+        keyring: &Keyring,
+        key: Key,
+        question: Question<'_>,
+        calls: &Semaphore,
+    ) {
         let Ok(_call) = calls.acquire().await else {
             return;
         };
-        let question = Question::Sizes(content);
-        let asked = registry::ask(&self.dial, &self.settings, image, keyring, question);
+        if self.rests(image.registry()) {
+            return;
+        }
+        let asked = registry::ask(&self.dial, &self.settings, image, keyring, question, self);
         if let Ok(Ok(content)) = timeout(CALL_PATIENCE, asked).await {
             let now = Instant::now();
             let by_digest = image.digest.is_some();
@@ -243,13 +272,7 @@ impl Registries {
     fn end(&self, image: &ImageRef, key: Key, answer: Option<Result<Content, AskError>>) {
         let mut state = self.state();
         state.asked.remove(&key);
-        // Whoever still waits for a call holds the semaphore too.
-        let is_idle = |calls: &Arc<Semaphore>| {
-            Arc::strong_count(calls) <= 2 && calls.available_permits() == CALLS_PER_REGISTRY
-        };
-        if state.calls.get(image.registry()).is_some_and(is_idle) {
-            state.calls.remove(image.registry());
-        }
+        state.forget_idle(image.registry());
         if let Some(answer) = answer {
             let by_digest = image.digest.is_some();
             let now = Instant::now();
@@ -258,8 +281,43 @@ impl Registries {
         }
     }
 
+    fn calls(&self, image: &ImageRef) -> Arc<Semaphore> {
+        self.state().calls_to(image)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns the calls that the image's registry may still get.
+    fn calls_to(&mut self, image: &ImageRef) -> Arc<Semaphore> {
+        let calls = self.calls.entry(image.registry().to_owned());
+        calls
+            .or_insert_with(|| Arc::new(Semaphore::new(CALLS_PER_REGISTRY)))
+            .clone()
+    }
+
+    /// Forgets the calls to a registry if nobody but the caller has to do with it.
+    fn forget_idle(&mut self, registry: &str) {
+        // Whoever still waits for a call holds the semaphore too.
+        let is_idle = |calls: &Arc<Semaphore>| {
+            Arc::strong_count(calls) <= 2 && calls.available_permits() == CALLS_PER_REGISTRY
+        };
+        if self.calls.get(registry).is_some_and(is_idle) {
+            self.calls.remove(registry);
+        }
+    }
+}
+
+impl Resting for Registries {
+    fn rests(&self, host: &str) -> bool {
+        self.state().cache.rests(host, Instant::now())
+    }
+
+    fn heed(&self, host: &str, error: &AskError) {
+        self.state().cache.heed(host, error, Instant::now());
     }
 }
 

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use mullion_engine::images::ImageRef;
+use mullion_engine::images::{ImageRef, System};
 use sha2::{Digest, Sha256, Sha512};
 
 use crate::{
@@ -31,9 +32,20 @@ pub(crate) enum Question<'a> {
     Content,
     /// How large the images of this index are.
     Sizes(&'a Content),
+    /// How large the images for Windows of this index are, and what they start.
+    Programs(&'a Content),
 }
 
-/// Asks an image's registry, or a mirror of it.
+/// Keeps in mind which hosts want to be left alone.
+pub(crate) trait Resting: Sync {
+    /// Returns whether a host wants to be left alone now.
+    fn rests(&self, host: &str) -> bool;
+    /// Notes the error that a host has answered with.
+    fn heed(&self, host: &str, error: &AskError);
+}
+
+/// Asks an image's registry, or a mirror of it. A mirror that wants to be left alone is passed over; whether the registry itself does is for
+/// the caller to know.
 ///
 /// # Errors
 /// What the last of them answered.
@@ -43,6 +55,7 @@ pub(crate) async fn ask(
     image: &ImageRef,
     keyring: &Keyring,
     question: Question<'_>,
+    resting: &dyn Resting,
 ) -> Result<Content, AskError> {
     let mut failure = AskError::NotFound {
         host: image.registry().to_owned(),
@@ -52,6 +65,9 @@ pub(crate) async fn ask(
             .mirrors
             .get(image.registry())
             .is_some_and(|mirrors| mirrors.contains(&endpoint));
+        if is_mirror && resting.rests(&endpoint.host) {
+            continue;
+        }
         // Credentials for a registry are not for its mirrors.
         let fitting = match is_mirror {
             true => keyring.at(&endpoint.host, image.path()),
@@ -75,11 +91,17 @@ pub(crate) async fn ask(
             let answer = match question {
                 Question::Content => talk.content(image).await,
                 Question::Sizes(content) => talk.sizes(content.clone()).await,
+                Question::Programs(content) => talk.programs(content.clone()).await,
             };
             match answer {
                 Ok(content) => return Ok(content),
                 Err(error) => failure = error,
             }
+            let host = match is_mirror {
+                true => &endpoint.host,
+                false => image.registry(),
+            };
+            resting.heed(host, &failure);
             if !matches!(failure, AskError::Unauthorized { .. }) {
                 break;
             }
@@ -138,6 +160,35 @@ impl Talk<'_> {
         Ok(content)
     }
 
+    /// Adds sizes and programs of the images for Windows of an index.
+    async fn programs(&mut self, mut content: Content) -> Result<Content, AskError> {
+        let variants = content.variants.iter_mut().flatten();
+        let unknown =
+            variants.filter(|own| own.platform.system == System::Windows && own.program.is_none());
+        for variant in unknown.take(MOST_SIZES) {
+            let target = format!("/v2/{}/manifests/{}", self.path, variant.digest);
+            let answer = self.get(&target, ACCEPT).await?;
+            self.verify(&variant.digest, &answer.body)?;
+            let Manifest::Single { bytes, config } = manifest::read("", &answer.body) else {
+                continue;
+            };
+            variant.bytes = Some(bytes);
+            if manifest::is_digest(&config) {
+                let body = self.blob(&config).await?;
+                variant.program = manifest::read_program(&body);
+            }
+        }
+        Ok(content)
+    }
+
+    /// Gets what has a digest, and verifies it.
+    async fn blob(&mut self, digest: &str) -> Result<Bytes, AskError> {
+        let target = format!("/v2/{}/blobs/{digest}", self.path);
+        let answer = self.get(&target, "*/*").await?;
+        self.verify(digest, &answer.body)?;
+        Ok(answer.body)
+    }
+
     /// Reads the platform of a single image from its config.
     async fn single(
         &mut self,
@@ -150,14 +201,13 @@ impl Talk<'_> {
                 "its config has no digest that can be verified".to_owned()
             ));
         }
-        let target = format!("/v2/{}/blobs/{config}", self.path);
-        let answer = self.get(&target, "*/*").await?;
-        self.verify(config, &answer.body)?;
-        let variant = manifest::read_config(&answer.body).map(|(platform, os_version)| Variant {
+        let body = self.blob(config).await?;
+        let variant = manifest::read_config(&body).map(|(platform, os_version)| Variant {
             platform,
             os_version,
             digest: digest.to_owned(),
             bytes: Some(bytes),
+            program: manifest::read_program(&body),
         });
         Ok(variant.map(|variant| vec![variant]))
     }

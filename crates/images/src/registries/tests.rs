@@ -257,6 +257,76 @@ async fn a_registry_that_wants_fewer_requests_is_left_alone_as_long_as_it_says()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_date_until_which_a_registry_wants_to_be_left_alone_is_one_of_its_own_clock() {
+    let net = Net::of(|_, _| {
+        let reply = with(
+            reply(429, ""),
+            header::DATE,
+            "Sat, 01 Jan 2000 00:00:00 GMT",
+        );
+        let until = "Sat, 01 Jan 2000 00:10:00 GMT";
+        Some(with(reply, header::RETRY_AFTER, until))
+    });
+    let registries = registries(&net);
+    let ask = async |tag: u64| {
+        let image = image(&format!("r.example.com/shop:{tag}"));
+        registries.fetch(&image, &Keyring::default()).await;
+        net.requests()
+    };
+    assert_eq!(ask(1).await, 1);
+    tokio::time::advance(Duration::from_secs(599)).await;
+    assert_eq!(ask(2).await, 1);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(ask(3).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_that_wants_fewer_requests_is_passed_over_as_long_as_it_says() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let of_mirror = calls.clone();
+    let net = Net::of(move |host, _| {
+        if !host.starts_with("mirror.example.com") {
+            return Some(reply(200, index().to_string()));
+        }
+        of_mirror.fetch_add(1, Ordering::SeqCst);
+        Some(with(reply(429, ""), header::RETRY_AFTER, "120"))
+    });
+    let settings = "r.example.com=mirror.example.com".parse();
+    let registries = Registries::new(settings.expect("a setting"), Arc::new(Pipes(net.clone())));
+    let ask = async |tag: u64| {
+        let image = image(&format!("r.example.com/shop:{tag}"));
+        registries.fetch(&image, &Keyring::default()).await;
+        let known = registries.known(&image, &Keyring::default());
+        assert!(runs(&known).is_some(), "{known:?}");
+        calls.load(Ordering::SeqCst)
+    };
+    assert_eq!((ask(1).await, ask(2).await), (1, 1));
+    tokio::time::advance(Duration::from_secs(120)).await;
+    assert_eq!(ask(3).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_sizes_are_asked_of_a_registry_that_wants_fewer_requests() {
+    let net = Net::of(
+        |_, request| match request.uri().path().contains("sha256:") {
+            true => Some(with(reply(429, ""), header::RETRY_AFTER, "120")),
+            false => Some(reply(200, index().to_string())),
+        },
+    );
+    let mut settings: Settings = "all".parse().expect("a setting");
+    settings.sizes = true;
+    let registries = Registries::new(settings, Arc::new(Pipes(net.clone())));
+    let ask = async |tag: u64| {
+        let image = image(&format!("r.example.com/shop:{tag}"));
+        registries.fetch(&image, &Keyring::default()).await;
+        // The sizes are asked for when the answer is there; paused time goes on when nothing is left to do.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        net.requests()
+    };
+    assert_eq!((ask(1).await, ask(2).await), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_is_fetched_with_the_pod_s_credentials_which_go_nowhere_else() {
     let net = Net::of(|host, request| {
         let authorization = request.headers().get(header::AUTHORIZATION);

@@ -16,6 +16,12 @@ use super::{
     subject::Object,
 };
 
+/// So many Windows pods a load balancer serves at most, and where a node is of before KB5011551.
+pub(crate) const BACKENDS: u64 = 1024;
+pub(crate) const OLD_BACKENDS: u64 = 64;
+/// The revision of build 10.0.17763 that KB5011551 brought.
+const FIRST_REVISION: u32 = 2746;
+
 /// Nodes that are alike.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
@@ -53,6 +59,8 @@ pub(super) struct Fleet {
     pub(super) complete: bool,
     /// The minor version of Kubernetes 1, if something says it.
     pub(super) minor: Option<u32>,
+    /// A node is of Windows Server 2019 before KB5011551.
+    pub(super) has_old_nodes: bool,
 }
 
 impl Fleet {
@@ -102,8 +110,21 @@ impl Fleet {
             groups,
             complete,
             minor: objects.iter().filter_map(minor).max(),
+            has_old_nodes: objects
+                .iter()
+                .any(|object| object.is("Node", "") && is_before_update(&object.value)),
         }
     }
+}
+
+/// Whether a node is of Windows Server 2019 before KB5011551.
+pub(crate) fn is_before_update(node: &Value) -> bool {
+    let version = node["status"]["nodeInfo"]["kernelVersion"].as_str();
+    let version = version.unwrap_or_default();
+    let is_2019 = version.parse() == Ok(Build::SERVER_2019);
+    let revision = version.splitn(4, '.').nth(3);
+    let revision = revision.and_then(|own| own.parse::<u32>().ok());
+    is_2019 && revision.is_some_and(|own| own < FIRST_REVISION)
 }
 
 fn minor(object: &Object) -> Option<u32> {
@@ -307,4 +328,19 @@ pub(super) fn addresses(name: &str, prefixes: bool) -> Option<u64> {
 /// Returns the memory of an instance type in MiB.
 pub(super) fn memory_mib(name: &str) -> Option<u64> {
     catalogue::get(name).map(|known| known.memory_mib)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_nodes_of_2019_before_the_update_serve_64_backends() {
+        let node = |version: &str| json!({"status": {"nodeInfo": {"kernelVersion": version}}});
+        assert!(is_before_update(&node("10.0.17763.2700")));
+        assert!(!is_before_update(&node("10.0.17763.2746")));
+        assert!(!is_before_update(&node("10.0.20348.1607")));
+    }
 }

@@ -7,7 +7,7 @@ use mullion_engine::{
     images::{ImageRef, ImageTable, Platform, System},
     windows::{Build, Builds},
 };
-use mullion_images::{Content, Keyring, Known, Registries, Settings, SystemDial};
+use mullion_images::{Content, Keyring, Known, Program, Registries, Settings, SystemDial};
 
 /// One platform of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(super) struct Fact {
     pub(super) bytes: Option<u64>,
     /// A Windows entry of its index has no os.version.
     pub(super) unversioned: bool,
+    /// What it starts on Windows, if its registry says so.
+    pub(super) program: Option<Program>,
 }
 
 impl Fact {
@@ -91,6 +93,7 @@ impl Images for Table {
             guess: true,
             bytes: of_windows.then_some(sizes.bytes),
             unversioned: false,
+            program: None,
         })
     }
 }
@@ -125,7 +128,7 @@ impl Asked {
             .filter_map(|image| Some((ImageRef::parse(&image).ok()?, image)))
             .collect();
         let fetched = stream::iter(&references).for_each_concurrent(AT_ONCE, |(reference, _)| {
-            registries.fetch(reference, &keyring)
+            registries.fetch_programs(reference, &keyring)
         });
         // Whoever has not answered by then is judged by the table.
         let _ = tokio::time::timeout(PATIENCE, fetched).await;
@@ -157,6 +160,7 @@ fn of_content(content: &Content) -> Option<Fact> {
         guess: false,
         bytes: windows.clone().filter_map(|own| own.bytes).max(),
         unversioned: windows.clone().any(|own| own.os_version.is_empty()),
+        program: windows.clone().find_map(|own| own.program.clone()),
     })
 }
 

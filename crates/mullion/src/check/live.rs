@@ -6,6 +6,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::{Api, Client, api::PostParams};
+use mullion_api::labels::PLACED_BY_IMAGE;
 use serde_json::{Value, json};
 
 use super::{
@@ -59,6 +60,8 @@ pub(super) struct Live {
     pub(super) objects: Vec<Object>,
     /// The credential specs that service accounts may not use.
     pub(super) denied: BTreeSet<CredentialUse>,
+    /// Admission sends pods where their images run: some pod says that it was.
+    pub(super) places_by_image: bool,
 }
 
 /// Reads the cluster that a kubeconfig names.
@@ -87,12 +90,14 @@ pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Fa
         .buffered(AT_ONCE)
         .try_collect()
         .await?;
-    let mut objects = Vec::new();
+    let (mut objects, mut places_by_image) = (Vec::new(), false);
     for (version, (kind, list)) in lists {
         for item in list.and_then(|list| list.items).unwrap_or_default() {
             let mut value: Value = serde_json::from_str(item.get()).map_err(Failure::run)?;
             value["apiVersion"] = version.into();
             value["kind"] = kind.into();
+            places_by_image |=
+                kind == "Pod" && value["metadata"]["annotations"][PLACED_BY_IMAGE].is_string();
             let owners = value["metadata"]["ownerReferences"].as_array();
             if kind == "Node"
                 || owners
@@ -108,7 +113,11 @@ pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Fa
         }
     }
     let denied = denied(client, &objects).await;
-    Ok(Live { objects, denied })
+    Ok(Live {
+        objects,
+        denied,
+        places_by_image,
+    })
 }
 
 /// Returns the uses of credential specs by pods that the cluster's authorizer denies (SubjectAccessReview for the verb `use`, as windows-gmsa's

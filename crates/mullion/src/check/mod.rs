@@ -6,7 +6,7 @@
 
 pub(crate) mod explain;
 mod finding;
-mod fleet;
+pub(crate) mod fleet;
 mod formats;
 mod ignore;
 mod images;
@@ -49,7 +49,7 @@ Examples:
   mullion check --explain MUL001"
 )]
 pub(crate) struct CheckArgs {
-    /// Manifests, directories of manifests, or `-` for stdin
+    /// Manifests, directories with manifests in or below them, or `-` for stdin
     #[arg(value_name = "PATH", required_unless_present_any = ["live", "explain"])]
     paths: Vec<PathBuf>,
 

@@ -254,6 +254,7 @@ pub(super) enum Problem {
     },
     TooManyBackends {
         pods: u64,
+        most: u64,
     },
     TooManyServices {
         services: usize,

@@ -90,7 +90,7 @@ impl Session {
             &objects,
             checked,
             self.known.is_some(),
-            live.map(|live| &live.denied),
+            live,
             self.images.as_ref(),
         );
         let mut found = rules::all(&context).0;

@@ -1,6 +1,9 @@
 //! The texts that are checked, and the objects in them with where they stand.
 
-use std::path::{Path as FilePath, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path as FilePath, PathBuf},
+};
 
 use super::{
     ignore::Ignores,
@@ -8,7 +11,7 @@ use super::{
     subject::Object,
     yaml::tree::{self, Comment, Location, Node},
 };
-use crate::{failure::Failure, input, why::manifest};
+use crate::{failure::Failure, input, out, why::manifest};
 
 /// A text with objects.
 pub(super) struct Text {
@@ -134,22 +137,31 @@ fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
     None
 }
 
-/// Returns the texts of files and of the manifests of directories, each once.
+/// Returns the texts of files and of the manifests below directories, each once. Charts below a directory are passed over, with a note.
 ///
 /// # Errors
 /// One cannot be read or is not YAML.
 pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
-    let mut texts: Vec<Text> = Vec::new();
+    let (mut texts, mut seen) = (Vec::new(), BTreeSet::new());
     for path in paths {
-        if path.join("Chart.yaml").is_file() {
+        if manifest::is_chart(path) {
             let shown = path.display();
             return Err(Failure::input(format!(
                 "{shown} is a Helm chart: its templates are checked as Helm renders them"
             ))
             .hint(format!("helm template {shown} | mullion check -")));
         }
-        for file in manifest::files(path)? {
-            if !texts.iter().any(|text| text.file.as_ref() == Some(&file)) {
+        let below = manifest::files_below(path)?;
+        for chart in below.charts {
+            let shown = chart.display();
+            out::note(&format!(
+                "{shown} is a Helm chart and is passed over: helm template {shown} | mullion check -"
+            ));
+        }
+        for file in below.files {
+            // A link and what it leads to are one file.
+            let real = file.canonicalize().unwrap_or_else(|_| file.clone());
+            if seen.insert(real) {
                 texts.push(Text::read(&file)?);
             }
         }

@@ -1,12 +1,13 @@
 //! What is checked: objects with the text they stand in, and the pods in them with everything a rule asks of a pod.
 
+use mullion_api::labels::PRIVATE_IPV4;
 use mullion_engine::images::System;
 use serde_json::Value;
 
 use super::{
     images::{Fact, Images},
     path::Path,
-    placement::{Choice, Placement},
+    placement::{Choice, Placement, list},
 };
 use crate::why::template::template_path;
 
@@ -191,6 +192,12 @@ impl<'a> Pod<'a> {
 
     pub(super) fn host_network(&self) -> bool {
         self.spec["hostNetwork"] == true
+    }
+
+    /// Whether it requests an address by itself, as the webhook would make it.
+    pub(super) fn requests_address(&self) -> bool {
+        list(&self.spec["containers"])
+            .any(|own| !own["resources"]["requests"][PRIVATE_IPV4].is_null())
     }
 
     /// Whether a container of it is a HostProcess container.

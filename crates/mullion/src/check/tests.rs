@@ -2,10 +2,11 @@
 //!
 //! A file has sections: `### bad` must have a finding of the file's rule, `### good` must not. `### fixed` is what all fixes of that rule make
 //! of the section before it; without it nothing is written. `### pools` says what nodes there are for the sections below it, `### live` that
-//! their objects are all of a cluster's.
+//! their objects are all of a cluster's, and `### placing` that the cluster sends pods where their images run.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
+use mullion_images::Program;
 use serde_json::Value;
 
 use super::{
@@ -17,19 +18,32 @@ use super::{
     yaml::tree,
 };
 
-/// The table, and an image that only a registry could tell of.
+/// The table, and images that only a registry could tell of.
 #[derive(Default)]
 struct Examples(Table);
 
 impl Images for Examples {
     fn fact(&self, image: &str) -> Option<Fact> {
-        if image != "localhost/unversioned" {
+        let name = image.strip_prefix("localhost/");
+        let Some(name) = name else {
             return self.0.fact(image);
-        }
-        let known = self.0.fact("mcr.microsoft.com/windows/nanoserver")?;
+        };
+        let known = self
+            .0
+            .fact("mcr.microsoft.com/windows/nanoserver:ltsc2022")?;
+        let starts = |entrypoint: &[&str], arguments: &[&str]| Program {
+            entrypoint: entrypoint.iter().map(|own| (*own).to_owned()).collect(),
+            arguments: arguments.iter().map(|own| (*own).to_owned()).collect(),
+        };
+        let iis = [r"C:\ServiceMonitor.exe", "w3svc"];
         Some(Fact {
             guess: false,
-            unversioned: true,
+            unversioned: name == "unversioned",
+            program: match name {
+                "iis" => Some(starts(&iis, &[])),
+                "monitored" => Some(starts(&[r"C:\LogMonitor\LogMonitor.exe"], &iis)),
+                _ => None,
+            },
             ..known
         })
     }
@@ -39,7 +53,7 @@ struct Section {
     kind: String,
     text: String,
     pools: Option<String>,
-    live: bool,
+    live: Option<bool>,
 }
 
 fn directory() -> PathBuf {
@@ -48,13 +62,14 @@ fn directory() -> PathBuf {
 
 fn sections(content: &str) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
-    let (mut pools, mut live) = (None, false);
+    let (mut pools, mut live) = (None, None);
     for part in content.split("### ").skip(1) {
         let (head, text) = part.split_once('\n').expect("a section has a head");
         let kind = head.split(':').next().unwrap_or_default().trim().to_owned();
         match kind.as_str() {
             "pools" => pools = Some(text.to_owned()).filter(|text| !text.trim().is_empty()),
-            "live" => live = true,
+            "live" => live = Some(false),
+            "placing" => live = Some(true),
             _ => sections.push(Section {
                 kind,
                 text: text.to_owned(),
@@ -84,7 +99,10 @@ fn session(section: &Section, select: &[&str]) -> Session {
     let objects = |content: &str| text(content).objects(0).expect("objects");
     Session {
         texts: vec![text(&section.text)],
-        live: section.live.then(Live::default),
+        live: section.live.map(|places_by_image| Live {
+            places_by_image,
+            ..Live::default()
+        }),
         known: section.pools.as_deref().map(objects),
         images: Box::new(Examples::default()),
         select: select.iter().map(|id| (*id).to_owned()).collect(),
@@ -261,7 +279,7 @@ fn a_comment_with_a_reason_silences_a_rule_below_it() {
             kind: "bad".to_owned(),
             text,
             pools: None,
-            live: false,
+            live: None,
         };
         let found = session(&section, &["MUL050"])
             .check()
@@ -279,7 +297,7 @@ fn what_helm_and_kustomize_made_names_its_source() {
         kind: "bad".to_owned(),
         text: text.to_owned(),
         pools: None,
-        live: false,
+        live: None,
     };
     let outcome = session(&section, &["MUL001"])
         .check()

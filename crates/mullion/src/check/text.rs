@@ -3,6 +3,7 @@
 use mullion_engine::images::System;
 
 use super::{
+    fleet::OLD_BACKENDS,
     path::{Path, Step},
     problem::{Problem, joined},
     yaml::edit::Edit,
@@ -85,7 +86,7 @@ impl Problem {
             SmallType { name } => format!("{name} has less than 4 GiB of memory, and Windows takes about 2 GiB of it"),
             SmallReserve => "less than 2 GiB are reserved for Windows and its services: pods get what they need, and the node pages".to_owned(),
             TooFewAddresses { pods, addresses, .. } => format!("{pods} pods, and the Windows nodes have {addresses} addresses at most"),
-            TooManyBackends { pods } => format!("{pods} Windows pods behind a load balancer, which serves at most 1024"),
+            TooManyBackends { pods, most } => format!("{pods} Windows pods behind a load balancer, which serves at most {most}"),
             TooManyServices { services } => format!("{services} Services and Windows nodes without DSR: kube-proxy runs out of ports there"),
             ImpatientProbe { probe, seconds } => format!("the {probe} kills after {seconds} s: a Windows container may need a minute to start"),
             AddressRequest { value } => format!("a pod has one address, and {value} are asked for: the webhook sets the right request"),
@@ -159,6 +160,7 @@ impl Problem {
             SmallType { .. } => "take a type with 4 GiB or more",
             TooFewAddresses { prefixes: false, .. } => "enable-windows-prefix-delegation: \"true\" gives each node up to 110 addresses; or more nodes",
             TooFewAddresses { prefixes: true, .. } => "allow more nodes",
+            TooManyBackends { most: OLD_BACKENDS, .. } => "bring nodes of build 10.0.17763 to revision 2746, or split the workload behind several Services",
             TooManyBackends { .. } => "split the workload behind several Services",
             TooManyServices { .. } => "start kube-proxy with --feature-gates WinDSR=true --enable-dsr",
             SilentLogs { .. } => "put LogMonitor.exe and LogMonitorConfig.json into the image and start C:\\LogMonitor\\LogMonitor.exe C:\\ServiceMonitor.exe w3svc",

@@ -43,36 +43,100 @@ pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     Ok(found)
 }
 
-/// Returns the file itself, or the manifests of a directory by name; those of directories in it are not among them.
+/// Returns the file itself, or the manifests of a directory by name; those of directories in it are not among them, as for kubectl.
 ///
 /// # Errors
 /// The directory cannot be read or has no manifest.
-pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    match path.is_dir() {
-        true => files_of(path),
-        false => Ok(vec![path.to_owned()]),
+fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
     }
+    let files = Directory::of(path)?.files;
+    some(files, path)
 }
 
-fn files_of(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let shown = directory.display();
-    let refuse = |error: std::io::Error| {
-        Failure::input(format!("{shown} cannot be read: {}", file_error(&error)))
+/// The manifests below a directory.
+pub(crate) struct Below {
+    pub(crate) files: Vec<PathBuf>,
+    /// Directories that were passed over because they are Helm charts, whose templates are no manifests.
+    pub(crate) charts: Vec<PathBuf>,
+}
+
+/// Returns the file itself, or the manifests of a directory and of the directories in it, each by name. Hidden directories and links to
+/// directories are passed over.
+///
+/// # Errors
+/// A directory cannot be read, or there is no manifest.
+pub(crate) fn files_below(path: &Path) -> Result<Below, Failure> {
+    let mut below = Below {
+        files: Vec::new(),
+        charts: Vec::new(),
     };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(refuse)? {
-        let path = entry.map_err(refuse)?.path();
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        if path.is_file() && ending.is_some_and(|ending| ENDINGS.contains(&ending)) {
-            files.push(path);
-        }
+    if !path.is_dir() {
+        below.files.push(path.to_owned());
+        return Ok(below);
     }
-    files.sort();
+    let mut left = vec![path.to_owned()];
+    while let Some(directory) = left.pop() {
+        if is_chart(&directory) {
+            below.charts.push(directory);
+            continue;
+        }
+        let Directory { files, directories } = Directory::of(&directory)?;
+        below.files.extend(files);
+        left.extend(directories.into_iter().rev());
+    }
+    if below.charts.is_empty() {
+        below.files = some(below.files, path)?;
+    }
+    Ok(below)
+}
+
+/// Whether a directory is a Helm chart.
+pub(crate) fn is_chart(directory: &Path) -> bool {
+    directory.join("Chart.yaml").is_file()
+}
+
+fn some(files: Vec<PathBuf>, directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     match files.is_empty() {
         false => Ok(files),
         true => Err(Failure::input(format!(
-            "{shown} has no manifest: no file that ends in .yaml, .yml or .json"
+            "{} has no manifest: no file that ends in .yaml, .yml or .json",
+            directory.display()
         ))),
+    }
+}
+
+/// What a directory has, by name.
+struct Directory {
+    /// Its manifests.
+    files: Vec<PathBuf>,
+    /// The directories in it that are not hidden.
+    directories: Vec<PathBuf>,
+}
+
+impl Directory {
+    fn of(path: &Path) -> Result<Self, Failure> {
+        let refuse = |error: std::io::Error| {
+            let (shown, why) = (path.display(), file_error(&error));
+            Failure::input(format!("{shown} cannot be read: {why}"))
+        };
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        for entry in std::fs::read_dir(path).map_err(refuse)? {
+            let entry = entry.map_err(refuse)?;
+            let path = entry.path();
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            if entry.file_type().map_err(refuse)?.is_dir() {
+                if !entry.file_name().to_string_lossy().starts_with('.') {
+                    directories.push(path);
+                }
+            } else if path.is_file() && ending.is_some_and(|ending| ENDINGS.contains(&ending)) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        directories.sort();
+        Ok(Directory { files, directories })
     }
 }
 

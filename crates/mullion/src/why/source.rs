@@ -101,6 +101,10 @@ pub(crate) struct Source {
     pub(crate) offline: bool,
 }
 
+/// What to do without a cluster, for commands that ask clusters alone and for those that can ask a file.
+const CLUSTER: &str = "start one with `mullion up`, or name its kubeconfig with --kubeconfig";
+const CLUSTER_OR_FILE: &str = "start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state";
+
 /// Everything of a live cluster. `keeps_whole`: nodes and pods are kept as they are, too.
 pub(crate) async fn live(
     kubeconfig: Option<PathBuf>,
@@ -108,7 +112,7 @@ pub(crate) async fn live(
     rules: &Told,
     keeps_whole: bool,
 ) -> Result<Source, Failure> {
-    let (client, server) = client(kubeconfig, context).await?;
+    let (client, server) = connected(kubeconfig, context, CLUSTER_OR_FILE).await?;
     let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS.into_iter().chain([VPC_CNI]))
         .map(|(kind, path)| list(&client, &server, kind, path))
         .buffered(AT_ONCE)
@@ -144,6 +148,15 @@ pub(crate) async fn client(
     path: Option<PathBuf>,
     context: Option<String>,
 ) -> Result<(Client, String), Failure> {
+    connected(path, context, CLUSTER).await
+}
+
+/// As [`client`]; `hint` is what a user without a cluster is told to do.
+async fn connected(
+    path: Option<PathBuf>,
+    context: Option<String>,
+    hint: &str,
+) -> Result<(Client, String), Failure> {
     let path = path.or_else(kubeconfig::of_running_cluster);
     let given = std::env::var("KUBECONFIG").ok();
     let named = match (&path, given.filter(|given| !given.is_empty())) {
@@ -156,7 +169,7 @@ pub(crate) async fn client(
             "there is no cluster to ask: kubeconfig {named}: {}",
             root(error)
         ))
-        .hint("start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state")
+        .hint(hint)
     };
     let options = KubeConfigOptions {
         context,

@@ -70,6 +70,10 @@ fn the_code_says_whether_something_is_wrong() {
     );
     let (code, ..) = check(&["--select", "MUL999", "-"], "");
     assert_eq!(code, Some(2));
+    let (code, _, stderr) = check(&["--live", "--kubeconfig", "/nowhere/config"], "");
+    let hint = "hint:  start one with `mullion up`, or name its kubeconfig with --kubeconfig\n";
+    assert_eq!(code, Some(2));
+    assert!(stderr.ends_with(hint), "{stderr}");
 }
 
 #[test]
@@ -136,6 +140,33 @@ fn only_files_that_change_are_written_through_links_and_with_their_mode() {
     let (_, stdout, _) = check(&["--fix", &shown], "");
     assert!(stdout.contains("0 fixes written in 0 files."), "{stdout}");
     assert_eq!(inode("below/shop.yaml"), fixed);
+}
+
+#[test]
+fn a_directory_is_checked_with_those_in_it_but_for_charts_and_hidden_ones() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    for name in ["base", "overlays/north", "charts/shop/templates", ".git"] {
+        fs::create_dir_all(at(name)).expect("a directory");
+    }
+    fs::write(at("base/pod.yaml"), POD).expect("a file");
+    fs::write(at("overlays/north/pod.yaml"), POD).expect("a file");
+    fs::write(at(".git/pod.yaml"), "no: [manifest").expect("a file");
+    fs::write(at("charts/shop/Chart.yaml"), "name: shop").expect("a file");
+    let template = "{{ if .Values.web }}\n- kind: Pod\n{{ end }}\n";
+    fs::write(at("charts/shop/templates/pod.yaml"), template).expect("a file");
+    let shown = directory.path().display().to_string();
+    let (code, stdout, stderr) = check(&["--select", "MUL001", &shown], "");
+    assert_eq!(code, Some(1), "{stdout}{stderr}");
+    for file in ["/base/pod.yaml", "/overlays/north/pod.yaml"] {
+        assert!(stdout.contains(&(shown.clone() + file)), "{stdout}");
+    }
+    assert!(stdout.contains("2 errors in 2 objects."), "{stdout}");
+    let chart = format!("{shown}/charts/shop");
+    let note = format!(
+        "note:  {chart} is a Helm chart and is passed over: helm template {chart} | mullion check -\n"
+    );
+    assert_eq!(stderr, note);
 }
 
 #[test]
@@ -347,6 +378,53 @@ fn a_cluster_is_asked_for_its_objects_and_what_its_service_accounts_may_do() {
         said.contains(OTHER_BUILD) && !said.contains("MUL048"),
         "{said}"
     );
+}
+
+#[test]
+fn a_cluster_that_places_pods_by_their_images_and_gives_them_addresses_has_no_finding_about_that() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    let deployment = |name: &str, labels: Value| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "selector": {"matchLabels": {"app": name}},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {"containers": [{"name": "c", "image": "mcr.microsoft.com/windows/nanoserver:ltsc2022"}]},
+                },
+            },
+        })
+    };
+    let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]}]}]);
+    let required =
+        json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "by-affinity", "namespace": "default"},
+        "spec": {
+            "affinity": {"nodeAffinity": required}, "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "c", "image": "registry.example.com/shop:1"}],
+        },
+    });
+    let off = json!({"app": "off", "mullion.dev/place-by-image": "false"});
+    let all = [
+        deployment("placed", json!({"app": "placed"})),
+        deployment("off", off),
+        pod,
+    ];
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string());
+    let address = [
+        "get",
+        "pod",
+        "by-affinity",
+        "-o",
+        r"jsonpath={.metadata.annotations.vpc\.amazonaws\.com/PrivateIPv4Address}",
+    ];
+    cluster.until("the pod has an address", &address, |text| !text.is_empty());
+    let args = "check --live --kubeconfig kubeconfig --images table --select MUL001,MUL010,MUL057";
+    let args: Vec<_> = args.split(' ').collect();
+    let said = text(&cluster.mullion(&args).stdout);
+    assert!(said.contains("deployment/default/off"), "{said}");
+    assert!(said.contains("1 error in "), "{said}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod runtime_class;
 
 use std::collections::BTreeSet;
 
+use mullion_api::labels::PLACE_BY_IMAGE;
 use mullion_engine::{images::System, windows::Builds};
 use serde_json::Value;
 
@@ -19,6 +20,7 @@ use super::{
     finding::Findings,
     fleet::Fleet,
     images::Images,
+    live::Live,
     placement::{Choice, list},
     subject::{CredentialUse, Object, Pod},
 };
@@ -42,15 +44,17 @@ pub(super) struct Context<'a> {
     pub(super) live: bool,
     /// The credential specs that service accounts of the cluster may not use, as its authorizer says.
     pub(super) denied: Option<&'a BTreeSet<CredentialUse>>,
+    /// The cluster sends pods where their images run.
+    places_by_image: bool,
 }
 
 impl<'a> Context<'a> {
-    /// Reads pods and nodes. `denied` is there for objects of a cluster. `known`: objects behind the first `checked` ones describe the cluster's nodes.
+    /// Reads pods and nodes. `live` is there for objects of a cluster. `known`: objects behind the first `checked` ones describe the cluster's nodes.
     pub(super) fn new(
         objects: &'a [Object],
         checked: usize,
         known: bool,
-        denied: Option<&'a BTreeSet<CredentialUse>>,
+        live: Option<&'a Live>,
         images: &dyn Images,
     ) -> Self {
         let pods: Vec<_> = objects[..checked]
@@ -59,8 +63,7 @@ impl<'a> Context<'a> {
             .filter_map(|(index, object)| Pod::of(object, index, images, objects))
             .collect();
         let own = Fleet::of(&objects[..checked], false);
-        let live = denied.is_some();
-        let fleet = match known || live {
+        let fleet = match known || live.is_some() {
             true => Fleet::of(objects, true),
             false => own.clone(),
         };
@@ -76,8 +79,9 @@ impl<'a> Context<'a> {
             own,
             builds: Builds::default(),
             mixed,
-            live,
-            denied,
+            live: live.is_some(),
+            denied: live.map(|live| &live.denied),
+            places_by_image: live.is_some_and(|live| live.places_by_image),
         }
     }
 
@@ -97,9 +101,24 @@ impl<'a> Context<'a> {
         self.windows().filter(is_it).collect()
     }
 
-    /// Whether a pod says no system.
+    /// Whether a pod says no system, and nobody says it in its place.
     pub(super) fn is_open(&self, pod: &Pod<'_>) -> bool {
-        pod.placement.os == Choice::Open
+        pod.placement.os == Choice::Open && !self.is_placed(pod)
+    }
+
+    /// Whether the cluster sends a pod where its images run. The labels that switch it off are Mullion's.
+    fn is_placed(&self, pod: &Pod<'_>) -> bool {
+        let label = |meta: &Value| {
+            let text = meta["labels"][PLACE_BY_IMAGE].as_str()?;
+            text.parse::<bool>().ok()
+        };
+        let is_home =
+            |object: &&Object| object.is("Namespace", "") && object.name() == pod.namespace;
+        self.places_by_image
+            && pod.wanted().is_some()
+            && label(pod.meta)
+                .or_else(|| label(&self.objects.iter().find(is_home)?.value["metadata"]))
+                .unwrap_or(pod.namespace != "kube-system")
     }
 }
 

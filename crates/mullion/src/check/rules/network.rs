@@ -34,7 +34,7 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
 
 /// MUL060.
 fn logs(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
-    let words = container.words().join(" ").to_ascii_lowercase();
+    let words = started(container).join(" ").to_ascii_lowercase();
     if words.contains("logmonitor") {
         return;
     }
@@ -47,6 +47,22 @@ fn logs(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
         };
         found.add("MUL060", pod.object, container.path.key("image"), problem);
     }
+}
+
+/// Returns the words of what a container starts, as far as it or its image's registry says so.
+fn started<'c>(container: &'c Container<'_>) -> Vec<&'c str> {
+    let mut words = container.words();
+    let program = container
+        .fact
+        .as_ref()
+        .and_then(|fact| fact.program.as_ref());
+    if let Some(program) = program.filter(|_| container.value["command"].is_null()) {
+        if container.value["args"].is_null() {
+            words.extend(program.arguments.iter().map(String::as_str));
+        }
+        words.splice(0..0, program.entrypoint.iter().map(String::as_str));
+    }
+    words
 }
 
 /// MUL062.

@@ -292,7 +292,8 @@ fn os_name(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
         }
         // A Windows image has a finding that says more.
         (Some(named), Choice::Open)
-            if (named == System::Windows || context.mixed)
+            if context.is_open(pod)
+                && (named == System::Windows || context.mixed)
                 && pod.wanted() != Some(System::Windows) =>
         {
             found.add("MUL008", pod.object, at, Problem::OsNameAlone { named });
@@ -320,6 +321,7 @@ fn affinity(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     if pod.placement.os == Choice::One(System::Windows)
         && matches!(by, Some(By::Affinity | By::Build))
         && !pod.host_network()
+        && !pod.requests_address()
     {
         let at = match by {
             Some(By::Affinity) => pod.at(&REQUIRED),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::check::{
     finding::Findings,
-    fleet::{Source, addresses},
+    fleet::{BACKENDS, OLD_BACKENDS, Source, addresses},
     images::repository,
     path::Path,
     problem::{Image, Problem},
@@ -19,12 +19,10 @@ const CORE: f64 = 45e6;
 const LEAST_CPU: f64 = 0.1;
 /// Until a container is killed for the first time, in seconds.
 const PATIENCE: u64 = 60;
-/// A load balancer has at most so many Windows pods.
-const BACKENDS: u64 = 1024;
 const SERVICES: usize = 100;
 
 pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
-    address(pod, found);
+    address(context, pod, found);
     if !pod.is_windows() {
         return;
     }
@@ -177,18 +175,22 @@ pub(super) fn check_services(context: &Context<'_>, found: &mut Findings) {
         .checked()
         .filter(|(_, object)| object.is("Service", ""))
         .collect();
+    let most = match context.fleet.has_old_nodes {
+        true => OLD_BACKENDS,
+        false => BACKENDS,
+    };
     for (index, service) in &services {
         if service.text_at("/spec/type") != "LoadBalancer" {
             continue;
         }
         let pods = context.selected(service.namespace(), &service.value["spec"]["selector"]);
         let count: u64 = pods.iter().map(|pod| pod.replicas(context.objects)).sum();
-        if count > BACKENDS {
+        if count > most {
             found.add(
                 "MUL054",
                 *index,
                 Path::of(&["spec", "type"]),
-                Problem::TooManyBackends { pods: count },
+                Problem::TooManyBackends { pods: count, most },
             );
         }
     }
@@ -216,8 +218,8 @@ pub(super) fn check_services(context: &Context<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL057.
-fn address(pod: &Pod<'_>, found: &mut Findings) {
+/// MUL057. A pod of a cluster has the annotation from the controller.
+fn address(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     for container in &pod.containers {
         for kind in ["requests", "limits"] {
             let value = &container.value["resources"][kind][labels::PRIVATE_IPV4];
@@ -239,7 +241,8 @@ fn address(pod: &Pod<'_>, found: &mut Findings) {
                 .safe([Edit::Remove(at)]);
         }
     }
-    if pod.meta["annotations"].get(labels::PRIVATE_IPV4).is_some() {
+    let is_manifest = !context.live || pod.kind != "Pod";
+    if is_manifest && pod.meta["annotations"].get(labels::PRIVATE_IPV4).is_some() {
         let at = pod
             .path
             .keys(&["metadata", "annotations", labels::PRIVATE_IPV4]);

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mullion_engine::windows::Build;
 use serde_json::{Value, json};
 
 use super::{
@@ -17,12 +16,11 @@ use super::{
     pods::windows_pods,
     selects,
 };
-use crate::check::LiveFinding;
+use crate::check::{
+    LiveFinding,
+    fleet::{BACKENDS, OLD_BACKENDS, is_before_update},
+};
 
-/// Backends of a load balancer on Windows, and how many there were before build 17763.2746.
-const BACKENDS: usize = 1024;
-const OLD_BACKENDS: usize = 64;
-const FIRST_REVISION: u32 = 2746;
 /// Services from which on kube-proxy runs out of ports without direct server return.
 const SERVICES: usize = 100;
 /// Rules of `check` that rows of their own are about.
@@ -36,7 +34,7 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
     }
     let services = snapshot.all("Service")?;
     let mut found = Found::state(counted(services.len(), "Service", "Services"));
-    let most = match nodes.iter().any(|node| is_old(node)) {
+    let most = match nodes.iter().any(|node| is_before_update(node)) {
         true => OLD_BACKENDS,
         false => BACKENDS,
     };
@@ -58,7 +56,7 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
     for service in balanced {
         let (namespace, name) = (namespace_of(service), name_of(service));
         let count = backends.get(&(namespace, name)).copied().unwrap_or(0);
-        if count > most {
+        if count as u64 > most {
             found
                 .fail(format!("the load balancer of {namespace}/{name} has {count} Windows pods behind it, and serves {most} at most"))
                 .advise("split the workload over several Services, or bring nodes of build 17763 to revision 2746:")
@@ -72,18 +70,6 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
             .command("-KubeProxyExtraArgs '--feature-gates WinDSR=true --enable-dsr'");
     }
     Ok(found)
-}
-
-/// Whether a node is of Windows Server 2019 before KB5011551.
-fn is_old(node: &Value) -> bool {
-    let version = node["status"]["nodeInfo"]["kernelVersion"].as_str();
-    let version = version.unwrap_or_default();
-    let is_2019 = version.parse() == Ok(Build::SERVER_2019);
-    let revision = version
-        .rsplit('.')
-        .next()
-        .and_then(|own| own.parse::<u32>().ok());
-    is_2019 && version.split('.').count() == 4 && revision.is_some_and(|own| own < FIRST_REVISION)
 }
 
 /// DOC20.
@@ -104,16 +90,15 @@ pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Found, Unknown>
         let mut objects: Vec<_> = findings.iter().map(|own| own.object.clone()).collect();
         objects.dedup();
         let text = format!("{id} {}: {}", few(objects), first.text);
-        let problem = match findings.iter().any(|own| own.is_error) {
+        match findings.iter().any(|own| own.is_error) {
             true => found.fail(text),
             false => found.warn(text),
         };
-        problem
-            .advise("mend the manifests that they are made of:")
-            .command("mullion check --fix PATH");
     }
     if let Some(last) = found.problems.last_mut() {
-        last.command("mullion check --live   # every object");
+        last.advise("see every object with what to do, and mend the manifests that the objects are made of:")
+            .command("mullion check --live")
+            .command("mullion check --fix PATH");
     }
     Ok(found)
 }
@@ -296,17 +281,4 @@ fn drivers(snapshot: &Snapshot, pod: &Value) -> Result<Vec<String>, Unknown> {
         drivers.extend(driver.map(str::to_owned));
     }
     Ok(drivers)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_nodes_of_2019_before_the_update_serve_64_backends() {
-        let node = |version: &str| json!({"status": {"nodeInfo": {"kernelVersion": version}}});
-        assert!(is_old(&node("10.0.17763.2700")));
-        assert!(!is_old(&node("10.0.17763.2746")));
-        assert!(!is_old(&node("10.0.20348.1607")));
-    }
 }
