@@ -1,5 +1,7 @@
 //! A change that mends a problem: data that is shown as the command a user would type, and made through the user's own kubeconfig.
 
+use std::collections::HashMap;
+
 use http::Method;
 use kube::Client;
 use mullion_cloud::AccountChange;
@@ -11,6 +13,9 @@ use super::{
     request,
     snapshot::{name_of, namespace_of},
 };
+
+/// The revisions of objects that were written, by path.
+pub(super) type Versions = HashMap<String, Value>;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,11 +73,15 @@ impl Change {
         }
     }
 
-    /// Makes the change.
+    /// Makes the change. `versions` has the revisions of objects that changes before it have written, by path.
     ///
     /// # Errors
     /// Why it was refused.
-    pub(super) async fn make(&self, client: &Client) -> Result<(), String> {
+    pub(super) async fn make(
+        &self,
+        client: &Client,
+        versions: &mut Versions,
+    ) -> Result<(), String> {
         let (method, path, body) = match self {
             Change::Create { object, .. } => {
                 let path = kind_of(object).collection(namespace_of(object));
@@ -80,12 +89,15 @@ impl Change {
             }
             Change::Merge { object, patch } => {
                 let mut patch = patch.clone();
-                // What another client has changed since is not overwritten.
-                let version = &object["metadata"]["resourceVersion"];
+                let path = path(object);
+                // What another client has changed since is not overwritten; what a change before this one has written is.
+                let version = versions
+                    .get(&path)
+                    .unwrap_or(&object["metadata"]["resourceVersion"]);
                 if version.is_string() {
                     patch["metadata"]["resourceVersion"] = version.clone();
                 }
-                (Method::PATCH, path(object), patch)
+                (Method::PATCH, path, patch)
             }
             Change::Delete { object } => {
                 let mut options = json!({"propagationPolicy": "Background"});
@@ -100,6 +112,10 @@ impl Change {
         };
         match request::send(client, method.clone(), &path, Some(&body)).await {
             Err(refused) if !is_done(&method, refused.code) => Err(refused.why),
+            Ok(mut written) if method == Method::PATCH => {
+                versions.insert(path, written["metadata"]["resourceVersion"].take());
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -5,7 +5,9 @@ use std::io::{BufRead, IsTerminal, Write};
 use kube::Client;
 
 use super::{
-    Row, examine,
+    Row,
+    change::Versions,
+    examine,
     report::counted,
     snapshot::{self, Snapshot},
 };
@@ -26,7 +28,7 @@ pub(super) async fn mend(
 ) -> Result<(Snapshot, Vec<Row>), Failure> {
     let (mut made, mut asked) = (0, Vec::new());
     for _ in 0..ROUNDS {
-        let mut made_now = 0;
+        let (mut made_now, mut versions) = (0, Versions::new());
         for row in &rows {
             for change in row.found.changes() {
                 let command = change.command();
@@ -40,7 +42,7 @@ pub(super) async fn mend(
                 if !yes && !agreed()? {
                     continue;
                 }
-                match change.make(client).await {
+                match change.make(client, &mut versions).await {
                     Ok(()) => made_now += 1,
                     Err(why) => out::aside(&format!("  not changed: {why}")),
                 }

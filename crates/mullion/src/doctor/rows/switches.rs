@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use mullion_engine::ip::Settings;
+use mullion_engine::ip::{Settings, Unreadable};
 use serde_json::{Value, json};
 
-use super::super::{
-    change::Change,
-    found::Found,
-    report::counted,
-    snapshot::{Snapshot, Unknown, name_of},
+use super::{
+    super::{
+        change::Change,
+        found::Found,
+        report::counted,
+        snapshot::{Snapshot, Unknown, name_of},
+    },
+    is_simulated,
 };
 
 const CONFIG_MAP: &str = "amazon-vpc-cni";
@@ -83,7 +86,13 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unkn
     }
     // The switch itself is dealt with above.
     for value in unreadable.iter().filter(|own| own.key() != IPAM) {
-        let problem = found.warn(value.to_string());
+        let problem = found.warn(match value {
+            // Mullion's controller has no such defect.
+            Unreadable::Target { key, value } if !is_simulated(snapshot) => format!(
+                "ConfigMap kube-system/{CONFIG_MAP}: {key} is `{value}`, not a whole number: EKS's controller takes it for 0; write a number such as \"3\""
+            ),
+            value => value.to_string(),
+        });
         let mut without = data(map);
         without.remove(value.key());
         match Settings::read(&without).0 == settings {
@@ -130,4 +139,29 @@ pub(in super::super) fn legacy(snapshot: &Snapshot) -> Result<Found, Unknown> {
         );
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_unreadable_target_counts_as_depends_on_whose_controller_reads_it() {
+        let map = json!({
+            "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": "kube-system"},
+            "data": {IPAM: "true", "warm-ip-target": "x"},
+        });
+        let mut snapshot = Snapshot::empty();
+        snapshot.put("ConfigMap", vec![map]);
+        let says = |snapshot: &Snapshot, words: &str| {
+            let found = ip_management(snapshot).expect("it may be read");
+            let [problem] = found.problems.as_slice() else {
+                panic!("{found:?}");
+            };
+            assert!(problem.text.contains(words), "{}", problem.text);
+        };
+        says(&snapshot, "EKS's controller takes it for 0");
+        snapshot.put("SimulatedAccount", vec![json!({})]);
+        says(&snapshot, "the default is used");
+    }
 }

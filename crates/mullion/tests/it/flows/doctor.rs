@@ -129,7 +129,7 @@ fn what_a_user_breaks_is_told_and_mended() {
     assert_eq!(healthy.with("failed"), [""; 0]);
     assert_eq!(healthy.with("unknown"), [""; 0]);
 
-    let cni = r#"{"data":{"enable-windows-ipam":"no"}}"#;
+    let cni = r#"{"data":{"enable-windows-ipam":"no","windows-warm-ip-target":"x","windows-minimum-ip-target":"y"}}"#;
     let system = "--namespace=kube-system";
     cluster.kubectl(&[
         "patch",
@@ -172,6 +172,8 @@ fn what_a_user_breaks_is_told_and_mended() {
 
     let fixed = doctor(&cluster, &["--fix", "--yes"]);
     assert!(fixed.stderr.contains("changes made"), "{}", fixed.stderr);
+    // Not even of the three changes to one ConfigMap.
+    assert!(!fixed.stderr.contains("not changed"), "{}", fixed.stderr);
     cluster.kubectl(&[
         "rollout",
         "status",
