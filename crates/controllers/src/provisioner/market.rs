@@ -255,6 +255,11 @@ impl Market {
             .collect()
     }
 
+    /// What pods and DaemonSets can have of a node of this type.
+    pub fn room(&self, instance_type: &InstanceType) -> ResourceMap {
+        self.resources(instance_type).1
+    }
+
     /// The ways to buy a type in the zones of the class.
     pub(crate) fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
         let zones = &self.zones;

@@ -212,9 +212,35 @@ pub(super) fn of(
             unpriced_nodes: before.unpriced.clone(),
         },
         removed: question.removed.clone(),
-        remarks: question.remarks.clone(),
+        remarks: question
+            .remarks
+            .iter()
+            .cloned()
+            .chain(left_out(plan, question))
+            .collect(),
         open_pools: question.pools.templates.len(),
     })
+}
+
+/// Says which pools leave cheaper types out, which would hold what is bought, because they are too small for Windows.
+fn left_out(plan: &Plan, question: &Question) -> Vec<String> {
+    let mut by_pool: BTreeMap<&str, String> = BTreeMap::new();
+    for node in &plan.nodes {
+        if let Some(small) = question.pools.left_out_for(node) {
+            by_pool
+                .entry(&node.pool)
+                .or_insert_with(|| small.to_string());
+        }
+    }
+    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (pool, why) in by_pool {
+        by_reason.entry(why).or_default().push(pool);
+    }
+    let sentences = by_reason.into_iter().map(|(why, pools)| {
+        let verb = if pools.len() == 1 { "buys" } else { "buy" };
+        format!("{} {verb} nothing cheaper: {why}", pools.join(", "))
+    });
+    sentences.collect()
 }
 
 /// Percent of a bound that a price is above it, to a tenth.

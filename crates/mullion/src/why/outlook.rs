@@ -69,11 +69,7 @@ pub(super) fn outlook(
         for pod in &node.pods {
             let purchase = Purchase {
                 pods: node.pods.len(),
-                not_cheaper: pools
-                    .too_small
-                    .get(&node.pool)
-                    .filter(|small| small.price_micro_usd < cheapest.price_micro_usd)
-                    .map(ToString::to_string),
+                not_cheaper: pools.left_out_for(node).map(ToString::to_string),
                 ..purchase(&node.pool, &cheapest.name, node.price_micro_usd())
             };
             outlook.buys.insert(pod.clone(), purchase);

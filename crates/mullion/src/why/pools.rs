@@ -34,8 +34,8 @@ use mullion_controllers::{
 };
 use mullion_engine::{
     ip::Settings,
-    model::{NodeSpec, PodSpec},
-    provision::{InFlightNode, InstanceType, NodeTemplate},
+    model::{NodeSpec, PodSpec, ResourceMap},
+    provision::{InFlightNode, InstanceType, NodeTemplate, PlannedNode},
     remedy::PrefixAddresses,
 };
 
@@ -58,8 +58,8 @@ pub(crate) struct Pools {
     pub(crate) unready: Vec<(String, String)>,
     /// The pods that wait for a node, which share what is bought.
     pub(crate) waiting: Vec<PodSpec>,
-    /// By pool: the cheapest type that is not bought for Windows because it is too small.
-    pub(crate) too_small: BTreeMap<String, TooSmall>,
+    /// By pool: the types that are not bought for Windows because they are too small, cheapest first.
+    pub(crate) too_small: BTreeMap<String, Vec<TooSmall>>,
     /// What prefix delegation would give Windows nodes, where it is not on.
     pub(crate) prefixes: PrefixAddresses,
     /// Machines are chosen by cost, as the provisioner does unless all pools are copies of Provisioners.
@@ -78,9 +78,26 @@ pub(crate) struct Pools {
 
 /// A type that a pool's requirements admit and that it does not buy.
 pub(crate) struct TooSmall {
-    pub(crate) instance_type: String,
-    pub(crate) memory_mib: u64,
-    pub(crate) price_micro_usd: u64,
+    instance_type: String,
+    memory_mib: u64,
+    price_micro_usd: u64,
+    /// What pods and DaemonSets could have of it.
+    room: ResourceMap,
+}
+
+impl Pools {
+    /// Returns the cheapest type that would hold what is planned for a node and cost less, and is left out because it is too small for Windows.
+    pub(crate) fn left_out_for(&self, node: &PlannedNode) -> Option<&TooSmall> {
+        let price = node.options.first()?.price_micro_usd;
+        let mut small = self.too_small.get(&node.pool)?.iter();
+        let holds = |own: &TooSmall| {
+            let has = |name: &String| own.room.get(name).copied().unwrap_or_default();
+            node.requests
+                .iter()
+                .all(|(name, amount)| *amount <= has(name))
+        };
+        small.find(|own| own.price_micro_usd < price && holds(own))
+    }
 }
 
 impl fmt::Display for TooSmall {
@@ -158,14 +175,17 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
             }
         };
         let requirements = &pool.spec.template.spec.requirements;
-        if let Some(small) = market.too_small(requirements).into_iter().next() {
-            let small = TooSmall {
-                instance_type: small.name.to_string(),
-                memory_mib: small.memory_mib,
-                price_micro_usd: small.windows_price.map_or(u64::MAX, |price| price.0),
-            };
+        let small = market.too_small(requirements).into_iter();
+        let small = small.map(|small| TooSmall {
+            instance_type: small.name.to_string(),
+            memory_mib: small.memory_mib,
+            price_micro_usd: small.windows_price.map_or(u64::MAX, |price| price.0),
+            room: market.room(small),
+        });
+        let small: Vec<_> = small.collect();
+        if let Some(cheapest) = small.first() {
             if market.machines(requirements).is_empty() {
-                found.unready.push((name, small.to_string()));
+                found.unready.push((name, cheapest.to_string()));
                 continue;
             }
             found.too_small.insert(name.clone(), small);

@@ -154,6 +154,30 @@ spec: {containers: [{name: iis, image: 'mcr.microsoft.com/windows/servercore/iis
 }
 
 #[test]
+fn a_cheaper_type_that_is_too_small_for_windows_is_named_where_it_would_hold_the_pods() {
+    let remarks = |cpu: &str, memory: &str| {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "iis"},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": "10.0.20348"},
+                "tolerations": [{"key": "os", "operator": "Exists"}],
+                "containers": [{"name": "iis", "image": "iis", "resources": {"requests": {"cpu": cpu, "memory": memory}}}],
+            },
+        });
+        let args = ["--offline", "--default-pools", "-f", "-", "-o", "json"];
+        let said = plan(&args, &pod.to_string());
+        assert_eq!(said.code, Some(0), "{}", said.stderr);
+        json_of(&said)["remarks"].clone()
+    };
+    let left_out = "windows-2022 buys nothing cheaper: c7a.medium has 2048 MiB of memory, and types with less than 4096 MiB are bought for Windows \
+        only where the NodePool's requirements name instance types, sizes or memory";
+    assert_eq!(remarks("100m", "64Mi"), json!([left_out]));
+    // It has 329 MiB for pods.
+    assert_eq!(remarks("100m", "400Mi"), json!(null));
+    assert_eq!(remarks("1", "64Mi"), json!(null));
+}
+
+#[test]
 fn windows_pods_ask_for_their_addresses_where_these_are_switched_on() {
     let json = json_of(&offline(&["-o", "json"], &[SHOP]));
     let windows = json["nodes"].as_array().expect("nodes").iter();
