@@ -396,7 +396,8 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) ipam: Ipam,
 
-    /// How long your own nodes take to boot, in place of typical figures (docs/simulation.md)
+    /// How long your own nodes take to boot and how fast they pull images, in place of typical
+    /// figures (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
     pub(crate) node_profiles: Option<PathBuf>,
 

@@ -1,8 +1,8 @@
-//! How long nodes of an image take to boot and to shut down, and what of it a user knows better.
+//! How long nodes of an image take to boot and to shut down, how fast they pull, and what of it a user knows better.
 //!
 //! Invariant: a profile names what it changes; everything else keeps the typical figures of [`Boot::of`].
 
-use std::time::Duration;
+use std::{num::NonZeroU64, time::Duration};
 
 use mullion_api::ami::{AmiFamily, Os, WindowsEdition};
 
@@ -63,6 +63,17 @@ pub struct NodeProfile {
     pub fast_launch: bool,
     /// Whether nodes join a domain while they boot.
     pub domain_join: bool,
+    /// How fast nodes pull images.
+    pub pulls: PullSpeed,
+}
+
+/// How fast nodes pull images at speed 1, in compressed bytes per millisecond; what is not named is as typical.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PullSpeed {
+    /// The download.
+    pub download: Option<NonZeroU64>,
+    /// The extraction that follows it.
+    pub extract: Option<NonZeroU64>,
 }
 
 /// What is known of nodes; the first profile that is about an image counts.
@@ -70,14 +81,23 @@ pub struct NodeProfile {
 pub struct NodeProfiles(pub Vec<NodeProfile>);
 
 impl NodeProfiles {
-    /// Returns how long nodes of a family take.
-    pub fn of(&self, family: AmiFamily) -> Boot {
-        let is_about = |profile: &&NodeProfile| match profile.images {
+    fn about(&self, family: AmiFamily) -> Option<&NodeProfile> {
+        self.0.iter().find(|profile| match profile.images {
             Images::Of(os) => os == family.os(),
             Images::Family(own) => own == family,
-        };
+        })
+    }
+
+    /// Returns how fast nodes of a family pull, as far as that is known.
+    pub fn pulls(&self, family: AmiFamily) -> PullSpeed {
+        self.about(family)
+            .map_or_else(PullSpeed::default, |profile| profile.pulls)
+    }
+
+    /// Returns how long nodes of a family take.
+    pub fn of(&self, family: AmiFamily) -> Boot {
         let mut boot = Boot::of(family);
-        let Some(profile) = self.0.iter().find(is_about) else {
+        let Some(profile) = self.about(family) else {
             return boot;
         };
         boot.boot = profile.boot.unwrap_or(boot.boot);
@@ -108,6 +128,7 @@ mod tests {
             shutdown: None,
             fast_launch: false,
             domain_join: false,
+            pulls: PullSpeed::default(),
         }
     }
 
@@ -138,13 +159,20 @@ mod tests {
             shutdown: Some(Duration::from_secs(5)),
             ..profile(Images::Family(FULL))
         };
+        let slow = PullSpeed {
+            extract: NonZeroU64::new(9_000),
+            ..PullSpeed::default()
+        };
         let other = NodeProfile {
             boot: Some(Duration::from_secs(200)),
+            pulls: slow,
             ..profile(Images::Of(Os::Windows))
         };
         let profiles = NodeProfiles(vec![known, other]);
         assert_eq!(profiles.of(FULL).boot.as_secs(), 90);
         assert_eq!(profiles.of(FULL).shutdown.as_secs(), 5);
         assert_eq!(profiles.of(CORE).boot.as_secs(), 200);
+        assert_eq!(profiles.pulls(CORE), slow);
+        assert_eq!(profiles.pulls(FULL), PullSpeed::default());
     }
 }

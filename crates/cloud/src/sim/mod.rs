@@ -41,7 +41,7 @@ use tokio::{sync::watch, time::Instant};
 
 pub use account::SimulatedAccount;
 pub use address_faults::{AddressFaults, ParseFaultsError};
-pub use boot::{Boot, Images, NodeProfile, NodeProfiles};
+pub use boot::{Boot, Images, NodeProfile, NodeProfiles, PullSpeed};
 pub use cause::{Fault, RefusedFault};
 pub use failure::NOTICE;
 pub use fault::{CapacityPattern, ParsePatternError};
@@ -80,7 +80,7 @@ pub struct Config {
     pub subnet_bits: Option<u8>,
     /// What goes wrong with calls about addresses.
     pub address_faults: AddressFaults,
-    /// How long nodes take to boot, where that is known better.
+    /// How long nodes take to boot and how fast they pull, where that is known better.
     pub node_profiles: NodeProfiles,
 }
 
@@ -337,6 +337,11 @@ impl SimulatedEc2 {
     /// All instances, terminated ones included while they are remembered.
     pub fn instances(&self) -> Vec<Arc<Instance>> {
         self.state().fleet.iter().cloned().collect()
+    }
+
+    /// How fast nodes of an instance's image pull, where that is known better than the typical figures.
+    pub fn pull_speed(&self, instance: &Instance) -> PullSpeed {
+        self.inner.config.node_profiles.pulls(instance.image.family)
     }
 
     /// The instance under this id, whatever its state.

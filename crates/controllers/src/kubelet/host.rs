@@ -59,6 +59,7 @@ impl Host {
         } else {
             (System::Linux, Delays::LINUX)
         };
+        let delays = delays.pulling_at(facts.pull_speed);
         let preloaded = preloaded(&facts, knowledge.table.builds());
         let build = facts.windows_build;
         let mut images = NodeImages::new(knowledge, system, &facts.arch, build, pace, delays)

@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use mullion_api::{ami::Os, labels};
-use mullion_cloud::{Instance, InstanceId, Resources, sim::SimulatedEc2};
+use mullion_cloud::{
+    Instance, InstanceId, Resources,
+    sim::{PullSpeed, SimulatedEc2},
+};
 use tokio::sync::mpsc;
 
 use super::{addresses::Addresses, driver::Machine, node::NodeFacts};
@@ -68,7 +71,7 @@ impl Known {
 }
 
 fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> Machine {
-    let mut facts = facts(instance);
+    let mut facts = facts(instance, ec2.pull_speed(instance));
     if instance.os() == Os::Windows {
         // How many addresses there are, and which pod gets which, the controller of addresses says.
         facts.capacity.remove(labels::PRIVATE_IPV4);
@@ -96,7 +99,7 @@ fn quantities(resources: &Resources) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn facts(instance: &Instance) -> NodeFacts {
+fn facts(instance: &Instance, pull_speed: PullSpeed) -> NodeFacts {
     let image = &instance.image;
     let mut labels = instance.registration.labels.clone();
     labels.extend(
@@ -134,5 +137,6 @@ fn facts(instance: &Instance) -> NodeFacts {
         allocatable: quantities(&instance.allocatable),
         labels,
         taints: taints.collect(),
+        pull_speed,
     }
 }

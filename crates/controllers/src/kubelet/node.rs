@@ -21,6 +21,7 @@ use k8s_openapi::{
     },
 };
 use mullion_api::labels;
+use mullion_cloud::sim::PullSpeed;
 use mullion_engine::windows::Build;
 
 use super::ids;
@@ -78,6 +79,8 @@ pub struct NodeFacts {
     pub labels: BTreeMap<String, String>,
     /// `--register-with-taints`.
     pub taints: Vec<Taint>,
+    /// How fast it pulls images, where that is known better than the typical figures.
+    pub pull_speed: PullSpeed,
 }
 
 /// Whether the node can take pods, as its kubelet sees it.

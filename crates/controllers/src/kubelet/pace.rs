@@ -3,8 +3,10 @@
 //! Only work is scaled (sandboxes, pulls, starts, stops, the exits that an annotation asks for). Timers that belong to
 //! a controller, such as back-offs, leases and grace periods, are real: see [`Pace::of`].
 
+use std::num::NonZeroU64;
+
 use jiff::{SignedDuration, Timestamp};
-use mullion_cloud::Speed;
+use mullion_cloud::{Speed, sim::PullSpeed};
 
 /// The divisor of simulated delays; [`Pace::INSTANT`] makes every one of them zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,6 +103,16 @@ impl Delays {
         }
     }
 
+    /// The same where images are pulled at this speed.
+    pub fn pulling_at(self, speed: PullSpeed) -> Self {
+        let of = |known: Option<NonZeroU64>, typical| known.map_or(typical, NonZeroU64::get);
+        Self {
+            download_bytes_per_ms: of(speed.download, self.download_bytes_per_ms),
+            extract_bytes_per_ms: of(speed.extract, self.extract_bytes_per_ms),
+            ..self
+        }
+    }
+
     /// What pulling `bytes` takes.
     pub fn pull(&self, bytes: u64) -> SignedDuration {
         let ms = bytes / self.download_bytes_per_ms + bytes / self.extract_bytes_per_ms;
@@ -153,6 +165,26 @@ mod tests {
         assert!((480..600).contains(&windows), "{windows} s");
         let linux = Delays::LINUX.pull(90_000_000).as_millis();
         assert_eq!(linux, 1_500);
+    }
+
+    #[test]
+    fn what_is_known_of_a_node_s_pulls_replaces_the_typical_figure() {
+        let speed = |download, extract| PullSpeed {
+            download: NonZeroU64::new(download),
+            extract: NonZeroU64::new(extract),
+        };
+        let took = |speed| {
+            Delays::WINDOWS
+                .pulling_at(speed)
+                .pull(60_000_000)
+                .as_millis()
+        };
+        assert_eq!(took(speed(30_000, 10_000)), 2_000 + 6_000);
+        assert_eq!(took(speed(30_000, 0)), 2_000 + 3_529);
+        assert_eq!(
+            took(speed(0, 0)),
+            Delays::WINDOWS.pull(60_000_000).as_millis()
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ContainerImage;
 use mullion_engine::{
     images::{Host, ImageRef, ImageTable, Sizes, System},
-    windows::Build,
+    windows::{Build, Builds},
 };
 use rustc_hash::FxBuildHasher;
 
@@ -105,7 +105,7 @@ impl NodeImages {
 
     /// Notes that `image` is on the node, as a running container shows after a restart.
     pub fn adopt(&mut self, image: &ImageRef, now: Timestamp) {
-        let bytes = self.found(image).map_or(0, |sizes| sizes.bytes);
+        let bytes = self.found(image).map_or(0, |found| found.sizes.bytes);
         self.store(image, bytes, now);
     }
 
@@ -114,10 +114,10 @@ impl NodeImages {
         let found = self.found(image);
         let known = self.known.get(&image.full_name());
         let here_at = known.map(|stored| stored.here_at);
-        let work = match found {
-            Some(sizes) if here_at.is_none() => self.delays.pull(match self.has_base_of(image) {
-                true => sizes.download_bytes,
-                false => sizes.bytes,
+        let work = match &found {
+            Some(found) if here_at.is_none() => self.delays.pull(match self.has_base_of(found) {
+                true => found.sizes.download_bytes,
+                false => found.sizes.bytes,
             }),
             _ => self.delays.pull_check,
         };
@@ -126,7 +126,7 @@ impl NodeImages {
         if let Some(here_at) = here_at.filter(|here_at| *here_at > done_at) {
             (done_at, work) = (here_at, here_at.duration_since(now));
         }
-        let Some(sizes) = found else {
+        let Some(Image { sizes, .. }) = found else {
             return Pull {
                 done_at,
                 work,
@@ -227,41 +227,67 @@ impl NodeImages {
         );
     }
 
-    /// Whether the base layers of an image are on the node, as far as its name tells: a tag that names only the build is taken for the
-    /// newest of it, which the AMI has.
-    fn has_base_of(&self, image: &ImageRef) -> bool {
-        let name = image.full_name();
-        let (Some(own), Some(host)) = (
-            self.knowledge.table.builds().of_image(&name),
-            self.windows_build,
-        ) else {
+    /// Whether the base layers of an image are on the node. A version without a revision is taken for the newest of its build, which the AMI
+    /// has.
+    fn has_base_of(&self, image: &Image) -> bool {
+        let (Some(own), Some(host)) = (image.build, self.windows_build) else {
             return true;
         };
-        let tag = name.rsplit([':', '-', '_']);
-        let exact = tag
-            .filter(|part| part.parse::<Build>().is_ok())
-            .find_map(revision);
-        own == host && exact.is_none_or(|exact| Some(exact) == self.windows_revision)
+        own == host
+            && image
+                .revision
+                .is_none_or(|own| Some(own) == self.windows_revision)
     }
 
-    /// Returns the sizes of the image that the node would run; `None` if there is none for it. What nobody knows runs anywhere: to refuse it
-    /// would be a guess.
-    fn found(&self, image: &ImageRef) -> Option<Sizes> {
+    /// Returns the image that the node would run; `None` if there is none for it. What nobody knows runs anywhere: to refuse it would be a guess.
+    fn found(&self, image: &ImageRef) -> Option<Image> {
         let Knowledge { table, contents } = &self.knowledge;
         let host = self.as_host();
         let usual = table.sizes(image, self.system);
+        let by_name = Image::named(&image.full_name(), usual, table.builds());
         let variants = contents.as_ref().and_then(|known| known.variants(image));
         let Some(variants) = variants else {
             let guess = table.guess(image);
             let runs = guess.is_none_or(|guess| guess.runs.runs_on(host, table.builds()));
-            return runs.then_some(usual);
+            return runs.then_some(by_name);
         };
         let chosen = images::choose(&variants, host, table.builds())?;
         let shared = usual.bytes - usual.download_bytes;
-        Some(chosen.bytes.map_or(usual, |bytes| Sizes {
+        let sizes = chosen.bytes.map_or(usual, |bytes| Sizes {
             bytes,
             download_bytes: bytes.saturating_sub(shared),
-        }))
+        });
+        // The registry's version counts more than the name.
+        Some(match chosen.os_version.parse() {
+            Ok(build) => Image {
+                sizes,
+                build: Some(build),
+                revision: revision(&chosen.os_version),
+            },
+            Err(_) => Image { sizes, ..by_name },
+        })
+    }
+}
+
+/// An image as a node would pull it.
+struct Image {
+    sizes: Sizes,
+    /// The Windows build that it is made for, where that is known.
+    build: Option<Build>,
+    /// What follows the build in its version, where that is known.
+    revision: Option<u32>,
+}
+
+impl Image {
+    /// What a name tells of an image.
+    fn named(name: &str, sizes: Sizes, builds: &Builds) -> Self {
+        let parts = name.rsplit([':', '-', '_']);
+        let mut versions = parts.filter(|part| part.parse::<Build>().is_ok());
+        Image {
+            sizes,
+            build: builds.of_image(name),
+            revision: versions.find_map(revision),
+        }
     }
 }
 
@@ -431,6 +457,42 @@ mod tests {
         assert_eq!(took(Build::SERVER_2022, "10.0.20348.1607"), cached);
         assert!(took(Build::SERVER_2022, "10.0.20348.2700") > cached * 4);
         assert!(took(Build::SERVER_2025, "windowsservercore-ltsc2022") > cached * 4);
+    }
+
+    /// A registry whose images are made for a version of Windows that no tag tells.
+    #[derive(Debug)]
+    struct OfVersion(&'static str);
+
+    impl Contents for OfVersion {
+        fn variants(&self, _: &ImageRef) -> Option<Vec<images::Variant>> {
+            Some(vec![images::Variant {
+                platform: "windows/amd64:10.0.20348".parse().expect("a platform"),
+                os_version: self.0.to_owned(),
+                bytes: Some(2_500_000_000),
+            }])
+        }
+    }
+
+    #[test]
+    fn of_an_image_whose_registry_names_its_version_the_base_layers_are_there_only_if_the_ami_has_them()
+     {
+        let took = |version: &'static str| {
+            let knowledge = Knowledge {
+                contents: Some(Arc::new(OfVersion(version))),
+                ..Knowledge::default()
+            };
+            let build = Some(Build::SERVER_2022);
+            let (pace, delays) = (Pace::REAL, Delays::WINDOWS);
+            let node = NodeImages::new(knowledge, System::Windows, "amd64", build, pace, delays);
+            let name = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022";
+            let pull = node
+                .on_kernel("10.0.20348.1607")
+                .pull(&image(name), Timestamp::UNIX_EPOCH);
+            assert_eq!(pull.result, Ok(2_500_000_000));
+            pull.work
+        };
+        assert!(took("10.0.20348.2700") > took("10.0.20348.1607") * 2);
+        assert_eq!(took("10.0.20348.2700"), Delays::WINDOWS.pull(2_500_000_000));
     }
 
     #[test]

@@ -60,6 +60,7 @@ pub(super) fn facts(os: &str, build: Option<Build>) -> NodeFacts {
         allocatable: amounts.into(),
         labels: Default::default(),
         taints: Vec::new(),
+        pull_speed: Default::default(),
     }
 }
 

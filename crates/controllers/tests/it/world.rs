@@ -101,6 +101,7 @@ impl World {
             allocatable: amounts.into(),
             labels: Default::default(),
             taints: taints.iter().map(|taint| parse_taint(taint)).collect(),
+            pull_speed: Default::default(),
         };
         self.boot(facts.clone());
         self.booted.borrow_mut().push(facts);

@@ -1,9 +1,9 @@
-//! `--node-profiles FILE`: what a user knows of how long their own nodes take to boot.
+//! `--node-profiles FILE`: what a user knows of how long their own nodes take to boot, and how fast they pull images.
 
-use std::{path::Path, time::Duration};
+use std::{num::NonZeroU64, path::Path, time::Duration};
 
 use mullion_api::ami::{AmiFamily, Os};
-use mullion_cloud::sim::{Images, NodeProfile, NodeProfiles};
+use mullion_cloud::sim::{Images, NodeProfile, NodeProfiles, PullSpeed};
 use serde::Deserialize;
 
 use crate::{failure::Failure, input};
@@ -12,6 +12,8 @@ const HINT: &str =
     "nodes: [{images: WindowsServer2022FullContainer, bootSeconds: 240, fastLaunch: true}]";
 /// No node takes longer: a day.
 const LONGEST_S: u64 = 86_400;
+/// No node pulls faster, in megabytes a second.
+const FASTEST_MB: u64 = 100_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,6 +31,8 @@ struct Row {
     fast_launch: bool,
     #[serde(default)]
     domain_join: bool,
+    download_megabytes_per_second: Option<u64>,
+    extract_megabytes_per_second: Option<u64>,
 }
 
 /// Reads the file, if there is one.
@@ -78,12 +82,31 @@ fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
         )),
         seconds => Ok(seconds.map(Duration::from_secs)),
     };
+    let speed = |field: &str, megabytes: Option<u64>| match megabytes {
+        None => Ok(None),
+        // A megabyte a second is a thousand bytes a millisecond.
+        Some(megabytes @ 1..=FASTEST_MB) => Ok(NonZeroU64::new(megabytes * 1_000)),
+        Some(megabytes) => Err(format!(
+            "{}: {megabytes} is not between 1 and {FASTEST_MB}",
+            at(field)
+        )),
+    };
     Ok(NodeProfile {
         images,
         boot: time("bootSeconds", row.boot_seconds)?,
         shutdown: time("shutdownSeconds", row.shutdown_seconds)?,
         fast_launch: row.fast_launch,
         domain_join: row.domain_join,
+        pulls: PullSpeed {
+            download: speed(
+                "downloadMegabytesPerSecond",
+                row.download_megabytes_per_second,
+            )?,
+            extract: speed(
+                "extractMegabytesPerSecond",
+                row.extract_megabytes_per_second,
+            )?,
+        },
     })
 }
 
@@ -111,5 +134,13 @@ mod tests {
             "nodes[0].bootSeconds: 100000 is more than a day of 86400 seconds"
         );
         assert!(wrong("nodes: [{images: windows, boot: 1}]").contains("boot"));
+        let slow = parse("nodes: [{images: windows, extractMegabytesPerSecond: 8}]");
+        let pulls = slow.expect("profiles").0[0].pulls;
+        assert_eq!(pulls.extract.map(NonZeroU64::get), Some(8_000));
+        assert_eq!(pulls.download, None);
+        assert_eq!(
+            wrong("nodes: [{images: linux, downloadMegabytesPerSecond: 0}]"),
+            "nodes[0].downloadMegabytesPerSecond: 0 is not between 1 and 100000"
+        );
     }
 }
