@@ -1,6 +1,6 @@
 //! Switches and targets of the ConfigMap, and types that can have no addresses.
 
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ConfigMap};
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
@@ -28,6 +28,36 @@ async fn without_the_switch_nobody_gets_an_address_and_with_it_everybody() {
     assert_eq!(world.address("a").await, address, "it keeps what it has");
     world.configure(&[("enable-windows-ipam", "true")]).await;
     assert_ne!(world.address("b").await.ip, address.ip);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_config_map_it_is_off_and_pods_keep_their_addresses() {
+    let mut world = World::new(Ec2::new("10.0.0.0/20")).await;
+    world.node("w1", "m5.large", 9).await;
+    world.pod("a", "w1").await;
+    let address = world.address("a").await;
+    world.pass(60).await;
+    let maps: Api<ConfigMap> = Api::namespaced(world.context.client.clone(), "kube-system");
+    let deleted = maps.delete("amazon-vpc-cni", &Default::default()).await;
+    deleted.expect("it is there");
+    world.pod("b", "w1").await;
+    world.pass(5).await;
+    let calls = || {
+        ["assign", "give-back", "list", "interfaces", "subnet"]
+            .map(|name| world.ec2.calls(name).len())
+    };
+    let before = calls();
+    world.pass(600).await;
+    assert_eq!(world.annotation("b").await, None);
+    assert_eq!(world.address("a").await, address, "it keeps what it has");
+    assert_eq!(calls(), before, "EC2 is asked for nothing");
+    // Neither a restart nor the ConfigMap's return takes the address from its pod.
+    world.restart().await;
+    world.pass(60).await;
+    assert_eq!(world.address("a").await, address);
+    world.configure(&[("enable-windows-ipam", "true")]).await;
+    assert_ne!(world.address("b").await.ip, address.ip);
+    assert_eq!(world.address("a").await, address);
 }
 
 #[tokio::test(start_paused = true)]

@@ -109,6 +109,31 @@ spec:
     assert_eq!(options["gmsaCredentialSpec"], CONTENTS);
     assert_eq!(spec["hostname"].as_str().map(str::len), Some(15), "{spec}");
 
+    // Without its credential spec a pod that is there is started again with what it was given, and the pod that replaces it is refused.
+    cluster.kubectl(&["delete", "gmsacredentialspec", "gmsa-webapp1"]);
+    let name = pods["items"][0]["metadata"]["name"].as_str();
+    let name = name.expect("it has a name");
+    cluster.kubectl(&["annotate", "pod", name, "mullion.dev/simulate-exit=1"]);
+    let restarts = [
+        "get",
+        "pod",
+        name,
+        "-o",
+        "jsonpath={.status.containerStatuses[0].restartCount}",
+    ];
+    cluster.until("it is started again", &restarts, |text| text != "0");
+    cluster.kubectl(&["delete", "pod", name, "--wait=false"]);
+    let events = [
+        "get",
+        "events",
+        "--field-selector=reason=FailedCreate",
+        "-o",
+        "jsonpath={.items[*].message}",
+    ];
+    cluster.until("the pod is not replaced", &events, |text| {
+        text.contains("Error creating: cred spec gmsa-webapp1 does not exist")
+    });
+
     cluster.kubectl(&["create", "namespace", "unchecked"]);
     cluster.kubectl(&[
         "label",
