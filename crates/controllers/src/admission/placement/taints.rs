@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use mullion_api::labels::{OS, OS_WINDOWS};
+use mullion_api::labels::{OS, OS_LINUX, OS_WINDOWS};
 use serde_json::Value;
 
 use super::{Taint, items, usual_taint};
@@ -65,18 +65,27 @@ fn lasting(taints: &Value) -> BTreeSet<Taint> {
 /// Returns whether a NodePool buys Windows nodes: by its requirements, else by its EC2NodeClass; `None` if neither says so.
 fn is_windows_pool(pool: &Value, known: &dyn Known) -> Option<bool> {
     let spec = &pool["spec"]["template"]["spec"];
-    let required = items(&spec["requirements"]).iter().find_map(|requirement| {
-        let is_choice = requirement["key"] == OS && requirement["operator"] == "In";
-        match items(&requirement["values"]) {
-            [value] if is_choice => Some(value == OS_WINDOWS),
-            _ => None,
+    let requirements = items(&spec["requirements"]).iter();
+    let about_system = requirements.filter(|own| own["key"] == OS);
+    let admits = |system: &str| {
+        about_system.clone().all(|own| {
+            let is_listed = items(&own["values"]).iter().any(|value| value == system);
+            match own["operator"].as_str() {
+                Some("In") => is_listed,
+                Some("NotIn") => !is_listed,
+                _ => true,
+            }
+        })
+    };
+    match (admits(OS_LINUX), admits(OS_WINDOWS)) {
+        (true, false) => Some(false),
+        (false, true) => Some(true),
+        _ => {
+            let name = spec["nodeClassRef"]["name"].as_str()?;
+            let class = known.find("karpenter.k8s.aws", "ec2nodeclasses", None, name)?;
+            Some(is_windows_class(&class))
         }
-    });
-    required.or_else(|| {
-        let name = spec["nodeClassRef"]["name"].as_str()?;
-        let class = known.find("karpenter.k8s.aws", "ec2nodeclasses", None, name)?;
-        Some(is_windows_class(&class))
-    })
+    }
 }
 
 fn is_windows_class(class: &Arc<Value>) -> bool {

@@ -400,6 +400,15 @@ fn taints_that_every_windows_node_and_pool_has_and_no_linux_one_are_tolerated() 
         )
         .with("nodes", "l1", node("linux", &["all"]));
     assert_eq!(keys(&cluster), ["os"]);
+    for (operator, value) in [("In", "windows"), ("NotIn", "linux")] {
+        let mut other = pool(&["gpu"]);
+        other["spec"]["template"]["spec"]["requirements"] =
+            json!([{"key": "kubernetes.io/os", "operator": operator, "values": [value]}]);
+        let cluster = Cluster::default()
+            .with("nodes", "w1", node("windows", &["os", "gpu"]))
+            .with("nodepools", "other", other);
+        assert_eq!(keys(&cluster), ["gpu"], "{operator} {value}");
+    }
     let cluster = cluster
         .with("ec2nodeclasses", "win", class)
         .with("nodepools", "win", pool(&[]));
