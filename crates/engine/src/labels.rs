@@ -49,6 +49,27 @@ impl LabelSet {
         }
     }
 
+    /// The same labels and these, which come in place of those with the same keys.
+    pub(crate) fn with_all(
+        &self,
+        labels: impl Iterator<Item = (String, String)>,
+        names: &mut Interner,
+    ) -> Self {
+        let mut pairs = Vec::with_capacity(self.pairs.len() + 2);
+        pairs.extend(self.iter());
+        for (key, value) in labels {
+            let (key, value) = (names.intern(&key), names.intern(&value));
+            match pairs.iter_mut().find(|pair| pair.0 == key) {
+                Some(pair) => pair.1 = value,
+                None => pairs.push((key, value)),
+            }
+        }
+        pairs.sort_unstable();
+        LabelSet {
+            pairs: pairs.into(),
+        }
+    }
+
     /// The same labels and one more.
     pub(crate) fn with(&self, key: Symbol, value: Symbol) -> Self {
         let mut pairs: Vec<_> = self.iter().filter(|pair| pair.0 != key).collect();

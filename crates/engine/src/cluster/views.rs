@@ -239,22 +239,21 @@ impl Cluster {
     }
 
     pub(super) fn views_join(&mut self, fixed: &NodeFixed) {
-        for (index, _, class) in self.classes.iter() {
+        // Quiet views count none.
+        for index in self.open_views.iter().copied() {
             let view = self.views[index].as_deref_mut();
             if let Some(view) = view.filter(|view| view.counts_nodes()) {
-                view.join(class, fixed.spot(), &self.names);
+                view.join(&self.classes[index], fixed.spot(), &self.names);
             }
         }
     }
 
     pub(super) fn views_leave(&mut self, fixed: &NodeFixed) {
-        for view in self
-            .views
-            .iter_mut()
-            .flatten()
-            .filter(|view| view.counts_nodes())
-        {
-            view.leave(fixed.spot());
+        for index in self.open_views.iter().copied() {
+            let view = self.views[index].as_deref_mut();
+            if let Some(view) = view.filter(|view| view.counts_nodes()) {
+                view.leave(fixed.spot());
+            }
         }
     }
 
@@ -304,10 +303,14 @@ impl Cluster {
 
     /// Topology keys other than the hostname by which a pod of a class is filtered, or counted for others' filters.
     pub(crate) fn sensitive_keys(&mut self, id: PodClassId) -> Vec<Symbol> {
-        self.prepare(id);
+        if self.views[id.index()].is_none() {
+            self.prepare(id);
+        }
         let own = &self.classes[id.index()];
         let view = self.views[id.index()].as_deref().expect("prepared above");
-        let mut keys: Vec<_> = view.hard.iter().map(|counts| counts.rule.key).collect();
+        // What others' pods mean for it goes over keys of its own terms, or of theirs that keep it away.
+        let mut keys = view.away_keys().to_vec();
+        keys.extend(view.hard.iter().map(|counts| counts.rule.key));
         keys.extend(
             own.affinity
                 .iter()
@@ -324,14 +327,6 @@ impl Cluster {
                         .flat_map(|effect| effect.filter_keys(view, class)),
                 );
             }
-        }
-        for affects in &self.affects {
-            let on_own = affects.iter().filter(|affects| affects.view == id);
-            keys.extend(
-                on_own
-                    .flat_map(|affects| &affects.effects)
-                    .flat_map(|effect| effect.filter_keys(view, own)),
-            );
         }
         keys.sort_unstable();
         keys.dedup();

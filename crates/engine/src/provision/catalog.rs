@@ -49,6 +49,8 @@ pub(super) struct Catalog {
     pub(super) rooms: Vec<Room>,
     /// Cheapest first.
     pub(super) options: Vec<Choice>,
+    /// By type: its options, the cheapest first.
+    by_type: Vec<Vec<usize>>,
     /// Options that can be had now.
     pub(super) available: FixedBitSet,
     /// By kind of pod: those of a kind agree in what the static filters look at.
@@ -108,6 +110,7 @@ impl Catalog {
             types: Vec::new(),
             rooms: Vec::new(),
             options: Vec::new(),
+            by_type: Vec::new(),
             available: FixedBitSet::new(),
             verdicts: Vec::new(),
             kinds: FxHashMap::default(),
@@ -133,9 +136,9 @@ impl Catalog {
                 let offering = &spec.offerings[option.offering];
                 (
                     option.price_micro_usd,
-                    spec.name.clone(),
-                    offering.zone.clone(),
-                    offering.capacity_type.clone(),
+                    &spec.name,
+                    &offering.zone,
+                    &offering.capacity_type,
                 )
             };
             key(a).cmp(&key(b))
@@ -144,6 +147,10 @@ impl Catalog {
         for (index, option) in catalog.options.iter().enumerate() {
             let available = catalog.types[option.type_index].offerings[option.offering].available;
             catalog.available.set(index, available);
+        }
+        catalog.by_type = vec![Vec::new(); catalog.types.len()];
+        for (index, option) in catalog.options.iter().enumerate() {
+            catalog.by_type[option.type_index].push(index);
         }
         Ok(catalog)
     }
@@ -160,36 +167,35 @@ impl Catalog {
             return;
         }
         let type_index = self.types.len();
+        let mut labels = template.labels.clone();
+        labels.extend(spec.labels.clone());
+        labels.insert(label::INSTANCE_TYPE.to_owned(), spec.name.clone());
+        labels.insert(label::NODE_POOL.to_owned(), template.pool.clone());
+        let common = LabelSet::intern(&labels, cluster.names_mut());
         for (offering, sold) in spec.offerings.iter().enumerate() {
-            let mut labels = template.labels.clone();
-            labels.extend(spec.labels.clone());
-            for (key, value) in [
-                (label::INSTANCE_TYPE, &spec.name),
-                (label::ZONE, &sold.zone),
-                (label::CAPACITY_TYPE, &sold.capacity_type),
-                (label::NODE_POOL, &template.pool),
-            ] {
-                labels.insert(key.to_owned(), value.clone());
-            }
-            let own_zone = template
-                .labels
-                .get(label::ZONE)
-                .is_none_or(|zone| *zone == sold.zone);
-            let own_capacity = template
-                .labels
-                .get(label::CAPACITY_TYPE)
-                .is_none_or(|own| *own == sold.capacity_type);
-            if !own_zone || !own_capacity {
+            let is_own =
+                |key: &str, sold: &String| template.labels.get(key).is_none_or(|own| own == sold);
+            if !is_own(label::ZONE, &sold.zone)
+                || !is_own(label::CAPACITY_TYPE, &sold.capacity_type)
+            {
                 continue;
             }
-            for labels in choices(labels, &template.requirements) {
-                let labels = LabelSet::intern(&labels, cluster.names_mut());
+            let place = [
+                (label::ZONE, &sold.zone),
+                (label::CAPACITY_TYPE, &sold.capacity_type),
+            ];
+            for (key, value) in place {
+                labels.insert(key.to_owned(), value.clone());
+            }
+            let place = place.map(|(key, value)| (key.to_owned(), value.clone()));
+            for choice in choices(&labels, &template.requirements) {
+                let more = place.iter().cloned().chain(choice);
                 self.options.push(Choice {
                     type_index,
                     room: 0,
                     offering,
                     price_micro_usd: sold.price_micro_usd,
-                    labels,
+                    labels: common.with_all(more, cluster.names_mut()),
                 });
             }
         }
@@ -260,6 +266,11 @@ impl Catalog {
     /// The type of an option.
     pub(super) fn type_of(&self, option: usize) -> &InstanceType {
         &self.types[self.options[option].type_index]
+    }
+
+    /// The options of a type, the cheapest first.
+    pub(super) fn options_of(&self, type_index: usize) -> &[usize] {
+        &self.by_type[type_index]
     }
 
     /// What a node costs that is an option: micro-dollars an hour.
@@ -497,18 +508,18 @@ pub(crate) fn reachable<'a>(
         .collect()
 }
 
-/// The label sets a node can have under a pool's requirements: none if its labels contradict them, several where a
-/// label the machine does not decide may have several values.
-fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
-    let mut choices = vec![labels];
+/// The labels that a node can have beside these under a pool's requirements: no choice if its labels contradict them, several where a label the machine
+/// does not decide may have several values.
+fn choices(labels: &StringMap, requirements: &[Requirement]) -> Vec<Vec<(String, String)>> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {
-        match choices[0].get(&requirement.key) {
+        match labels.get(&requirement.key) {
             Some(value) if !requirement.is_met_by(Some(value)) => return Vec::new(),
             Some(_) => {}
             None => open.entry(&requirement.key).or_default().push(requirement),
         }
     }
+    let mut choices = vec![Vec::new()];
     for (key, requirements) in open {
         let named = requirements
             .iter()
@@ -523,7 +534,7 @@ fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
         for value in values {
             for choice in &choices {
                 let mut choice = choice.clone();
-                choice.insert(key.to_owned(), value.clone());
+                choice.push((key.to_owned(), value.clone()));
                 with.push(choice);
             }
         }

@@ -28,9 +28,36 @@ impl Catalog {
         self.with_values(listed, options, cluster)
     }
 
-    /// Returns those of some options that a node may still become while pods are planned on it: of the cheapest types, whatever they cost.
-    pub(super) fn candidates(&self, options: &FixedBitSet, cluster: &Cluster) -> FixedBitSet {
-        self.with_values(self.of_cheapest_types(options), options, cluster)
+    /// Returns those of some options that serve which a node may still become while pods are planned on it: of the cheapest types, whatever they cost.
+    pub(super) fn candidates_that(
+        &self,
+        options: &FixedBitSet,
+        serves: impl Fn(usize) -> bool,
+        cluster: &Cluster,
+    ) -> FixedBitSet {
+        if self.wants_choice() {
+            let options: FixedBitSet = options.ones().filter(|option| serves(*option)).collect();
+            return self.with_values(self.of_cheapest_types(&options), &options, cluster);
+        }
+        let mut types = FixedBitSet::with_capacity(self.types.len());
+        let mut cheapest: Vec<usize> = Vec::with_capacity(MOST_TYPES);
+        let mut listed = FixedBitSet::with_capacity(options.len());
+        for option in options.ones().filter(|option| serves(*option)) {
+            let kind = self.options[option].type_index;
+            if !types.put(kind) {
+                if cheapest.len() == MOST_TYPES {
+                    break;
+                }
+                cheapest.push(kind);
+            }
+            listed.insert(option);
+        }
+        // Dearer offerings of the types that are listed.
+        for kind in cheapest {
+            let own = self.options_of(kind).iter().copied();
+            listed.extend(own.filter(|option| options.contains(*option) && serves(*option)));
+        }
+        listed
     }
 
     fn of_cheapest_types(&self, options: &FixedBitSet) -> FixedBitSet {

@@ -1,6 +1,5 @@
 //! Carries a packing out: its machines become planned nodes, its pods are placed on them with the scheduler's own filters.
 
-use fixedbitset::FixedBitSet;
 use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
@@ -38,8 +37,11 @@ impl Solver<'_> {
             .iter()
             .map(|(class, pods)| (*class, pods.len() as u32))
             .collect();
-        let numbers = Numbers::of(&counts, nodes, &mut self.catalogs, self.cluster);
-        let packing = numbers.problem.pack(self.effort);
+        let wants_bound = self.wants_bound && nodes.is_empty();
+        let catalogs = &mut self.catalogs;
+        let numbers = Numbers::of(&counts, nodes, catalogs, self.cluster, wants_bound);
+        let packed = numbers.problem.pack(self.effort);
+        let packing = &packed.packing;
         let mut slots = Vec::new();
         for bin in &packing.bins {
             let there = numbers.node(bin).map(Place::There);
@@ -52,12 +54,15 @@ impl Solver<'_> {
                 slots.extend((0..pods).map(|_| (place, *item)));
             }
         }
-        // Zones of a class take turns, so that no zone is ahead of the others on the way.
-        let mut ranks: FxHashMap<usize, u32> = FxHashMap::default();
+        // Zones of a class, or of a group of classes, take turns, so that no zone is ahead of the others on the way.
+        let mut ranks: FxHashMap<(Option<usize>, Option<Symbol>, usize), u32> =
+            FxHashMap::default();
         let mut ordered: Vec<(u32, Place, usize)> = Vec::with_capacity(slots.len());
         for (place, item) in slots {
-            let rank = ranks.entry(item).or_default();
-            let is_shared = numbers.items[item].zone.is_some();
+            let Part { zone, group, .. } = numbers.items[item];
+            let own = group.map_or(item, |_| 0);
+            let rank = ranks.entry((group, zone, own)).or_default();
+            let is_shared = zone.is_some();
             ordered.push((if is_shared { *rank } else { 0 }, place, item));
             *rank += 1;
         }
@@ -104,7 +109,7 @@ impl Solver<'_> {
             .filter(|pod| !placed.contains(&pod.index))
             .copied()
             .collect();
-        let bound = self.wants_bound.then(|| numbers.bound(packing.bound));
+        let bound = wants_bound.then(|| numbers.bound(&packed));
         (rest, bound)
     }
 
@@ -125,18 +130,17 @@ impl Solver<'_> {
         let mut requests = Amounts::default();
         let mut keys = Vec::new();
         for (item, count) in &bin.pods {
-            let Part { class, zone, pods } = numbers.items[*item];
+            let Part {
+                class, zone, pods, ..
+            } = numbers.items[*item];
             options.intersect_with(&catalog.verdicts(class, self.cluster).fits);
             let real = &self.cluster.class(class).shape.requests.real;
             let count = count * pods;
-            for _ in 0..count {
-                requests.add(real);
-            }
+            (0..count).for_each(|_| requests.add(real));
             requests.pods += i64::from(count);
             keys.extend(self.cluster.sensitive_keys(class));
             keys.extend(zone.map(|_| Symbol::ZONE));
         }
-        let options = catalog.holding(&options, &requests);
         let labels = &catalog.options[chosen].labels;
         let alike = |option: &usize| {
             let own = &catalog.options[*option].labels;
@@ -148,8 +152,9 @@ impl Solver<'_> {
                 catalog.limits.takes_no_more(&own.capacity, &most.capacity)
             }
         };
-        let options: FixedBitSet = options.ones().filter(alike).filter(no_larger).collect();
-        let options = catalog.candidates(&options, self.cluster);
+        let holds = |option: &usize| requests.exceeds(&catalog.room_of(*option).free).is_none();
+        let serves = |option: usize| holds(&option) && alike(&option) && no_larger(&option);
+        let options = catalog.candidates_that(&options, serves, self.cluster);
         if options.is_clear() || catalog.too_few_values(&options, self.cluster).is_some() {
             return None;
         }
@@ -160,10 +165,10 @@ impl Solver<'_> {
         Some(self.claims.len() - 1)
     }
 
-    /// Whether other pods have a say in where pods of a class go, beyond the room they take.
-    fn is_bound(&mut self, class: PodClassId) -> bool {
-        let question = self.cluster.question(class);
-        !question.class.shape.host_ports.is_empty()
-            || !question.view.is_filtered_by_room_only(question.class)
+    /// Whether other pods have a say in where pods of a class go, beyond the room they take. It was prepared to be packed.
+    fn is_bound(&self, class: PodClassId) -> bool {
+        let own = self.cluster.class(class);
+        let view = self.cluster.view(class);
+        !own.shape.host_ports.is_empty() || !view.is_filtered_by_room_only(own)
     }
 }

@@ -92,7 +92,7 @@ impl Pools {
         classes: &[(PodClassId, u32)],
         cluster: &mut Cluster,
     ) -> (Values, u64) {
-        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster);
+        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster, false);
         let mut values = Values::default();
         let (of_items, bound) = numbers.problem.values();
         for (part, value) in numbers.items.iter().zip(of_items) {

@@ -20,6 +20,8 @@ use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::model::{NodeSpec, PodSpec};
+use crate::reason::Plugin;
+use crate::resources::Amounts;
 
 use super::catalog::Catalog;
 use super::claim::{Claim, Lists, Topology};
@@ -178,13 +180,10 @@ fn queue(
 
 /// Puts the largest first.
 pub(super) fn put_in_order(cluster: &Cluster, pending: &mut [Pending], keys: &[String]) {
-    pending.sort_by(|a, b| {
-        let size = |pod: &Pending| {
-            let requests = &cluster.class(pod.class).shape.requests.real;
-            Reverse((requests.cpu_milli, requests.memory_bytes))
-        };
-        let key = |pod: &Pending| numbered(&keys[pod.index as usize]);
-        size(a).cmp(&size(b)).then_with(|| key(a).cmp(&key(b)))
+    pending.sort_by_cached_key(|pod| {
+        let requests = &cluster.class(pod.class).shape.requests.real;
+        let size = Reverse((requests.cpu_milli, requests.memory_bytes));
+        (size, numbered(&keys[pod.index as usize]))
     });
 }
 
@@ -271,11 +270,30 @@ impl Solver<'_> {
         let is_bought = !best.nodes.is_empty() || best.is_open();
         let classes: FxHashSet<PodClassId> = pending.iter().map(|pod| pod.class).collect();
         let is_small = nodes.len() <= MOST_NODES && nodes.len() * classes.len() <= MOST_PAIRS;
-        if is_bought && !nodes.is_empty() && is_small && !self.cluster.holds_room() {
+        let is_asked = is_bought && is_small && !self.cluster.holds_room();
+        if is_asked && self.has_room(nodes, &classes) {
             let together = self.attempt(pending, Way::Packed(nodes));
             best = best.or(together);
         }
         best
+    }
+
+    /// Whether a node that is there has room for a pod of some class.
+    fn has_room(&self, nodes: &[NodeId], classes: &FxHashSet<PodClassId>) -> bool {
+        let requests = classes.iter().map(|class| {
+            let mut requests = self.cluster.class(*class).shape.requests.real.clone();
+            requests.pods += 1;
+            requests
+        });
+        let requests: Vec<Amounts> = requests.collect();
+        nodes.iter().any(|node| {
+            let there = self.cluster.at(*node);
+            let mut free = there.fixed.allocatable.clone();
+            free.subtract(&there.used);
+            requests
+                .iter()
+                .any(|requests| requests.exceeds(&free).is_none())
+        })
     }
 
     /// Buys for all pods: packed by cost or one by one, whichever is better.
@@ -299,7 +317,25 @@ impl Solver<'_> {
         pending: &[Pending],
         placed: &mut Vec<(String, String)>,
     ) -> Vec<Pending> {
-        let place = |solver: &mut Self, pod: &Pending| solver.place_on_existing(pod, placed);
+        // No node has more than this.
+        let mut most = Amounts::default();
+        for node in self.cluster.nodes() {
+            let there = self.cluster.at(node);
+            let mut free = there.fixed.allocatable.clone();
+            free.subtract(&there.used);
+            most.maximize(&free);
+        }
+        let place = |solver: &mut Self, pod: &Pending| {
+            let shape = &solver.cluster.class(pod.class).shape;
+            let wanted = shape.demands();
+            let is_large = wanted.cpu_milli > most.cpu_milli.max(0)
+                || wanted.memory_bytes > most.memory_bytes.max(0);
+            let fits_by_size = solver
+                .cluster
+                .rules(shape.profile)
+                .filters(Plugin::NodeResourcesFit);
+            !(is_large && fits_by_size) && solver.place_on_existing(pod, placed)
+        };
         // A pod may use room that is held for it, which others of its class may not.
         match self.cluster.holds_room() {
             true => self.until_settled(pending.to_vec(), place),

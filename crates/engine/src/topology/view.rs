@@ -34,8 +34,8 @@ pub(crate) struct View {
     /// Topology keys by which nodes differ for the class, but for the hostname; sorted.
     keys: Vec<Symbol>,
     by_host: bool,
-    /// Pods whose required anti-affinity matches the class may be placed.
-    may_be_kept_away: bool,
+    /// Keys of the required anti-affinity terms, of pods that may be placed, that match the class.
+    away_keys: Vec<Symbol>,
     /// Hosts whose counts changed since somebody asked.
     moved: Moved,
 }
@@ -143,6 +143,11 @@ impl View {
         &self.keys
     }
 
+    /// Keys over which others' required anti-affinity may keep the class away.
+    pub(crate) fn away_keys(&self) -> &[Symbol] {
+        &self.away_keys
+    }
+
     /// Whether other pods can keep the class away by the room they take only.
     pub(crate) fn is_filtered_by_room_only(&self, class: &PodClass) -> bool {
         let free = class.affinity.is_empty() && class.anti_affinity.is_empty();
@@ -150,7 +155,7 @@ impl View {
             && class.volumes.is_empty()
             && class.features.is_empty()
             && class.devices.is_none();
-        free && self.hard.is_empty() && !self.may_be_kept_away
+        free && self.hard.is_empty() && self.away_keys.is_empty()
     }
 
     /// Whether hosts differ for the class.
@@ -161,7 +166,11 @@ impl View {
     /// Pods with these effects may be placed from now on.
     pub(crate) fn expect(&mut self, effects: &[Effect]) {
         for effect in effects {
-            self.may_be_kept_away |= matches!(effect, Effect::ExistingAnti(_));
+            if let Effect::ExistingAnti(key) = *effect
+                && !self.away_keys.contains(&key)
+            {
+                self.away_keys.push(key);
+            }
             if let Effect::Anti(key) | Effect::ExistingAnti(key) | Effect::Score { key, .. } =
                 *effect
             {

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Nodes that exist, without room
     #[arg(long, value_name = "N", default_value_t = 500, allow_negative_numbers = true, value_parser = |text: &str| whole(text, 0, 1_000_000))]
     nodes: u32,
-    /// What pods and pools are like; `diverse` takes minutes for many pods
+    /// What pods and pools are like; `diverse` takes longest
     #[arg(long, value_name = "CASE", value_enum, value_delimiter = ',', default_values = ["bought", "limited", "tainted", "cost", "varied", "windows"])]
     cases: Vec<Chosen>,
     /// How to print the results

@@ -2,6 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
+use super::groups;
+
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::filter;
@@ -11,6 +13,8 @@ use crate::topology::{Effect, SpreadCounts};
 
 /// What of a class's rules numbers can say.
 pub(super) struct Forms {
+    /// Classes of one group are spread or kept together as if they were one class.
+    pub(super) group: Option<usize>,
     pub(super) rules: Vec<(PodClassId, Vec<PodClassId>, u32)>,
     pub(super) zones: Zones,
     /// All of its pods are on one node.
@@ -37,11 +41,13 @@ pub(super) struct Company {
     counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>>,
     /// Those that take ports of their node.
     with_ports: Vec<PodClassId>,
+    /// The place of each pending class among them.
+    places: FxHashMap<PodClassId, usize>,
 }
 
 impl Company {
     /// The classes are prepared.
-    pub(super) fn of(pending: &[(PodClassId, u32)], cluster: &Cluster) -> Self {
+    fn of(pending: &[(PodClassId, u32)], cluster: &Cluster) -> Self {
         let mut counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>> = pending
             .iter()
             .map(|(class, _)| (*class, Vec::new()))
@@ -57,12 +63,22 @@ impl Company {
         let classes = pending.iter().map(|(class, _)| *class);
         Company {
             counted,
-            with_ports: classes.filter(has_ports).collect(),
+            with_ports: classes.clone().filter(has_ports).collect(),
+            places: classes.zip(0..).collect(),
         }
     }
 
+    /// The place of a class among the pending ones, if it is one of them.
+    pub(super) fn place(&self, class: PodClassId) -> Option<usize> {
+        self.places.get(&class).copied()
+    }
+
     /// Pending classes whose pods have an effect of this sort on a class.
-    fn with_effect(&self, class: PodClassId, wanted: impl Fn(Effect) -> bool) -> Vec<PodClassId> {
+    pub(super) fn with_effect(
+        &self,
+        class: PodClassId,
+        wanted: impl Fn(Effect) -> bool,
+    ) -> Vec<PodClassId> {
         let counted = self.counted.get(&class).into_iter().flatten();
         let found = counted.filter(|(_, effect)| wanted(*effect));
         let mut classes: Vec<PodClassId> = found.map(|(other, _)| *other).collect();
@@ -71,8 +87,25 @@ impl Company {
     }
 }
 
-/// What numbers can say of a class's rules; none if they cannot say all.
-pub(super) fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) -> Option<Forms> {
+/// What numbers can say of the rules of classes, without those of which they cannot say all.
+pub(super) fn all_forms(
+    pending: &[(PodClassId, u32)],
+    cluster: &Cluster,
+) -> Vec<(PodClassId, u32, Forms)> {
+    let company = Company::of(pending, cluster);
+    let own = pending
+        .iter()
+        .map(|(class, _)| forms_of(*class, &company, cluster));
+    let mut forms: Vec<Option<Forms>> = own.collect();
+    groups::join(pending, &mut forms, &company, cluster);
+    let forms = pending.iter().zip(forms);
+    forms
+        .filter_map(|((class, count), form)| Some((*class, *count, form?)))
+        .collect()
+}
+
+/// What numbers can say of a class's rules, but for what other classes mean for its zones; none if they cannot say all.
+fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) -> Option<Forms> {
     let own = cluster.class(class);
     let plain = own.features.is_empty()
         && own.volumes.is_empty()
@@ -83,6 +116,7 @@ pub(super) fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) 
     }
     let view = cluster.view(class);
     let mut form = Forms {
+        group: None,
         rules: Vec::new(),
         zones: Zones::Any,
         is_unit: false,
@@ -134,13 +168,13 @@ pub(super) fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) 
         form.zones = Zones::Apart;
     }
     // Its own terms, and those of others against it, all say the same of a pair.
-    let apart = |effect: Effect| effect == Effect::Anti(Symbol::HOSTNAME);
-    for other in company.with_effect(class, apart) {
-        if form.is_unit && other == class {
-            return None;
-        }
-        form.rules
-            .push((class, vec![other], u32::from(other == class)));
+    let apart = company.with_effect(class, |effect| effect == Effect::Anti(Symbol::HOSTNAME));
+    let is_apart_itself = apart.contains(&class);
+    if form.is_unit && is_apart_itself {
+        return None;
+    }
+    if !apart.is_empty() {
+        form.rules.push((class, apart, u32::from(is_apart_itself)));
     }
     let ports = &cluster.class(class).shape;
     for other in &company.with_ports {
@@ -150,32 +184,11 @@ pub(super) fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) 
                 .push((class, vec![*other], u32::from(*other == class)));
         }
     }
-    // Whoever counts it, or whom it counts, over anything but hosts has to be itself, and in a form that is known.
-    let is_known = |effect: Effect| match effect {
-        Effect::Hard(index) => {
-            form.zones == Zones::Spread(index) || form.zones == Zones::One(Some(index))
-        }
-        Effect::Affinity => matches!(form.zones, Zones::One(_)) || form.is_unit,
-        Effect::Anti(Symbol::ZONE) | Effect::ExistingAnti(Symbol::ZONE) => {
-            form.zones == Zones::Apart
-        }
-        _ => false,
-    };
-    let is_beyond = |view: PodClassId, effect: Effect| {
-        let keys = effect.filter_keys(cluster.view(view), cluster.class(view));
-        matches!(effect, Effect::Affinity) || keys.iter().any(|key| *key != Symbol::HOSTNAME)
-    };
-    for (view, effect) in cluster.touches(class) {
-        let concerns = company.counted.contains_key(&view);
-        if concerns && is_beyond(view, effect) && !(view == class && is_known(effect)) {
-            return None;
-        }
-    }
-    let mut by_others = company.counted[&class]
-        .iter()
-        .filter(|(other, _)| *other != class);
-    if by_others.any(|(_, effect)| is_beyond(class, *effect)) {
-        return None;
-    }
     Some(form)
+}
+
+/// Whether a pod with this effect on another class may keep it away from more than its own node.
+pub(super) fn is_beyond(view: PodClassId, effect: Effect, cluster: &Cluster) -> bool {
+    let keys = effect.filter_keys(cluster.view(view), cluster.class(view));
+    matches!(effect, Effect::Affinity) || keys.iter().any(|key| *key != Symbol::HOSTNAME)
 }

@@ -6,11 +6,14 @@
 
 mod forms;
 mod free;
+mod groups;
+mod loose;
 mod options;
 mod zones;
 
 use fixedbitset::FixedBitSet;
-use rustc_hash::FxHashMap;
+use indexmap::IndexMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
@@ -18,11 +21,12 @@ use crate::intern::Symbol;
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
-use super::pack::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Rule, within};
-use forms::{Company, Forms, Zones, forms_of};
+use super::pack::{Bin, DIMENSIONS, Item, Load, Offer, Packed, Problem, Rule, within};
+use forms::{Forms, Zones, all_forms};
 use free::{Free, free_by_zone, free_nodes};
+use loose::Loose;
 use options::Options;
-use zones::{alone_in, shares};
+use zones::{dealt, zones_of};
 
 /// Resources that every node has.
 const NATIVE: [Symbol; 4] = [
@@ -46,7 +50,7 @@ pub(super) struct Numbers {
     /// The nodes that are there.
     pub(super) nodes: Vec<NodeId>,
     /// The question without the zones that were chosen for pods, where some were.
-    loose: Option<Problem>,
+    loose: Option<Loose>,
     /// Kinds of items: classes of one kind that are to be in one zone.
     kinds: FxHashMap<(usize, Option<Symbol>), usize>,
 }
@@ -59,26 +63,24 @@ pub(super) struct Part {
     pub(super) zone: Option<Symbol>,
     /// So many pods that must be on one node are one of the item.
     pub(super) pods: u32,
+    /// Classes of one group count for each other's zones.
+    pub(super) group: Option<usize>,
 }
 
 impl Numbers {
-    /// Of the pending classes, with how many pods each, those that can be packed.
+    /// Of the pending classes, with how many pods each, those that can be packed. `wants_bound` says whether it will be asked what all ways to buy for
+    /// them cost at least.
     pub(super) fn of(
         pending: &[(PodClassId, u32)],
         nodes: &[NodeId],
         catalogs: &mut [Catalog],
         cluster: &mut Cluster,
+        wants_bound: bool,
     ) -> Self {
         for (class, _) in pending {
             cluster.prepare(*class);
         }
-        let company = Company::of(pending, cluster);
-        let mut forms: Vec<(PodClassId, u32, Forms)> = Vec::new();
-        for (class, count) in pending {
-            if let Some(form) = forms_of(*class, &company, cluster) {
-                forms.push((*class, *count, form));
-            }
-        }
+        let mut forms = all_forms(pending, cluster);
         let dimensions = dimensions(&forms, cluster);
         forms.retain(|(class, ..)| {
             load(&cluster.class(*class).shape.requests.real, &dimensions).is_some()
@@ -89,142 +91,75 @@ impl Numbers {
         let mut numbers = Numbers::default();
         let options = Options::of(&forms, catalogs, cluster, &dimensions, &limits);
         let free = free_nodes(nodes, &forms, cluster, &dimensions);
+        let dealt = dealt(&forms, &options, &free, catalogs, cluster, &dimensions);
         for (class, count, form) in &forms {
-            numbers.add_items(
-                (*class, *count, form),
-                &options,
-                &free,
-                catalogs,
-                cluster,
-                &dimensions,
-            );
+            let request = request_of(*class, cluster, &dimensions);
+            let own = (*class, request, form);
+            match (form.zones, form.group) {
+                (_, Some(_)) => {
+                    for (zone, demand) in dealt.get(class).into_iter().flatten() {
+                        numbers.add_item(own, (Some(*zone), *demand), &options, catalogs);
+                    }
+                }
+                (Zones::Any, None) => {
+                    numbers.add_item(own, (None, *count), &options, catalogs);
+                }
+                _ => {
+                    let prices = options.prices_by_zone(*class, catalogs, &request);
+                    let free = free_by_zone(*class, form, &request, &free);
+                    for (zone, demand) in zones_of((*class, *count, form), &prices, &free, cluster)
+                    {
+                        numbers.add_item(own, (Some(zone), demand), &options, catalogs);
+                    }
+                }
+            }
         }
-        numbers.add_rules(&forms);
+        add_rules(&forms, &numbers.items, &mut numbers.problem);
         numbers.problem.limits = catalogs
             .iter()
             .map(|catalog| catalog.limits.left(&limits))
             .collect();
         numbers.add_offers(&options, catalogs);
+        let is_free = |part: &Part| part.zone.is_none() && part.pods == 1;
+        if wants_bound && !numbers.items.iter().all(is_free) {
+            numbers.loose = Some(Loose::of(&forms, &options, catalogs, cluster, &dimensions));
+        }
         numbers.add_nodes(free);
         numbers.problem.prepare();
         numbers
     }
 
-    fn add_items(
+    /// Adds pods of a class as an item: so many in a zone, or anywhere.
+    fn add_item(
         &mut self,
-        (class, count, form): (PodClassId, u32, &Forms),
+        (class, request, form): (PodClassId, Load, &Forms),
+        (zone, demand): (Option<Symbol>, u32),
         options: &Options,
-        nodes: &[Free],
         catalogs: &[Catalog],
-        cluster: &Cluster,
-        dimensions: &[Symbol],
     ) {
-        let real = &cluster.class(class).shape.requests.real;
-        let mut request = load(real, dimensions).unwrap_or_default();
-        request[PODS] += 1;
-        let mut add = |zone: Option<Symbol>, demand: u32| {
-            let mut part = Part {
-                class,
-                zone,
-                pods: 1,
-            };
-            let next = self.kinds.len();
-            let kind = self
-                .kinds
-                .entry((options.kind(class), zone))
-                .or_insert(next);
-            let mut item = Item {
-                request,
-                demand,
-                kind: *kind,
-            };
-            if form.is_unit {
-                part.pods = options
-                    .most_together(class, &request, zone, catalogs)
-                    .min(demand)
-                    .max(1);
-                item.request = request.map(|amount| amount * i64::from(part.pods));
-                item.demand = 1;
-            }
-            self.problem.items.push(item);
-            self.items.push(part);
+        let mut part = Part {
+            class,
+            zone,
+            pods: 1,
+            group: form.group,
         };
-        if form.zones == Zones::Any {
-            add(None, count);
-            return;
+        let next = self.kinds.len();
+        let kind = self.kinds.entry((options.kind(class), zone));
+        let mut item = Item {
+            request,
+            demand,
+            kind: *kind.or_insert(next),
+        };
+        if form.is_unit {
+            part.pods = options
+                .most_together(class, &request, zone, catalogs)
+                .min(demand)
+                .max(1);
+            item.request = request.map(|amount| amount * i64::from(part.pods));
+            item.demand = 1;
         }
-        let prices = options.prices_by_zone(class, catalogs, &request);
-        let free = free_by_zone(class, form, &request, nodes);
-        let view = cluster.view(class);
-        match form.zones {
-            Zones::Any => {}
-            Zones::Spread(index) | Zones::Prefer(index) => {
-                let is_hard = matches!(form.zones, Zones::Spread(_));
-                let counts = if is_hard {
-                    &view.hard[index]
-                } else {
-                    &view.soft[index]
-                };
-                for (zone, demand) in shares(counts, count, &prices, &free, cluster) {
-                    add(Some(zone), demand);
-                }
-            }
-            Zones::One(spread) => {
-                let there = |zone: &Symbol| {
-                    view.affinity.is_empty() || view.affinity.count(Symbol::ZONE, *zone) > 0
-                };
-                let open = prices.iter().filter(|(zone, _)| there(zone));
-                if let Some((zone, _)) = open.min_by_key(|(zone, price)| {
-                    (!free.contains_key(zone), **price, cluster.text(**zone))
-                }) {
-                    let most = spread.map_or(i64::MAX, |index| {
-                        alone_in(&view.hard[index], *zone, &prices)
-                    });
-                    add(
-                        Some(*zone),
-                        count.min(u32::try_from(most).unwrap_or(u32::MAX)),
-                    );
-                }
-            }
-            Zones::Apart => {
-                let taken = |zone: Symbol| {
-                    view.anti.count(Symbol::ZONE, zone)
-                        + view.existing_anti.count(Symbol::ZONE, zone)
-                        > 0
-                };
-                let mut zones: Vec<(u64, Symbol)> = prices
-                    .iter()
-                    .map(|(zone, price)| (*price, *zone))
-                    .filter(|(_, zone)| !taken(*zone))
-                    .collect();
-                zones.sort_unstable_by_key(|(price, zone)| {
-                    (!free.contains_key(zone), *price, cluster.text(*zone))
-                });
-                for (_, zone) in zones.into_iter().take(count as usize) {
-                    add(Some(zone), 1);
-                }
-            }
-        }
-    }
-
-    fn add_rules(&mut self, forms: &[(PodClassId, u32, Forms)]) {
-        let mut items: FxHashMap<PodClassId, Vec<usize>> = FxHashMap::default();
-        for (item, part) in self.items.iter().enumerate() {
-            items.entry(part.class).or_default().push(item);
-        }
-        let of = |class: &PodClassId| items.get(class).cloned().unwrap_or_default();
-        for (.., form) in forms {
-            for (subject, members, most) in &form.rules {
-                let members: Vec<usize> = members.iter().flat_map(of).collect();
-                for subject in of(subject) {
-                    self.problem.rules.push(Rule {
-                        subject,
-                        members: members.clone(),
-                        most: *most,
-                    });
-                }
-            }
-        }
+        self.problem.items.push(item);
+        self.items.push(part);
     }
 
     fn add_offers(&mut self, options: &Options, catalogs: &[Catalog]) {
@@ -232,45 +167,20 @@ impl Numbers {
             self.problem.offers.push(offer);
             self.offers.push((row.catalog, row.option));
         }
-        let is_free = |part: &Part| part.zone.is_none() && part.pods == 1;
-        if !self.items.iter().all(is_free) {
-            self.loose = Some(self.without_places(options, catalogs));
-        }
     }
 
-    /// The same question as if every pod could go anywhere, alone or not: what that costs at least, this does too.
-    fn without_places(&self, options: &Options, catalogs: &[Catalog]) -> Problem {
-        let mut parts: Vec<Part> = Vec::new();
-        let mut loose = Problem::default();
-        loose.limits.clone_from(&self.problem.limits);
-        let mut known: FxHashMap<PodClassId, usize> = FxHashMap::default();
-        for (part, item) in self.items.iter().zip(&self.problem.items) {
-            let each = i64::from(part.pods);
-            let index = *known.entry(part.class).or_insert_with(|| {
-                parts.push(Part {
-                    zone: None,
-                    pods: 1,
-                    ..*part
-                });
-                loose.items.push(Item {
-                    request: item.request.map(|amount| amount / each),
-                    demand: 0,
-                    kind: options.kind(part.class),
-                });
-                parts.len() - 1
-            });
-            loose.items[index].demand += item.demand * part.pods;
-        }
-        let offers = options.offers(&parts, &loose.items, catalogs);
-        loose.offers = offers.into_iter().map(|(_, offer)| offer).collect();
-        loose
-    }
-
-    /// No way to buy for these pods costs less than this: micro-dollars an hour. `packed` is the bound of the packing.
-    pub(super) fn bound(&self, packed: u64) -> u64 {
+    /// No way to buy for these pods costs less than this: micro-dollars an hour.
+    pub(super) fn bound(&self, packed: &Packed) -> u64 {
         match &self.loose {
-            None => packed.max(self.problem.least_price()),
-            Some(loose) => loose.least_price(),
+            None => packed.packing.bound.max(self.problem.least_price()),
+            Some(loose) => {
+                let values = self
+                    .items
+                    .iter()
+                    .copied()
+                    .zip(packed.values.iter().copied());
+                loose.least(&values.collect::<Vec<_>>())
+            }
         }
     }
 
@@ -304,6 +214,42 @@ impl Numbers {
             });
         }
     }
+}
+
+/// Says of items what their classes' pods mean for each other on one node.
+fn add_rules(forms: &[(PodClassId, u32, Forms)], parts: &[Part], problem: &mut Problem) {
+    let mut items: FxHashMap<PodClassId, Vec<usize>> = FxHashMap::default();
+    for (item, part) in parts.iter().enumerate() {
+        items.entry(part.class).or_default().push(item);
+    }
+    let of = |classes: &[PodClassId]| -> Vec<usize> {
+        let items = classes.iter().filter_map(|class| items.get(class));
+        items.flatten().copied().collect()
+    };
+    // Classes for which the same is true of the same others have one rule.
+    let mut rules: IndexMap<(&[PodClassId], u32), Vec<PodClassId>, FxBuildHasher> =
+        IndexMap::default();
+    for (.., form) in forms {
+        for (subject, members, most) in &form.rules {
+            let subjects = rules.entry((&members[..], *most)).or_default();
+            subjects.push(*subject);
+        }
+    }
+    for ((members, most), subjects) in rules {
+        problem.rules.push(Rule {
+            subjects: of(&subjects),
+            members: of(members),
+            most,
+        });
+    }
+}
+
+/// What a pod of a class takes of a node.
+fn request_of(class: PodClassId, cluster: &Cluster, dimensions: &[Symbol]) -> Load {
+    let real = &cluster.class(class).shape.requests.real;
+    let mut request = load(real, dimensions).unwrap_or_default();
+    request[PODS] += 1;
+    request
 }
 
 /// How many pods a room holds.

@@ -163,6 +163,20 @@ impl Options {
         offers
     }
 
+    /// The zones of options that admit and hold pods of a class, in the order of their prices.
+    pub(super) fn zones(&self, class: PodClassId, request: &Load) -> Vec<Symbol> {
+        let kind = self.kind(class);
+        let mut zones = Vec::new();
+        for row in &self.rows {
+            let Some(zone) = row.zone else { continue };
+            let holds = row.kinds.contains(kind) && within(request, &row.room);
+            if holds && !zones.contains(&zone) {
+                zones.push(zone);
+            }
+        }
+        zones
+    }
+
     /// The options that a class may open, with how many pods of this size each holds.
     fn opened<'a>(
         &'a self,

@@ -3,9 +3,138 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
+
+use super::forms::{Forms, Zones};
+use super::free::{Free, free_by_zone};
+use super::options::Options;
+use super::request_of;
+use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::intern::Symbol;
+use crate::provision::catalog::Catalog;
 use crate::topology::SpreadCounts;
+
+/// The zones of a class whose rules are about zones, with how many of its pods go to each.
+pub(super) fn zones_of(
+    (class, count, form): (PodClassId, u32, &Forms),
+    prices: &BTreeMap<Symbol, u64>,
+    free: &BTreeMap<Symbol, i64>,
+    cluster: &Cluster,
+) -> Vec<(Symbol, u32)> {
+    let view = cluster.view(class);
+    match form.zones {
+        Zones::Any => Vec::new(),
+        Zones::Spread(index) => shares(&view.hard[index], count, prices, free, cluster),
+        Zones::Prefer(index) => shares(&view.soft[index], count, prices, free, cluster),
+        Zones::One(spread) => {
+            let there = |zone: &Symbol| {
+                view.affinity.is_empty() || view.affinity.count(Symbol::ZONE, *zone) > 0
+            };
+            let Some(zone) = cheapest_zone(prices, free, there, cluster) else {
+                return Vec::new();
+            };
+            let most = spread.map_or(i64::MAX, |index| alone_in(&view.hard[index], zone, prices));
+            vec![(zone, count.min(u32::try_from(most).unwrap_or(u32::MAX)))]
+        }
+        Zones::Apart => {
+            let taken = |zone: Symbol| {
+                view.anti.count(Symbol::ZONE, zone) + view.existing_anti.count(Symbol::ZONE, zone)
+                    > 0
+            };
+            let mut zones: Vec<(u64, Symbol)> = prices
+                .iter()
+                .map(|(zone, price)| (*price, *zone))
+                .filter(|(_, zone)| !taken(*zone))
+                .collect();
+            zones.sort_unstable_by_key(|(price, zone)| {
+                (!free.contains_key(zone), *price, cluster.text(*zone))
+            });
+            let zones = zones.into_iter().take(count as usize);
+            zones.map(|(_, zone)| (zone, 1)).collect()
+        }
+    }
+}
+
+/// The zone with room that is there, or else the cheapest one, of those that are open.
+fn cheapest_zone(
+    prices: &BTreeMap<Symbol, u64>,
+    free: &BTreeMap<Symbol, i64>,
+    is_open: impl Fn(&Symbol) -> bool,
+    cluster: &Cluster,
+) -> Option<Symbol> {
+    let open = prices.iter().filter(|(zone, _)| is_open(zone));
+    let cheapest =
+        open.min_by_key(|(zone, price)| (!free.contains_key(zone), **price, cluster.text(**zone)));
+    cheapest.map(|(zone, _)| *zone)
+}
+
+/// For each class of a group how many of its pods go to each zone. Groups whose classes cannot all be bought in the same zones are left out.
+pub(super) fn dealt(
+    forms: &[(PodClassId, u32, Forms)],
+    options: &Options,
+    nodes: &[Free],
+    catalogs: &[Catalog],
+    cluster: &Cluster,
+    dimensions: &[Symbol],
+) -> FxHashMap<PodClassId, Vec<(Symbol, u32)>> {
+    let mut groups: BTreeMap<usize, Vec<&(PodClassId, u32, Forms)>> = BTreeMap::new();
+    for own in forms {
+        if let Some(group) = own.2.group {
+            groups.entry(group).or_default().push(own);
+        }
+    }
+    let mut dealt = FxHashMap::default();
+    for members in groups.into_values() {
+        let mut prices: BTreeMap<Symbol, u64> = BTreeMap::new();
+        let mut free: BTreeMap<Symbol, i64> = BTreeMap::new();
+        let mut is_alike = true;
+        for (index, (class, count, form)) in members.iter().enumerate() {
+            let request = request_of(*class, cluster, dimensions);
+            let own = options.prices_by_zone(*class, catalogs, &request);
+            is_alike &= index == 0 || own.keys().eq(prices.keys());
+            for (zone, price) in own {
+                let sum = prices.entry(zone).or_default();
+                *sum = sum.saturating_add(price.saturating_mul(u64::from(*count)));
+            }
+            for (zone, room) in free_by_zone(*class, form, &request, nodes) {
+                *free.entry(zone).or_default() += room;
+            }
+        }
+        if !is_alike {
+            continue;
+        }
+        let total: u32 = members.iter().map(|own| own.1).sum();
+        let spread = members
+            .iter()
+            .find_map(|(class, _, form)| match form.zones {
+                Zones::Spread(index) => Some(&cluster.view(*class).hard[index]),
+                _ => None,
+            });
+        let mut rest: Vec<(Symbol, u32)> = match spread {
+            Some(counts) => shares(counts, total, &prices, &free, cluster),
+            None => {
+                let zone = cheapest_zone(&prices, &free, |_| true, cluster);
+                zone.into_iter().map(|zone| (zone, total)).collect()
+            }
+        };
+        for (class, count, _) in members {
+            let mut own: Vec<(Symbol, u32)> = rest.iter().map(|(zone, _)| (*zone, 0)).collect();
+            for _ in 0..*count {
+                // The first of those with the most left.
+                let most = (0..rest.len()).rev().max_by_key(|place| rest[*place].1);
+                let Some(place) = most.filter(|place| rest[*place].1 > 0) else {
+                    break;
+                };
+                rest[place].1 -= 1;
+                own[place].1 += 1;
+            }
+            own.retain(|(_, pods)| *pods > 0);
+            dealt.insert(*class, own);
+        }
+    }
+    dealt
+}
 
 /// Pods that zones hold by now: those where nodes count, and those where some can be bought.
 fn there(counts: &SpreadCounts, prices: &BTreeMap<Symbol, u64>) -> BTreeMap<Symbol, i64> {
@@ -14,7 +143,7 @@ fn there(counts: &SpreadCounts, prices: &BTreeMap<Symbol, u64>) -> BTreeMap<Symb
 }
 
 /// How many pods may be in one zone while no more come to the others.
-pub(super) fn alone_in(counts: &SpreadCounts, zone: Symbol, prices: &BTreeMap<Symbol, u64>) -> i64 {
+fn alone_in(counts: &SpreadCounts, zone: Symbol, prices: &BTreeMap<Symbol, u64>) -> i64 {
     let there = there(counts, prices);
     let others = there
         .iter()
@@ -30,7 +159,7 @@ pub(super) fn alone_in(counts: &SpreadCounts, zone: Symbol, prices: &BTreeMap<Sy
 
 /// How many of a class's pods each zone gets: as many as the skew lets those have that are cheap or have room already. Equal zones go by name, and so
 /// does the answer: symbols are numbered as they come, differently in every process.
-pub(super) fn shares(
+fn shares(
     counts: &SpreadCounts,
     count: u32,
     prices: &BTreeMap<Symbol, u64>,

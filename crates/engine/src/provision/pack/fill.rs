@@ -13,7 +13,7 @@ const EXCHANGES: usize = 4;
 
 /// Scratch space of a filling, used again for the next one.
 pub(super) struct Filler<'a> {
-    problem: &'a Problem,
+    pub(super) problem: &'a Problem,
     /// Items by density, and how many pods of each want a place.
     order: Vec<(f64, u32, u32)>,
     /// What a filling took: item and number.
@@ -21,10 +21,19 @@ pub(super) struct Filler<'a> {
     /// How short each resource is on an average machine.
     pub(super) shortage: Weights,
     counts: Vec<u32>,
+    /// By rule: the pods on the machine that it is about.
+    parties: Vec<Party>,
     /// Takes fewer of an item than fit now and then, where this is set.
     pub(super) random: Option<Random>,
     /// Items looked at so far.
     pub(super) work: u64,
+}
+
+/// Pods on a machine that a rule is about.
+#[derive(Clone, Copy, Debug, Default)]
+struct Party {
+    subjects: u32,
+    members: u32,
 }
 
 /// A sequence that is the same every time (xorshift64*).
@@ -80,6 +89,7 @@ impl<'a> Filler<'a> {
             taken: Vec::new(),
             shortage,
             counts: vec![0; problem.items.len()],
+            parties: vec![Party::default(); problem.rules.len()],
             random: None,
             work: 0,
         }
@@ -165,7 +175,7 @@ impl<'a> Filler<'a> {
         for (item, count) in there.iter().copied() {
             let count = count - u32::from(item == leaving);
             self.taken.push((item, count));
-            self.counts[item] = count;
+            self.set_count(item, count);
             value += values[item] * f64::from(count);
             is_open |= count > 0 && offer.opens.contains(item);
         }
@@ -203,7 +213,7 @@ impl<'a> Filler<'a> {
         self.taken.clear();
         for (item, count) in there {
             self.taken.push((*item, *count));
-            self.counts[*item] = *count;
+            self.set_count(*item, *count);
         }
         self.sort(offer, demand, values, &ALIKE);
         let mut more = 0.0;
@@ -240,7 +250,7 @@ impl<'a> Filler<'a> {
         if self.counts[item] == 0 {
             self.taken.push((item, 0));
         }
-        self.counts[item] += count;
+        self.set_count(item, self.counts[item] + count);
         values[item] * f64::from(count)
     }
 
@@ -257,27 +267,38 @@ impl<'a> Filler<'a> {
     /// How many more pods of an item the rules let join what is there.
     fn allowed(&self, item: usize) -> i64 {
         let mut allowed = i64::MAX;
-        for rule in self.problem.rules_of[item]
-            .iter()
-            .map(|rule| &self.problem.rules[*rule])
-        {
-            let members: u32 = rule.members.iter().map(|member| self.counts[*member]).sum();
-            let free = i64::from(rule.most) - i64::from(members);
-            let is_member = rule.members.contains(&item);
-            let is_subject = rule.subject == item;
-            if is_member && (is_subject || self.counts[rule.subject] > 0) {
+        for role in &self.problem.rules_of[item] {
+            let Party { subjects, members } = self.parties[role.rule];
+            let free = i64::from(self.problem.rules[role.rule].most) - i64::from(members);
+            if role.is_member && (role.is_subject || subjects > 0) {
                 allowed = allowed.min(free);
-            } else if is_subject && free < 0 {
+            } else if role.is_subject && free < 0 {
                 allowed = 0;
             }
         }
         allowed.max(0)
     }
 
+    /// Says how many pods of an item are on the machine that is being filled.
+    fn set_count(&mut self, item: usize, count: u32) {
+        let before = std::mem::replace(&mut self.counts[item], count);
+        for role in &self.problem.rules_of[item] {
+            let party = &mut self.parties[role.rule];
+            if role.is_subject {
+                party.subjects = party.subjects + count - before;
+            }
+            if role.is_member {
+                party.members = party.members + count - before;
+            }
+        }
+    }
+
     /// Writes the counts into `taken` and forgets them.
     pub(super) fn settle(&mut self) {
-        for (item, count) in &mut self.taken {
-            *count = std::mem::take(&mut self.counts[*item]);
+        for index in 0..self.taken.len() {
+            let item = self.taken[index].0;
+            self.taken[index].1 = self.counts[item];
+            self.set_count(item, 0);
         }
         self.work += 1 + self.order.len() as u64;
     }
@@ -307,45 +328,18 @@ impl<'a> Filler<'a> {
             .sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     }
 
-    /// Returns a value that no filling of the machine exceeds: fractions of pods are allowed, and one sum of all resources has to hold only, beside
-    /// how many pods of each item fit alone.
-    pub(super) fn most(&mut self, offer: &Offer, demand: &[(usize, u32)], values: &[f64]) -> f64 {
-        let demand: Vec<(usize, u32)> = demand
-            .iter()
-            .filter(|(item, _)| values[*item] > 0.0 && offer.fits.contains(*item))
-            .map(|(item, wanted)| (*item, self.alone(offer, *item).min(*wanted)))
-            .collect();
-        let mut most = f64::INFINITY;
-        let mut weights: Vec<[f64; DIMENSIONS]> = vec![ALIKE, self.shortage];
-        for dimension in 0..DIMENSIONS {
-            if self.shortage[dimension] > 0.0 {
-                let mut one = [0.0; DIMENSIONS];
-                one[dimension] = 1.0;
-                weights.push(one);
-            }
-        }
-        for weight in weights {
-            most = most.min(self.surrogate(offer, &demand, values, &weight));
-        }
-        most
-    }
-
     /// How many pods of an item a machine holds that has no others.
-    fn alone(&self, offer: &Offer, item: usize) -> u32 {
+    pub(super) fn alone(&self, offer: &Offer, item: usize) -> u32 {
         let request = &self.problem.items[item].request;
         let by_room = request.iter().zip(&offer.room).filter(|own| *own.0 > 0);
         let by_room = by_room.map(|(request, room)| (room / request).max(0));
         let by_room = by_room.min().unwrap_or(i64::MAX);
-        let rules = self.problem.rules_of[item].iter();
-        let rules = rules.map(|rule| &self.problem.rules[*rule]);
-        let by_rule = rules
-            .filter(|rule| rule.subject == item && rule.members.contains(&item))
-            .map(|rule| i64::from(rule.most));
-        let most = by_rule.fold(by_room, i64::min);
+        let most = by_room.min(self.problem.most_alone(item));
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
-    fn surrogate(
+    /// Returns a value that no filling of the machine exceeds: fractions of pods are allowed, and one sum of all resources has to hold only.
+    pub(super) fn surrogate(
         &mut self,
         offer: &Offer,
         demand: &[(usize, u32)],

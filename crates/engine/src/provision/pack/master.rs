@@ -12,7 +12,9 @@ use super::{DIMENSIONS, Offer, Problem};
 const ROUNDS: usize = 400;
 /// Patterns that come in after one round.
 const PER_ROUND: usize = 12;
-const EPSILON: f64 = 1e-9;
+pub(super) const EPSILON: f64 = 1e-9;
+/// What sums of numbers may be off by.
+const ROUNDING: f64 = 1e-10;
 /// Patterns that are all worth so little beyond their price end the search.
 const ENOUGH: f64 = 0.001;
 /// A machine whose pods are worth less of its price is not looked at again.
@@ -22,6 +24,8 @@ const NEARLY: f64 = 0.9;
 pub(crate) struct Relaxation {
     /// Micro-dollars an hour that a pod of each item is worth.
     pub(super) values: Vec<f64>,
+    /// The dual values: no less than nothing, and nothing for items that no machine is bought for.
+    pub(super) duals: Vec<f64>,
     /// Patterns that are bought, and how often.
     pub(super) patterns: Vec<(Pattern, f64)>,
     /// Offers by what the pods on them are worth for the price, the best first.
@@ -78,16 +82,18 @@ impl Relaxation {
             }
         }
         let positive: Vec<f64> = simplex.values().iter().map(|own| own.max(0.0)).collect();
-        let mut best_ratio: f64 = 1.0;
+        let mut best_ratio: f64 = 1.0 + EPSILON;
         for offer in &problem.offers {
-            let most = filler.most(offer, &demand, &positive);
-            best_ratio = best_ratio.max(most / offer.price as f64);
+            let price = offer.price as f64;
+            let (most, _) = filler.most(offer, &demand, &positive, price * best_ratio);
+            best_ratio = best_ratio.max(most / price);
         }
         let worth: f64 = demand
             .iter()
             .map(|(item, count)| positive[*item] * f64::from(*count))
             .sum();
-        let bound = worth / best_ratio;
+        // Prices are whole numbers, so what is beyond the last one counts as another.
+        let bound = (worth / best_ratio * (1.0 - ROUNDING)).ceil();
         let mut values: Vec<f64> = simplex.values().to_vec();
         let dearest = problem
             .offers
@@ -114,8 +120,9 @@ impl Relaxation {
         Relaxation {
             offers: offers.into_iter().map(|offer| offer.1).collect(),
             values,
+            duals: positive,
             patterns: simplex.bought(),
-            bound: bound.floor() as u64,
+            bound: bound as u64,
         }
     }
 }
@@ -177,14 +184,7 @@ fn first_pattern(problem: &Problem, item: usize) -> Option<Pattern> {
                 count = count.min(room / request);
             }
         }
-        for rule in problem.rules_of[item]
-            .iter()
-            .map(|rule| &problem.rules[*rule])
-        {
-            if rule.subject == item && rule.members.contains(&item) {
-                count = count.min(i64::from(rule.most));
-            }
-        }
+        count = count.min(problem.most_alone(item));
         if count <= 0 {
             continue;
         }

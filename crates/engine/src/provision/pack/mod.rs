@@ -8,7 +8,9 @@
 //! out with the scheduler's own filters after. Floating point guides the search; what a machine holds and costs is counted in integers.
 
 mod fill;
+mod least;
 mod master;
+mod most;
 mod rates;
 mod ruin;
 #[cfg(test)]
@@ -17,12 +19,17 @@ mod varied;
 mod whole;
 
 use fixedbitset::FixedBitSet;
+use rustc_hash::FxHashMap;
 
 use fill::Filler;
+pub(super) use least::Want;
 pub(super) use master::Relaxation;
 
 /// Rows of a linear program over patterns, at most.
 const MOST_ROWS: usize = 300;
+
+/// Pods that are kept apart count as a resource if they need so many machines at least.
+const LEAST_MACHINES: u64 = 20;
 
 /// Resources that are told apart: cpu, memory, pods, local storage, and so many others.
 pub(super) const DIMENSIONS: usize = 8;
@@ -55,10 +62,10 @@ pub(super) struct Offer {
     pub(super) takes: Load,
 }
 
-/// What pods on one node mean for each other: while there is a pod of `subject`, there are no more than `most` of `members` together.
+/// What pods on one node mean for each other: while there is a pod of any of the `subjects`, there are no more than `most` of `members` together.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
-    pub(super) subject: usize,
+    pub(super) subjects: Vec<usize>,
     pub(super) members: Vec<usize>,
     pub(super) most: u32,
 }
@@ -75,7 +82,15 @@ pub(super) struct Problem {
     /// What pools may still buy; `i64::MAX` where there is no limit.
     pub(super) limits: Vec<Load>,
     /// The rules that each item is part of.
-    rules_of: Vec<Vec<usize>>,
+    rules_of: Vec<Vec<Role>>,
+}
+
+/// What an item is in a rule.
+#[derive(Clone, Copy, Debug)]
+struct Role {
+    rule: usize,
+    is_subject: bool,
+    is_member: bool,
 }
 
 /// A machine to buy, and what goes on it.
@@ -99,6 +114,13 @@ pub(super) struct Packing {
     pub(super) bound: u64,
 }
 
+/// A packing, and the dual values of the linear program over patterns: what a pod of each item is worth, in micro-dollars an hour. None where the
+/// items were too many for it.
+pub(super) struct Packed {
+    pub(super) packing: Packing,
+    pub(super) values: Vec<f64>,
+}
+
 impl Offer {
     /// Whether it does all that another one does. It is not dearer: offers are looked at from the cheapest on.
     pub(super) fn does_for(&self, other: &Offer) -> bool {
@@ -116,21 +138,71 @@ impl Problem {
     /// Completes a problem whose items, offers, rules and limits are known.
     pub(super) fn prepare(&mut self) {
         debug_assert!(self.offers.is_sorted_by_key(|offer| offer.price));
+        if self.is_varied() {
+            self.add_scarce();
+        }
         self.rules_of = vec![Vec::new(); self.items.len()];
-        for (index, rule) in self.rules.iter().enumerate() {
-            self.rules_of[rule.subject].push(index);
-            for member in rule
-                .members
-                .iter()
-                .filter(|member| **member != rule.subject)
-            {
-                self.rules_of[*member].push(index);
+        for (rule, own) in self.rules.iter().enumerate() {
+            for item in own.subjects.iter().copied() {
+                self.rules_of[item].push(Role {
+                    rule,
+                    is_subject: true,
+                    is_member: false,
+                });
+            }
+            for item in own.members.iter().copied() {
+                match self.rules_of[item].last_mut() {
+                    Some(role) if role.rule == rule => role.is_member = true,
+                    _ => self.rules_of[item].push(Role {
+                        rule,
+                        is_subject: false,
+                        is_member: true,
+                    }),
+                }
             }
         }
     }
 
+    /// Counts as a resource of each machine what rules let it have few of, where pods that many machines would be needed for are about: a linear program
+    /// over resources knows nothing of rules.
+    fn add_scarce(&mut self) {
+        let is_unused = |dimension: &usize| {
+            let mut items = self.items.iter();
+            items.all(|item| item.request[*dimension] == 0)
+        };
+        let unused: Vec<usize> = (0..DIMENSIONS).filter(is_unused).collect();
+        let mut scarce: Vec<(u64, u32, Vec<usize>)> = Vec::new();
+        for rule in self.rules.iter().filter(|rule| rule.most > 0) {
+            let both = self.about_each_other(rule);
+            let pods: u64 = both
+                .iter()
+                .map(|item| u64::from(self.items[*item].demand))
+                .sum();
+            scarce.push((pods / u64::from(rule.most), rule.most, both));
+        }
+        scarce.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.2.cmp(&b.2)));
+        let most = scarce.first().map_or(0, |own| own.0);
+        scarce.retain(|own| own.0 >= LEAST_MACHINES && own.0 * 4 >= most);
+        for (dimension, (_, most, items)) in unused.into_iter().zip(scarce) {
+            for item in items {
+                self.items[item].request[dimension] = 1;
+            }
+            for offer in self.offers.iter_mut().chain(&mut self.nodes) {
+                offer.room[dimension] = i64::from(most);
+            }
+        }
+    }
+
+    /// Subjects of a rule that are members too: no machine has more of them together than the rule says.
+    fn about_each_other(&self, rule: &Rule) -> Vec<usize> {
+        let mut members = FixedBitSet::with_capacity(self.items.len());
+        members.extend(rule.members.iter().copied());
+        let subjects = rule.subjects.iter().copied();
+        subjects.filter(|item| members.contains(*item)).collect()
+    }
+
     /// A cheap packing. `effort` bounds the search for a cheaper one: so many items are looked at, for one machine or another.
-    pub(super) fn pack(&self, effort: u64) -> Packing {
+    pub(super) fn pack(&self, effort: u64) -> Packed {
         let mut filler = Filler::new(self);
         let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
         let mut relaxation = self.relax(&mut filler);
@@ -143,7 +215,7 @@ impl Problem {
             false => whole::build(self, &relaxation, &demand, &mut filler),
         };
         ruin::improve(self, &relaxation, &mut best, effort, &mut filler);
-        Packing {
+        let packing = Packing {
             price: best
                 .bins
                 .iter()
@@ -152,6 +224,10 @@ impl Problem {
             bins: best.bins,
             left: best.left,
             bound: relaxation.bound,
+        };
+        Packed {
+            packing,
+            values: relaxation.duals,
         }
     }
 
@@ -163,7 +239,7 @@ impl Problem {
 
     /// What all pods cost at least, by the resources they ask for: micro-dollars an hour.
     pub(super) fn least_price(&self) -> u64 {
-        varied::relax(self).bound
+        rates::bound(self, &varied::rates(self))
     }
 
     fn relax(&self, filler: &mut Filler<'_>) -> Relaxation {
@@ -208,17 +284,29 @@ impl Problem {
 
     /// Whether pods may be on one node together.
     fn together(&self, pods: &[(usize, u32)]) -> bool {
-        let count = |item: usize| {
-            let found = pods.iter().find(|pod| pod.0 == item);
-            found.map_or(0, |pod| pod.1)
-        };
-        pods.iter().all(|(item, _)| {
-            self.rules_of[*item].iter().all(|rule| {
-                let rule = &self.rules[*rule];
-                let members: u32 = rule.members.iter().map(|member| count(*member)).sum();
-                count(rule.subject) == 0 || members <= rule.most
+        let mut members: FxHashMap<usize, u32> = FxHashMap::default();
+        for (item, count) in pods {
+            for role in self.rules_of[*item].iter().filter(|role| role.is_member) {
+                *members.entry(role.rule).or_default() += count;
+            }
+        }
+        pods.iter()
+            .filter(|(_, count)| *count > 0)
+            .all(|(item, _)| {
+                let mut roles = self.rules_of[*item].iter().filter(|role| role.is_subject);
+                roles.all(|role| {
+                    let members = members.get(&role.rule).copied().unwrap_or(0);
+                    members <= self.rules[role.rule].most
+                })
             })
-        })
+    }
+
+    /// How many pods of an item may be on one node, by the rules about it alone.
+    fn most_alone(&self, item: usize) -> i64 {
+        let roles = self.rules_of[item].iter();
+        let own = roles.filter(|role| role.is_subject && role.is_member);
+        let most = own.map(|role| i64::from(self.rules[role.rule].most));
+        most.min().unwrap_or(i64::MAX)
     }
 }
 

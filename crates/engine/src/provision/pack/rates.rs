@@ -14,9 +14,10 @@ const HELD: f64 = 0.9;
 /// What a unit of each resource costs, by kind of pod: micro-dollars an hour.
 pub(super) type Rates = Vec<[f64; DIMENSIONS]>;
 
-/// What all pods cost at least: micro-dollars an hour. On a machine each pays for what it asks for by rates at which the whole room costs the
-/// machine's price, so pods on it never pay more than that together; each pod pays on the machine that is best for it.
-pub(super) fn bound(problem: &Problem, rates: &Rates) -> u64 {
+/// What a pod of each item pays at least: micro-dollars an hour; infinite where no machine holds it. On a machine each pays for what it asks for by
+/// rates at which the whole room costs the machine's price, so pods on it never pay more than that together; each pod pays on the machine that is
+/// best for it.
+pub(super) fn least(problem: &Problem, rates: &Rates) -> Vec<f64> {
     let mut least = vec![f64::INFINITY; problem.items.len()];
     for offer in &problem.offers {
         let room = offer.room.map(|room| room.max(0));
@@ -35,7 +36,12 @@ pub(super) fn bound(problem: &Problem, rates: &Rates) -> u64 {
             least[item] = least[item].min(pays);
         }
     }
-    let items = problem.items.iter().zip(least);
+    least
+}
+
+/// What all pods cost at least: micro-dollars an hour.
+pub(super) fn bound(problem: &Problem, rates: &Rates) -> u64 {
+    let items = problem.items.iter().zip(least(problem, rates));
     let paid = items.map(|(item, least)| match least.is_finite() {
         true => least * f64::from(item.demand),
         // No machine holds it.

@@ -2,7 +2,7 @@
 //! little each time. What is cheaper stays.
 
 use super::fill::{Filler, Random, Weights};
-use super::whole::{Solution, complete, fill_up, pods};
+use super::whole::{Solution, complete, fill_up};
 use super::{Bin, Problem, Relaxation, give_back, take, within};
 
 /// Machines that are taken apart at once, at most.
@@ -13,6 +13,9 @@ const OTHERS: usize = 1;
 const ITEMS: usize = 5;
 /// After so many rounds without a cheaper plan it ends, and more the more machines there are.
 const PATIENCE: usize = 600;
+/// A plan of so many machines is cheap enough if it costs less than such a part of its bound more.
+const MANY: usize = 200;
+const CLOSE: u128 = 400;
 /// Other machines whose free room is looked at.
 const NEIGHBOURS: usize = 12;
 
@@ -31,19 +34,19 @@ pub(super) fn improve(
     let mut values = relaxation.values.clone();
     let mut idle = 0;
     while filler.work < end
-        && now > relaxation.bound
+        && !is_close(now, relaxation.bound, solution.bins.len())
         && !solution.bins.is_empty()
         && idle < PATIENCE + 20 * solution.bins.len()
     {
         filler.work += 1;
         idle += 1;
         let chosen = choose(problem, relaxation, solution, &mut random);
-        for (value, own) in values.iter_mut().zip(&relaxation.values) {
-            *value = own * (0.6 + 0.8 * random.fraction());
-        }
         let weights: Weights = std::array::from_fn(|_| random.fraction().powi(2));
         let left_before = solution.unplaced();
         let (taken, cleared) = take_apart(problem, solution, chosen);
+        for (item, _) in solution.rest() {
+            values[item] = relaxation.values[item] * (0.6 + 0.8 * random.fraction());
+        }
         let paid: u64 = taken.iter().map(|bin| problem.offer(bin.offer).price).sum();
         let kept = solution.bins.len();
         filler.random = (random.below(2) == 0).then(|| noisy.clone());
@@ -90,6 +93,12 @@ pub(super) fn improve(
         }
         take(&mut solution.limits, problem.offer(bin.offer));
     }
+}
+
+/// Whether a plan costs as little as makes no difference: the bound, or of many machines hardly more.
+fn is_close(price: u64, bound: u64, machines: usize) -> bool {
+    let beyond = price.saturating_sub(bound);
+    beyond == 0 || (machines >= MANY && u128::from(beyond) * CLOSE < u128::from(bound))
 }
 
 /// Which machines to take apart: the one that holds least for its price of a few looked at, and others at random.
@@ -194,12 +203,12 @@ fn fill_gaps(
         return changed;
     }
     let start = random.below(count);
-    let mut rest = pods(&solution.left);
+    let mut rest = solution.rest();
     for step in 0..count.min(NEIGHBOURS) {
         let index = (start + step) % count;
         if let Some(before) = solution.top_up(problem, index, &rest, values, filler) {
             changed.push((index, before));
-            rest = pods(&solution.left);
+            rest = solution.rest();
         }
     }
     debug_assert!(

@@ -25,10 +25,15 @@ const TRIES: usize = 256;
 /// So few pods are left to the search that tries all machines for all of them.
 const FEW: usize = 150;
 
+/// What resources cost where all pods want a place.
+pub(super) fn rates(problem: &Problem) -> Rates {
+    let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
+    price(problem, &demand).0
+}
+
 /// What pods are worth by the resources they ask for.
 pub(super) fn relax(problem: &Problem) -> Relaxation {
-    let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
-    let (rates, _) = price(problem, &demand);
+    let rates = rates(problem);
     let mut rated: Vec<(f64, usize)> = Vec::with_capacity(problem.offers.len());
     for (index, offer) in problem.offers.iter().enumerate() {
         let room = offer.room.map(|room| room.max(0));
@@ -40,6 +45,7 @@ pub(super) fn relax(problem: &Problem) -> Relaxation {
     let bound = bound(problem, &rates);
     Relaxation {
         values,
+        duals: Vec::new(),
         patterns: Vec::new(),
         offers: rated.into_iter().map(|rated| rated.1).collect(),
         bound,
@@ -255,6 +261,25 @@ impl<'a> Rest<'a> {
             return 0.0;
         };
         let mut value = filler.put(*first as usize, 1, &mut room, &self.values);
+        // Of what a machine may have few of it should have them: no later one makes up for it.
+        for dimension in 2..DIMENSIONS {
+            let is_scarce = room[dimension] == 1 && offer.room[dimension] == 1;
+            if !is_scarce || rates[dimension] <= 0.0 {
+                continue;
+            }
+            let takes = |item: &&u32| {
+                let item = **item as usize;
+                let request = &self.problem.items[item].request;
+                request[dimension] > 0
+                    && left[item] > filler.count(item)
+                    && offer.fits.contains(item)
+                    && within(request, &room)
+                    && filler.allows(item)
+            };
+            if let Some(item) = self.by_size.iter().find(takes) {
+                value += filler.put(*item as usize, 1, &mut room, &self.values);
+            }
+        }
         loop {
             let [cpu, memory] = std::array::from_fn(|dimension| {
                 goal[dimension] - (offer.room[dimension] - room[dimension]) as f64

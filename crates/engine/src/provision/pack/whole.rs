@@ -9,6 +9,10 @@ pub(super) struct Solution {
     pub(super) bins: Vec<Bin>,
     pub(super) left: Vec<u32>,
     pub(super) limits: Vec<Load>,
+    /// Items that have pods left, and some that have none any more.
+    open: Vec<usize>,
+    /// How many pods are left.
+    unplaced: u64,
 }
 
 /// The linear program's patterns as often as they are bought whole, then the best machine for what is left, again and again.
@@ -61,6 +65,8 @@ impl Solution {
             bins: nodes.map(empty).collect(),
             left: demand.to_vec(),
             limits: problem.limits.clone(),
+            open: (0..demand.len()).collect(),
+            unplaced: demand.iter().map(|demand| u64::from(*demand)).sum(),
         }
     }
 
@@ -72,14 +78,38 @@ impl Solution {
 
     /// Pods without a place.
     pub(super) fn unplaced(&self) -> u64 {
-        self.left.iter().map(|left| u64::from(*left)).sum()
+        self.unplaced
+    }
+
+    /// Items that have pods left, and how many.
+    pub(super) fn rest(&mut self) -> Vec<(usize, u32)> {
+        let left = &self.left;
+        self.open.retain(|item| left[*item] > 0);
+        self.open.sort_unstable();
+        self.open.dedup();
+        self.open.iter().map(|item| (*item, left[*item])).collect()
+    }
+
+    fn place(&mut self, pods: &[(usize, u32)]) {
+        for (item, count) in pods {
+            self.left[*item] -= count;
+            self.unplaced -= u64::from(*count);
+        }
+    }
+
+    fn take_back(&mut self, pods: &[(usize, u32)]) {
+        for (item, count) in pods {
+            if self.left[*item] == 0 {
+                self.open.push(*item);
+            }
+            self.left[*item] += count;
+            self.unplaced += u64::from(*count);
+        }
     }
 
     /// Buys a machine with pods on it.
     pub(super) fn put(&mut self, problem: &Problem, bin: Bin) {
-        for (item, count) in &bin.pods {
-            self.left[*item] -= count;
-        }
+        self.place(&bin.pods);
         take(&mut self.limits, problem.offer(bin.offer));
         self.bins.push(bin);
     }
@@ -94,22 +124,17 @@ impl Solution {
     /// Gives a machine back; the last one takes its place.
     pub(super) fn give_back(&mut self, problem: &Problem, index: usize) -> Bin {
         let bin = self.bins.swap_remove(index);
-        for (item, count) in &bin.pods {
-            self.left[*item] += count;
-        }
+        self.take_back(&bin.pods);
         give_back(&mut self.limits, problem.offer(bin.offer));
         bin
     }
 
     /// Puts other pods on a machine. Gives those that were there.
     pub(super) fn exchange(&mut self, index: usize, pods: Vec<(usize, u32)>) -> Vec<(usize, u32)> {
-        let before = std::mem::replace(&mut self.bins[index].pods, pods);
-        for (item, count) in &before {
-            self.left[*item] += count;
-        }
-        for (item, count) in &self.bins[index].pods {
-            self.left[*item] -= count;
-        }
+        let before = std::mem::take(&mut self.bins[index].pods);
+        self.take_back(&before);
+        self.place(&pods);
+        self.bins[index].pods = pods;
         before
     }
 
@@ -135,7 +160,7 @@ pub(super) fn fill_up(
     solution: &mut Solution,
     filler: &mut Filler<'_>,
 ) {
-    let mut rest = pods(&solution.left);
+    let mut rest = solution.rest();
     for index in 0..solution.bins.len() {
         if rest.is_empty() {
             break;
@@ -144,7 +169,7 @@ pub(super) fn fill_up(
             .top_up(problem, index, &rest, values, filler)
             .is_some()
         {
-            rest = pods(&solution.left);
+            rest = solution.rest();
         }
     }
 }
@@ -165,7 +190,7 @@ pub(super) fn complete(
     // Price of a way that places everything: so many machines of the greedy way, then one.
     let mut best: Option<(u64, usize, Bin)> = None;
     loop {
-        let rest: Vec<(usize, u32)> = pods(&solution.left);
+        let rest = solution.rest();
         if rest.is_empty() {
             break;
         }

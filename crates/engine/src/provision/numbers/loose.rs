@@ -1,0 +1,153 @@
+//! The question as wide as the rules leave it: pods in any zone that they could be in, for what all ways to buy for them cost at least.
+//!
+//! The packing chose zones. Others are as right, so a bound has to hold for all of them: a class that is spread may have so many pods in each zone as
+//! the skew allows at most, one that is together is in any one zone, one that is apart has one pod in each.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::forms::{Forms, Zones};
+use super::options::Options;
+use super::{Part, add_rules, request_of};
+use crate::class::PodClassId;
+use crate::cluster::Cluster;
+use crate::intern::Symbol;
+use crate::provision::catalog::Catalog;
+use crate::provision::pack::{Item, Problem, Want};
+use crate::topology::SpreadCounts;
+
+/// Pods in every zone that they could be in.
+pub(super) struct Loose {
+    parts: Vec<Part>,
+    /// The demand of an item is the most that there may be of it.
+    problem: Problem,
+    wants: Vec<Want>,
+}
+
+impl Loose {
+    pub(super) fn of(
+        forms: &[(PodClassId, u32, Forms)],
+        options: &Options,
+        catalogs: &[Catalog],
+        cluster: &Cluster,
+        dimensions: &[Symbol],
+    ) -> Self {
+        let mut loose = Loose {
+            parts: Vec::new(),
+            problem: Problem::default(),
+            wants: Vec::new(),
+        };
+        let mut kinds = FxHashMap::default();
+        // By group: how many pods it has, and for those that are kept together the ways to have them all in one zone.
+        let mut pods: FxHashMap<usize, u32> = FxHashMap::default();
+        for (_, count, form) in forms {
+            if let Some(group) = form.group {
+                *pods.entry(group).or_default() += count;
+            }
+        }
+        let mut together: BTreeMap<usize, BTreeMap<Symbol, Vec<(usize, u32)>>> = BTreeMap::new();
+        for (class, count, form) in forms {
+            let request = request_of(*class, cluster, dimensions);
+            let mut add = |zone: Option<Symbol>, most: u32| {
+                let next = kinds.len();
+                let kind = *kinds.entry((options.kind(*class), zone)).or_insert(next);
+                loose.parts.push(Part {
+                    class: *class,
+                    zone,
+                    pods: 1,
+                    group: form.group,
+                });
+                loose.problem.items.push(Item {
+                    request,
+                    demand: most,
+                    kind,
+                });
+                (loose.parts.len() - 1, most)
+            };
+            let view = cluster.view(*class);
+            let zones = || options.zones(*class, &request);
+            let want = match form.zones {
+                Zones::Any | Zones::Prefer(_) => Want::Split(*count, vec![add(None, *count)]),
+                Zones::Spread(index) => {
+                    let counts = &view.hard[index];
+                    let own = zones().into_iter();
+                    let all = form.group.map_or(*count, |group| pods[&group]);
+                    let own =
+                        own.map(|zone| add(Some(zone), most_in(counts, zone, all).min(*count)));
+                    Want::Split(*count, own.collect())
+                }
+                Zones::One(_) if form.group.is_some() => {
+                    let group = together.entry(form.group.unwrap_or_default()).or_default();
+                    for zone in zones() {
+                        let own = add(Some(zone), *count);
+                        group.entry(zone).or_default().push(own);
+                    }
+                    continue;
+                }
+                Zones::One(_) if view.affinity.is_empty() => {
+                    let own = zones().into_iter();
+                    Want::OneOf(own.map(|zone| vec![add(Some(zone), *count)]).collect())
+                }
+                Zones::One(_) => {
+                    let own = zones().into_iter();
+                    Want::Split(*count, own.map(|zone| add(Some(zone), *count)).collect())
+                }
+                Zones::Apart => {
+                    let own = zones().into_iter();
+                    Want::Split(*count, own.map(|zone| add(Some(zone), 1)).collect())
+                }
+            };
+            loose.wants.push(want);
+        }
+        for ways in together.into_values() {
+            // A zone that not all of them can be in is no way.
+            let most = ways.values().map(Vec::len).max().unwrap_or(0);
+            let ways = ways.into_values().filter(|way| way.len() == most);
+            loose.wants.push(Want::OneOf(ways.collect()));
+        }
+        add_rules(forms, &loose.parts, &mut loose.problem);
+        let offers = options.offers(&loose.parts, &loose.problem.items, catalogs);
+        loose.problem.offers = offers.into_iter().map(|(_, offer)| offer).collect();
+        loose.problem.limits = vec![[i64::MAX; crate::provision::pack::DIMENSIONS]; catalogs.len()];
+        loose.problem.prepare();
+        loose
+    }
+
+    /// No way to buy for these pods costs less than this: micro-dollars an hour. `values` say what pods of a class are worth in the zones that were
+    /// chosen.
+    pub(super) fn least(&self, values: &[(Part, f64)]) -> u64 {
+        let mut known: FxHashMap<(PodClassId, Option<Symbol>), f64> = FxHashMap::default();
+        let mut lowest: FxHashMap<PodClassId, f64> = FxHashMap::default();
+        for (part, value) in values {
+            let each = value / f64::from(part.pods.max(1));
+            known.insert((part.class, part.zone), each);
+            let lowest = lowest.entry(part.class).or_insert(each);
+            *lowest = lowest.min(each);
+        }
+        let value = |part: &Part| {
+            let own = known.get(&(part.class, part.zone));
+            own.or_else(|| lowest.get(&part.class)).copied()
+        };
+        let values: Vec<f64> = self
+            .parts
+            .iter()
+            .map(|part| value(part).unwrap_or(0.0))
+            .collect();
+        let values = (!known.is_empty()).then_some(&values[..]);
+        self.problem.least_for(&self.wants, values)
+    }
+}
+
+/// How many of a class's pods may be in a zone at most, once all of them have a place: every pod comes to a zone that has no more than the fewest and
+/// the skew then, and the fewest are no more than the average of all.
+fn most_in(counts: &SpreadCounts, zone: Symbol, count: u32) -> u32 {
+    let zones: Vec<Symbol> = counts.all_places().collect();
+    if zones.is_empty() {
+        return count;
+    }
+    let there: i64 = zones.iter().map(|zone| counts.pods_at(*zone)).sum();
+    let average = (there + i64::from(count)).div_euclid(zones.len() as i64);
+    let most = average.saturating_add(counts.rule.max_skew) - counts.pods_at(zone);
+    most.clamp(0, i64::from(count)) as u32
+}

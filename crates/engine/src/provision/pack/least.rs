@@ -1,0 +1,88 @@
+//! What pods cost at least, where a pod may be one of several items: one for each zone that it could be in.
+
+use super::fill::Filler;
+use super::master::EPSILON;
+use super::{Problem, rates, varied};
+
+/// Pods that want a place, and which items they may be.
+#[derive(Clone, Debug)]
+pub(in crate::provision) enum Want {
+    /// So many pods, of each item no more than this.
+    Split(u32, Vec<(usize, u32)>),
+    /// All of these items with their numbers, or all of those.
+    OneOf(Vec<Vec<(usize, u32)>>),
+}
+
+impl Want {
+    /// What its pods pay at least where a pod of each item pays this. Items that no machine holds have no price.
+    fn paid(&self, prices: &[f64]) -> f64 {
+        match self {
+            Want::Split(count, items) => {
+                let has_price = |item: &&(usize, u32)| prices[item.0].is_finite();
+                let mut items: Vec<(usize, u32)> =
+                    items.iter().filter(has_price).copied().collect();
+                items.sort_by(|a, b| prices[a.0].total_cmp(&prices[b.0]));
+                let mut rest = *count;
+                let mut paid = 0.0;
+                for (item, most) in items {
+                    let own = most.min(rest);
+                    rest -= own;
+                    paid += prices[item] * f64::from(own);
+                }
+                paid
+            }
+            Want::OneOf(ways) => {
+                let way = |pods: &Vec<(usize, u32)>| -> f64 {
+                    let paid = pods
+                        .iter()
+                        .map(|(item, own)| prices[*item] * f64::from(*own));
+                    paid.sum()
+                };
+                let least = ways.iter().map(way).fold(f64::INFINITY, f64::min);
+                // No way is open.
+                if least.is_finite() { least } else { 0.0 }
+            }
+        }
+    }
+}
+
+impl Problem {
+    /// No machines for all that is wanted cost less than this: micro-dollars an hour. The demand of an item is the most that there may be of it;
+    /// `values`, one for each item, say what its pods may be worth: any are right, and those of a linear program over the same pods are the best.
+    pub(in crate::provision) fn least_for(&self, wants: &[Want], values: Option<&[f64]>) -> u64 {
+        let sum = |prices: &[f64]| -> u64 {
+            let paid: f64 = wants.iter().map(|want| want.paid(prices)).sum();
+            paid.max(0.0) as u64
+        };
+        let by_rates = sum(&rates::least(self, &varied::rates(self)));
+        let by_values = values.map_or(0, |values| sum(&self.held_to_price(values)));
+        by_rates.max(by_values)
+    }
+
+    /// Values in proportion, so small that no machine holds more than its price.
+    fn held_to_price(&self, values: &[f64]) -> Vec<f64> {
+        let mut filler = Filler::new(self);
+        let demand: Vec<(usize, u32)> = self
+            .items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| (index, item.demand))
+            .collect();
+        let values: Vec<f64> = values.iter().map(|value| value.max(0.0)).collect();
+        let mut best_ratio: f64 = 1.0 + EPSILON;
+        for offer in &self.offers {
+            let price = offer.price as f64;
+            let (most, _) = filler.most(offer, &demand, &values, price * best_ratio);
+            best_ratio = best_ratio.max(most / price);
+        }
+        let value = |(item, value): (usize, f64)| {
+            let is_held = self.offers.iter().any(|offer| offer.fits.contains(item));
+            if is_held {
+                value / best_ratio
+            } else {
+                f64::INFINITY
+            }
+        };
+        values.into_iter().enumerate().map(value).collect()
+    }
+}
