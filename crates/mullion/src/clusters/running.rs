@@ -164,7 +164,7 @@ impl Record {
         let config: Kubeconfig =
             serde_json::from_value(self.access.clone()).map_err(|error| error.to_string())?;
         let options = KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(config, &options).await;
+        let config = kubeconfig::client_config(config, &options).await;
         let config = config.map_err(|error| error.to_string())?;
         Client::try_from(config).map_err(|error| error.to_string())
     }

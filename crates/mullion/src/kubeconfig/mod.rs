@@ -9,7 +9,7 @@ mod file;
 
 use std::{
     env,
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -26,6 +26,34 @@ pub(crate) use self::file::{Removed, remove, yaml};
 
 /// How long a server on this machine may take to accept a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How a client reaches the server that a kubeconfig leads to. A server on this machine is asked directly, as kubectl does, whatever proxy the
+/// environment names; one that the kubeconfig names counts.
+///
+/// # Errors
+/// The kubeconfig leads nowhere, or a file that it names cannot be read.
+pub(crate) async fn client_config(
+    kubeconfig: kube::config::Kubeconfig,
+    options: &kube::config::KubeConfigOptions,
+) -> Result<kube::Config, kube::config::KubeconfigError> {
+    let mut clusters = kubeconfig.clusters.iter();
+    let names_proxy = clusters.any(|named| {
+        let cluster = named.cluster.as_ref();
+        cluster.is_some_and(|cluster| cluster.proxy_url.is_some())
+    });
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, options).await?;
+    if !names_proxy && is_here(config.cluster_url.host().unwrap_or_default()) {
+        config.proxy_url = None;
+    }
+    Ok(config)
+}
+
+/// Whether a host of a URL is this machine.
+fn is_here(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let loopback = address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    loopback || host == "localhost" || host.ends_with(".localhost")
+}
 
 /// Where the kubeconfig goes.
 #[derive(Clone, Debug, PartialEq)]

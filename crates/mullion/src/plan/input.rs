@@ -21,6 +21,7 @@ use crate::{
         rules::Told,
         source::{self, Source},
         state::State,
+        template::Maker,
         world::{self, Planned},
     },
 };
@@ -38,6 +39,8 @@ pub(super) struct Input {
     pub(super) remarks: Vec<String>,
     /// Keys of `coming` and of pods that wait.
     pub(super) keys: FxHashSet<String>,
+    /// The pods that workloads of the manifests would make which ask for none now.
+    pub(super) idle: Vec<(Maker, PodSpec)>,
 }
 
 impl Input {
@@ -88,6 +91,7 @@ impl Input {
             coming: Vec::new(),
             remarks: Vec::new(),
             keys: FxHashSet::default(),
+            idle: Vec::new(),
         };
         if args.default_pools {
             input.add_default_pools(args.namespace.as_deref()).await?;
@@ -166,6 +170,10 @@ impl Input {
             .take_pods(|pod| planned.maker.has_made(pod) && !pod.finished);
         for pod in gone {
             self.keys.remove(&pod.key());
+        }
+        if planned.replicas == 0 {
+            let model = (planned.maker.clone(), planned.pod.clone());
+            self.idle.push(model);
         }
         let copies = replicas::of(planned, &mut self.source.state, &mut self.keys)?;
         self.coming.extend(copies);

@@ -1,5 +1,7 @@
 //! The question to the engine: the pods that wait and those that come, what can be bought, what is on its way.
 
+use std::collections::BTreeSet;
+
 use mullion_api::labels;
 use mullion_engine::{
     Cluster, ModelError,
@@ -25,6 +27,8 @@ pub(super) struct Question {
     pub(super) names: FxHashMap<String, String>,
     /// Nodes that are taken out for the plan alone.
     pub(super) removed: Vec<String>,
+    /// `namespace/name` of the pods that do not exist yet.
+    pub(super) coming: BTreeSet<String>,
     /// What a reader of the plan should know about the pods that are left out.
     pub(super) remarks: Vec<String>,
 }
@@ -79,6 +83,7 @@ impl Question {
             request,
             names,
             removed: Vec::new(),
+            coming: coming.iter().map(name).collect(),
             remarks,
         })
     }

@@ -1,6 +1,6 @@
 //! A plan as data: what is bought, which pods go where, what it costs, who gets no place and why. [`super::table`] prints it for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mullion_api::labels;
 use mullion_engine::{
@@ -41,6 +41,9 @@ pub(super) struct Report {
     /// How many pools can buy.
     #[serde(skip)]
     pub(super) open_pools: usize,
+    /// The pods that do not exist yet.
+    #[serde(skip)]
+    pub(super) coming: BTreeSet<String>,
 }
 
 /// How many pods there are.
@@ -219,6 +222,7 @@ pub(super) fn of(
             .chain(left_out(plan, question))
             .collect(),
         open_pools: question.pools.templates.len(),
+        coming: question.coming.clone(),
     })
 }
 
@@ -338,7 +342,7 @@ fn amounts(
         .iter()
         .filter(|(_, amount)| !amount.is_zero());
     let asked = asked.map(|(name, _)| name.as_str());
-    let names: std::collections::BTreeSet<&str> = always.into_iter().chain(asked).collect();
+    let names: BTreeSet<&str> = always.into_iter().chain(asked).collect();
     let of = |map: &ResourceMap, name: &str| map.get(name).copied().unwrap_or_default();
     let amount = |name: &str| Amount {
         requested: of(&planned.requests, name),

@@ -70,7 +70,9 @@ pub(super) fn apply(
     let coming = input.coming.iter().filter(|pod| is_own(pod));
     let there = state.pods.iter().filter(|pod| is_own(pod));
     let before = coming.clone().count() + there.clone().count();
-    let Some(model) = coming.chain(there).next().cloned() else {
+    let mut idle = input.idle.iter();
+    let idle = idle.find(|(own, _)| *own == maker).map(|(_, model)| model);
+    let Some(model) = coming.chain(there).next().or(idle).cloned() else {
         return Err(Failure::input(format!(
             "--scale: {called} has no pod, so nothing says what its pods ask for"
         ))

@@ -338,21 +338,21 @@ fn help(page: &mut Page, report: &Report, args: &PlanArgs) {
     let first = report.unplaced.first().and_then(|group| group.pods.first());
     if let Some(pod) = first.filter(|_| !args.offline) {
         page.blank();
-        page.dimmed(&format!("What would help: {}", why(pod, args)));
+        let is_coming = report.coming.contains(pod);
+        page.dimmed(&format!("What would help: {}", why(pod, is_coming, args)));
     }
 }
 
-fn why(pod: &str, args: &PlanArgs) -> String {
+/// The question about a pod that has no place: about the manifests if one of them brings it.
+fn why(pod: &str, is_coming: bool, args: &PlanArgs) -> String {
     let mut words = vec!["mullion why".to_owned()];
     if let Some(path) = &args.state {
         words.push(format!("--state {}", input_path(path)));
     }
-    words.extend(
-        args.filename
-            .iter()
-            .map(|path| format!("-f {}", input_path(path))),
-    );
-    if args.filename.is_empty() {
+    if is_coming {
+        let files = args.filename.iter();
+        words.extend(files.map(|path| format!("-f {}", input_path(path))));
+    } else {
         let (namespace, name) = pod.split_once('/').unwrap_or(("default", pod));
         words.push(format!("pod {name}"));
         if namespace != "default" {

@@ -1,6 +1,6 @@
 //! What the images of a pod run on, and who says so: the annotation that placement left in the pod, else the names of the images.
 
-use mullion_api::labels::RUNS_ON;
+use mullion_api::labels::{self, RUNS_ON};
 use mullion_engine::{
     images::{ImageRef, ImageTable, Runs, System},
     model::PodSpec,
@@ -65,16 +65,18 @@ pub(super) fn of_annotation(text: &str) -> Vec<ImageWord> {
     containers.map(word).collect()
 }
 
-/// Judges a pod's images by their names. Says nothing unless one of them does not run on Linux: hardly anybody asks then.
+/// Judges a pod's images by their names. Says nothing unless one of them does not run on Linux, or not on Windows, for which the pod says that it
+/// is: hardly anybody asks then.
 pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
     let containers = pod.template.containers.iter();
     let containers = containers.chain(&pod.template.init_containers);
-    let mut all_on_linux = true;
+    let (mut all_on_linux, mut all_on_windows) = (true, true);
     let words = containers.map(|container| {
         let image = ImageRef::parse(&container.image).ok();
         let guess = image.and_then(|image| table.guess(&image));
         let (runs, because) = guess.map(|guess| (guess.runs, guess.because)).unzip();
         all_on_linux &= runs.as_ref().is_none_or(|runs| runs.has(System::Linux));
+        all_on_windows &= runs.as_ref().is_none_or(|runs| runs.has(System::Windows));
         ImageWord {
             container: None,
             image: container.image.clone(),
@@ -84,7 +86,10 @@ pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
         }
     });
     let words: Vec<_> = words.collect();
-    match all_on_linux {
+    let by_selector = pod.template.node_selector.get(labels::OS);
+    let own = by_selector.or(pod.template.os.as_ref());
+    let for_windows = own.is_some_and(|os| os == labels::OS_WINDOWS);
+    match all_on_linux && (all_on_windows || !for_windows) {
         true => Vec::new(),
         false => words,
     }
@@ -136,6 +141,12 @@ mod tests {
         };
         let table = ImageTable::default();
         assert!(guessed(&pod(&["nginx", "r.example.com/a:1"]), &table).is_empty());
+        let mut wrong = pod(&["nginx"]);
+        wrong.template.os = Some("windows".to_owned());
+        assert_eq!(
+            texts(&guessed(&wrong, &table)),
+            ["Image nginx runs on Linux, by the repository docker.io/library/nginx (a guess)"]
+        );
         assert_eq!(
             texts(&guessed(&pod(&["a/b:ltsc2022", "nginx"]), &table)),
             [

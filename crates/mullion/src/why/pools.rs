@@ -122,6 +122,12 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         addressed: state.addressed.clone(),
         ..Pools::default()
     };
+    let waits = |pod: &&PodSpec| {
+        let waits = pod.node_name.is_none() && answer::passed_over(pod).is_none();
+        let served = answer::unserved(&state.cluster, pod).is_none();
+        waits && served && pod.template.scheduling_gates.is_empty()
+    };
+    found.waiting = state.pods.iter().filter(waits).cloned().collect();
     if pools.is_empty() && claims.is_empty() {
         return Ok(found);
     }
@@ -222,12 +228,6 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     let goes = |claim: &&NodeClaim| claim.metadata.deletion_timestamp.is_some();
     let leaving = claims.iter().filter(goes).filter_map(NodeClaim::node_name);
     found.leaving = leaving.map(str::to_owned).collect();
-    let waits = |pod: &&PodSpec| {
-        let waits = pod.node_name.is_none() && answer::passed_over(pod).is_none();
-        let served = answer::unserved(&state.cluster, pod).is_none();
-        waits && served && pod.template.scheduling_gates.is_empty()
-    };
-    found.waiting = state.pods.iter().filter(waits).cloned().collect();
     found.by_cost = pools.is_empty() || found.origins.len() < pools.len();
     Ok(found)
 }

@@ -180,7 +180,7 @@ async fn connected(
         None => kubeconfig::user_kubeconfigs()?,
     };
     let read = together(&paths).map_err(|error| failed(&error))?;
-    let config = kube::Config::from_custom_kubeconfig(read, &options).await;
+    let config = kubeconfig::client_config(read, &options).await;
     let config = config.map_err(|error| failed(&error))?;
     let server = config.cluster_url.to_string();
     let client = Client::try_from(config).map_err(|error| failed(&error))?;

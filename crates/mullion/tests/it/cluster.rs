@@ -77,8 +77,14 @@ impl Cluster {
 
     /// Runs another command of the program on this machine.
     pub(crate) fn mullion(&self, args: &[&str]) -> Output {
+        self.mullion_in(&[], args)
+    }
+
+    /// The same with more variables in its environment.
+    pub(crate) fn mullion_in(&self, variables: &[(&str, &str)], args: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_mullion"))
             .args(args)
+            .envs(variables.iter().copied())
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
             .current_dir(self.dir.path())
             .output()

@@ -165,7 +165,7 @@ pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Found, Unknown
     if roles.windows.is_empty() {
         return match found.missing.is_empty() {
             true => Ok(Found::not_needed(
-                "there is no Windows node and no node class for one",
+                "there is no Windows node, and no node class for one names a role",
             )),
             false => Ok(found),
         };

@@ -118,6 +118,12 @@ fn faults_are_listed_ended_and_refused_with_the_nearest_names() {
         stderr.starts_with("error: no zone-outage of us-west-2c is in force\n"),
         "{stderr}"
     );
+    // The instance of a zone that came back can be lost again.
+    let first = done(&cluster, &["zone-outage", "us-west-2a"]);
+    assert!(first.contains(": 1 instance has stopped"), "{first}");
+    done(&cluster, &["zone-outage", "us-west-2a", "--heal"]);
+    let second = done(&cluster, &["zone-outage", "us-west-2a"]);
+    assert_eq!(second, first);
     let (code, _, stderr) = fault(&cluster, &["zone-outage", "us-west-2z"]);
     assert_eq!(code, Some(2));
     assert_eq!(
@@ -141,4 +147,25 @@ fn faults_are_listed_ended_and_refused_with_the_nearest_names() {
         listed.contains("refused: nobody is no node, instance or NodeClaim"),
         "{listed}"
     );
+}
+
+#[test]
+fn a_proxy_of_the_environment_does_not_stand_between_commands_and_this_machine() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    let kubeconfig = cluster.kubeconfig();
+    let kubeconfig = kubeconfig.to_str().expect("a path");
+    // Nobody listens there.
+    let proxies = [
+        ("HTTPS_PROXY", "http://127.0.0.1:9"),
+        ("https_proxy", "http://127.0.0.1:9"),
+    ];
+    for args in [
+        &["status"][..],
+        &["fault", "--kubeconfig", kubeconfig],
+        &["plan", "--kubeconfig", kubeconfig],
+    ] {
+        let output = cluster.mullion_in(&proxies, args);
+        let (said, wrong) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{args:?}: {said}{wrong}");
+    }
 }

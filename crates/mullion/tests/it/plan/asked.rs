@@ -381,6 +381,40 @@ fn pods_of_a_saved_cluster_that_wait_are_planned_for_together_with_a_manifest() 
 }
 
 #[test]
+fn a_workload_without_pods_can_be_scaled_up_by_its_manifest() {
+    let idle = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 0, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: nginx, resources: {requests: {cpu: 1}}}]}}}}";
+    let flags = ["--offline", "--default-pools", "-o", "json", "-f", "-"];
+    let scaled = plan(
+        &[&flags[..], &["--scale", "deployment/web=5"]].concat(),
+        idle,
+    );
+    assert_eq!(scaled.code, Some(0), "{}", scaled.stderr);
+    let both = json_of(&scaled);
+    assert_eq!(both["then"]["pods"]["onNewNodes"], 5, "{both}");
+    assert_eq!(
+        both["whatIf"][0],
+        "Deployment default/web has 5 pods in place of 0"
+    );
+}
+
+#[test]
+fn pods_that_wait_are_asked_about_where_there_are_no_pools() {
+    let state = "apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Node, metadata: {name: n1, labels: {kubernetes.io/os: linux}}, status: {allocatable: {cpu: '2', memory: 4Gi, pods: '10'}}}
+- {apiVersion: v1, kind: Pod, metadata: {name: ssd, namespace: default}, spec: {nodeSelector: {disk: ssd}, containers: [{name: c, image: nginx}]}, status: {phase: Pending}}
+";
+    let asked = plan(&["--state", "-"], state);
+    assert_eq!(asked.code, Some(1), "{}{}", asked.stdout, asked.stderr);
+    assert!(asked.stdout.contains("default/ssd"), "{}", asked.stdout);
+    let note = "note:  the state has no NodePools, so nothing is bought";
+    assert!(asked.stderr.starts_with(note), "{}", asked.stderr);
+    let hint = "What would help: mullion why --state - pod ssd\n";
+    assert!(asked.stdout.ends_with(hint), "{}", asked.stdout);
+}
+
+#[test]
 fn what_if_puts_two_plans_side_by_side() {
     let said = offline(
         &[
