@@ -70,6 +70,10 @@ pub const EC2NODECLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
 pub const MIN_SAVING: &str = "mullion.dev/min-saving";
 /// On a NodePool: what each of its nodes costs an hour beside its machine and root volume, in US dollars, such as a licence by host: `0.05`.
 pub const NODE_PRICE: &str = "mullion.dev/node-price";
+/// On a NodePool: by how much what pods prefer may make its nodes dearer, such as `10%`.
+pub const PREFERENCE_PRICE: &str = "mullion.dev/preference-price";
+/// On a NodeClaim: whether fewer values stay possible than its pool's `minValues` demand.
+pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
 /// Version of the algorithm behind [`EC2NODECLASS_HASH`].
 pub const EC2NODECLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
 /// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes.

@@ -114,6 +114,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         pod_os_counts: true,
         gmsa_random_hostname: false,
         gates: Default::default(),
+        settings: Default::default(),
         scheduler: Default::default(),
         scheduler_text: None,
         detached: false,

@@ -22,6 +22,7 @@ use crate::{
     failure::Failure,
     fault::FaultArgs,
     plan::PlanArgs,
+    up::settings::KarpenterArgs,
     why::WhyArgs,
 };
 
@@ -434,6 +435,9 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "GATES", default_value = "NodeRepair=false", hide_default_value = true, value_parser = feature_gates)]
     pub(crate) feature_gates: FeatureGates,
 
+    #[command(flatten)]
+    pub(crate) karpenter: KarpenterArgs,
+
     /// kube-scheduler's configuration file (a KubeSchedulerConfiguration): profiles, plugins, weights, scoring strategies
     #[arg(long, value_name = "FILE")]
     pub(crate) scheduler_config: Option<PathBuf>,
@@ -527,7 +531,7 @@ fn port(text: &str) -> Result<u16, String> {
 }
 
 /// Reads a time as Go writes it: `90s`, `5m`, `1h30m`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let time: Option<SignedDuration> = text.parse().ok();
     time.and_then(|time| Duration::try_from(time).ok())
         .filter(|time| !time.is_zero())

@@ -31,17 +31,38 @@ pub fn least_saving(pool: &NodePool) -> Result<Option<u32>, String> {
         pool,
         labels::MIN_SAVING,
         "a share from 0% to 100% such as 5%",
-        |text| {
-            let percent: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
-            let is_share = (0.0..=100.0).contains(&percent);
-            is_share.then(|| (percent * 10.0).round() as u32)
-        },
+        |text| thousandths(text, 100.0),
     )
+}
+
+/// By how many thousandths what pods prefer may make nodes of a pool dearer: what its annotation `mullion.dev/preference-price` says; nothing where it
+/// has none.
+///
+/// # Errors
+/// A sentence, if the annotation is no percentage.
+pub fn preference_price(pool: &NodePool) -> Result<Option<u32>, String> {
+    read(
+        pool,
+        labels::PREFERENCE_PRICE,
+        "a percentage from 0% to 10000% such as 10%",
+        |text| thousandths(text, 10_000.0),
+    )
+}
+
+/// Reads a percentage up to a bound as thousandths.
+fn thousandths(text: &str, most: f64) -> Option<u32> {
+    let percent: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+    let is_known = (0.0..=most).contains(&percent);
+    is_known.then(|| (percent * 10.0).round() as u32)
 }
 
 /// Returns what is wrong with the annotations of a pool.
 pub(super) fn errors(pool: &NodePool) -> Vec<String> {
-    let errors = [node_price(pool).err(), least_saving(pool).err()];
+    let errors = [
+        node_price(pool).err(),
+        least_saving(pool).err(),
+        preference_price(pool).err(),
+    ];
     errors.into_iter().flatten().collect()
 }
 
@@ -98,6 +119,13 @@ mod tests {
         for wrong in ["5", "101%", "-1%", "NaN%"] {
             assert!(saving(wrong).is_err(), "{wrong}");
         }
+        let preference = |text| preference_price(&pool(labels::PREFERENCE_PRICE, text));
+        assert_eq!(preference("12.5%"), Ok(Some(125)));
+        assert_eq!(preference("300%"), Ok(Some(3000)));
+        assert_eq!(
+            preference("10"),
+            Err("invalid value: annotation mullion.dev/preference-price is \"10\", but must be a percentage from 0% to 10000% such as 10%".to_owned())
+        );
         assert_eq!(
             node_price(&NodePool::new("web", Default::default())),
             Ok(None)

@@ -1,4 +1,4 @@
-//! Collects triggers into one plan: a batch ends when nothing came for a second, or ten seconds after it began.
+//! Collects triggers into one plan: a batch ends when nothing came for a while (a second), or some time (ten seconds) after it began.
 //!
 //! Invariant: a trigger is never lost; one that comes while a plan is made opens the next batch. Triggers are told
 //! apart by a key, and one that is in the batch already does not keep it open.
@@ -14,15 +14,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// A batch ends when this long nothing new came (`BATCH_IDLE_DURATION`).
-pub const IDLE: Duration = Duration::from_secs(1);
-/// A batch ends at the latest this long after it began (`BATCH_MAX_DURATION`).
-pub const MAX: Duration = Duration::from_secs(10);
-
 /// Where triggers wait. Cheap to clone; all clones are one batcher.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Batcher {
     shared: Arc<Shared>,
+    idle: Duration,
+    max: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +29,15 @@ struct Shared {
 }
 
 impl Batcher {
+    /// A batcher whose batches end when nothing came for `idle`, and `max` after they began.
+    pub fn new(idle: Duration, max: Duration) -> Self {
+        Self {
+            shared: Arc::default(),
+            idle,
+            max,
+        }
+    }
+
     /// Puts a key into the batch that is open, or opens one.
     pub fn trigger(&self, key: impl Into<String>) {
         let mut waiting = self
@@ -50,10 +56,11 @@ impl Batcher {
             self.shared.added.notified().await;
         }
         let start = Instant::now();
-        let mut end = start + IDLE;
+        let last = start + self.max;
+        let mut end = (start + self.idle).min(last);
         loop {
             tokio::select! {
-                () = self.shared.added.notified() => end = (Instant::now() + IDLE).min(start + MAX),
+                () = self.shared.added.notified() => end = (Instant::now() + self.idle).min(last),
                 () = sleep_until(end) => break,
             }
         }
@@ -77,6 +84,9 @@ impl Batcher {
 mod tests {
     use super::*;
 
+    const IDLE: Duration = Duration::from_secs(1);
+    const MAX: Duration = Duration::from_secs(10);
+
     async fn batch_after(batcher: &Batcher) -> Duration {
         let start = Instant::now();
         batcher.wait().await;
@@ -85,7 +95,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lone_trigger_waits_for_a_second() {
-        let batcher = Batcher::default();
+        let batcher = Batcher::new(IDLE, MAX);
         batcher.trigger("a");
         let waited = batch_after(&batcher).await;
         assert!(waited >= IDLE && waited < IDLE * 2, "{waited:?}");
@@ -93,7 +103,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_of_triggers_is_cut_off_after_ten_seconds() {
-        let batcher = Batcher::default();
+        let batcher = Batcher::new(IDLE, MAX);
         let other = batcher.clone();
         let feeder = tokio::spawn(async move {
             for number in 0.. {
@@ -108,7 +118,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn repeating_a_key_does_not_keep_the_batch_open() {
-        let batcher = Batcher::default();
+        let batcher = Batcher::new(IDLE, MAX);
         let other = batcher.clone();
         let feeder = tokio::spawn(async move {
             loop {
@@ -123,7 +133,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_trigger_between_batches_opens_the_next() {
-        let batcher = Batcher::default();
+        let batcher = Batcher::new(IDLE, MAX);
         batcher.trigger("a");
         batcher.wait().await;
         batcher.trigger("a");

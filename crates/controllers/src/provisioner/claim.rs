@@ -33,6 +33,10 @@ pub fn of(planned: &PlannedNode, pool: &NodePool) -> NodeClaim {
         labels::NODEPOOL_HASH_VERSION.to_owned(),
         HASH_VERSION.to_owned(),
     );
+    annotations.insert(
+        labels::MIN_VALUES_RELAXED.to_owned(),
+        planned.min_values_relaxed.to_string(),
+    );
     let requirements = planned.requirements.iter().map(from_engine).collect();
     NodeClaim {
         metadata: ObjectMeta {
@@ -103,6 +107,7 @@ mod tests {
             pods: vec!["uid".into()],
             requests: [("pods".to_owned(), "10".parse().expect("a quantity"))].into(),
             node_price_micro_usd: 0,
+            min_values_relaxed: false,
         };
         let claim = of(&planned, &pool);
         assert_eq!(

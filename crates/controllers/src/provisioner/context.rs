@@ -51,6 +51,8 @@ pub struct Options {
     pub seed: u64,
     /// Features that are off unless said otherwise.
     pub gates: FeatureGates,
+    /// How pods are gathered and what plans heed.
+    pub settings: super::Settings,
 }
 
 /// Shared surroundings of the controllers of nodes-on-demand. Cheap to clone.
@@ -160,7 +162,6 @@ impl KarpenterContext {
         Self {
             cloud,
             log,
-            options: Arc::new(options),
             pools,
             claims,
             classes,
@@ -171,7 +172,8 @@ impl KarpenterContext {
             counted_overlays: overlays::Counted::default(),
             vpc_cni,
             state: state.clone(),
-            batcher: Batcher::default(),
+            batcher: Batcher::new(options.settings.batch_idle, options.settings.batch_max),
+            options: Arc::new(options),
             nominations: Nominations::default(),
             disrupting: Disrupting::default(),
             metrics: Metrics::default(),

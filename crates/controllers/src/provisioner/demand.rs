@@ -85,6 +85,8 @@ impl Demand {
                 seed: karpenter.options.seed,
                 by_cost: buys_by_cost(karpenter),
                 effort: None,
+                preferences: karpenter.options.settings.preferences,
+                min_values: karpenter.options.settings.min_values,
             },
             reshaped,
             leaving: waiting.leaving,

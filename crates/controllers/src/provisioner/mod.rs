@@ -25,6 +25,7 @@ mod pools;
 mod refusal;
 pub mod requirements;
 mod run;
+mod settings;
 pub mod template;
 mod trials;
 
@@ -40,6 +41,7 @@ pub use decision_log::DecisionLog;
 pub use demand::{Answer, answer};
 pub use gates::FeatureGates;
 pub(crate) use run::{PROVISIONED, order};
+pub use settings::Settings;
 
 use crate::{
     Context, buffers, disruption, interruption, legacy, nodeclaim, nodepool, overlays,

@@ -470,10 +470,14 @@ pub(crate) async fn order(
         .claim_api()
         .create(&PostParams::default(), &wanted)
         .await?;
+    let relaxed = match planned.min_values_relaxed {
+        true => "true",
+        false => "false",
+    };
     let labels = [
         ("reason", reason),
         ("nodepool", planned.pool.as_str()),
-        ("min_values_relaxed", "false"),
+        ("min_values_relaxed", relaxed),
     ];
     karpenter.metrics.count(Metric::Created, &labels);
     let name = created.name_any();

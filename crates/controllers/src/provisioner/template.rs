@@ -79,6 +79,7 @@ pub fn with_types(
             .filter_map(convert::taint)
             .collect(),
         requirements: spec.requirements.iter().map(to_engine).collect(),
+        preference_price: nodepool::terms::preference_price(pool).ok().flatten(),
         instance_types,
         ..NodeTemplate::default()
     }

@@ -347,6 +347,7 @@ fn buy_nodes(
         version,
         seed: 0,
         gates,
+        settings: Default::default(),
     };
     provisioner::start(&own, state, Arc::new(ec2.clone()), log.clone(), options)
 }

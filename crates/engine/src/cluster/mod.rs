@@ -303,6 +303,11 @@ impl Cluster {
         self.pods.at(id)
     }
 
+    /// The namespaces' labels.
+    pub(crate) fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
     pub(crate) fn names(&self) -> &Interner {
         &self.names
     }

@@ -21,7 +21,7 @@ use crate::selector::NamedNodes;
 
 use super::limit::Limits;
 use super::pack::Load;
-use super::{InstanceType, NodeTemplate, PoolReason, Requirement};
+use super::{InstanceType, MinValuesPolicy, NodeTemplate, PlanRequest, PoolReason, Requirement};
 
 /// More label choices than this per type and offering are not tried.
 const MAX_CHOICES: usize = 64;
@@ -39,10 +39,14 @@ pub(super) struct Catalog {
     pub(super) requirements: Vec<Requirement>,
     /// What each of its nodes costs beside its offering: micro-dollars an hour.
     pub(super) node_price: u64,
+    /// By so many thousandths what pods prefer may make its nodes dearer.
+    pub(super) preference_price: u32,
     pub(super) taints: Vec<NodeTaint>,
     pub(super) limits: Limits,
     /// Whether its nodes list only what costs little more than their cheapest option.
     pub(super) caps_prices: bool,
+    /// Whether pods are planned although fewer values stay possible than the pool demands.
+    relaxes_min_values: bool,
     /// Instance types.
     pub(super) types: Vec<Arc<InstanceType>>,
     /// What pods can have of an option, apart from its labels: options of one type mostly share one.
@@ -91,7 +95,7 @@ impl Catalog {
     /// An amount of a type or of the DaemonSets is below zero.
     pub(super) fn compile(
         template: &NodeTemplate,
-        caps_prices: bool,
+        request: &PlanRequest,
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
         let names = cluster.names_mut();
@@ -100,13 +104,17 @@ impl Catalog {
             weight: template.weight,
             requirements: template.requirements.clone(),
             node_price: template.node_price_micro_usd,
+            preference_price: template
+                .preference_price
+                .unwrap_or(NodeTemplate::PREFERENCE_PRICE),
             taints: template
                 .taints
                 .iter()
                 .map(|taint| NodeTaint::intern(taint, names))
                 .collect(),
             limits: Limits::new(&template.limits_remaining),
-            caps_prices,
+            caps_prices: request.by_cost,
+            relaxes_min_values: request.min_values == MinValuesPolicy::BestEffort,
             types: Vec::new(),
             rooms: Vec::new(),
             options: Vec::new(),
@@ -407,9 +415,8 @@ impl Catalog {
 
     /// Whether the pool demands a choice of values.
     pub(super) fn wants_choice(&self) -> bool {
-        self.requirements
-            .iter()
-            .any(|requirement| requirement.min_values.is_some())
+        let mut demands = self.requirements.iter();
+        !self.relaxes_min_values && demands.any(|demand| demand.min_values.is_some())
     }
 
     /// Of options, with their room and what they admit, those beside which there are enough others that do all they do.
@@ -442,8 +449,20 @@ impl Catalog {
             .collect()
     }
 
-    /// Fewer label values than the pool demands, if that is so for these options.
+    /// Fewer label values than the pool demands, if that is so for these options and keeps pods away.
     pub(super) fn too_few_values(
+        &self,
+        options: &FixedBitSet,
+        cluster: &Cluster,
+    ) -> Option<PoolReason> {
+        match self.relaxes_min_values {
+            true => None,
+            false => self.missing_values(options, cluster),
+        }
+    }
+
+    /// Fewer label values than the pool demands, if that is so for these options.
+    pub(super) fn missing_values(
         &self,
         options: &FixedBitSet,
         cluster: &Cluster,

@@ -18,6 +18,7 @@ use crate::reason::{Plugin, Refusal};
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
+use super::solve::Pending;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
 
 /// What nodes with these options of a catalog can be, in words: types, and requirements.
@@ -97,11 +98,10 @@ impl Claim {
     }
 
     /// Puts a pod on the planned node that every option left has room for and admits, if the pods that are placed already let it. `is_bound` says
-    /// whether they have a say.
+    /// whether they have a say. It counts as its own class there.
     pub(super) fn load(
         &mut self,
-        pod: u32,
-        class: PodClassId,
+        Pending { index, class, own }: Pending,
         is_bound: bool,
         cluster: &mut Cluster,
     ) -> bool {
@@ -110,8 +110,8 @@ impl Claim {
         }
         self.requests.add(&cluster.class(class).shape.requests.real);
         self.requests.pods += 1;
-        self.pods.push(pod);
-        cluster.load_logged(class, self.node);
+        self.pods.push(index);
+        cluster.load_logged(own, self.node);
         true
     }
 
@@ -124,8 +124,7 @@ impl Claim {
     /// Puts a pod on the planned node if any option is left then. The claim is as before if not.
     pub(super) fn add(
         &mut self,
-        pod: u32,
-        class: PodClassId,
+        Pending { index, class, own }: Pending,
         catalog: &mut Catalog,
         topology: &Topology,
         cluster: &mut Cluster,
@@ -168,8 +167,8 @@ impl Claim {
                     self.options = options;
                 }
                 self.requests = requests;
-                self.pods.push(pod);
-                cluster.load_logged(class, self.node);
+                self.pods.push(index);
+                cluster.load_logged(own, self.node);
                 Ok(())
             }
             Err(reason) => {
@@ -287,8 +286,8 @@ impl Claim {
         cluster: &Cluster,
     ) -> PlannedNode {
         let listed = catalog.listed(&self.options, cluster);
-        let known = known.entry((self.catalog, listed.clone()));
-        let (options, requirements) = known.or_insert_with(|| {
+        let entry = known.entry((self.catalog, listed.clone()));
+        let (options, requirements) = entry.or_insert_with(|| {
             let requirements = requirements(&listed, catalog, cluster);
             (described(&listed, catalog).into(), requirements.into())
         });
@@ -303,6 +302,7 @@ impl Claim {
                 .collect(),
             requests: self.requests(catalog, cluster),
             node_price_micro_usd: catalog.node_price,
+            min_values_relaxed: catalog.missing_values(&listed, cluster).is_some(),
         }
     }
 
@@ -390,11 +390,12 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
             if key != label::INSTANCE_TYPE {
                 values.sort();
             }
+            let found = u32::try_from(values.len()).unwrap_or(u32::MAX);
             requirements.push(Requirement {
                 key: key.to_owned(),
                 operator: Operator::In,
                 values,
-                min_values,
+                min_values: min_values.map(|wanted| wanted.min(found)),
             });
         }
     }

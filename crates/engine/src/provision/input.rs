@@ -23,6 +23,33 @@ pub struct PlanRequest {
     /// How long is searched for a cheaper packing: items are looked at so many times for one machine or another. None takes
     /// [`PlanRequest::EFFORT`].
     pub effort: Option<u64>,
+    /// How much what pods prefer counts for the nodes to buy.
+    pub preferences: PreferencePolicy,
+    /// Whether pods are planned for pools whose demands for a choice of values cannot be met (Karpenter: `MIN_VALUES_POLICY`).
+    pub min_values: MinValuesPolicy,
+}
+
+/// What the `minValues` of a pool's requirements do where fewer values would stay possible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinValuesPolicy {
+    /// The pod is not planned there.
+    #[default]
+    Strict,
+    /// It is planned with as many values as there are, and the node says so.
+    BestEffort,
+}
+
+/// How much what pods prefer counts for nodes to buy: labels of nodes, being near or apart from others, being spread, being on nodes without a
+/// PreferNoSchedule taint. The scheduler follows preferences in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreferencePolicy {
+    /// As far as it costs no more than the pools allow ([`NodeTemplate::preference_price`]).
+    #[default]
+    WithinPrice,
+    /// As far as nodes can be bought, whatever they cost (Karpenter: `PREFERENCE_POLICY=Respect`).
+    Respect,
+    /// Not at all (Karpenter: `PREFERENCE_POLICY=Ignore`).
+    Ignore,
 }
 
 impl PlanRequest {
@@ -63,6 +90,8 @@ pub struct NodeTemplate {
     pub daemon_overhead: ResourceMap,
     /// What each of its nodes costs beside its offering: micro-dollars an hour.
     pub node_price_micro_usd: u64,
+    /// By so many thousandths what pods prefer may make its nodes dearer; none for [`NodeTemplate::PREFERENCE_PRICE`].
+    pub preference_price: Option<u32>,
     /// The pods of DaemonSets: each is counted on the machines that it would run on.
     pub daemons: Vec<PodTemplate>,
     /// The types there are, shared between pools.
@@ -70,6 +99,11 @@ pub struct NodeTemplate {
     /// Every type that the pool's class could buy if its requirements were others; empty where that is `instance_types`. Only a search for
     /// changes ([`crate::remedy`]) looks at it.
     pub for_sale: Vec<Arc<InstanceType>>,
+}
+
+impl NodeTemplate {
+    /// What pods prefer may make nodes dearer by a tenth, unless the pool says otherwise.
+    pub const PREFERENCE_PRICE: u32 = 100;
 }
 
 /// One requirement of a pool: the values its nodes' label may have.

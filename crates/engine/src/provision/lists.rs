@@ -102,14 +102,18 @@ impl Catalog {
         kept
     }
 
-    /// A list with the cheapest of the other options, as few as give it the choice of values that the pool demands; all where none do.
+    /// A list with the cheapest of the other options, as few as give it the choice of values that the pool demands; itself where none do.
     fn with_values(
         &self,
         listed: FixedBitSet,
         options: &FixedBitSet,
         cluster: &Cluster,
     ) -> FixedBitSet {
-        if self.too_few_values(&listed, cluster).is_none() {
+        if self.missing_values(&listed, cluster).is_none() {
+            return listed;
+        }
+        if self.missing_values(options, cluster).is_some() {
+            // Where there are too few at best, and that is allowed, dearer types do not help.
             return listed;
         }
         let others: Vec<usize> = options.difference(&listed).collect();
@@ -120,7 +124,7 @@ impl Catalog {
         };
         let counts: Vec<usize> = (0..=others.len()).collect();
         let too_few =
-            counts.partition_point(|count| self.too_few_values(&with(*count), cluster).is_some());
+            counts.partition_point(|count| self.missing_values(&with(*count), cluster).is_some());
         with(too_few.min(others.len()))
     }
 }

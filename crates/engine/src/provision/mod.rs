@@ -6,7 +6,8 @@
 //! `solve` tries several ways and keeps the cheapest: pods one by one, as Karpenter does, or packed by cost. For the
 //! latter the question is put in numbers (`numbers`), packed (`pack`) and carried out (`packed`). What a pool could buy
 //! under other requirements (`sale`) is for those who look for changes,
-//! what to buy in place of nodes that go (`replace`) for those who give back.
+//! what to buy in place of nodes that go (`replace`) for those who give back. What pods prefer is demanded as far as it
+//! may cost (`preferences`).
 
 mod catalog;
 mod claim;
@@ -18,12 +19,16 @@ mod pack;
 mod packed;
 mod places;
 mod plan;
+mod preferences;
 mod replace;
 mod sale;
 mod solve;
 
 pub(crate) use catalog::reachable;
-pub use input::{InFlightNode, InstanceType, NodeTemplate, Offering, PlanRequest, Requirement};
+pub use input::{
+    InFlightNode, InstanceType, MinValuesPolicy, NodeTemplate, Offering, PlanRequest,
+    PreferencePolicy, Requirement,
+};
 pub use plan::{InstanceTypeOption, Plan, PlannedNode, PoolReason, PoolRefusal, Unplaceable};
 pub(crate) use replace::{NoReplacement, Pools, Values};
 pub(crate) use sale::{Machine, machines, options};

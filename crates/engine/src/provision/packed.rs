@@ -3,8 +3,9 @@
 use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
+use super::PreferencePolicy;
 use super::claim::{self, Claim};
-use super::numbers::{Numbers, Part};
+use super::numbers::{Numbers, Part, Wanted};
 use super::pack::Bin;
 use super::solve::{PLANNED, Pending, Solver, reserve};
 use crate::class::PodClassId;
@@ -37,9 +38,12 @@ impl Solver<'_> {
             .iter()
             .map(|(class, pods)| (*class, pods.len() as u32))
             .collect();
-        let wants_bound = self.wants_bound && nodes.is_empty();
+        let wanted = Wanted {
+            bound: self.wants_bound && nodes.is_empty(),
+            preferences: self.preferences.policy != PreferencePolicy::Ignore,
+        };
         let catalogs = &mut self.catalogs;
-        let numbers = Numbers::of(&counts, nodes, catalogs, self.cluster, wants_bound);
+        let numbers = Numbers::of(&counts, nodes, catalogs, self.cluster, wanted);
         let packed = numbers.problem.pack(self.effort);
         let packing = &packed.packing;
         let mut slots = Vec::new();
@@ -68,6 +72,8 @@ impl Solver<'_> {
         }
         ordered.sort_by_key(|slot| slot.0);
         classes.values_mut().for_each(|pods| pods.reverse());
+        let own: FxHashMap<u32, PodClassId> =
+            pending.iter().map(|pod| (pod.index, pod.own)).collect();
         let bound: Vec<bool> = numbers
             .items
             .iter()
@@ -82,24 +88,26 @@ impl Solver<'_> {
                 let Some(pods) = classes.get_mut(&class) else {
                     return false;
                 };
-                let Some(pod) = pods.last().copied() else {
+                let Some(index) = pods.last().copied() else {
                     return false;
                 };
+                let own = own.get(&index).copied().unwrap_or(class);
+                let pod = Pending { index, class, own };
                 let loaded = match *place {
                     Place::Planned(claim) => {
-                        self.claims[claim].load(pod, class, bound[*item], self.cluster)
+                        self.claims[claim].load(pod, bound[*item], self.cluster)
                     }
-                    Place::There(node) => self.load_on(node, class, bound[*item]),
+                    Place::There(node) => self.load_on(node, pod, bound[*item]),
                 };
                 if !loaded {
                     return true;
                 }
                 if let Place::There(node) = *place {
                     let node = self.cluster.node_name(node).to_owned();
-                    existing.push((self.keys[pod as usize].clone(), node));
+                    existing.push((self.keys[index as usize].clone(), node));
                 }
                 pods.pop();
-                placed.insert(pod);
+                placed.insert(index);
                 false
             });
             some_came = ordered.len() < before;
@@ -109,16 +117,16 @@ impl Solver<'_> {
             .filter(|pod| !placed.contains(&pod.index))
             .copied()
             .collect();
-        let bound = wants_bound.then(|| numbers.bound(&packed));
+        let bound = wanted.bound.then(|| numbers.bound(&packed));
         (rest, bound)
     }
 
     /// Puts a pod on a node that is there and has room for it, if the pods that are placed already let it.
-    fn load_on(&mut self, node: NodeId, class: PodClassId, is_bound: bool) -> bool {
-        if is_bound && claim::check(class, node, false, self.cluster).is_some() {
+    fn load_on(&mut self, node: NodeId, pod: Pending, is_bound: bool) -> bool {
+        if is_bound && claim::check(pod.class, node, false, self.cluster).is_some() {
             return false;
         }
-        self.cluster.load_logged(class, node);
+        self.cluster.load_logged(pod.own, node);
         true
     }
 

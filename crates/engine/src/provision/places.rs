@@ -14,12 +14,9 @@ const HOST: &str = "host/";
 impl Solver<'_> {
     /// Lets one more host, an empty one, count for pods that must be spread over hosts: a new one can always be bought.
     pub(super) fn add_hosts(&mut self, pending: &[Pending]) {
-        let mut known = FxHashSet::default();
-        for pod in pending {
-            if !known.insert(pod.class) {
-                continue;
-            }
-            let view = self.cluster.question(pod.class).view;
+        let mut known = 0;
+        for class in classes_of(pending) {
+            let view = self.cluster.question(class).view;
             if !view
                 .hard
                 .iter()
@@ -27,11 +24,12 @@ impl Solver<'_> {
             {
                 continue;
             }
-            let name = format!("{HOST}{}", known.len());
+            known += 1;
+            let name = format!("{HOST}{known}");
             let mut found = None;
             for index in 0..self.catalogs.len() {
                 let catalog = &mut self.catalogs[index];
-                let mut fits = catalog.verdicts(pod.class, self.cluster).fits.clone();
+                let mut fits = catalog.verdicts(class, self.cluster).fits.clone();
                 fits.intersect_with(&catalog.available);
                 if let Some(option) = fits.minimum() {
                     found = Some((index, option));
@@ -46,7 +44,7 @@ impl Solver<'_> {
                 continue;
             }
             // Nothing can be bought for it: a host like one that is there.
-            let view = self.cluster.question(pod.class).view;
+            let view = self.cluster.question(class).view;
             let by_host = view
                 .hard
                 .iter()
@@ -62,13 +60,9 @@ impl Solver<'_> {
 
     /// Lets the places that pools can buy in count as places, empty as they are, for pods that must be spread and could be there.
     pub(super) fn add_places(&mut self, pending: &[Pending]) {
-        let mut classes = FxHashSet::default();
         let mut added = 0;
-        for pod in pending {
-            if !classes.insert(pod.class) {
-                continue;
-            }
-            let view = self.cluster.question(pod.class).view;
+        for class in classes_of(pending) {
+            let view = self.cluster.question(class).view;
             let soft = view.soft.iter().filter(|_| view.soft_declared);
             let rules = view.hard.iter().chain(soft);
             let rules: Vec<(Symbol, FxHashSet<Symbol>)> = rules
@@ -81,7 +75,7 @@ impl Solver<'_> {
                         if known.contains(&place) {
                             continue;
                         }
-                        let Some(option) = self.selectable(index, pod.class, (key, place)) else {
+                        let Some(option) = self.selectable(index, class, (key, place)) else {
                             continue;
                         };
                         known.insert(place);
@@ -116,4 +110,11 @@ impl Solver<'_> {
                 && shape.selects(labels, Symbol::EMPTY, self.cluster.names())
         })
     }
+}
+
+/// The classes that pods are looked at as, and their own, each once.
+fn classes_of(pending: &[Pending]) -> Vec<PodClassId> {
+    let mut known = FxHashSet::default();
+    let all = pending.iter().flat_map(|pod| [pod.class, pod.own]);
+    all.filter(|class| known.insert(*class)).collect()
 }

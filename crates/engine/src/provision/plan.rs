@@ -45,6 +45,8 @@ pub struct PlannedNode {
     pub requests: ResourceMap,
     /// What it costs beside its offering: micro-dollars an hour.
     pub node_price_micro_usd: u64,
+    /// Fewer values stay possible than the pool demands; `requirements` says how many there are.
+    pub min_values_relaxed: bool,
 }
 
 impl PlannedNode {

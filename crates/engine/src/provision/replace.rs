@@ -4,8 +4,9 @@ use rustc_hash::FxHashMap;
 
 use super::PlanRequest;
 use super::catalog::Catalog;
-use super::numbers::Numbers;
+use super::numbers::{Numbers, Wanted};
 use super::plan::PlannedNode;
+use super::preferences::Preferences;
 use super::solve::{Pending, Solver, compile, put_in_order};
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
@@ -21,6 +22,7 @@ pub(crate) type Values = FxHashMap<PodClassId, f64>;
 /// Pools that are compiled once and asked many times.
 pub(crate) struct Pools {
     catalogs: Vec<Catalog>,
+    preferences: Preferences,
     seed: u64,
 }
 
@@ -53,6 +55,7 @@ impl Pools {
     ) -> Result<Self, ModelError> {
         Ok(Pools {
             catalogs: compile(request, cluster)?,
+            preferences: Preferences::of(request),
             seed: request.seed,
         })
     }
@@ -92,7 +95,11 @@ impl Pools {
         classes: &[(PodClassId, u32)],
         cluster: &mut Cluster,
     ) -> (Values, u64) {
-        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster, false);
+        let wanted = Wanted {
+            bound: false,
+            preferences: true,
+        };
+        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster, wanted);
         let mut values = Values::default();
         let (of_items, bound) = numbers.problem.values();
         for (part, value) in numbers.items.iter().zip(of_items) {
@@ -116,10 +123,7 @@ impl Pools {
         let mut pending: Vec<Pending> = pods
             .iter()
             .enumerate()
-            .map(|(index, (_, class))| Pending {
-                index: index as u32,
-                class: *class,
-            })
+            .map(|(index, (_, class))| Pending::new(index as u32, *class))
             .collect();
         put_in_order(cluster, &mut pending, &keys);
         let checkpoint = cluster.checkpoint();
@@ -127,8 +131,11 @@ impl Pools {
         let mut solver = Solver::new(cluster, catalogs, &keys, self.seed);
         solver.effort = EFFORT;
         solver.ceiling = ceiling;
+        solver.preferences = std::mem::take(&mut self.preferences);
+        let pending = solver.with_preferences(&pending);
         let replacement = buy(&mut solver, &pending, ceiling, values);
         self.catalogs = solver.catalogs;
+        self.preferences = solver.preferences;
         cluster.rollback(checkpoint);
         replacement
     }
@@ -149,7 +156,7 @@ fn buy(
             ..Replacement::default()
         });
     }
-    let worth: f64 = rest.iter().filter_map(|pod| values.get(&pod.class)).sum();
+    let worth: f64 = rest.iter().filter_map(|pod| values.get(&pod.own)).sum();
     let is_beyond = |price: f64| ceiling.is_some_and(|ceiling| price > ceiling as f64);
     if is_beyond(worth) {
         return Err(NoReplacement::TooDear);

@@ -9,7 +9,7 @@ use crate::model::{Operator, StringMap, label};
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
-use super::{InstanceType, NodeTemplate, Requirement};
+use super::{InstanceType, NodeTemplate, PlanRequest, Requirement};
 
 /// One way to buy a machine, with the labels its node would have. Lists of them are sorted by price.
 pub(crate) struct Machine {
@@ -118,7 +118,7 @@ pub(crate) fn options(
     template: &NodeTemplate,
     cluster: &mut Cluster,
 ) -> Result<Vec<Machine>, ModelError> {
-    let catalog = Catalog::compile(template, false, cluster)?;
+    let catalog = Catalog::compile(template, &PlanRequest::default(), cluster)?;
     let machine = |index: usize| {
         let option = &catalog.options[index];
         Machine {

@@ -26,7 +26,11 @@ use crate::resources::Amounts;
 use super::catalog::Catalog;
 use super::claim::{Claim, Lists, Topology};
 use super::limit::Limits;
-use super::{InFlightNode, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, Unplaceable};
+use super::preferences::Preferences;
+use super::{
+    InFlightNode, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
+    Unplaceable,
+};
 
 /// Names of nodes that are only thought of; no real node's name has a slash.
 pub(super) const PLANNED: &str = "planned/";
@@ -63,6 +67,8 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     let mut solver = Solver::new(cluster, catalogs, &keys, request.seed);
     solver.wants_bound = true;
     solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
+    solver.preferences = Preferences::of(request);
+    let pending = solver.with_preferences(&pending);
     let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
     solver.add_hosts(&pending);
     let mut existing = Vec::new();
@@ -90,7 +96,7 @@ pub(super) fn compile(
 ) -> Result<Vec<Catalog>, ModelError> {
     let mut catalogs = Vec::with_capacity(request.templates.len());
     for template in &request.templates {
-        catalogs.push(Catalog::compile(template, request.by_cost, cluster)?);
+        catalogs.push(Catalog::compile(template, request, cluster)?);
     }
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
     Ok(catalogs)
@@ -144,11 +150,26 @@ impl Attempt {
     }
 }
 
-/// A pending pod: its place among the request's pods, and its class.
+/// A pending pod.
 #[derive(Clone, Copy)]
 pub(super) struct Pending {
+    /// Its place among the request's pods.
     pub(super) index: u32,
+    /// The class that it is looked at as where nodes are bought: its own, or one that demands what it prefers.
     pub(super) class: PodClassId,
+    /// The class that it is.
+    pub(super) own: PodClassId,
+}
+
+impl Pending {
+    /// A pod that is looked at as what it is.
+    pub(super) fn new(index: u32, own: PodClassId) -> Self {
+        Pending {
+            index,
+            class: own,
+            own,
+        }
+    }
 }
 
 /// Largest first, by cpu, then memory, then key, numbers at its end as numbers.
@@ -161,10 +182,7 @@ fn queue(
     let mut pending = Vec::with_capacity(pods.len());
     for (index, pod) in pods.iter().enumerate() {
         match cluster.pod_class(&pod.template) {
-            Ok(class) => pending.push(Pending {
-                index: index as u32,
-                class,
-            }),
+            Ok(class) => pending.push(Pending::new(index as u32, class)),
             Err(invalid) => {
                 plan.unplaceable.push(Unplaceable {
                     pod: keys[index].clone(),
@@ -232,6 +250,7 @@ pub(super) struct Solver<'a> {
     pub(super) wants_bound: bool,
     /// What all nodes may cost together: where they cost less, each lists what it may be up to its share of it.
     pub(super) ceiling: Option<u64>,
+    pub(super) preferences: Preferences,
 }
 
 impl<'a> Solver<'a> {
@@ -254,6 +273,7 @@ impl<'a> Solver<'a> {
             effort: PlanRequest::EFFORT,
             wants_bound: false,
             ceiling: None,
+            preferences: Preferences::default(),
         }
     }
 }
@@ -296,8 +316,44 @@ impl Solver<'_> {
         })
     }
 
-    /// Buys for all pods: packed by cost or one by one, whichever is better.
+    /// Buys for all pods, keeping what they prefer unless a plan without that is so much cheaper.
     pub(super) fn buy(&mut self, pending: &[Pending]) -> Attempt {
+        let kept = self.buy_as(pending);
+        if pending.len() > MOST_TWICE || !self.has_preferences(pending) {
+            return kept;
+        }
+        let plain: Vec<Pending> = pending
+            .iter()
+            .map(|pod| Pending::new(pod.index, pod.own))
+            .collect();
+        let policy = std::mem::replace(&mut self.preferences.policy, PreferencePolicy::Ignore);
+        let mut without = self.buy_as(&plain);
+        self.preferences.policy = policy;
+        let is_worth_it = kept.price <= self.most_for_preferences(without.price);
+        if is_worth_it && kept.unplaceable.len() <= without.unplaceable.len() {
+            // However pods are packed that prefer nothing: no plan costs less.
+            without = Attempt {
+                bound: without.bound,
+                ..kept
+            };
+        }
+        without
+    }
+
+    /// Whether a plan may be dearer because of what pods prefer.
+    fn has_preferences(&mut self, pending: &[Pending]) -> bool {
+        if self.preferences.policy != PreferencePolicy::WithinPrice {
+            return false;
+        }
+        let mut looked_at = FxHashSet::default();
+        pending.iter().any(|pod| {
+            let is_new = looked_at.insert(pod.class);
+            is_new && (pod.class != pod.own || self.topology(pod.class).strict)
+        })
+    }
+
+    /// Buys for all pods: packed by cost or one by one, whichever is better.
+    fn buy_as(&mut self, pending: &[Pending]) -> Attempt {
         let packed = self.attempt(pending, Way::Packed(&[]));
         let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;
         if is_sure && pending.len() > MOST_TWICE {
@@ -364,7 +420,10 @@ impl Solver<'_> {
             }
         };
         let placed_one_by_one = pending.len();
-        let pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+        let mut pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+        while self.give_up_one(&mut pending) {
+            pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+        }
         let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
         let mut unplaceable = Vec::with_capacity(pending.len());
         for pod in pending {
@@ -462,7 +521,7 @@ impl Solver<'_> {
     /// Nothing that is only thought of is in the cluster yet, so the scheduler's own choice is the answer.
     fn place_on_existing(&mut self, pod: &Pending, placed: &mut Vec<(String, String)>) -> bool {
         let key = &self.keys[pod.index as usize];
-        let Some(node) = self.cluster.best_node(pod.class, key, self.seed) else {
+        let Some(node) = self.cluster.best_node(pod.own, key, self.seed) else {
             return false;
         };
         // Karpenter: where something was promised twice nothing more goes.
@@ -471,7 +530,7 @@ impl Solver<'_> {
         if free.is_overdrawn() {
             return false;
         }
-        self.cluster.load_logged(pod.class, node);
+        self.cluster.load_logged(pod.own, node);
         placed.push((key.clone(), self.cluster.node_name(node).to_owned()));
         true
     }
@@ -483,7 +542,8 @@ impl Solver<'_> {
             strict: false,
             ..topology.clone()
         };
-        (topology.strict && self.place_with(pod, &topology)) || self.place_with(pod, &relaxed)
+        let prefers = topology.strict && self.preferences.policy != PreferencePolicy::Ignore;
+        (prefers && self.place_with(pod, &topology)) || self.place_with(pod, &relaxed)
     }
 
     fn place_with(&mut self, pod: &Pending, topology: &Topology) -> bool {
@@ -494,7 +554,7 @@ impl Solver<'_> {
         for index in order {
             let claim = &mut self.claims[index];
             let catalog = &mut self.catalogs[claim.catalog];
-            match claim.add(pod.index, pod.class, catalog, topology, self.cluster) {
+            match claim.add(*pod, catalog, topology, self.cluster) {
                 Ok(()) => return true,
                 Err(PoolReason::Topology { .. }) => {}
                 Err(_) => self
@@ -565,7 +625,7 @@ impl Solver<'_> {
         let checkpoint = self.cluster.checkpoint();
         let claim = Claim::open((index, catalog), from, &name, self.cluster);
         let mut claim = claim.ok_or(PoolReason::NoInstanceTypes)?;
-        let added = claim.add(pod.index, pod.class, catalog, topology, self.cluster);
+        let added = claim.add(*pod, catalog, topology, self.cluster);
         let added = if sold_out {
             added.and(Err(PoolReason::NoOffering))
         } else {

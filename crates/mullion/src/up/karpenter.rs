@@ -24,6 +24,7 @@ pub(super) fn start(
         version: plan.spec.version,
         seed: 0,
         gates: plan.gates,
+        settings: plan.settings,
     };
     let cloud = Arc::new(ec2.clone());
     let karpenter = provisioner::start(context, state, cloud, log.clone(), options);

@@ -21,6 +21,7 @@ mod pod_rules;
 mod progress;
 pub(crate) mod published;
 pub(crate) mod scheduler_config;
+pub(crate) mod settings;
 pub(crate) mod setup;
 mod story;
 

@@ -19,7 +19,10 @@ use mullion_cloud::{
         SimulatedEc2, largest_subnet,
     },
 };
-use mullion_controllers::{provisioner::FeatureGates, scheduler};
+use mullion_controllers::{
+    provisioner::{self, FeatureGates},
+    scheduler,
+};
 use mullion_engine::images::ImageTable;
 use tokio::net::TcpListener;
 
@@ -108,6 +111,8 @@ pub(crate) struct Plan {
     pub(crate) gmsa_random_hostname: bool,
     /// Features of the provisioner that are off unless said otherwise.
     pub(crate) gates: FeatureGates,
+    /// How the provisioner gathers pods and what it heeds.
+    pub(crate) settings: provisioner::Settings,
     /// How pods are scheduled.
     pub(crate) scheduler: scheduler::config::Config,
     /// The text of the file that says so.
@@ -205,6 +210,7 @@ impl Plan {
             pod_os_counts: !args.ignore_pod_os,
             gmsa_random_hostname: args.gmsa_random_hostname,
             gates: args.feature_gates,
+            settings: args.karpenter.settings()?,
             scheduler: scheduler.unwrap_or_default(),
             scheduler_text,
             detached: args.detached,

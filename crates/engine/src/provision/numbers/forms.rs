@@ -87,15 +87,17 @@ impl Company {
     }
 }
 
-/// What numbers can say of the rules of classes, without those of which they cannot say all.
+/// What numbers can say of the rules of classes, without those of which they cannot say all. Spreading over zones as a preference
+/// counts if `prefers`.
 pub(super) fn all_forms(
     pending: &[(PodClassId, u32)],
+    prefers: bool,
     cluster: &Cluster,
 ) -> Vec<(PodClassId, u32, Forms)> {
     let company = Company::of(pending, cluster);
     let own = pending
         .iter()
-        .map(|(class, _)| forms_of(*class, &company, cluster));
+        .map(|(class, _)| forms_of(*class, &company, prefers, cluster));
     let mut forms: Vec<Option<Forms>> = own.collect();
     groups::join(pending, &mut forms, &company, cluster);
     let forms = pending.iter().zip(forms);
@@ -105,7 +107,12 @@ pub(super) fn all_forms(
 }
 
 /// What numbers can say of a class's rules, but for what other classes mean for its zones; none if they cannot say all.
-fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) -> Option<Forms> {
+fn forms_of(
+    class: PodClassId,
+    company: &Company,
+    prefers: bool,
+    cluster: &Cluster,
+) -> Option<Forms> {
     let own = cluster.class(class);
     let plain = own.features.is_empty()
         && own.volumes.is_empty()
@@ -134,7 +141,7 @@ fn forms_of(class: PodClassId, company: &Company, cluster: &Cluster) -> Option<F
             _ => return None,
         }
     }
-    if form.zones == Zones::Any && view.soft_declared {
+    if form.zones == Zones::Any && view.soft_declared && prefers {
         let by_zone = |counts: &SpreadCounts| counts.rule.key == Symbol::ZONE && counts.self_match;
         form.zones = view
             .soft

@@ -67,20 +67,28 @@ pub(super) struct Part {
     pub(super) group: Option<usize>,
 }
 
+/// What a question in numbers is for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// It will be asked what all ways to buy for the pods cost at least.
+    pub(super) bound: bool,
+    /// Spreading over zones as a preference counts.
+    pub(super) preferences: bool,
+}
+
 impl Numbers {
-    /// Of the pending classes, with how many pods each, those that can be packed. `wants_bound` says whether it will be asked what all ways to buy for
-    /// them cost at least.
+    /// Of the pending classes, with how many pods each, those that can be packed.
     pub(super) fn of(
         pending: &[(PodClassId, u32)],
         nodes: &[NodeId],
         catalogs: &mut [Catalog],
         cluster: &mut Cluster,
-        wants_bound: bool,
+        wanted: Wanted,
     ) -> Self {
         for (class, _) in pending {
             cluster.prepare(*class);
         }
-        let mut forms = all_forms(pending, cluster);
+        let mut forms = all_forms(pending, wanted.preferences, cluster);
         let dimensions = dimensions(&forms, cluster);
         forms.retain(|(class, ..)| {
             load(&cluster.class(*class).shape.requests.real, &dimensions).is_some()
@@ -121,7 +129,7 @@ impl Numbers {
             .collect();
         numbers.add_offers(&options, catalogs);
         let is_free = |part: &Part| part.zone.is_none() && part.pods == 1;
-        if wants_bound && !numbers.items.iter().all(is_free) {
+        if wanted.bound && !numbers.items.iter().all(is_free) {
             numbers.loose = Some(Loose::of(&forms, &options, catalogs, cluster, &dimensions));
         }
         numbers.add_nodes(free);

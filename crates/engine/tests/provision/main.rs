@@ -1,5 +1,7 @@
 //! What a plan promises: every pod once, nothing left behind in the cluster, and nodes that hold what is planned.
 
+mod preferences;
+
 use std::sync::Arc;
 
 use mullion_engine::model::{
