@@ -115,7 +115,7 @@ async fn the_price_changes_where_all_requirements_hold_and_nowhere_else() {
         ]
     );
     let team = Requirement::is("team", "one");
-    assert_eq!(of(&[team.clone()], "one"), all);
+    assert_eq!(of(std::slice::from_ref(&team), "one"), all);
     assert_eq!(of(&[team], "two"), before);
     assert_eq!(of(&[Requirement::is(labels::NODEPOOL, "b")], "one"), before);
     // A label that nothing says is not there.
