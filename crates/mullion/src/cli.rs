@@ -435,9 +435,6 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "GATES", default_value = "NodeRepair=false", hide_default_value = true, value_parser = feature_gates)]
     pub(crate) feature_gates: FeatureGates,
 
-    #[command(flatten)]
-    pub(crate) karpenter: KarpenterArgs,
-
     /// kube-scheduler's configuration file (a KubeSchedulerConfiguration): profiles, plugins, weights, scoring strategies
     #[arg(long, value_name = "FILE")]
     pub(crate) scheduler_config: Option<PathBuf>,
@@ -449,6 +446,9 @@ pub(crate) struct UpArgs {
     /// Say more on stderr; twice for still more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+
+    #[command(flatten)]
+    pub(crate) karpenter: KarpenterArgs,
 }
 
 /// What `mullion bench` measures.
