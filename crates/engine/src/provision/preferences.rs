@@ -35,8 +35,8 @@ pub(super) struct Preferences {
     pub(super) policy: PreferencePolicy,
     /// By class: classes that demand more, the most demanding first.
     steps: FxHashMap<PodClassId, Arc<[PodClassId]>>,
-    /// By class: the most demanding that costs no more than allowed.
-    chosen: FxHashMap<PodClassId, PodClassId>,
+    /// By class and how many pods of it wait: the most demanding that costs no more than allowed.
+    chosen: FxHashMap<(PodClassId, u32), PodClassId>,
 }
 
 impl Preferences {
@@ -56,7 +56,7 @@ impl Preferences {
     }
 }
 
-/// What one pod of a class costs at least, on a machine full of its like: a price, for so many pods.
+/// What one pod of a class costs at least, on a machine with as many of its like as wait and have room: a price, for so many pods.
 #[derive(Clone, Copy)]
 struct Rate {
     price: u64,
@@ -79,9 +79,13 @@ impl Rate {
 impl Solver<'_> {
     /// The same pods, looked at as what they prefer as far as that may cost.
     pub(super) fn with_preferences(&mut self, pending: &[Pending]) -> Vec<Pending> {
+        let mut counts: FxHashMap<PodClassId, u32> = FxHashMap::default();
+        for pod in pending {
+            *counts.entry(pod.own).or_default() += 1;
+        }
         let mut wanted = pending.to_vec();
         for pod in &mut wanted {
-            pod.class = self.preferred(pod.own);
+            pod.class = self.preferred(pod.own, counts[&pod.own]);
         }
         wanted
     }
@@ -111,19 +115,19 @@ impl Solver<'_> {
         }
     }
 
-    /// The most demanding class that a class's pods may be looked at.
-    fn preferred(&mut self, own: PodClassId) -> PodClassId {
+    /// The most demanding class that so many pods of a class may be looked at.
+    fn preferred(&mut self, own: PodClassId, count: u32) -> PodClassId {
         if self.preferences.policy == PreferencePolicy::Ignore {
             return own;
         }
-        if let Some(chosen) = self.preferences.chosen.get(&own) {
+        if let Some(chosen) = self.preferences.chosen.get(&(own, count)) {
             return *chosen;
         }
         let steps = steps(own, &self.catalogs, self.cluster);
         let mut chosen = own;
         if !steps.is_empty() {
-            let base = self.rate(own).map(|(rate, _)| rate);
-            let is_open = |solver: &mut Self, step: &PodClassId| match solver.rate(*step) {
+            let base = self.rate(own, count).map(|(rate, _)| rate);
+            let is_open = |solver: &mut Self, step: &PodClassId| match solver.rate(*step, count) {
                 None => false,
                 Some(_) if solver.preferences.policy == PreferencePolicy::Respect => true,
                 Some((rate, allowance)) => base.is_none_or(|base| rate.is_within(allowance, base)),
@@ -136,13 +140,15 @@ impl Solver<'_> {
             }
         }
         self.preferences.steps.insert(own, steps);
-        self.preferences.chosen.insert(own, chosen);
+        self.preferences.chosen.insert((own, count), chosen);
         chosen
     }
 
-    /// What a pod of a class costs at least, and by how many thousandths its pool lets preferences raise that. None if nothing can be bought for it.
-    fn rate(&mut self, class: PodClassId) -> Option<(Rate, u32)> {
+    /// What each of so many pods of a class costs at least, and by how many thousandths its pool lets preferences raise that. None if nothing can be
+    /// bought for them.
+    fn rate(&mut self, class: PodClassId, count: u32) -> Option<(Rate, u32)> {
         let most = most_on_a_host(self.cluster.class(class), self.cluster);
+        let most = most.min(i64::from(count));
         let mut best: Option<(Rate, u32)> = None;
         let mut weight = None;
         for catalog in &mut self.catalogs {

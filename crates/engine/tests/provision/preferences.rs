@@ -146,6 +146,14 @@ fn pods_that_prefer_hosts_of_their_own_get_them_where_they_cost_little() {
     // Two small machines cost what a medium one does.
     let plan = bought_for(two("2"), vec![pool("p", &linux())], WithinPrice);
     assert_eq!(nodes(&plan), [("small", "b"), ("small", "b")]);
+    // Five in one large machine would be cheaper by pod, but there are two.
+    let types = [
+        kind("small", "linux", 2, 300),
+        kind("medium", "linux", 4, 570),
+        kind("large", "linux", 8, 900),
+    ];
+    let plan = bought_for(two("1500m"), vec![pool("p", &types)], WithinPrice);
+    assert_eq!(nodes(&plan), [("small", "b"), ("small", "b")]);
     let plan = bought_for(two("500m"), vec![pool("p", &linux())], WithinPrice);
     assert_eq!(nodes(&plan), [("small", "b")]);
     let plan = bought_for(two("500m"), vec![pool("p", &linux())], Respect);
