@@ -24,18 +24,15 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::objects::Objects;
 use crate::{
     Context, Key, Queue, Recorder,
     admission::{
-        Verdict, Write, addresses,
+        Known, Lookups, Verdict, Write, addresses,
         placement::{PlaceByImage, Placement, images_of, pull_secrets},
     },
     api_error, ownership,
     queue::Backoff,
 };
-
-mod objects;
 
 const WORKERS: usize = 4;
 /// How long a pod waits for what its images run on.
@@ -77,6 +74,7 @@ pub fn start(context: &Context, rule: PlaceByImage, registries: Arc<dyn AskAgain
     });
     let gate = Arc::new(Gate {
         context: context.clone(),
+        lookups: Lookups::new(context),
         recorder: context.recorder("image-gate"),
         queue: queue.clone(),
         rule,
@@ -96,6 +94,7 @@ pub fn start(context: &Context, rule: PlaceByImage, registries: Arc<dyn AskAgain
 
 struct Gate {
     context: Context,
+    lookups: Lookups,
     recorder: Recorder,
     queue: Queue<Key>,
     rule: PlaceByImage,
@@ -115,23 +114,32 @@ impl Gate {
             return Ok(());
         }
         let object = serde_json::to_value(&pod).map_err(kube::Error::SerdeError)?;
-        let known = Objects::of(&self.context, &object, key.namespace()).await?;
         let write = Write {
             user: "",
             namespace: key.namespace(),
             pod: &object,
             old: None,
         };
-        let Placement { verdict, system } = self.rule.place(&write, &known);
+        let looked = self.lookups.ask(|known| {
+            let Placement { verdict, system } = self.rule.place(&write, known);
+            let lacks_address =
+                system == Some(System::Windows) && lacks_address(&object, &verdict, known);
+            let secrets = match system {
+                None => pull_secrets(&object["spec"], key.namespace(), known),
+                Some(_) => Vec::new(),
+            };
+            (verdict, system, lacks_address, secrets)
+        });
+        let (verdict, system, lacks_address, secrets) = looked.await?;
         if let Some(refusal) = &verdict.refusal {
             let note = format!("{}; the pod is scheduled as it is", refusal.text);
             self.recorder.warning(&pod, "ImagesDisagree", note);
             return self.release(&pods, &pod, Verdict::default()).await;
         }
-        let Some(system) = system else {
-            return self.wait(&pods, &pod, &object, &known).await;
-        };
-        if system == System::Windows && lacks_address(&object, &verdict, &known) {
+        if system.is_none() {
+            return self.wait(&pods, &pod, &object, &secrets).await;
+        }
+        if lacks_address {
             return match self.turn(&pod) {
                 Turn::Now(owner) => self.replace(&pods, &pod, &owner).await,
                 Turn::In(rest) => {
@@ -154,7 +162,7 @@ impl Gate {
         pods: &Api<Pod>,
         pod: &Pod,
         object: &Value,
-        known: &Objects,
+        secrets: &[Arc<Value>],
     ) -> kube::Result<()> {
         let created = pod.metadata.creation_timestamp.as_ref();
         let waited = created.map(|created| self.context.clock.now().duration_since(created.0));
@@ -169,9 +177,7 @@ impl Gate {
             return self.release(pods, pod, Verdict::default()).await;
         }
         let spec = &object["spec"];
-        let namespace = pod.namespace().unwrap_or_default();
-        let secrets = pull_secrets(spec, &namespace, known);
-        self.registries.ask_again(&images_of(spec), &secrets);
+        self.registries.ask_again(&images_of(spec), secrets);
         self.queue.add_after(Key::of(pod), rest.min(PERIOD));
         Ok(())
     }
@@ -278,7 +284,7 @@ fn narrowing(verdict: Verdict) -> impl Iterator<Item = crate::admission::Change>
 }
 
 /// Returns whether the pod lacks the request for an address that it would have got, had it been placed when it was created.
-fn lacks_address(pod: &Value, placement: &Verdict, known: &Objects) -> bool {
+fn lacks_address(pod: &Value, placement: &Verdict, known: &dyn Known) -> bool {
     let mut placed = pod.clone();
     for change in placement.changes.iter().cloned() {
         change.apply(&mut placed);

@@ -26,6 +26,7 @@ pub mod informers;
 mod interruption;
 pub mod ipam;
 pub mod kubelet;
+pub mod leader;
 pub mod legacy;
 pub mod metrics;
 pub mod namespace;

@@ -10,12 +10,16 @@
 pub mod addresses;
 pub mod gmsa;
 mod go_json;
+mod lookups;
 pub mod placement;
+pub mod review;
 pub mod system;
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+
+pub use self::lookups::Lookups;
 
 /// A pod that is created or updated, before it is stored.
 #[derive(Clone, Copy)]

@@ -17,6 +17,7 @@ mod image_gate;
 mod job_pods;
 mod jobs;
 mod kubelet;
+mod leader;
 mod node_lifecycle;
 mod quotas;
 mod replica_sets;

@@ -11,7 +11,6 @@ use std::{
 };
 
 use futures::future::{BoxFuture, FutureExt, join_all};
-use mullion_api::labels::PLACED_BY_IMAGE;
 use mullion_apiserver::{
     admission::{Ctx, Operation, Plugin, Request, What},
     status::Status,
@@ -221,7 +220,8 @@ impl Plugin for ImagePlacement {
         match template_of(&request.what) {
             None => pod_rules::mutate(&self.rule, ctx, request),
             Some(path) if request.what.is("apps", "daemonsets") => {
-                self.place_template(path, ctx, request)
+                self.place_template(path, ctx, request);
+                Ok(())
             }
             Some(_) => Ok(()),
         }
@@ -229,50 +229,24 @@ impl Plugin for ImagePlacement {
 }
 
 impl ImagePlacement {
-    /// Places a template as a pod of it would be placed. It is never refused: its pods are.
-    fn place_template(
-        &self,
-        path: &str,
-        ctx: &Ctx<'_>,
-        request: &mut Request<'_>,
-    ) -> Result<(), Status> {
+    /// Places a DaemonSet's template.
+    fn place_template(&self, path: &str, ctx: &Ctx<'_>, request: &mut Request<'_>) {
         let Some(template) = request.object.pointer(path) else {
-            return Ok(());
+            return;
         };
-        let old = request.old.and_then(|old| old.pointer(path));
-        if old.is_some_and(|old| !is_to_be_placed(old, template)) {
-            return Ok(());
-        }
-        let write = pod_rules::write(ctx, request);
         let write = Write {
             pod: template,
-            old: None,
-            ..write
+            old: request.old.and_then(|old| old.pointer(path)),
+            ..pod_rules::write(ctx, request)
         };
-        let lookups = Lookups(ctx);
-        if !is_wanted(&write, &lookups) {
-            return Ok(());
-        }
-        let verdict = self.rule.place(&write, &lookups).verdict;
-        let refusal = verdict.refusal.map(|refusal| refusal.text);
+        let verdict = self.rule.place_template(&write, &Lookups(ctx));
         request.warnings.extend(verdict.warnings);
-        match (refusal, request.object.pointer_mut(path)) {
-            (Some(text), _) => request.warnings.push(text),
-            (None, Some(template)) => {
-                for change in verdict.changes {
-                    change.apply(template);
-                }
+        if let Some(template) = request.object.pointer_mut(path) {
+            for change in verdict.changes {
+                change.apply(template);
             }
-            (None, None) => {}
         }
-        Ok(())
     }
-}
-
-/// Whether a changed template is placed anew: what is learnt of images meanwhile must not start a rollout when something else is written.
-fn is_to_be_placed(old: &Value, template: &Value) -> bool {
-    let was_placed = old["metadata"]["annotations"][PLACED_BY_IMAGE].is_string();
-    was_placed || images_of(&old["spec"]) != images_of(&template["spec"])
 }
 
 fn template_of(what: &What<'_>) -> Option<&'static str> {

@@ -143,6 +143,25 @@ struct Common {
 }
 
 impl PlaceByImage {
+    /// Places the template of a DaemonSet, whose controller chooses nodes by it, as a pod of it would be placed. `write` is the template as a
+    /// pod. A template is never refused, its pods are: what stands against it becomes a warning.
+    pub fn place_template(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+        let is_to_be_placed = write.old.is_none_or(|old| is_placed_anew(old, write.pod));
+        let write = Write {
+            old: None,
+            ..*write
+        };
+        if !is_to_be_placed || !is_wanted(&write, known) {
+            return Verdict::default();
+        }
+        let mut verdict = self.place(&write, known).verdict;
+        if let Some(refusal) = verdict.refusal.take() {
+            verdict.changes.clear();
+            verdict.warnings.push(refusal.text);
+        }
+        verdict
+    }
+
     /// Adds to a new pod what its images need, or refuses it.
     pub fn place(&self, write: &Write<'_>, known: &dyn Known) -> Placement {
         let containers = self.containers(write, known);
@@ -289,6 +308,12 @@ pub fn is_wanted(write: &Write<'_>, known: &dyn Known) -> bool {
     label(write.pod)
         .or_else(of_namespace)
         .unwrap_or(write.namespace != "kube-system")
+}
+
+/// Whether a changed template is placed anew: what is learnt of images meanwhile must not start a rollout when something else is written.
+fn is_placed_anew(old: &Value, template: &Value) -> bool {
+    let was_placed = old["metadata"]["annotations"][labels::PLACED_BY_IMAGE].is_string();
+    was_placed || images_of(&old["spec"]) != images_of(&template["spec"])
 }
 
 /// Returns where pods run whose images run on both systems: what the namespace's label says, else Linux.

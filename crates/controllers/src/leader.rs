@@ -1,0 +1,239 @@
+//! Leader election by a Lease: of several processes that run the same controllers, one acts and the others wait.
+//!
+//! It is client-go's algorithm (`tools/leaderelection`) with its times. The clocks of the processes are never compared: whoever waits
+//! measures with its own clock for how long the Lease has not changed. Every write names the revision that was read, so of two that reach
+//! for the Lease at once one is refused. A leader that stops in order gives the Lease back, so that the next one takes over with its next
+//! try and not after [`DURATION`].
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::Clock;
+
+/// For how long a Lease that nobody renews keeps others waiting (client-go: LeaseDuration).
+pub const DURATION: Duration = Duration::from_secs(15);
+/// A leader that could not renew for so long has to stop (client-go: RenewDeadline). It is shorter than [`DURATION`], so that it has stopped
+/// before another one leads.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+/// Time between two tries (client-go: RetryPeriod).
+pub const PERIOD: Duration = Duration::from_secs(2);
+/// How long one try may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One candidate for a Lease.
+#[derive(Debug)]
+pub struct Election {
+    api: Api<Lease>,
+    clock: Clock,
+    /// `namespace/name` of the Lease.
+    lease: String,
+    name: String,
+    identity: String,
+    seen: Option<Seen>,
+}
+
+/// The Lease as it was when it last changed, and when that was noticed.
+#[derive(Debug)]
+struct Seen {
+    spec: LeaseSpec,
+    at: Instant,
+}
+
+impl Election {
+    /// A candidate that calls itself `identity`, which no other candidate may do.
+    pub fn new(client: Client, clock: Clock, namespace: &str, name: &str, identity: &str) -> Self {
+        Election {
+            api: Api::namespaced(client, namespace),
+            clock,
+            lease: format!("{namespace}/{name}"),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            seen: None,
+        }
+    }
+
+    /// Waits until this candidate holds the Lease.
+    pub async fn won(&mut self) {
+        let mut told = None;
+        loop {
+            match self.attempt().await {
+                Ok(true) => return,
+                Ok(false) => {
+                    let holder = self.holder();
+                    if told != holder {
+                        let lease = &self.lease;
+                        tracing::info!(
+                            "{} leads by Lease {lease}; this process waits",
+                            holder.as_deref().unwrap_or("nobody")
+                        );
+                        told = holder;
+                    }
+                }
+                Err(error) => tracing::warn!(
+                    "Lease {} cannot be taken, which is tried again in {} s: {error}",
+                    self.lease,
+                    PERIOD.as_secs()
+                ),
+            }
+            sleep(PERIOD).await;
+        }
+    }
+
+    /// Renews the Lease until it is lost, and returns why: another holds it, or it could not be renewed before [`DEADLINE`]. Whoever waits for
+    /// this must stop acting when it returns.
+    pub async fn lost(&mut self) -> String {
+        let mut until = Instant::now() + DEADLINE;
+        let mut why = None;
+        loop {
+            sleep(PERIOD).await;
+            let failed = match timeout_at(until, self.attempt()).await {
+                Ok(Ok(true)) => {
+                    until = Instant::now() + DEADLINE;
+                    continue;
+                }
+                Ok(Ok(false)) => {
+                    let holder = self.holder().unwrap_or_default();
+                    return format!("Lease {} is held by {holder}", self.lease);
+                }
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let why = why.unwrap_or_else(|| "no answer".to_owned());
+                    return format!(
+                        "Lease {} could not be renewed for {} s: {why}",
+                        self.lease,
+                        DEADLINE.as_secs()
+                    );
+                }
+            };
+            tracing::warn!("Lease {} could not be renewed: {failed}", self.lease);
+            why = Some(failed);
+        }
+    }
+
+    /// Gives the Lease back, if this candidate holds it, so that the next one need not wait. Call it when everything that acts has stopped.
+    pub async fn give_back(&mut self) {
+        let given = async {
+            let Some(lease) = self.api.get_opt(&self.name).await? else {
+                return Ok(());
+            };
+            let spec = lease.spec.clone().unwrap_or_default();
+            if spec.holder_identity.as_deref() != Some(&self.identity) {
+                return Ok(());
+            }
+            let now = MicroTime(self.clock.now());
+            let spec = LeaseSpec {
+                holder_identity: Some(String::new()),
+                lease_duration_seconds: Some(1),
+                renew_time: Some(now.clone()),
+                acquire_time: Some(now),
+                ..spec
+            };
+            self.write(lease, spec).await
+        };
+        match timeout(PATIENCE, given).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("Lease {} is not given back: {error}", self.lease),
+            Err(_) => tracing::warn!("Lease {} is not given back: no answer", self.lease),
+        }
+    }
+
+    /// Who holds the Lease as far as this candidate has seen.
+    fn holder(&self) -> Option<String> {
+        let holder = self.seen.as_ref()?.spec.holder_identity.clone();
+        holder.filter(|name| !name.is_empty())
+    }
+
+    /// Takes or renews the Lease; `false`: another holds it.
+    async fn attempt(&mut self) -> Result<bool, String> {
+        match timeout(PATIENCE, self.attempt_once()).await {
+            Ok(Ok(held)) => Ok(held),
+            // Another was faster: its holder is seen at the next try.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 409) => {
+                Err(status.message.clone())
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        }
+    }
+
+    async fn attempt_once(&mut self) -> kube::Result<bool> {
+        let now = MicroTime(self.clock.now());
+        let mine = LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: Some(0),
+            ..LeaseSpec::default()
+        };
+        let Some(lease) = self.api.get_opt(&self.name).await? else {
+            let lease = Lease {
+                metadata: ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(mine),
+            };
+            let made = self.api.create(&PostParams::default(), &lease).await?;
+            self.notice(made.spec.unwrap_or_default());
+            return Ok(true);
+        };
+        let found = lease.spec.clone().unwrap_or_default();
+        self.notice(found.clone());
+        let holder = found.holder_identity.as_deref().unwrap_or_default();
+        let transitions = found.lease_transitions.unwrap_or_default();
+        let is_mine = holder == self.identity;
+        if !is_mine && !holder.is_empty() && !self.has_expired(&found) {
+            return Ok(false);
+        }
+        let spec = match is_mine {
+            true => LeaseSpec {
+                acquire_time: found.acquire_time,
+                lease_transitions: Some(transitions),
+                ..mine
+            },
+            false => LeaseSpec {
+                lease_transitions: Some(transitions + 1),
+                ..mine
+            },
+        };
+        self.write(lease, spec.clone()).await?;
+        self.notice(spec);
+        Ok(true)
+    }
+
+    /// Whether the Lease has not changed for as long as its holder said that it would be valid.
+    fn has_expired(&self, found: &LeaseSpec) -> bool {
+        let seconds = found.lease_duration_seconds.unwrap_or_default();
+        let valid = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+        self.seen
+            .as_ref()
+            .is_none_or(|seen| seen.at.elapsed() >= valid)
+    }
+
+    fn notice(&mut self, spec: LeaseSpec) {
+        if self.seen.as_ref().is_none_or(|seen| seen.spec != spec) {
+            let at = Instant::now();
+            self.seen = Some(Seen { spec, at });
+        }
+    }
+
+    /// Replaces the Lease that was read; refused when another wrote it meanwhile.
+    async fn write(&self, mut lease: Lease, spec: LeaseSpec) -> kube::Result<()> {
+        lease.spec = Some(spec);
+        let replaced = self
+            .api
+            .replace(&self.name, &PostParams::default(), &lease)
+            .await;
+        replaced.map(drop)
+    }
+}
