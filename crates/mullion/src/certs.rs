@@ -54,6 +54,22 @@ impl Authority {
         (&self.pem, &self.key)
     }
 
+    /// Signs a certificate for a webhook server that is called by these names or addresses, valid from yesterday for 90 days.
+    pub(crate) fn webhook(&self, now: Timestamp, names: &[String]) -> Result<Pair, rcgen::Error> {
+        let today = date(now);
+        let issuer = Issuer::new(authority_params(today, NAME), KeyPair::from_pem(&self.key)?);
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        let mut server = params(today, "mullion-webhook", 90.days());
+        for_usage(&mut server, usage);
+        for name in names {
+            server.subject_alt_names.push(match name.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(name.as_str().try_into()?),
+            });
+        }
+        signed(server, &issuer)
+    }
+
     /// Signs what a start needs, valid from yesterday for a year. `service_ip` is the address of the `kubernetes` Service.
     pub(crate) fn issue(&self, now: Timestamp, service_ip: IpAddr) -> Result<Certs, rcgen::Error> {
         let today = date(now);
@@ -136,12 +152,16 @@ fn authority_params(today: Date, common_name: &str) -> CertificateParams {
 
 fn params_for(today: Date, common_name: &str, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
     let mut params = params(today, common_name, 1.year());
+    for_usage(&mut params, usage);
+    params
+}
+
+fn for_usage(params: &mut CertificateParams, usage: ExtendedKeyUsagePurpose) {
     params.key_usages = vec![
         KeyUsagePurpose::DigitalSignature,
         KeyUsagePurpose::KeyEncipherment,
     ];
     params.extended_key_usages = vec![usage];
-    params
 }
 
 fn params(today: Date, common_name: &str, valid_for: Span) -> CertificateParams {

@@ -18,9 +18,11 @@ use crate::{
     bench::{api, consolidate, engine, provision},
     check::CheckArgs,
     clusters::Chosen,
+    controller::args::ControllerArgs,
     doctor::DoctorArgs,
     failure::Failure,
     fault::FaultArgs,
+    nodes::NodesArgs,
     plan::PlanArgs,
     up::settings::KarpenterArgs,
     why::WhyArgs,
@@ -109,6 +111,10 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Say what would be bought for pods that wait, and where each of them goes.
     Plan(PlanArgs),
+    /// Register simulated Linux and Windows nodes with a cluster, and run what is bound to them.
+    Nodes(Box<NodesArgs>),
+    /// Run Mullion's controllers on a cluster that has an API server of its own.
+    Controller(Box<ControllerArgs>),
     /// Let something go wrong in the simulated EC2 of a running cluster, and end it again.
     Fault(FaultArgs),
     /// Measure Mullion on this machine.
@@ -525,7 +531,7 @@ pub(crate) enum Output {
     Json,
 }
 
-fn port(text: &str) -> Result<u16, String> {
+pub(crate) fn port(text: &str) -> Result<u16, String> {
     whole(text, 0, u32::from(u16::MAX))
         .and_then(|port| u16::try_from(port).map_err(|error| error.to_string()))
 }
@@ -554,7 +560,7 @@ pub(crate) fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
         .ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
 }
 
-fn speed(text: &str) -> Result<Speed, String> {
+pub(crate) fn speed(text: &str) -> Result<Speed, String> {
     if text == "max" {
         return Ok(Speed::INSTANT);
     }
@@ -576,7 +582,7 @@ fn subnet_size(text: &str) -> Result<u8, String> {
         })
 }
 
-fn feature_gates(text: &str) -> Result<FeatureGates, String> {
+pub(crate) fn feature_gates(text: &str) -> Result<FeatureGates, String> {
     text.parse()
         .map_err(|error: ParseGatesError| error.to_string())
 }

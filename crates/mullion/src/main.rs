@@ -12,16 +12,19 @@ mod certs;
 mod check;
 mod cli;
 mod clusters;
+mod controller;
 mod devices;
 mod doctor;
 mod failure;
 mod fault;
 mod files;
+mod image_facts;
 mod input;
 mod kubeconfig;
 mod lines;
 mod logged;
 mod memory;
+mod nodes;
 mod open_files;
 mod out;
 mod plan;
@@ -81,6 +84,14 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Apiserver(args) => {
             log_to_stderr(args.verbose, out::colours_on(&std::io::stderr()));
             runtime()?.block_on(apiserver::run(args))
+        }
+        Command::Nodes(args) => {
+            log_to_stderr(args.verbose, out::colours_on(&std::io::stderr()));
+            runtime()?.block_on(nodes::run(*args))
+        }
+        Command::Controller(args) => {
+            controller::log(&args);
+            return runtime()?.block_on(controller::run(*args));
         }
         Command::Fault(args) => runtime()?.block_on(fault::run(args)),
         Command::List { output } => clusters::list(output),
@@ -163,6 +174,25 @@ fn survive_long_files(runtime: &tokio::runtime::Runtime) -> std::io::Result<()> 
 
 /// Warnings unless more is asked for; `RUST_LOG` overrules. Once, it is the story of the cluster; twice, what each part does, under its name.
 fn log_to_stderr(verbose: u8, colours: bool) {
+    tracing_subscriber::fmt()
+        .with_env_filter(filter(verbose))
+        .fmt_fields(logged::fields())
+        .with_target(verbose > 1)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// The same with one JSON object in a line.
+fn log_json_to_stderr(verbose: u8) {
+    tracing_subscriber::fmt()
+        .json()
+        .with_env_filter(filter(verbose))
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+fn filter(verbose: u8) -> EnvFilter {
     let level = match verbose {
         0 => "warn",
         1 => "warn,mullion=info,mullion_apiserver=info,mullion_controllers=info,mullion_cloud=info",
@@ -171,12 +201,5 @@ fn log_to_stderr(verbose: u8, colours: bool) {
         }
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .fmt_fields(logged::fields())
-        .with_target(verbose > 1)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level))
 }

@@ -21,8 +21,8 @@ const CONTROLLERS: [&str; 3] = [
 
 /// Requests one address for every pod that will run on Windows, and keeps others from choosing the address.
 pub struct WindowsAddresses {
-    /// The user that the address controller of this program runs as.
-    pub controller: String,
+    /// The users that address controllers run as, beside VRC's.
+    pub controllers: Vec<String>,
 }
 
 impl Rule for WindowsAddresses {
@@ -60,7 +60,7 @@ impl Rule for WindowsAddresses {
 
 impl WindowsAddresses {
     fn is_controller(&self, user: &str) -> bool {
-        user == self.controller || CONTROLLERS.contains(&user)
+        self.controllers.iter().any(|own| own == user) || CONTROLLERS.contains(&user)
     }
 }
 

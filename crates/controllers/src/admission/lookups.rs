@@ -175,7 +175,9 @@ impl Lookups {
                 namespace,
                 name,
             } => {
-                let found = self.api(&KINDS[*kind], namespace).get_opt(name).await?;
+                // A kind that is not served is answered with 404 as well, without a Status.
+                let found = self.api(&KINDS[*kind], namespace).get(name).await;
+                let found = api_error::ignore_not_found(found)?;
                 Answer::Found(found.map(as_value).transpose()?)
             }
             Question::List { kind, namespace } => {

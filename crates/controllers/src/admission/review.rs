@@ -19,9 +19,6 @@ pub struct Review {
     user_info: UserInfo,
     #[serde(default)]
     namespace: String,
-    operation: Operation,
-    #[serde(default)]
-    sub_resource: String,
     #[serde(default)]
     object: Value,
     #[serde(default)]
@@ -32,20 +29,6 @@ pub struct Review {
 struct UserInfo {
     #[serde(default)]
     username: String,
-}
-
-/// What is done to the object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Operation {
-    /// It is made.
-    Create,
-    /// It, or a subresource of it, is written again.
-    Update,
-    /// It is deleted.
-    Delete,
-    /// A connection to it is opened.
-    Connect,
 }
 
 /// A request body that is no AdmissionReview, and why.
@@ -76,16 +59,6 @@ impl Review {
         }
         body.request
             .ok_or_else(|| NoReview("it has no request".to_owned()))
-    }
-
-    /// What is done to the object.
-    pub fn operation(&self) -> Operation {
-        self.operation
-    }
-
-    /// The subresource that is written; empty for the object itself.
-    pub fn subresource(&self) -> &str {
-        &self.sub_resource
     }
 
     /// The write as rules about pods see it.

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     account, detach,
     faults::Faults,
-    image_placement::{ImageFacts, ImagePlacement, Pulled},
+    image_placement::{ImagePlacement, Pulled},
     inert_fields::InertFields,
     karpenter,
     logs::SimulatedLogs,
@@ -54,6 +54,7 @@ use crate::{
     },
     devices::Judge,
     failure::Failure,
+    image_facts::ImageFacts,
     kubeconfig::{self, Target},
     open_files,
 };

@@ -3,37 +3,25 @@
 //! Images of a workload are asked for when its template is written, and nobody waits; a pod waits for its images, a second at most. A
 //! DaemonSet's template is placed as its pods would be, because its controller chooses nodes by the template.
 
-use std::{
-    cell::LazyCell,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc};
 
-use futures::future::{BoxFuture, FutureExt, join_all};
+use futures::future::{BoxFuture, FutureExt};
 use mullion_apiserver::{
     admission::{Ctx, Operation, Plugin, Request, What},
     status::Status,
 };
 use mullion_controllers::{
     admission::{
-        Known, Rule, Write,
-        placement::{Facts, PlaceByImage, Taint, images_of, is_wanted, pull_secrets, taints},
+        Rule, Write,
+        placement::{PlaceByImage, images_of, is_wanted, pull_secrets},
     },
-    image_gate::AskAgain,
     kubelet::images::{Contents, Variant},
 };
-use mullion_engine::images::{ImageRef, ImageTable, Runs};
-use mullion_images::{Keyring, Known as Answer, Registries};
-use serde_json::Value;
-use tokio::time::Instant;
+use mullion_engine::images::{ImageRef, ImageTable};
+use mullion_images::Registries;
 
 use super::pod_rules::{self, Lookups};
-
-/// How long the taints of Windows nodes are believed: looking at all nodes for every pod would cost too much.
-const TAINTS_HOLD: Duration = Duration::from_secs(1);
-/// Images of one pod that are asked for.
-const MOST_IMAGES: usize = 64;
+use crate::image_facts::ImageFacts;
 
 /// Kinds with a pod template, and where it is.
 const TEMPLATES: [(&str, &str, &str); 7] = [
@@ -46,79 +34,8 @@ const TEMPLATES: [(&str, &str, &str); 7] = [
     ("", "replicationcontrollers", "/spec/template"),
 ];
 
-/// What registries and nodes say.
-pub(super) struct ImageFacts {
-    registries: Arc<Registries>,
-    taints: Mutex<Option<(Instant, Vec<Taint>)>>,
-}
-
-impl ImageFacts {
-    /// Facts from those registries.
-    pub(super) fn new(registries: Arc<Registries>) -> Self {
-        ImageFacts {
-            registries,
-            taints: Mutex::default(),
-        }
-    }
-}
-
-impl Facts for ImageFacts {
-    fn in_registries(
-        &self,
-        images: &[Option<ImageRef>],
-        secrets: &dyn Fn() -> Vec<Arc<Value>>,
-    ) -> Vec<Option<Runs>> {
-        let keyring = LazyCell::new(|| Keyring::of(&secrets()));
-        let images = images.iter().map(|image| {
-            let image = image
-                .as_ref()
-                .filter(|image| self.registries.permits(image))?;
-            match self.registries.known(image, &keyring) {
-                Answer::Content(content) => content.runs(),
-                Answer::Failed(_) | Answer::NotAsked | Answer::NotPermitted => None,
-            }
-        });
-        images.collect()
-    }
-
-    fn may_be_learnt(&self, images: &[ImageRef], secrets: &dyn Fn() -> Vec<Arc<Value>>) -> bool {
-        let keyring = LazyCell::new(|| Keyring::of(&secrets()));
-        images
-            .iter()
-            .filter(|image| self.registries.permits(image))
-            .any(|image| match self.registries.known(image, &keyring) {
-                Answer::NotAsked => true,
-                Answer::Failed(error) => !error.is_final(),
-                Answer::Content(_) | Answer::NotPermitted => false,
-            })
-    }
-
-    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
-        let now = Instant::now();
-        let lock = || self.taints.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, taints)) = &*lock()
-            && now < *at + TAINTS_HOLD
-        {
-            return taints.clone();
-        }
-        // Not under the lock: other pods may go on with what they find.
-        let taints = taints::common(known);
-        *lock() = Some((now, taints.clone()));
-        taints
-    }
-}
-
-impl AskAgain for ImageFacts {
-    fn ask_again(&self, images: &[ImageRef], secrets: &[Arc<Value>]) {
-        let keyring = Keyring::of(secrets);
-        for image in images.iter().take(MOST_IMAGES) {
-            self.registries.ask_again(image, &keyring);
-        }
-    }
-}
-
 /// What registries have said, for the simulated kubelets' pulls.
-pub(super) struct Pulled(pub(super) Arc<Registries>);
+pub(crate) struct Pulled(pub(crate) Arc<Registries>);
 
 impl fmt::Debug for Pulled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,7 +60,6 @@ impl Contents for Pulled {
 pub(super) struct ImagePlacement {
     rule: PlaceByImage,
     facts: Arc<ImageFacts>,
-    registries: Arc<Registries>,
 }
 
 impl ImagePlacement {
@@ -154,7 +70,7 @@ impl ImagePlacement {
         registries: Arc<Registries>,
         gates_unknown: bool,
     ) -> Self {
-        let facts = Arc::new(ImageFacts::new(registries.clone()));
+        let facts = Arc::new(ImageFacts::new(registries));
         ImagePlacement {
             rule: PlaceByImage {
                 table,
@@ -162,7 +78,6 @@ impl ImagePlacement {
                 gates_unknown,
             },
             facts,
-            registries,
         }
     }
 
@@ -195,17 +110,13 @@ impl Plugin for ImagePlacement {
         let write = pod_rules::write(ctx, request);
         let write = Write { pod, ..write };
         let spec = &pod["spec"];
-        let mut images = images_of(spec);
-        images.retain(|image| self.registries.permits(image));
-        images.truncate(MOST_IMAGES);
+        let images = self.facts.permitted(images_of(spec));
         if images.is_empty() || !is_wanted(&write, &lookups) {
             return None;
         }
-        let keyring = Keyring::of(&pull_secrets(spec, write.namespace, &lookups));
-        let registries = self.registries.clone();
-        let fetch = async move {
-            join_all(images.iter().map(|image| registries.fetch(image, &keyring))).await;
-        };
+        let secrets = pull_secrets(spec, write.namespace, &lookups);
+        let facts = self.facts.clone();
+        let fetch = async move { facts.fetch(images, &secrets).await };
         match template {
             // A DaemonSet's template is placed below.
             Some(_) if !request.what.is("apps", "daemonsets") => {
@@ -257,15 +168,23 @@ fn template_of(what: &What<'_>) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{
+        collections::BTreeSet,
+        sync::{Mutex, PoisonError},
+        time::Duration,
+    };
 
     use clap::Parser as _;
+    use futures::future::join_all;
     use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
     use kube::{Api, Client, api::PostParams};
     use mullion_apiserver::{ApiServer, Config, admission::User};
     use mullion_images::{AskError, Dial, Dialing, Io, Settings};
     use serde_json::json;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
 
     use super::*;
     use crate::cli::{Cli, Command};

@@ -36,7 +36,7 @@ struct Row {
 }
 
 /// Reads the file, if there is one.
-pub(super) fn read(file: Option<&Path>) -> Result<NodeProfiles, Failure> {
+pub(crate) fn read(file: Option<&Path>) -> Result<NodeProfiles, Failure> {
     let Some(path) = file else {
         return Ok(NodeProfiles::default());
     };

@@ -446,7 +446,7 @@ fn cause(error: &std::io::Error) -> String {
     }
 }
 
-fn read(path: &Path) -> Result<(eksctl::Cluster, String), Failure> {
+pub(crate) fn read(path: &Path) -> Result<(eksctl::Cluster, String), Failure> {
     let text = input::text_of(path).map_err(|failure| {
         failure.hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
     })?;
@@ -455,7 +455,7 @@ fn read(path: &Path) -> Result<(eksctl::Cluster, String), Failure> {
         .map_err(|error| config_failure(Some(path), &error))
 }
 
-fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -> Failure {
+pub(crate) fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -> Failure {
     let failure = match file {
         Some(path) => Failure::input(format!("{}: {error}", input::named(path))),
         None => Failure::input(error),

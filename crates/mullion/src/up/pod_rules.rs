@@ -24,7 +24,7 @@ pub(super) fn plugins(
     random_host_name: bool,
 ) -> impl Iterator<Item = Arc<dyn Plugin>> {
     let addresses = WindowsAddresses {
-        controller: controller.to_owned(),
+        controllers: vec![controller.to_owned()],
     };
     let rules: [Box<dyn Rule>; 2] = [Box::new(addresses), Box::new(Gmsa { random_host_name })];
     let rules = rules

@@ -31,14 +31,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the user knows of the nodes, and since when they are watched.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     began: Instant,
     watch: Watch,
 }
 
 impl Seen {
     /// Begins with the nodes that the user is shown now.
-    pub(super) fn now(shown: Vec<Machine>) -> Seen {
+    pub(crate) fn now(shown: Vec<Machine>) -> Seen {
         Seen {
             began: Instant::now(),
             watch: Watch::new(shown),
@@ -47,14 +47,14 @@ impl Seen {
 }
 
 /// Prints what becomes of nodes until this is ended or dropped.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     stop: DropGuard,
     ended: oneshot::Receiver<Seen>,
 }
 
 impl Progress {
     /// Begins to print everything that is not `seen` yet. None if no thread can be had for it: the cluster runs all the same.
-    pub(super) fn start(
+    pub(crate) fn start(
         ec2: &SimulatedEc2,
         nodes: &Informer<Node>,
         seen: Seen,
@@ -99,7 +99,7 @@ impl Progress {
 
     /// Says what is still to be said, stops, and takes the line away that is still shown. Returns what has been said, from which another
     /// one can go on; none if the terminal takes no more text.
-    pub(super) async fn end(self) -> Option<Seen> {
+    pub(crate) async fn end(self) -> Option<Seen> {
         drop(self.stop);
         timeout(END_PATIENCE, self.ended).await.ok()?.ok()
     }

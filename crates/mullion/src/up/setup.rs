@@ -47,17 +47,23 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     create_all(client, include_str!("metrics.yaml")).await?;
     create_account(client, wanted).await?;
     if wanted.windows {
-        let config = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "amazon-vpc-cni", "namespace": "kube-system"},
-            "data": {"enable-windows-ipam": "true"},
-        });
-        create(client, config).await?;
+        switch_windows_addresses_on(client).await?;
     }
     if wanted.pools {
         create_all(client, include_str!("default-pools.yaml")).await?;
     }
     Ok(())
+}
+
+/// Makes the ConfigMap by which EKS gives addresses to Windows pods, as eksctl does for a cluster with Windows groups; one that is there stays as it
+/// is.
+pub(crate) async fn switch_windows_addresses_on(client: &Client) -> Result<(), Failure> {
+    let config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "amazon-vpc-cni", "namespace": "kube-system"},
+        "data": {"enable-windows-ipam": "true"},
+    });
+    create(client, config).await
 }
 
 async fn create_account(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
@@ -68,7 +74,10 @@ async fn create_account(client: &Client, wanted: &Wanted) -> Result<(), Failure>
 }
 
 /// Creates a custom resource definition and waits until its kind is served.
-async fn install(client: &Client, definition: &CustomResourceDefinition) -> Result<(), Failure> {
+pub(crate) async fn install(
+    client: &Client,
+    definition: &CustomResourceDefinition,
+) -> Result<(), Failure> {
     let name = definition.metadata.name.clone().unwrap_or_default();
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     unless_there(api.create(&PostParams::default(), definition).await)

@@ -14,7 +14,7 @@ use super::{pools::Pools, state::State};
 /// Lets a pod that will run on Windows request an address, as the address controller's webhook does where addresses are switched on.
 pub(super) fn request(pod: &mut Value, state: &State) {
     let rule = WindowsAddresses {
-        controller: String::new(),
+        controllers: vec![String::new()],
     };
     let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
     let write = Write {

@@ -8,7 +8,7 @@ const OURS: &str = "system:mullion";
 
 fn rule() -> WindowsAddresses {
     WindowsAddresses {
-        controller: OURS.to_owned(),
+        controllers: vec![OURS.to_owned()],
     }
 }
 

@@ -1,0 +1,405 @@
+//! `mullion controller`: Mullion's controllers on a cluster that has an API server of its own.
+//!
+//! Every replica serves the webhooks ([`webhooks`]), probes and metrics ([`serving`]); of several replicas the one that holds the Lease also runs
+//! what acts by itself: the scheduler, and the controller of gated pods. Whoever loses the Lease ends its process at once, so that nobody acts
+//! beside its follower.
+
+pub(crate) mod args;
+mod serving;
+mod webhooks;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use kube::Client;
+use mullion_cloud::Clock;
+use mullion_controllers::{
+    Context,
+    admission::{addresses::WindowsAddresses, gmsa::Gmsa, placement::PlaceByImage},
+    image_gate,
+    leader::Election,
+    scheduler,
+    state::SharedState,
+};
+use mullion_images::{Registries, SystemDial};
+use tokio::time::timeout;
+
+use self::{
+    args::{ControllerArgs, LogFormat, Part, Parts},
+    serving::Readiness,
+    webhooks::{Hooks, Place, Rules, Served},
+};
+use crate::{
+    cli::UnknownImages,
+    devices::Judge,
+    failure::Failure,
+    image_facts::ImageFacts,
+    up::{self, images, scheduler_config},
+    why::source,
+};
+
+/// The namespace of a process outside the cluster.
+const NAMESPACE: &str = "kube-system";
+/// The name of the scheduler's profile where no file gives one: pods choose it by `spec.schedulerName`.
+const SCHEDULER_NAME: &str = "mullion";
+/// The Service of the webhooks where no flag gives one.
+const SERVICE: &str = "mullion";
+/// Where a pod finds the namespace that it runs in.
+const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// How long stopping may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts the log on stderr.
+pub(crate) fn log(args: &ControllerArgs) {
+    // The log of a controller tells what it does without being asked.
+    let verbose = args.verbose + 1;
+    match args.log_format {
+        LogFormat::Text => {
+            crate::log_to_stderr(verbose, crate::out::colours_on(&std::io::stderr()))
+        }
+        LogFormat::Json => crate::log_json_to_stderr(verbose),
+    }
+}
+
+/// Everything that was decided before anything runs.
+struct Settings {
+    parts: Parts,
+    scheduler: scheduler::config::Config,
+    placement: mullion_engine::Options,
+    rules: Rules,
+    /// Namespace of Lease, Secret and Service.
+    namespace: String,
+    lease: Option<String>,
+    bind: IpAddr,
+    place: Place,
+}
+
+/// Runs until it is interrupted. False: the Lease was lost.
+pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
+    let in_cluster = args.kubeconfig.is_none() && args.context.is_none() && runs_in_a_pod();
+    let settings = settings(&args, in_cluster)?;
+    let (client, server) = match in_cluster {
+        true => in_own_cluster()?,
+        false => source::client(args.kubeconfig.clone(), args.context.clone()).await?,
+    };
+    tracing::info!("the cluster is {server}");
+    let context = Context::new(client, Clock::system());
+    let readiness = Readiness::waiting("it has not come that far");
+    let bind = settings.bind;
+    let probes = serving::probes(readiness.clone());
+    serving::serve(
+        SocketAddr::new(bind, args.health_probe_port),
+        probes,
+        "probes",
+    )
+    .await?;
+    let metrics = serving::metrics(|| {
+        let pods = "# HELP mullion_build_info The version of this program.\n# TYPE mullion_build_info gauge\n";
+        format!(
+            "{pods}mullion_build_info{{version=\"{}\"}} 1\n",
+            env!("CARGO_PKG_VERSION")
+        )
+    });
+    serving::serve(SocketAddr::new(bind, args.metrics_port), metrics, "metrics").await?;
+    let mut interrupted = pin!(up::interrupts());
+    let started = tokio::select! {
+        started = start(&context, settings, args.webhook_port) => started?,
+        early = &mut interrupted => return early.map(|()| true),
+    };
+    readiness.reached();
+    let Started { served, lead } = started;
+    let ended = match lead {
+        None => interrupted.await.map(|()| true),
+        Some(lead) => lead.until(&context, interrupted).await,
+    };
+    readiness.lost("it is stopping");
+    if let Some(served) = served {
+        served.stop().await;
+    }
+    if timeout(STOP_PATIENCE, context.stop()).await.is_err() {
+        tracing::warn!(
+            "not everything has stopped after {} s",
+            STOP_PATIENCE.as_secs()
+        );
+    }
+    ended
+}
+
+/// What runs in every replica, and what waits for the Lease.
+struct Started {
+    served: Option<Served>,
+    lead: Option<Lead>,
+}
+
+async fn start(
+    context: &Context,
+    settings: Settings,
+    webhook_port: u16,
+) -> Result<Started, Failure> {
+    let Settings {
+        parts,
+        scheduler,
+        placement,
+        rules,
+        namespace,
+        lease,
+        bind,
+        place,
+    } = settings;
+    let gate = (rules.placement.clone(), rules.facts.clone());
+    let served = match parts.have_webhooks() {
+        true => {
+            let hooks = Hooks {
+                parts: parts.clone(),
+                place,
+            };
+            // Rules look at nodes.
+            context.informers.nodes.synced().await;
+            let address = SocketAddr::new(bind, webhook_port);
+            Some(webhooks::serve(context, address, hooks, rules).await?)
+        }
+        false => None,
+    };
+    let election = lease.map(|lease| {
+        let (client, clock) = (context.client.clone(), context.clock.clone());
+        Election::new(client, clock, &namespace, &lease, &identity())
+    });
+    let lead = parts.need_a_leader().then_some(Lead {
+        election,
+        parts,
+        scheduler,
+        placement,
+        gate,
+    });
+    Ok(Started { served, lead })
+}
+
+/// What the leader runs.
+struct Lead {
+    /// `None`: there is one process for good.
+    election: Option<Election>,
+    parts: Parts,
+    scheduler: scheduler::config::Config,
+    placement: mullion_engine::Options,
+    gate: (PlaceByImage, Arc<ImageFacts>),
+}
+
+impl Lead {
+    /// Waits for the Lease and leads until the interrupt, then gives the Lease back. False: the Lease was lost.
+    async fn until(
+        mut self,
+        context: &Context,
+        mut interrupted: impl Future<Output = Result<(), Failure>> + Unpin,
+    ) -> Result<bool, Failure> {
+        let Some(mut election) = self.election.take() else {
+            self.start(context);
+            return interrupted.await.map(|()| true);
+        };
+        tokio::select! {
+            () = election.won() => {}
+            early = &mut interrupted => return early.map(|()| true),
+        }
+        tracing::info!("this process leads");
+        self.start(context);
+        let ended = tokio::select! {
+            why = election.lost() => {
+                tracing::error!("this process stops: {why}");
+                return Ok(false);
+            }
+            ended = interrupted => ended,
+        };
+        // Nobody may act any more when the next one begins.
+        let stopped = timeout(STOP_PATIENCE, context.stop()).await;
+        if stopped.is_ok() {
+            election.give_back().await;
+        }
+        ended.map(|()| true)
+    }
+
+    fn start(self, context: &Context) {
+        let Lead {
+            parts,
+            scheduler,
+            placement,
+            gate: (rule, facts),
+            ..
+        } = self;
+        if parts.has(Part::Scheduler) {
+            let state = SharedState::with_profiles(context, placement, &scheduler.profiles);
+            state.with(|state| {
+                state
+                    .cluster_mut()
+                    .judge_devices_by(Arc::new(Judge::default()));
+            });
+            scheduler::start_with(context, &state, 0, &scheduler);
+            let names: Vec<_> = scheduler
+                .profiles
+                .iter()
+                .map(|profile| profile.scheduler_name.as_str())
+                .collect();
+            tracing::info!("schedules pods with schedulerName {}", names.join(", "));
+        }
+        if parts.has(Part::Placement) {
+            image_gate::start(context, rule, facts);
+        }
+    }
+}
+
+/// Reads flags and files.
+///
+/// # Errors
+/// What is wrong, before anything runs.
+fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure> {
+    let parts = args.only.clone().unwrap_or_default();
+    let scheduler = match &args.scheduler_config {
+        Some(path) => scheduler_config::read(path)?.0,
+        None => {
+            let mut config = scheduler::config::Config::default();
+            config.profiles[0].scheduler_name = SCHEDULER_NAME.to_owned();
+            config
+        }
+    };
+    let registries = Registries::new(args.registries.clone(), Arc::new(SystemDial::default()));
+    let facts = Arc::new(ImageFacts::new(registries));
+    let own_namespace = || {
+        let text = std::fs::read_to_string(OWN_NAMESPACE).ok()?;
+        Some(text.trim().to_owned()).filter(|name| !name.is_empty())
+    };
+    let namespace = args
+        .namespace
+        .clone()
+        .or_else(|| in_cluster.then(own_namespace).flatten())
+        .unwrap_or_else(|| NAMESPACE.to_owned());
+    let place = match (&args.webhook_url, &args.webhook_service, in_cluster) {
+        (Some(url), _, _) => Place::Url(checked(url)?),
+        (None, None, false) => Place::Url(format!("https://127.0.0.1:{}", args.webhook_port)),
+        (None, service, _) => Place::Service {
+            namespace: namespace.clone(),
+            name: service.clone().unwrap_or_else(|| SERVICE.to_owned()),
+        },
+    };
+    let bind = args.bind_address.unwrap_or(match in_cluster {
+        true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        false => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    });
+    if parts.have_webhooks() && args.webhook_port == 0 {
+        return Err(
+            Failure::input("--webhook-port 0: API servers have to know the port").hint(
+                "give a port, or leave out placement, addresses and gmsa with --only scheduler",
+            ),
+        );
+    }
+    let lease = args
+        .leader_election_name
+        .clone()
+        .unwrap_or_else(|| parts.lease());
+    Ok(Settings {
+        scheduler,
+        placement: mullion_engine::Options {
+            os_filter: !args.ignore_pod_os,
+        },
+        rules: Rules {
+            placement: PlaceByImage {
+                table: Arc::new(images::table(args.images.as_deref())?),
+                facts: facts.clone(),
+                gates_unknown: args.unknown_images == UnknownImages::Gate,
+            },
+            facts,
+            addresses: WindowsAddresses {
+                controllers: args.address_users.clone(),
+            },
+            gmsa: Gmsa {
+                random_host_name: args.gmsa_random_hostname,
+            },
+        },
+        lease: (!args.disable_leader_election).then_some(lease),
+        namespace,
+        bind,
+        place,
+        parts,
+    })
+}
+
+/// A URL that API servers may be given: with TLS, a host, and no path.
+fn checked(url: &str) -> Result<String, Failure> {
+    let refused = |why: &str| {
+        Failure::input(format!("--webhook-url {url}: {why}"))
+            .hint("it has to look like https://10.0.0.5:8443")
+    };
+    let uri: http::Uri = url.parse().map_err(|_| refused("it is no URL"))?;
+    if uri.scheme_str() != Some("https") {
+        return Err(refused("API servers call webhooks with https alone"));
+    }
+    if uri.host().unwrap_or_default().is_empty() {
+        return Err(refused("it names no host"));
+    }
+    if uri
+        .path_and_query()
+        .is_some_and(|path| path.as_str() != "/")
+    {
+        return Err(refused(
+            "the paths of the webhooks are added to it, so it may have none",
+        ));
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+/// Whether this process runs in a pod with a service account.
+fn runs_in_a_pod() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && Path::new(OWN_NAMESPACE).exists()
+}
+
+/// A client with the rights of the pod's service account.
+fn in_own_cluster() -> Result<(Client, String), Failure> {
+    let failed = |why: String| {
+        Failure::input(format!(
+            "the service account of this pod cannot be used: {why}"
+        ))
+        .hint("the pod needs automountServiceAccountToken, or name a kubeconfig with --kubeconfig")
+    };
+    let config = kube::Config::incluster().map_err(|error| failed(error.to_string()))?;
+    let server = config.cluster_url.to_string();
+    let client = Client::try_from(config).map_err(|error| failed(error.to_string()))?;
+    Ok((client, server))
+}
+
+/// A name that no other candidate has.
+fn identity() -> String {
+    let host = std::env::var("POD_NAME")
+        .ok()
+        .or_else(|| std::fs::read_to_string("/etc/hostname").ok())
+        .unwrap_or_default();
+    let unique = uuid::Uuid::new_v4();
+    match host.trim() {
+        "" => unique.to_string(),
+        host => format!("{host}_{unique}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_of_the_webhooks_has_tls_a_host_and_no_path() {
+        let said = |url: &str| checked(url).map_err(|failure| failure.to_string());
+        assert_eq!(
+            said("https://10.0.0.5:8443/"),
+            Ok("https://10.0.0.5:8443".to_owned())
+        );
+        for (url, why) in [
+            ("http://10.0.0.5", "https alone"),
+            ("https://10.0.0.5/hooks", "may have none"),
+            ("10.0.0.5:8443", "https alone"),
+            ("https://", "no URL"),
+        ] {
+            let refused = said(url).expect_err("it is refused");
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The certificates of the webhooks: an authority that all replicas share in a Secret, and a certificate that each signs for itself.
+//!
+//! API servers trust the authority, whose certificate stands in the webhook configurations. A replica's own certificate lives for 90 days
+//! and is renewed after 60, in memory alone. The authority lives for ten years; in its last three it is followed by a new one, and both are
+//! trusted until the old one has ended, so that replicas may change over in any order.
+
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ObjectMeta, PostParams},
+};
+use tokio::time::timeout;
+
+use crate::{
+    certs::{Authority, Pair},
+    failure::Failure,
+};
+
+/// The Secret's name.
+const NAME: &str = "mullion-webhook-ca";
+const CERTIFICATES: &str = "ca.crt";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+/// When the authority was made, RFC 3339.
+const MADE: &str = "mullion.dev/made-at";
+/// How long one request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often the Secret is read anew when another replica wrote it at the same time.
+const TRIES: usize = 5;
+/// Years after which the authority is followed by another one; three before it ends.
+const YEARS: i64 = 7;
+/// How often certificates are looked at.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(3600);
+/// Days after which a replica's certificate is renewed.
+const RENEW_AFTER_DAYS: i64 = 60;
+
+/// The authority of all replicas.
+pub(super) struct Shared {
+    authority: Authority,
+    /// The certificates that API servers are to trust, PEM: the authority's, then that of the one before.
+    pub(super) trusted: String,
+}
+
+/// A replica's certificate.
+pub(super) struct Own {
+    /// Certificate and key, PEM.
+    pub(super) pair: Pair,
+    /// When it was made.
+    made: Timestamp,
+}
+
+impl Own {
+    /// Whether it is time for another one.
+    pub(super) fn is_old(&self, now: Timestamp) -> bool {
+        now.duration_since(self.made) > jiff::SignedDuration::from_hours(24 * RENEW_AFTER_DAYS)
+    }
+}
+
+impl Shared {
+    /// Signs a certificate for the names that API servers call the webhooks by.
+    pub(super) fn sign(&self, now: Timestamp, names: &[String]) -> Result<Own, Failure> {
+        let pair = self.authority.webhook(now, names).map_err(|error| {
+            Failure::run(format!("the webhooks' certificate cannot be made: {error}"))
+        })?;
+        Ok(Own { pair, made: now })
+    }
+}
+
+/// Reads the authority from the cluster, and makes it or its follower where that is due.
+///
+/// # Errors
+/// The Secret can be neither read nor written, or holds something else.
+pub(super) async fn shared(
+    client: &Client,
+    namespace: &str,
+    now: Timestamp,
+) -> Result<Shared, Failure> {
+    let failed = |why: &str| {
+        Failure::run(format!(
+            "Secret {namespace}/{NAME} with the webhooks' authority cannot be had: {why}"
+        ))
+        .hint("this program must be allowed to get, create and update it")
+    };
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    for _ in 0..TRIES {
+        let found = timeout(PATIENCE, api.get_opt(NAME)).await;
+        let found = found
+            .map_err(|_| failed("no answer"))?
+            .map_err(|error| failed(&error.to_string()))?;
+        let before = match &found {
+            None => None,
+            Some(secret) => {
+                let (shared, made) = read(secret).ok_or_else(|| {
+                    failed("it holds something else").hint(format!(
+                        "delete it, and another one is made: kubectl delete secret -n {namespace} {NAME}"
+                    ))
+                })?;
+                let ends = made.to_zoned(TimeZone::UTC).saturating_add(YEARS.years());
+                if now < ends.timestamp() {
+                    return Ok(shared);
+                }
+                Some(shared)
+            }
+        };
+        let authority = Authority::generate(now)
+            .map_err(|error| failed(&format!("a key cannot be made: {error}")))?;
+        let mut trusted = authority.to_pem().0.to_owned();
+        if let Some(before) = before {
+            trusted += before.authority.to_pem().0;
+        }
+        let shared = Shared { authority, trusted };
+        let written = write(&api, found, &shared, now);
+        match timeout(PATIENCE, written).await {
+            Err(_) => return Err(failed("no answer")),
+            Ok(Ok(())) => return Ok(shared),
+            // Another replica made it.
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
+            Ok(Err(error)) => return Err(failed(&error.to_string())),
+        }
+    }
+    Err(failed("others write it all the time"))
+}
+
+fn read(secret: &Secret) -> Option<(Shared, Timestamp)> {
+    let data = secret.data.as_ref()?;
+    let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
+    let made = secret.annotations().get(MADE)?.parse().ok()?;
+    let authority = Authority::from_pem(text(CERTIFICATE)?, text(KEY)?);
+    let trusted = text(CERTIFICATES)?;
+    Some((Shared { authority, trusted }, made))
+}
+
+async fn write(
+    api: &Api<Secret>,
+    found: Option<Secret>,
+    shared: &Shared,
+    now: Timestamp,
+) -> kube::Result<()> {
+    let (certificate, key) = shared.authority.to_pem();
+    let data = [
+        (CERTIFICATES, shared.trusted.as_str()),
+        (CERTIFICATE, certificate),
+        (KEY, key),
+    ];
+    let data = data.map(|(name, text)| (name.to_owned(), ByteString(text.as_bytes().to_vec())));
+    let is_new = found.is_none();
+    let mut secret = found.unwrap_or_else(|| Secret {
+        metadata: ObjectMeta {
+            name: Some(NAME.to_owned()),
+            ..ObjectMeta::default()
+        },
+        type_: Some("kubernetes.io/tls".to_owned()),
+        ..Secret::default()
+    });
+    secret.data = Some(data.into());
+    secret
+        .annotations_mut()
+        .insert(MADE.to_owned(), now.to_string());
+    let params = PostParams::default();
+    match is_new {
+        true => api.create(&params, &secret).await.map(drop),
+        false => api.replace(NAME, &params, &secret).await.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_apiserver::{ApiServer, Config, admission::User};
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().expect("a timestamp")
+    }
+
+    async fn of(client: &Client, now: &str) -> Shared {
+        let shared = shared(client, "kube-system", at(now)).await;
+        shared
+            .map_err(|failure| failure.to_string())
+            .expect("an authority")
+    }
+
+    #[tokio::test]
+    async fn replicas_share_an_authority_that_is_followed_before_it_ends() {
+        let server = ApiServer::new(Config::default());
+        let client = Client::new(server.router_as(User::administrator()), "default");
+        let first = of(&client, "2026-01-01T00:00:00Z").await;
+        let second = of(&client, "2032-12-31T00:00:00Z").await;
+        assert_eq!(first.trusted, second.trusted);
+        let third = of(&client, "2033-01-02T00:00:00Z").await;
+        assert_ne!(third.trusted, first.trusted);
+        assert!(third.trusted.ends_with(&first.trusted));
+        let fourth = of(&client, "2033-01-03T00:00:00Z").await;
+        assert_eq!(fourth.trusted, third.trusted);
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_renewed_after_two_months() {
+        let server = ApiServer::new(Config::default());
+        let client = Client::new(server.router_as(User::administrator()), "default");
+        let shared = of(&client, "2026-01-01T00:00:00Z").await;
+        let names = ["127.0.0.1".to_owned(), "mullion.kube-system.svc".to_owned()];
+        let own = shared.sign(at("2026-01-01T00:00:00Z"), &names);
+        let own = own.map_err(|failure| failure.to_string()).expect("signed");
+        assert!(!own.is_old(at("2026-02-28T00:00:00Z")));
+        assert!(own.is_old(at("2026-03-05T00:00:00Z")));
+    }
+}

@@ -1,0 +1,366 @@
+//! The webhooks of `mullion controller`: the rules about pods ([`mullion_controllers::admission`]) for API servers that are not ours.
+//!
+//! [`configurations`] makes API servers ask, [`authority`] makes them trust. Every replica answers, whether it leads or not. A rule that cannot
+//! look something up answers with an error, and the webhook's failure policy says what becomes of the pod.
+
+mod authority;
+mod configurations;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    body::{Body, to_bytes},
+    extract::State,
+    http::{Request, StatusCode},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use axum_server::{Handle, tls_rustls::RustlsConfig};
+use kube::Client;
+use mullion_controllers::{
+    Context,
+    admission::{
+        Known, Lookups, Rule, Verdict, Write,
+        addresses::WindowsAddresses,
+        gmsa::Gmsa,
+        placement::{PlaceByImage, images_of, is_wanted, pull_secrets},
+        review::Review,
+    },
+};
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::args::Parts;
+use crate::{certs::Pair, failure::Failure, image_facts::ImageFacts};
+
+/// The bytes of a review at most: an object and the one before, of 1.5 MiB each, escaped.
+const MOST_BYTES: usize = 8 * 1024 * 1024;
+/// How long requests may go on after the shutdown has begun.
+const LAST_REQUESTS: Duration = Duration::from_secs(3);
+/// Where the pod template of a DaemonSet is.
+const TEMPLATE: &str = "/spec/template";
+
+/// How API servers reach this process.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// By a Service of the cluster, on port 443.
+    Service {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// By a URL without a path.
+    Url(String),
+}
+
+impl Place {
+    /// The field `clientConfig` of a webhook, without the authority.
+    fn client_config(&self, path: &str) -> Value {
+        match self {
+            Place::Service { namespace, name } => {
+                json!({"service": {"namespace": namespace, "name": name, "path": path, "port": 443}})
+            }
+            Place::Url(url) => json!({"url": format!("{url}{path}")}),
+        }
+    }
+
+    /// The names that a certificate has to have.
+    fn names(&self) -> Vec<String> {
+        match self {
+            Place::Service { namespace, name } => vec![
+                format!("{name}.{namespace}.svc"),
+                format!("{name}.{namespace}.svc.cluster.local"),
+            ],
+            Place::Url(url) => {
+                let url: Option<http::Uri> = url.parse().ok();
+                let host = url.as_ref().and_then(|url| url.host()).unwrap_or_default();
+                vec![host.trim_matches(['[', ']']).to_owned()]
+            }
+        }
+    }
+
+    /// Whether the configurations go with this process: others do not answer in its place.
+    fn is_of_this_process(&self) -> bool {
+        matches!(self, Place::Url(_))
+    }
+}
+
+/// What API servers are to ask about, and where.
+#[derive(Clone, Debug)]
+pub(super) struct Hooks {
+    /// The parts that run.
+    pub(super) parts: Parts,
+    /// How this process is reached.
+    pub(super) place: Place,
+}
+
+/// The rules that are asked.
+pub(super) struct Rules {
+    pub(super) placement: PlaceByImage,
+    pub(super) facts: Arc<ImageFacts>,
+    pub(super) addresses: WindowsAddresses,
+    pub(super) gmsa: Gmsa,
+}
+
+/// Webhooks that are served.
+pub(super) struct Served {
+    handle: Handle<SocketAddr>,
+    client: Client,
+    hooks: Hooks,
+}
+
+struct Server {
+    rules: Rules,
+    lookups: Lookups,
+}
+
+/// Serves the webhooks on `address`, and makes API servers ask them. Certificates are renewed until the context ends.
+///
+/// # Errors
+/// The port cannot be had, the authority neither read nor made, or the configurations are not taken.
+pub(super) async fn serve(
+    context: &Context,
+    address: SocketAddr,
+    hooks: Hooks,
+    rules: Rules,
+) -> Result<Served, Failure> {
+    let (client, names) = (context.client.clone(), hooks.place.names());
+    let namespace = match &hooks.place {
+        Place::Service { namespace, .. } => namespace.clone(),
+        Place::Url(_) => "kube-system".to_owned(),
+    };
+    let shared = authority::shared(&client, &namespace, context.clock.now()).await?;
+    let own = shared.sign(context.clock.now(), &names)?;
+    let tls = RustlsConfig::from_config(Arc::new(config(&own.pair)?));
+    let listener = super::serving::listen(address, "webhooks").await?;
+    let listener = listener.into_std().map_err(|error| {
+        Failure::run(format!("webhooks cannot be served on {address}: {error}"))
+    })?;
+    let server = Arc::new(Server {
+        rules,
+        lookups: Lookups::new(context),
+    });
+    let routes = Router::new()
+        .route("/placement/pods", post(place_pod))
+        .route("/placement/daemonsets", post(place_template))
+        .route("/addresses/mutate", post(request_address))
+        .route("/addresses/validate", post(judge_address))
+        .route("/gmsa/mutate", post(expand_gmsa))
+        .route("/gmsa/validate", post(judge_gmsa))
+        .with_state(server);
+    let handle = Handle::new();
+    let serving = axum_server::from_tcp_rustls(listener, tls.clone())
+        .map_err(|error| Failure::run(format!("webhooks cannot be served on {address}: {error}")))?
+        .handle(handle.clone())
+        .serve(routes.into_make_service());
+    tokio::spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!("the webhooks are not served any more: {error}");
+        }
+    });
+    configurations::write(&client, &hooks, &shared.trusted).await?;
+    tracing::info!("webhooks on https://{address}");
+    let renewal = Renewal {
+        context: context.clone(),
+        hooks: hooks.clone(),
+        namespace,
+        names,
+        tls,
+        own,
+        trusted: shared.trusted,
+    };
+    context.tasks.spawn(renewal.run());
+    Ok(Served {
+        handle,
+        client,
+        hooks,
+    })
+}
+
+impl Served {
+    /// Stops in order: API servers are told first, if nobody else answers.
+    pub(super) async fn stop(self) {
+        if self.hooks.place.is_of_this_process() {
+            configurations::delete(&self.client).await;
+        }
+        self.handle.graceful_shutdown(Some(LAST_REQUESTS));
+    }
+}
+
+/// Keeps certificates and configurations as they should be.
+struct Renewal {
+    context: Context,
+    hooks: Hooks,
+    namespace: String,
+    names: Vec<String>,
+    tls: RustlsConfig,
+    own: authority::Own,
+    trusted: String,
+}
+
+impl Renewal {
+    async fn run(mut self) {
+        let shutdown = self.context.shutdown.clone();
+        let looking = async {
+            loop {
+                sleep(authority::LOOK_EVERY).await;
+                if let Err(failure) = self.look().await {
+                    tracing::warn!(
+                        "the webhooks' certificates are looked at again in an hour: {failure}"
+                    );
+                }
+            }
+        };
+        shutdown.run_until_cancelled(looking).await;
+    }
+
+    async fn look(&mut self) -> Result<(), Failure> {
+        let now = self.context.clock.now();
+        let client = &self.context.client;
+        let shared = authority::shared(client, &self.namespace, now).await?;
+        let is_another = shared.trusted != self.trusted;
+        // Whoever deleted or changed the configurations gets them back.
+        configurations::write(client, &self.hooks, &shared.trusted).await?;
+        if is_another || self.own.is_old(now) {
+            self.own = shared.sign(now, &self.names)?;
+            self.tls
+                .reload_from_config(Arc::new(config(&self.own.pair)?));
+            self.trusted = shared.trusted;
+            tracing::info!("the webhooks have a new certificate");
+        }
+        Ok(())
+    }
+}
+
+fn config(pair: &Pair) -> Result<ServerConfig, Failure> {
+    let failed =
+        |why: String| Failure::run(format!("the webhooks' certificate cannot be used: {why}"));
+    let certificate = CertificateDer::from_pem_slice(pair.cert.as_bytes())
+        .map_err(|error| failed(error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes())
+        .map_err(|error| failed(error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| {
+            builder
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate], key)
+        })
+        .map_err(|error| failed(error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Why a webhook has no answer; the failure policy says what the API server does.
+enum Unanswered {
+    /// The request is wrong.
+    Request(String),
+    /// Something could not be looked up.
+    Lookup(kube::Error),
+}
+
+impl IntoResponse for Unanswered {
+    fn into_response(self) -> Response {
+        match self {
+            Unanswered::Request(why) => (StatusCode::BAD_REQUEST, why).into_response(),
+            Unanswered::Lookup(error) => {
+                tracing::warn!("a webhook has no answer: {error}");
+                let why = format!("what the rule needs cannot be looked up: {error}");
+                (StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
+            }
+        }
+    }
+}
+
+type Answer = Result<Json<Value>, Unanswered>;
+
+async fn read(request: Request<Body>) -> Result<Review, Unanswered> {
+    let body = to_bytes(request.into_body(), MOST_BYTES).await;
+    let body = body.map_err(|error| Unanswered::Request(error.to_string()))?;
+    Review::read(&body).map_err(|error| Unanswered::Request(error.to_string()))
+}
+
+async fn place_pod(State(server): State<Arc<Server>>, request: Request<Body>) -> Answer {
+    let review = read(request).await?;
+    let write = review.write();
+    server.fetch_images(&write).await?;
+    let rule = &server.rules.placement;
+    let verdict = server.ask(|known| rule.mutate(&write, known)).await?;
+    Ok(Json(review.answer(&verdict, "")))
+}
+
+async fn place_template(State(server): State<Arc<Server>>, request: Request<Body>) -> Answer {
+    let review = read(request).await?;
+    let Some(write) = review.write_of_template(TEMPLATE) else {
+        return Ok(Json(review.allowed()));
+    };
+    server.fetch_images(&write).await?;
+    let rule = &server.rules.placement;
+    let verdict = server.ask(|known| rule.place_template(&write, known));
+    Ok(Json(review.answer(&verdict.await?, TEMPLATE)))
+}
+
+async fn request_address(State(server): State<Arc<Server>>, request: Request<Body>) -> Answer {
+    let review = read(request).await?;
+    server.mutate(&server.rules.addresses, &review).await
+}
+
+async fn judge_address(State(server): State<Arc<Server>>, request: Request<Body>) -> Answer {
+    let review = read(request).await?;
+    server.validate(&server.rules.addresses, &review).await
+}
+
+async fn expand_gmsa(State(server): State<Arc<Server>>, request: Request<Body>) -> Answer {
+    let review = read(request).await?;
+    server.mutate(&server.rules.gmsa, &review).await
+}
+
+async fn judge_gmsa(State(server): State<Arc<Server>>, request: Request<Body>) -> Answer {
+    let review = read(request).await?;
+    server.validate(&server.rules.gmsa, &review).await
+}
+
+impl Server {
+    async fn ask<T>(&self, decide: impl FnMut(&dyn Known) -> T) -> Result<T, Unanswered> {
+        self.lookups.ask(decide).await.map_err(Unanswered::Lookup)
+    }
+
+    async fn mutate(&self, rule: &dyn Rule, review: &Review) -> Answer {
+        let write = review.write();
+        let verdict = self.ask(|known| rule.mutate(&write, known)).await?;
+        Ok(Json(review.answer(&verdict, "")))
+    }
+
+    async fn validate(&self, rule: &dyn Rule, review: &Review) -> Answer {
+        let write = review.write();
+        let verdict = self.ask(|known| rule.validate(&write, known)).await?;
+        let verdict = Verdict {
+            changes: Vec::new(),
+            ..verdict
+        };
+        Ok(Json(review.answer(&verdict, "")))
+    }
+
+    /// Asks registries what the images of a pod run on, if that is wanted; waits a second at most.
+    async fn fetch_images(&self, write: &Write<'_>) -> Result<(), Unanswered> {
+        let spec = &write.pod["spec"];
+        let images = self.rules.facts.permitted(images_of(spec));
+        if images.is_empty() {
+            return Ok(());
+        }
+        let secrets = self.ask(|known| {
+            is_wanted(write, known).then(|| pull_secrets(spec, write.namespace, known))
+        });
+        if let Some(secrets) = secrets.await? {
+            self.rules.facts.fetch(images, &secrets).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! What registries and nodes say about images, as the rule that places pods asks for it ([`Facts`]).
+//!
+//! The rule never waits: whoever calls it has the registries asked first ([`ImageFacts::fetch`]).
+
+use std::{
+    cell::LazyCell,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::future::join_all;
+use mullion_controllers::{
+    admission::{
+        Known,
+        placement::{Facts, Taint, taints},
+    },
+    image_gate::AskAgain,
+};
+use mullion_engine::images::{ImageRef, Runs};
+use mullion_images::{Keyring, Known as Answer, Registries};
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// How long the taints of Windows nodes are believed: looking at all nodes for every pod would cost too much.
+const TAINTS_HOLD: Duration = Duration::from_secs(1);
+/// Images of one pod that are asked for.
+const MOST_IMAGES: usize = 64;
+
+/// What registries and nodes say.
+pub(crate) struct ImageFacts {
+    registries: Arc<Registries>,
+    taints: Mutex<Option<(Instant, Vec<Taint>)>>,
+}
+
+impl ImageFacts {
+    /// Facts from those registries.
+    pub(crate) fn new(registries: Arc<Registries>) -> Self {
+        ImageFacts {
+            registries,
+            taints: Mutex::default(),
+        }
+    }
+}
+
+impl ImageFacts {
+    /// Those of a pod's images whose registries may be asked.
+    pub(crate) fn permitted(&self, mut images: Vec<ImageRef>) -> Vec<ImageRef> {
+        images.retain(|image| self.registries.permits(image));
+        images.truncate(MOST_IMAGES);
+        images
+    }
+
+    /// Asks the registries about images that they have not answered for, with those pull secrets. It waits for a second at most.
+    pub(crate) async fn fetch(&self, images: Vec<ImageRef>, secrets: &[Arc<Value>]) {
+        let keyring = Keyring::of(secrets);
+        join_all(
+            images
+                .iter()
+                .map(|image| self.registries.fetch(image, &keyring)),
+        )
+        .await;
+    }
+}
+
+impl Facts for ImageFacts {
+    fn in_registries(
+        &self,
+        images: &[Option<ImageRef>],
+        secrets: &dyn Fn() -> Vec<Arc<Value>>,
+    ) -> Vec<Option<Runs>> {
+        let keyring = LazyCell::new(|| Keyring::of(&secrets()));
+        let images = images.iter().map(|image| {
+            let image = image
+                .as_ref()
+                .filter(|image| self.registries.permits(image))?;
+            match self.registries.known(image, &keyring) {
+                Answer::Content(content) => content.runs(),
+                Answer::Failed(_) | Answer::NotAsked | Answer::NotPermitted => None,
+            }
+        });
+        images.collect()
+    }
+
+    fn may_be_learnt(&self, images: &[ImageRef], secrets: &dyn Fn() -> Vec<Arc<Value>>) -> bool {
+        let keyring = LazyCell::new(|| Keyring::of(&secrets()));
+        images
+            .iter()
+            .filter(|image| self.registries.permits(image))
+            .any(|image| match self.registries.known(image, &keyring) {
+                Answer::NotAsked => true,
+                Answer::Failed(error) => !error.is_final(),
+                Answer::Content(_) | Answer::NotPermitted => false,
+            })
+    }
+
+    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
+        let now = Instant::now();
+        let lock = || self.taints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, taints)) = &*lock()
+            && now < *at + TAINTS_HOLD
+        {
+            return taints.clone();
+        }
+        // Not under the lock: other pods may go on with what they find.
+        let taints = taints::common(known);
+        *lock() = Some((now, taints.clone()));
+        taints
+    }
+}
+
+impl AskAgain for ImageFacts {
+    fn ask_again(&self, images: &[ImageRef], secrets: &[Arc<Value>]) {
+        let keyring = Keyring::of(secrets);
+        for image in images.iter().take(MOST_IMAGES) {
+            self.registries.ask_again(image, &keyring);
+        }
+    }
+}

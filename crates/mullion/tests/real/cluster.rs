@@ -1,0 +1,319 @@
+//! A cluster of real parts on loopback: etcd and kube-apiserver, and whichever of kube-controller-manager and kube-scheduler a test wants.
+
+use std::{
+    cell::RefCell,
+    fs::File,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take before a test says what it waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A process that ends when this is dropped.
+pub(crate) struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub(crate) fn start(command: &mut Command, log: PathBuf) -> Process {
+        let file = File::create(&log).expect("a file for the log");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a second handle"))
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
+        Process { child, log }
+    }
+
+    /// What it has said so far.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it says this.
+    #[track_caller]
+    pub(crate) fn says(&mut self, words: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.said().contains(words) {
+            assert!(
+                !self.has_ended() && Instant::now() < deadline,
+                "it never says {words:?}:\n{}",
+                self.said()
+            );
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether it has ended by itself.
+    fn has_ended(&mut self) -> bool {
+        self.child
+            .try_wait()
+            .expect("a child can be asked")
+            .is_some()
+    }
+
+    /// Asks it to end (SIGTERM) and returns its exit code.
+    pub(crate) fn terminate(mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(sent.expect("kill can be run").success());
+        self.child.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A running cluster.
+pub(crate) struct Cluster {
+    binaries: PathBuf,
+    dir: TempDir,
+    parts: RefCell<Vec<Process>>,
+}
+
+impl Cluster {
+    /// Starts etcd and kube-apiserver, and returns when the API answers.
+    pub(crate) fn start() -> Cluster {
+        let (port, etcd, peers) = (free_port(), free_port(), free_port());
+        let mut cluster = Cluster {
+            binaries: binaries(),
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            parts: RefCell::default(),
+        };
+        let path = |name: &str| cluster.dir.path().join(name).display().to_string();
+        let key = rcgen::KeyPair::generate().expect("a key");
+        std::fs::write(path("sa.key"), key.serialize_pem()).expect("a file");
+        std::fs::write(path("sa.pub"), key.public_key_pem()).expect("a file");
+        let tokens = [
+            "admin-token,admin,1,\"system:masters\"",
+            "manager-token,system:kube-controller-manager,2,",
+            "scheduler-token,system:kube-scheduler,3,",
+        ];
+        std::fs::write(path("tokens.csv"), tokens.join("\n")).expect("a file");
+        for user in ["admin", "manager", "scheduler"] {
+            std::fs::write(path(user), kubeconfig(port, user)).expect("a file");
+        }
+        let (client, peer) = (
+            format!("http://127.0.0.1:{etcd}"),
+            format!("http://127.0.0.1:{peers}"),
+        );
+        let data = path("etcd");
+        cluster.run_part(
+            "etcd",
+            &[
+                ("data-dir", &data),
+                ("listen-client-urls", &client),
+                ("advertise-client-urls", &client),
+                ("listen-peer-urls", &peer),
+                ("initial-advertise-peer-urls", &peer),
+                ("initial-cluster", &format!("default={peer}")),
+                ("unsafe-no-fsync", "true"),
+            ],
+        );
+        let path = |name: &str| cluster.dir.path().join(name).display().to_string();
+        let (certs, tokens) = (path("certs"), path("tokens.csv"));
+        let (key, public) = (path("sa.key"), path("sa.pub"));
+        cluster.run_part(
+            "kube-apiserver",
+            &[
+                ("etcd-servers", &client),
+                ("secure-port", &port.to_string()),
+                ("bind-address", "127.0.0.1"),
+                ("cert-dir", &certs),
+                ("service-account-issuer", "https://kubernetes.default.svc"),
+                ("service-account-key-file", &public),
+                ("service-account-signing-key-file", &key),
+                ("token-auth-file", &tokens),
+                ("authorization-mode", "RBAC"),
+                ("service-cluster-ip-range", "172.20.0.0/16"),
+            ],
+        );
+        cluster.until("the API server answers", || {
+            cluster
+                .kubectl(&["get", "--raw", "/readyz"])
+                .status
+                .success()
+        });
+        cluster
+    }
+
+    /// Starts kube-controller-manager.
+    pub(crate) fn run_controller_manager(&mut self) {
+        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        let (user, key, certs) = (path("manager"), path("sa.key"), path("manager-certs"));
+        self.run_part(
+            "kube-controller-manager",
+            &[
+                ("kubeconfig", &user),
+                ("service-account-private-key-file", &key),
+                ("use-service-account-credentials", "true"),
+                ("leader-elect", "false"),
+                ("bind-address", "127.0.0.1"),
+                ("secure-port", &free_port().to_string()),
+                ("cert-dir", &certs),
+            ],
+        );
+    }
+
+    /// Starts kube-scheduler.
+    pub(crate) fn run_scheduler(&mut self) {
+        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        let (user, certs) = (path("scheduler"), path("scheduler-certs"));
+        self.run_part(
+            "kube-scheduler",
+            &[
+                ("kubeconfig", &user),
+                ("leader-elect", "false"),
+                ("bind-address", "127.0.0.1"),
+                ("secure-port", &free_port().to_string()),
+                ("cert-dir", &certs),
+            ],
+        );
+    }
+
+    fn run_part(&mut self, name: &str, flags: &[(&str, &str)]) {
+        let mut command = Command::new(self.binaries.join(name));
+        command.args(
+            flags
+                .iter()
+                .map(|(flag, value)| format!("--{flag}={value}")),
+        );
+        let log = self.dir.path().join(format!("{name}.log"));
+        self.parts
+            .borrow_mut()
+            .push(Process::start(&mut command, log));
+    }
+
+    /// Starts a command of the program with the administrator's kubeconfig; `name` is the name of its log.
+    pub(crate) fn mullion(&self, name: &str, args: &[&str]) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
+        command
+            .args(args)
+            .args(["--kubeconfig", &self.path("admin")])
+            .env("XDG_STATE_HOME", self.dir.path().join("state"));
+        Process::start(&mut command, self.dir.path().join(name))
+    }
+
+    /// A file of the cluster's folder.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    pub(crate) fn kubectl(&self, args: &[&str]) -> Output {
+        Command::new("kubectl")
+            .args(["--kubeconfig", &self.path("admin")])
+            .args(args)
+            .env("HOME", self.dir.path())
+            .output()
+            .expect("kubectl can be run")
+    }
+
+    /// What kubectl prints; it must not fail.
+    #[track_caller]
+    pub(crate) fn get(&self, args: &[&str]) -> String {
+        let output = self.kubectl(args);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        assert!(
+            output.status.success(),
+            "kubectl {}:\n{}",
+            args.join(" "),
+            text(&output.stderr)
+        );
+        text(&output.stdout)
+    }
+
+    /// What kubectl says against something; it must fail.
+    #[track_caller]
+    pub(crate) fn refused(&self, args: &[&str]) -> String {
+        let output = self.kubectl(args);
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        assert!(!output.status.success(), "kubectl {}", args.join(" "));
+        said
+    }
+
+    /// Applies objects.
+    #[track_caller]
+    pub(crate) fn apply(&self, manifest: &Value) {
+        let file = self.write("manifest.json", &manifest.to_string());
+        self.get(&["apply", "-f", &file]);
+    }
+
+    /// Writes a file into the cluster's folder and returns its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    }
+
+    /// Waits until a condition holds.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            for part in self.parts.borrow_mut().iter_mut() {
+                assert!(!part.has_ended(), "a part has ended:\n{}", part.said());
+            }
+            assert!(
+                Instant::now() < deadline,
+                "it never happens that {what}; pods: {}",
+                String::from_utf8_lossy(
+                    &self
+                        .kubectl(&["get", "pods,nodes", "-A", "-o", "wide"])
+                        .stdout
+                )
+            );
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// The folder with upstream's programs.
+fn binaries() -> PathBuf {
+    let folder = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    let folder = folder.unwrap_or_else(|| {
+        panic!(
+            "these tests need kube-apiserver, kube-controller-manager, kube-scheduler and etcd: \
+             KUBEBUILDER_ASSETS=$(scripts/upstream) cargo test -p mullion --test real"
+        )
+    });
+    assert!(
+        folder.join("kube-apiserver").exists(),
+        "KUBEBUILDER_ASSETS names {}, which has no kube-apiserver",
+        folder.display()
+    );
+    folder
+}
+
+fn kubeconfig(port: u16, user: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Config
+clusters: [{{name: real, cluster: {{server: \"https://127.0.0.1:{port}\", insecure-skip-tls-verify: true}}}}]
+users: [{{name: {user}, user: {{token: {user}-token}}}}]
+contexts: [{{name: real, context: {{cluster: real, user: {user}}}}}]
+current-context: real
+"
+    )
+}
+
+/// A port that nobody listens on now.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}

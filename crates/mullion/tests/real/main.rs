@@ -1,0 +1,277 @@
+//! The program beside Kubernetes' own: kube-apiserver, etcd, kube-controller-manager and kube-scheduler, as their makers build them.
+//!
+//! These tests are not part of `cargo test`, since they need those programs: `KUBEBUILDER_ASSETS=$(scripts/upstream) cargo test -p mullion
+//! --test real` builds them once and runs the tests.
+
+mod cluster;
+
+use serde_json::{Value, json};
+
+use cluster::{Cluster, free_port};
+
+/// A node group of each system.
+const NODES: &str = "
+apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: {name: mixed, region: us-west-2}
+nodeGroups:
+- {name: linux, instanceType: m5.large, desiredCapacity: 2}
+- {name: windows, instanceType: m5.large, desiredCapacity: 1, amiFamily: WindowsServer2022CoreContainer, taints: {os: \"windows:NoSchedule\"}}
+";
+
+/// The custom resource definition of GMSACredentialSpecs.
+const GMSA_KIND: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../api/crds/windows.k8s.io_gmsacredentialspecs.yaml"
+);
+
+fn deployment(name: &str, replicas: u32, spec: Value) -> Value {
+    let labels = json!({"app": name});
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    })
+}
+
+fn start_nodes(cluster: &Cluster) -> cluster::Process {
+    let config = cluster.write("cluster.yaml", NODES);
+    let nodes = cluster.mullion("nodes", &["nodes", "--config", &config, "--speed", "max"]);
+    cluster.until("three nodes are ready", || {
+        let ready = cluster.get(&[
+            "get",
+            "nodes",
+            "-o",
+            "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}",
+        ]);
+        ready == "True True True"
+    });
+    nodes
+}
+
+fn available(cluster: &Cluster, deployment: &str) -> String {
+    cluster.get(&[
+        "get",
+        "deployment",
+        deployment,
+        "-o",
+        "jsonpath={.status.availableReplicas}",
+    ])
+}
+
+fn of_pods(cluster: &Cluster, app: &str, path: &str) -> String {
+    let selector = format!("app={app}");
+    let path = format!("jsonpath={{.items[*]{path}}}");
+    cluster.get(&["get", "pods", "-l", &selector, "-o", &path])
+}
+
+#[test]
+fn kube_scheduler_and_kube_controller_manager_run_both_systems_on_simulated_nodes() {
+    let mut cluster = Cluster::start();
+    cluster.run_controller_manager();
+    cluster.run_scheduler();
+    let _nodes = start_nodes(&cluster);
+    let (probes, metrics) = (free_port().to_string(), free_port().to_string());
+    let hooks = free_port().to_string();
+    let ports = [
+        "--health-probe-port",
+        &probes,
+        "--metrics-port",
+        &metrics,
+        "--webhook-port",
+        &hooks,
+    ];
+    let mut controller = cluster.mullion(
+        "controller",
+        &[
+            &[
+                "controller",
+                "--only=placement,addresses,gmsa",
+                "--registries=none",
+                "--address-users=admin",
+            ][..],
+            &ports,
+        ]
+        .concat(),
+    );
+    controller.says("webhooks on https://");
+    // No pod says where it runs: the image does.
+    let container = |image: &str| json!([{"name": "a", "image": image}]);
+    let iis = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022";
+    cluster.apply(&deployment("iis", 3, json!({"containers": container(iis)})));
+    let web = json!({"containers": container("nginx:1.27")});
+    cluster.apply(&deployment("web", 3, web));
+    cluster.until("all pods are available", || {
+        available(&cluster, "iis") == "3" && available(&cluster, "web") == "3"
+    });
+    let os = ".spec.nodeSelector.kubernetes\\.io/os";
+    assert_eq!(of_pods(&cluster, "iis", os), "windows windows windows");
+    let address = ".metadata.annotations.vpc\\.amazonaws\\.com/PrivateIPv4Address";
+    let addresses = of_pods(&cluster, "iis", address);
+    assert_eq!(addresses.split(' ').count(), 3, "{addresses}");
+
+    let refused = |pod: Value| {
+        let file = cluster.write("pod.json", &pod.to_string());
+        cluster.refused(&["create", "-f", &file])
+    };
+    let said = refused(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "chosen", "annotations": {"vpc.amazonaws.com/PrivateIPv4Address": "10.0.0.9/18"},
+        },
+        "spec": {"containers": container(iis)},
+    }));
+    assert!(
+        said.contains("admission webhook \"addresses.mullion.dev\" denied the request: pod cannot be created with vpc.amazonaws.com/PrivateIPv4Address annotation"),
+        "{said}"
+    );
+    let named = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gmsa"},
+        "spec": {
+            "containers": container(iis),
+            "securityContext": {"windowsOptions": {"gmsaCredentialSpecName": "web"}},
+        },
+    });
+    let said = refused(named.clone());
+    assert!(
+        said.contains("admission webhook \"gmsa.mullion.dev\" denied the request"),
+        "{said}"
+    );
+
+    // The account of the pod may use the spec now, which is written into the pod.
+    cluster.get(&["apply", "-f", GMSA_KIND]);
+    cluster.get(&[
+        "wait",
+        "--for=condition=Established",
+        "crd/gmsacredentialspecs.windows.k8s.io",
+        "--timeout=60s",
+    ]);
+    cluster.apply(&json!({
+        "apiVersion": "windows.k8s.io/v1", "kind": "GMSACredentialSpec", "metadata": {"name": "web"},
+        "credspec": {"CmsPlugins": ["ActiveDirectory"]},
+    }));
+    let said = refused(named.clone());
+    let not_allowed =
+        "service account \"default\" is not authorized to `use` GMSA cred spec \"web\"";
+    assert!(said.contains(not_allowed), "{said}");
+    cluster.apply(&json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "web"},
+        "rules": [{
+            "apiGroups": ["windows.k8s.io"], "resources": ["gmsacredentialspecs"],
+            "resourceNames": ["web"], "verbs": ["use"],
+        }],
+    }));
+    let account = "--serviceaccount=default:default";
+    cluster.get(&["create", "rolebinding", "web", "--role=web", account]);
+    let file = cluster.write("pod.json", &named.to_string());
+    let contents = "jsonpath={.spec.securityContext.windowsOptions.gmsaCredentialSpec}";
+    cluster.until("the pod is admitted with its spec", || {
+        let dry = cluster.kubectl(&["create", "--dry-run=server", "-f", &file, "-o", contents]);
+        dry.status.success() && dry.stdout == br#"{"CmsPlugins":["ActiveDirectory"]}"#
+    });
+
+    // Nobody answers any more: pods are admitted as they are, but for those that would run without their identity.
+    drop(controller);
+    let pod = |name: &str, image: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"containers": container(image)},
+        })
+    };
+    cluster.apply(&pod("later", "nginx:1.27"));
+    let said = refused(named);
+    assert!(said.contains("failed calling webhook"), "{said}");
+}
+
+#[test]
+fn a_daemon_set_s_template_is_placed_where_its_image_runs() {
+    let mut cluster = Cluster::start();
+    cluster.run_controller_manager();
+    cluster.run_scheduler();
+    let _nodes = start_nodes(&cluster);
+    let hooks = free_port().to_string();
+    let mut controller = cluster.mullion(
+        "controller",
+        &[
+            "controller",
+            "--only=placement",
+            "--registries=none",
+            "--health-probe-port=0",
+            "--metrics-port=0",
+            "--webhook-port",
+            &hooks,
+        ],
+    );
+    controller.says("webhooks on https://");
+    let labels = json!({"app": "agent"});
+    cluster.apply(&json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [
+                {"name": "a", "image": "mcr.microsoft.com/windows/nanoserver:ltsc2022"},
+            ]}},
+        },
+    }));
+    let number = |field: &str| {
+        let path = format!("jsonpath={{.status.{field}}}");
+        cluster.get(&["get", "daemonset", "agent", "-o", &path])
+    };
+    // Of three nodes one runs Windows.
+    cluster.until("the daemon is scheduled on one node alone", || {
+        number("desiredNumberScheduled") == "1" && number("currentNumberScheduled") == "1"
+    });
+    // A process that ends in order leaves no webhooks behind which nobody answers.
+    assert_eq!(controller.terminate(), Some(0));
+    let left = cluster.get(&["get", "mutatingwebhookconfigurations", "-o", "name"]);
+    assert_eq!(left, "");
+}
+
+#[test]
+fn the_scheduler_takes_the_place_of_kube_scheduler_and_hands_over_at_once() {
+    let mut cluster = Cluster::start();
+    cluster.run_controller_manager();
+    let _nodes = start_nodes(&cluster);
+    let config = cluster.write(
+        "scheduler.yaml",
+        "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration}",
+    );
+    let start = |name: &str| {
+        cluster.mullion(
+            name,
+            &[
+                "controller",
+                "--only=scheduler",
+                "--health-probe-port=0",
+                "--metrics-port=0",
+                "--scheduler-config",
+                &config,
+            ],
+        )
+    };
+    let mut first = start("first");
+    first.says("this process leads");
+    let mut second = start("second");
+    second.says("this process waits");
+    let windows = json!({
+        "nodeSelector": {"kubernetes.io/os": "windows"},
+        "tolerations": [{"key": "os", "operator": "Exists"}],
+        "containers": [{
+            "name": "a", "image": "mcr.microsoft.com/windows/nanoserver:ltsc2022",
+            "resources": {"limits": {"vpc.amazonaws.com/PrivateIPv4Address": "1"}},
+        }],
+    });
+    cluster.apply(&deployment("win", 2, windows));
+    let linux = json!({"containers": [{"name": "a", "image": "nginx:1.27"}]});
+    cluster.apply(&deployment("web", 4, linux));
+    cluster.until("all pods are available", || {
+        available(&cluster, "win") == "2" && available(&cluster, "web") == "4"
+    });
+    assert_eq!(first.terminate(), Some(0));
+    second.says("this process leads");
+    cluster.get(&["scale", "deployment", "web", "--replicas=8"]);
+    cluster.until("the second one schedules", || {
+        available(&cluster, "web") == "8"
+    });
+}
