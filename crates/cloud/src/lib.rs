@@ -40,6 +40,6 @@ pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use resources::{Resources, format_bytes, format_milli};
 pub use speed::Speed;
 pub use template::{
-    KubeletSettings, NodeTemplate, Reserved, TemplateError, Threshold, WindowsAddresses,
-    default_volume_gib, family_of,
+    KubeletSettings, MemoryOverhead, NodeTemplate, Reserved, TemplateError, Threshold,
+    WindowsAddresses, default_volume_gib, family_of,
 };

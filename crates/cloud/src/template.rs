@@ -31,6 +31,42 @@ pub struct NodeTemplate {
     pub kubelet: KubeletSettings,
     /// How pods get addresses where the node runs Windows.
     pub windows_addresses: WindowsAddresses,
+    /// What of a type's memory its nodes do not show.
+    pub memory_overhead: MemoryOverhead,
+}
+
+/// The part of a type's memory that hypervisor and kernel keep, so that a node does not show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemoryOverhead {
+    millionths: u32,
+}
+
+impl Default for MemoryOverhead {
+    /// Karpenter's estimate, 7.5 % (`VM_MEMORY_OVERHEAD_PERCENT`).
+    fn default() -> Self {
+        Self { millionths: 75_000 }
+    }
+}
+
+impl MemoryOverhead {
+    /// Returns the overhead that is this part of the whole, to the millionth. `None` unless it is at least 0 and less than 1.
+    pub fn of_fraction(fraction: f64) -> Option<Self> {
+        let millionths = (fraction * 1e6).round();
+        // What is not a number is in no range.
+        (0.0..1e6).contains(&millionths).then_some(Self {
+            millionths: millionths as u32,
+        })
+    }
+
+    /// Returns the part of the whole.
+    pub fn fraction(self) -> f64 {
+        f64::from(self.millionths) / 1e6
+    }
+
+    /// Returns what is kept of so many MiB, rounded up to a MiB.
+    pub fn of_mib(self, memory_mib: u64) -> u64 {
+        (memory_mib * u64::from(self.millionths)).div_ceil(1_000_000)
+    }
 }
 
 /// How pods on Windows nodes get their addresses: the switches of the ConfigMap `kube-system/amazon-vpc-cni`.
@@ -176,6 +212,7 @@ impl NodeTemplate {
             raid0: false,
             kubelet: KubeletSettings::default(),
             windows_addresses: WindowsAddresses::default(),
+            memory_overhead: MemoryOverhead::default(),
         }
     }
 
@@ -345,6 +382,18 @@ mod tests {
             error.to_string(),
             "spec.kubelet.kubeReserved[memory]: \"1 GB\" is not a quantity"
         );
+    }
+
+    #[test]
+    fn a_memory_overhead_is_a_part_of_the_whole_rounded_up_to_a_mebibyte() {
+        assert_eq!(MemoryOverhead::default().of_mib(8192), 615);
+        let overhead = |fraction| MemoryOverhead::of_fraction(fraction);
+        assert_eq!(overhead(0.075), Some(MemoryOverhead::default()));
+        assert_eq!(overhead(0.0).map(|own| own.of_mib(8192)), Some(0));
+        assert_eq!(overhead(0.999_999).map(|own| own.of_mib(1000)), Some(1000));
+        for wrong in [-0.1, 1.0, 7.5, f64::NAN, f64::INFINITY] {
+            assert_eq!(overhead(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

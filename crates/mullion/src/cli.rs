@@ -403,8 +403,8 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) ipam: Ipam,
 
-    /// How long your own nodes take to boot and how fast they pull images, in place of typical
-    /// figures (docs/simulation.md)
+    /// How long your own nodes take to boot, how fast they pull images and what memory they have
+    /// for pods, in place of typical figures (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
     pub(crate) node_profiles: Option<PathBuf>,
 

@@ -1,8 +1,8 @@
 //! What a node of a type has, and what of it pods may have, as EKS gives it.
 //!
 //! Capacity:
-//! - memory: the type's, less 7.5 % (rounded up to a MiB) that hypervisor and kernel keep
-//!   (Karpenter: `VM_MEMORY_OVERHEAD_PERCENT`);
+//! - memory: the type's, less what hypervisor and kernel keep, 7.5 % unless the template says otherwise (rounded up to
+//!   a MiB; Karpenter: `VM_MEMORY_OVERHEAD_PERCENT`);
 //! - ephemeral storage: the root volume, or with RAID0 the local disks;
 //! - pods: 110 on Windows; elsewhere what the interfaces can address, `enis * (addresses - 1) + 2`;
 //!   `maxPods` overrides both, `podsPerCore` caps them;
@@ -61,7 +61,7 @@ pub fn eni_limited_pods(instance_type: &InstanceType) -> u64 {
 
 fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources {
     let memory_mib = instance_type.memory_mib;
-    let overhead_mib = (memory_mib * 75).div_ceil(1000);
+    let overhead_mib = template.memory_overhead.of_mib(memory_mib);
     let ephemeral_bytes = match template.raid0 && instance_type.local_nvme_gb > 0 {
         true => instance_type.local_nvme_gb * 1_000_000_000,
         false => template.root_volume_gib * GIB,

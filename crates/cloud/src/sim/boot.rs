@@ -1,10 +1,13 @@
-//! How long nodes of an image take to boot and to shut down, how fast they pull, and what of it a user knows better.
+//! How long nodes of an image take to boot and to shut down, how fast they pull, what memory they have for pods, and what of it a user knows
+//! better.
 //!
 //! Invariant: a profile names what it changes; everything else keeps the typical figures of [`Boot::of`].
 
 use std::{num::NonZeroU64, time::Duration};
 
 use mullion_api::ami::{AmiFamily, Os, WindowsEdition};
+
+use crate::{MemoryOverhead, NodeTemplate};
 
 /// What a reboot of Windows takes; joining a domain takes two (EKS best practices: domain-joined gMSA).
 const REBOOT: Duration = Duration::from_secs(60);
@@ -65,6 +68,17 @@ pub struct NodeProfile {
     pub domain_join: bool,
     /// How fast nodes pull images.
     pub pulls: PullSpeed,
+    /// What of their memory nodes keep from pods.
+    pub memory: KeptMemory,
+}
+
+/// What of their memory nodes of an image keep from pods; what is not named is as Karpenter estimates it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptMemory {
+    /// What hypervisor and kernel hide.
+    pub hidden: Option<MemoryOverhead>,
+    /// What the image's kubelet reserves, where the node's settings do not say it, in bytes.
+    pub reserved_bytes: Option<u64>,
 }
 
 /// How fast nodes pull images at speed 1, in compressed bytes per millisecond; what is not named is as typical.
@@ -94,6 +108,18 @@ impl NodeProfiles {
             .map_or_else(PullSpeed::default, |profile| profile.pulls)
     }
 
+    /// Returns the template as nodes of it really are: what a template assumes of the memory that hypervisor and kernel hide is an estimate.
+    pub fn really(&self, template: &NodeTemplate) -> NodeTemplate {
+        let kept = self
+            .about(template.family)
+            .map_or_else(KeptMemory::default, |profile| profile.memory);
+        let mut real = template.clone();
+        real.memory_overhead = kept.hidden.unwrap_or_default();
+        let reserved = &mut real.kubelet.kube_reserved.memory_bytes;
+        *reserved = reserved.or(kept.reserved_bytes);
+        real
+    }
+
     /// Returns how long nodes of a family take.
     pub fn of(&self, family: AmiFamily) -> Boot {
         let mut boot = Boot::of(family);
@@ -114,7 +140,7 @@ impl NodeProfiles {
 
 #[cfg(test)]
 mod tests {
-    use mullion_api::ami::WindowsRelease;
+    use mullion_api::{ami::WindowsRelease, eksctl::KubernetesVersion};
 
     use super::*;
 
@@ -129,7 +155,32 @@ mod tests {
             fast_launch: false,
             domain_join: false,
             pulls: PullSpeed::default(),
+            memory: KeptMemory::default(),
         }
+    }
+
+    #[test]
+    fn nodes_have_the_memory_of_their_profile_whatever_their_template_assumes() {
+        let mut assumed = NodeTemplate::new(CORE, KubernetesVersion::NEWEST);
+        assumed.memory_overhead = MemoryOverhead::of_fraction(0.02).expect("a part");
+        let real = NodeProfiles::default().really(&assumed);
+        assert_eq!(real.memory_overhead, MemoryOverhead::default());
+        assert_eq!(real.kubelet.kube_reserved.memory_bytes, None);
+        let known = NodeProfile {
+            memory: KeptMemory {
+                hidden: MemoryOverhead::of_fraction(0.01),
+                reserved_bytes: Some(1 << 30),
+            },
+            ..profile(Images::Of(Os::Windows))
+        };
+        let profiles = NodeProfiles(vec![known]);
+        let mut real = profiles.really(&assumed);
+        assert_eq!(real.memory_overhead.of_mib(1000), 10);
+        assert_eq!(real.kubelet.kube_reserved.memory_bytes, Some(1 << 30));
+        // What the node's own settings say is passed to its kubelet.
+        real.kubelet.kube_reserved.memory_bytes = Some(5);
+        let told = profiles.really(&real).kubelet.kube_reserved;
+        assert_eq!(told.memory_bytes, Some(5));
     }
 
     #[test]

@@ -41,7 +41,7 @@ use tokio::{sync::watch, time::Instant};
 
 pub use account::SimulatedAccount;
 pub use address_faults::{AddressFaults, ParseFaultsError};
-pub use boot::{Boot, Images, NodeProfile, NodeProfiles, PullSpeed};
+pub use boot::{Boot, Images, KeptMemory, NodeProfile, NodeProfiles, PullSpeed};
 pub use cause::{Fault, RefusedFault};
 pub use failure::NOTICE;
 pub use fault::{CapacityPattern, ParsePatternError};
@@ -80,7 +80,7 @@ pub struct Config {
     pub subnet_bits: Option<u8>,
     /// What goes wrong with calls about addresses.
     pub address_faults: AddressFaults,
-    /// How long nodes take to boot and how fast they pull, where that is known better.
+    /// How long nodes take to boot, how fast they pull and what memory they have, where that is known better.
     pub node_profiles: NodeProfiles,
 }
 

@@ -387,7 +387,8 @@ impl SimulatedEc2 {
             .take(&zone.name, &request.subnets, &mut state.random)
             .ok_or(Miss::Short(Shortage::Addresses))?;
         let id = InstanceId(state.random.id("i").into());
-        let resources = allocatable::of(instance_type, template);
+        let real = config.node_profiles.really(template);
+        let resources = allocatable::of(instance_type, &real);
         let security_groups = match request.security_groups.as_slice() {
             [] => vec![Arc::clone(state.network.node_group())],
             groups => groups.to_vec(),

@@ -10,9 +10,7 @@ use jiff::SignedDuration;
 use kube::ResourceExt;
 use mullion_api::{
     eksctl::{Taint, TaintEffect},
-    karpenter::{
-        EC2NodeClass, NodeClaim, Operator, ResourceList, node_claim_condition as condition,
-    },
+    karpenter::{EC2NodeClass, NodeClaim, Operator, node_claim_condition as condition},
     labels,
 };
 use mullion_cloud::{CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration};
@@ -26,6 +24,7 @@ use crate::{
         KarpenterContext,
         conditions::Status,
         decision_log::Pass,
+        discovered,
         market::{Market, amounts, instance_labels, resource_list},
     },
 };
@@ -240,7 +239,7 @@ fn order(
         subnets: market.subnets.clone(),
         security_groups: security_groups(class),
         template: market.template.clone(),
-        images: images(class),
+        images: discovered::images_of(class),
         registration: Registration {
             labels: claim.labels().clone(),
             taints: registration_taints(claim),
@@ -253,12 +252,6 @@ fn order(
 fn security_groups(class: &EC2NodeClass) -> Vec<Arc<str>> {
     let found = class.status.iter().flat_map(|own| &own.security_groups);
     found.map(|group| group.id.as_str().into()).collect()
-}
-
-/// Ids of the images that the class has found. Those are launched, so that a node does not drift because a newer one is not seen yet.
-fn images(class: &EC2NodeClass) -> Vec<String> {
-    let found = class.status.iter().flat_map(|status| &status.amis);
-    found.map(|image| image.id.clone()).collect()
 }
 
 /// The taints a kubelet registers with: the one that marks it as unregistered, its own, its startup taints.
@@ -312,7 +305,11 @@ fn note(
     let status = claim.status.get_or_insert_default();
     status.provider_id = instance.provider_id.clone();
     status.image_id = instance.image.id.clone();
-    (status.capacity, status.allocatable) = resources(market, instance);
+    // What the instance really has its node says; until then it counts as what was planned.
+    let (capacity, allocatable) = market.resources(&instance.instance_type);
+    status.capacity = resource_list(&capacity);
+    status.allocatable = resource_list(&allocatable);
+    let expected = json!(status.allocatable);
     edit(karpenter, claim, |conditions| {
         conditions.set_true(condition::LAUNCHED)
     });
@@ -320,21 +317,8 @@ fn note(
         .with("instance-type", &*instance.instance_type.name)
         .with("zone", &*instance.zone)
         .with("capacity-type", instance.capacity_type.as_str())
-        .with("allocatable", json!(instance.allocatable.to_list()))
+        .with("allocatable", expected)
         .info("launched nodeclaim");
-}
-
-/// Capacity and allocatable that the node is expected to have, with what overlays add to its type.
-fn resources(market: &Market, instance: &Instance) -> (ResourceList, ResourceList) {
-    let lists = [instance.capacity.to_list(), instance.allocatable.to_list()];
-    let name = &*instance.instance_type.name;
-    let (_, is_overlaid) = market.overlays(std::iter::once(name));
-    if !is_overlaid {
-        return lists.into();
-    }
-    let [mut capacity, mut allocatable] = lists.map(|list| amounts(&list));
-    market.add_overlaid(name, &mut capacity, &mut allocatable);
-    (resource_list(&capacity), resource_list(&allocatable))
 }
 
 /// Labels that the requirements leave only one value for.

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{Error, edit, has_finalizer, pass};
 use crate::{
     api_error,
-    provisioner::{KarpenterContext, conditions::Status},
+    provisioner::{KarpenterContext, conditions::Status, discovered},
 };
 
 /// How often a write is repeated when the node's kubelet writes at the same time.
@@ -48,6 +48,8 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
         let Some(node) = karpenter.node_api().get_opt(&name).await? else {
             return Ok(());
         };
+        // No pod lands on the node before the next plan can know what it has.
+        discovered::learn(karpenter, &node, claim);
         let Some(patch) = synced(&node, claim) else {
             edit(karpenter, claim, |conditions| {
                 let message = format!(
@@ -75,7 +77,13 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
             .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
         match patched {
-            Ok(_) => break,
+            Ok(_) => {
+                if !discovered::missing(&node, claim).is_empty() {
+                    // Pods that were planned for it may not fit.
+                    karpenter.batcher.trigger(claim.uid().unwrap_or_default());
+                }
+                break;
+            }
             Err(error) if api_error::is_conflict(&error) && attempt < ATTEMPTS => {}
             Err(error) => return Err(error.into()),
         }

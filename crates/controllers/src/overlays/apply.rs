@@ -13,10 +13,10 @@ use mullion_cloud::{Offer, Offering};
 use mullion_engine::model::{ResourceMap, StringMap};
 
 use super::Overlay;
-use crate::provisioner::market::{Market, node_labels};
-
-/// Resources that are taken out of a node's memory.
-const HUGE_PAGES: &str = "hugepages-";
+use crate::provisioner::{
+    discovered::HUGE_PAGES,
+    market::{Market, node_labels},
+};
 
 /// What overlays have changed in a market.
 #[derive(Clone, Debug, Default)]
@@ -120,13 +120,15 @@ impl Market {
             return;
         };
         for (name, amount) in added {
-            capacity.insert(name.clone(), *amount);
+            let before = capacity.insert(name.clone(), *amount).unwrap_or_default();
             allocatable.insert(name.clone(), *amount);
+            // Huge pages that nodes of the type were seen to have are out of their memory already.
+            let new = amount.saturating_sub(before).max(Default::default());
             if let Some(memory) = allocatable
                 .get_mut(labels::MEMORY)
                 .filter(|_| name.starts_with(HUGE_PAGES))
             {
-                *memory = memory.saturating_sub(*amount).max(Default::default());
+                *memory = memory.saturating_sub(new).max(Default::default());
             }
         }
     }

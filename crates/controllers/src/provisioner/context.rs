@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     Batcher, DecisionLog, FeatureGates,
+    discovered::Discovered,
     market::{Market, MarketError},
     metrics::Metrics,
     nominations::Nominations,
@@ -96,6 +97,8 @@ pub struct KarpenterContext {
     pub metrics: Metrics,
     /// Who orders nodes of static pools at this moment.
     pub static_turn: static_pools::Turn,
+    /// What nodes turned out to have.
+    pub discovered: Discovered,
     /// How the last launches of each pool ended.
     pub registrations: Registrations,
     /// Events in Karpenter's name.
@@ -178,23 +181,27 @@ impl KarpenterContext {
             disrupting: Disrupting::default(),
             metrics: Metrics::default(),
             static_turn: static_pools::Turn::default(),
+            discovered: Discovered::default(),
             registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
             base: base.clone(),
         }
     }
 
-    /// Waits for the first complete picture of everything, which NodeOverlays count included; `false` on shutdown.
+    /// Waits for the first complete picture of everything, which NodeOverlays count and what is kept of earlier nodes included; `false` on
+    /// shutdown.
     pub async fn synced(&self) -> bool {
         let informers = &self.base.informers;
         let shutdown = &self.base.shutdown;
         let overlays_known = shutdown.run_until_cancelled(self.counted_overlays.known());
+        let capacity_known = shutdown.run_until_cancelled(self.discovered.known());
         self.pools.synced().await
             && self.claims.synced().await
             && self.classes.synced().await
             && self.vpc_cni.synced().await
             && (!self.options.gates.capacity_buffer || self.buffers.synced().await)
             && overlays_known.await.is_some()
+            && capacity_known.await.is_some()
             && informers.daemon_sets.synced().await
             && informers.nodes.synced().await
             && informers.pods.synced().await
@@ -217,7 +224,8 @@ impl KarpenterContext {
     /// When the class is incomplete or the cloud does not answer.
     pub(crate) async fn market(&self, class: &EC2NodeClass) -> Result<Market, MarketError> {
         let addresses = self.windows_addresses();
-        Market::open(class, self.options.version, addresses, &*self.cloud).await
+        let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
+        Ok(market.with_discovered(class, &self.discovered.book()))
     }
 
     /// The claim behind a node, by provider id.

@@ -18,7 +18,7 @@ use mullion_engine::{
 };
 
 use super::{
-    BY_POOL, KarpenterContext,
+    BY_POOL, KarpenterContext, discovered,
     in_flight::{expected_node, is_in_flight, prospect, settled_node},
     market::Market,
     markets::Markets,
@@ -276,7 +276,10 @@ fn nodes_to_come(
             continue;
         }
         let market = markets.of_claim(&claim);
-        let node = expected_node(&claim).or_else(|| template::likely_machine(&claim, market?));
+        let mut node = expected_node(&claim).or_else(|| template::likely_machine(&claim, market?));
+        if let Some(node) = &mut node {
+            discovered::correct(karpenter, &claim, node);
+        }
         if let Some(node) = node {
             in_flight.push(InFlightNode {
                 node,

@@ -24,8 +24,11 @@ use mullion_engine::{
     provision,
 };
 
-use super::requirements::admits;
-use crate::overlays::Changed;
+use super::{
+    discovered::{self, Amounts, Book},
+    requirements::admits,
+};
+use crate::{nodepool::hash::class_hash, overlays::Changed};
 
 /// Most options that one launch tries (AWS provider: instance types in a fleet request).
 const MAX_LAUNCH_OPTIONS: usize = 60;
@@ -61,6 +64,8 @@ pub struct Market {
     region: String,
     zones: BTreeSet<String>,
     pub(crate) offers: Arc<[Offer]>,
+    /// What nodes of the class turned out to have, by type.
+    discovered: BTreeMap<String, Amounts>,
     /// What NodeOverlays have changed in `offers` and what is added to the types' resources.
     pub(crate) changed: Changed,
 }
@@ -88,8 +93,18 @@ impl Market {
             subnets: subnets.map(|subnet| subnet.id.as_str().into()).collect(),
             template,
             offers,
+            discovered: BTreeMap::new(),
             changed: Changed::default(),
         })
+    }
+
+    /// The market of the class as nodes of it turned out to be.
+    pub fn with_discovered(mut self, class: &EC2NodeClass, book: &Book) -> Self {
+        if !book.is_empty() {
+            let hash = class_hash(&class.spec);
+            self.discovered = book.of_class(&discovered::images_of(class), &hash);
+        }
+        self
     }
 
     /// Operating system of the nodes.
@@ -167,11 +182,14 @@ impl Market {
         })
     }
 
-    /// Capacity and allocatable of a node of this type.
-    fn resources(&self, instance_type: &InstanceType) -> (ResourceMap, ResourceMap) {
+    /// Capacity and allocatable that a node of this type is expected to have: those that nodes of it were seen to have, where there were any.
+    pub fn resources(&self, instance_type: &InstanceType) -> (ResourceMap, ResourceMap) {
         let resources = allocatable::of(instance_type, &self.template);
         let mut capacity = amounts(&resources.capacity.to_list());
         let mut allocatable = amounts(&resources.allocatable.to_list());
+        if let Some(seen) = self.discovered.get(&*instance_type.name) {
+            seen.correct(&mut capacity, &mut allocatable);
+        }
         self.add_overlaid(&instance_type.name, &mut capacity, &mut allocatable);
         (capacity, allocatable)
     }

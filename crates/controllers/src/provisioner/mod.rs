@@ -13,6 +13,7 @@ pub mod conditions;
 mod context;
 pub mod decision_log;
 pub(crate) mod demand;
+pub mod discovered;
 pub mod gates;
 pub mod in_flight;
 pub mod market;
@@ -61,6 +62,7 @@ pub fn start(
     options: Options,
 ) -> KarpenterContext {
     let karpenter = KarpenterContext::new(context, state, cloud, log, options);
+    discovered::start(&karpenter);
     run::start(&karpenter);
     nodeclaim::start(&karpenter);
     overlays::start(&karpenter);

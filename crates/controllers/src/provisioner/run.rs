@@ -24,6 +24,7 @@ use super::{
     KarpenterContext, claim,
     decision_log::{Pass, abbreviated},
     demand::{Answer, Demand, PodsByKey},
+    discovered,
     in_flight::is_in_flight,
     metrics::Metric,
     pending::is_provisionable,
@@ -180,10 +181,7 @@ impl Provisioner {
     fn all_placed(&self) -> bool {
         let informers = &self.karpenter.base.informers;
         let on_its_way = |place: &String| {
-            let claim = match informers.nodes.get("", place) {
-                Some(node) => self.karpenter.claim_of(&node),
-                None => self.karpenter.claims.get("", place),
-            };
+            let claim = self.claim_at(place);
             claim.is_some_and(|claim| is_in_flight(&claim))
         };
         let pending = informers.pods.by_index(crate::informers::BY_NODE, "");
@@ -241,6 +239,7 @@ impl Provisioner {
             }
         }
         self.told.retain(|key, _| demand.pods.contains_key(key));
+        self.tell_displaced(&answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
         self.place_chunks(&answer, &demand.pods).await;
         self.nominate_existing(&answer, &demand.pods);
@@ -393,6 +392,46 @@ impl Provisioner {
             .filter(|pod| buffers::buffer_of(pod).is_none());
         if let Some(pod) = pod.filter(|_| self.is_news(key, &message)) {
             self.karpenter.recorder.normal(&**pod, "Nominated", message);
+        }
+    }
+
+    /// Tells pods whose node turned out to have less than was planned with that they go elsewhere.
+    fn tell_displaced(&mut self, answer: &Answer, pods: &PodsByKey) {
+        let kept: BTreeMap<_, _> = answer.plan.existing.iter().cloned().collect();
+        let places = self.places.clone();
+        for (key, place) in &places {
+            let Some(claim) = self.claim_at(place) else {
+                continue;
+            };
+            let now = kept.get(key).and_then(|place| self.claim_at(place));
+            let stays = now.is_some_and(|now| now.name_any() == claim.name_any());
+            let node = self.karpenter.node_of(&claim);
+            let (Some(pod), Some(node), false) = (pods.get(key), node, stays) else {
+                continue;
+            };
+            let less = discovered::missing(&node, &claim);
+            if less.is_empty() || buffers::buffer_of(pod).is_some() {
+                continue;
+            }
+            let message = format!(
+                "Node {} of nodeclaim/{} has less for pods than was planned: {}. Not all pods that were planned for it fit, and this one needs another \
+                 place; {} is planned with what nodes of it have from now on",
+                node.name_any(),
+                claim.name_any(),
+                less.join(", "),
+                claim.label(labels::INSTANCE_TYPE).unwrap_or_default(),
+            );
+            self.karpenter
+                .recorder
+                .warning(&**pod, "PlannedNodeTooSmall", message);
+        }
+    }
+
+    /// The claim that is a place, or whose node is.
+    fn claim_at(&self, place: &str) -> Option<Arc<NodeClaim>> {
+        match self.karpenter.base.informers.nodes.get("", place) {
+            Some(node) => self.karpenter.claim_of(&node),
+            None => self.karpenter.claims.get("", place),
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::whole::Whole;
 
 /// A pool of Linux nodes of these types, and its class.
-async fn pool(whole: &Whole, types: &[&str], disruption: Value) {
+pub(crate) async fn pool(whole: &Whole, types: &[&str], disruption: Value) {
     whole
         .create(json!({
             "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": "linux" },
@@ -61,7 +61,7 @@ fn pools(whole: &Whole) -> Api<NodePool> {
     Api::all(whole.context.client.clone())
 }
 
-fn types(whole: &Whole) -> Vec<String> {
+pub(crate) fn types(whole: &Whole) -> Vec<String> {
     let mut types: Vec<String> = whole
         .bought()
         .iter()

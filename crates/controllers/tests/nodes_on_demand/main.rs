@@ -22,4 +22,5 @@ mod restart;
 mod served;
 mod static_pools;
 mod termination;
+mod truth;
 mod whole;

@@ -15,7 +15,7 @@ use kube::{
 use mullion_api::{ami::AmiFamily, crds::crds, eksctl::KubernetesVersion, karpenter::NodeClaim};
 use mullion_cloud::{
     CapacityType, CloudProvider, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
-    sim::{Config, SimulatedEc2},
+    sim::{Config, NodeProfiles, SimulatedEc2},
 };
 use mullion_controllers::{
     Context, gc, ipam,
@@ -56,6 +56,15 @@ impl Whole {
 
     /// The same with other gates.
     pub(crate) async fn start_with(speed: Speed, gates: FeatureGates) -> Self {
+        Self::start_as(speed, gates, NodeProfiles::default()).await
+    }
+
+    /// The same at real speed with nodes that are not as the catalogue has them.
+    pub(crate) async fn start_on(profiles: NodeProfiles) -> Self {
+        Self::start_as(Speed::REAL, FeatureGates::default(), profiles).await
+    }
+
+    async fn start_as(speed: Speed, gates: FeatureGates, node_profiles: NodeProfiles) -> Self {
         let version = KubernetesVersion::from_minor(27).expect("known");
         let context = served::context();
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
@@ -67,6 +76,7 @@ impl Whole {
         }
         let config = Config {
             speed,
+            node_profiles,
             ..Config::new("windows-karpenter-demo", "us-west-2", version)
         };
         let ec2 = SimulatedEc2::new(config, context.clock.clone());

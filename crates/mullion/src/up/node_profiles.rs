@@ -1,9 +1,13 @@
-//! `--node-profiles FILE`: what a user knows of how long their own nodes take to boot, and how fast they pull images.
+//! `--node-profiles FILE`: what a user knows of how long their own nodes take to boot, how fast they pull images, and what memory they have for
+//! pods.
 
 use std::{num::NonZeroU64, path::Path, time::Duration};
 
 use mullion_api::ami::{AmiFamily, Os};
-use mullion_cloud::sim::{Images, NodeProfile, NodeProfiles, PullSpeed};
+use mullion_cloud::{
+    MemoryOverhead,
+    sim::{Images, KeptMemory, NodeProfile, NodeProfiles, PullSpeed},
+};
 use serde::Deserialize;
 
 use crate::{failure::Failure, input};
@@ -14,6 +18,8 @@ const HINT: &str =
 const LONGEST_S: u64 = 86_400;
 /// No node pulls faster, in megabytes a second.
 const FASTEST_MB: u64 = 100_000;
+/// No kubelet reserves more: a TiB, in MiB.
+const MOST_MIB: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,6 +39,8 @@ struct Row {
     domain_join: bool,
     download_megabytes_per_second: Option<u64>,
     extract_megabytes_per_second: Option<u64>,
+    hidden_memory_percent: Option<f64>,
+    reserved_memory_mebibytes: Option<u64>,
 }
 
 /// Reads the file, if there is one.
@@ -91,6 +99,27 @@ fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
             at(field)
         )),
     };
+    let hidden = match row.hidden_memory_percent {
+        None => None,
+        Some(percent) => {
+            let overhead = MemoryOverhead::of_fraction(percent / 100.0);
+            Some(overhead.ok_or_else(|| {
+                format!(
+                    "{}: {percent} is not at least 0 and less than 100",
+                    at("hiddenMemoryPercent")
+                )
+            })?)
+        }
+    };
+    let reserved_bytes = match row.reserved_memory_mebibytes {
+        Some(mebibytes) if mebibytes > MOST_MIB => {
+            return Err(format!(
+                "{}: {mebibytes} is more than {MOST_MIB}",
+                at("reservedMemoryMebibytes")
+            ));
+        }
+        mebibytes => mebibytes.map(|mebibytes| mebibytes << 20),
+    };
     Ok(NodeProfile {
         images,
         boot: time("bootSeconds", row.boot_seconds)?,
@@ -106,6 +135,10 @@ fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
                 "extractMegabytesPerSecond",
                 row.extract_megabytes_per_second,
             )?,
+        },
+        memory: KeptMemory {
+            hidden,
+            reserved_bytes,
         },
     })
 }
@@ -138,6 +171,20 @@ mod tests {
         let pulls = slow.expect("profiles").0[0].pulls;
         assert_eq!(pulls.extract.map(NonZeroU64::get), Some(8_000));
         assert_eq!(pulls.download, None);
+        let small = parse(
+            "nodes: [{images: linux, hiddenMemoryPercent: 12.5, reservedMemoryMebibytes: 512}]",
+        );
+        let memory = small.expect("profiles").0[0].memory;
+        assert_eq!(memory.hidden, MemoryOverhead::of_fraction(0.125));
+        assert_eq!(memory.reserved_bytes, Some(512 << 20));
+        assert_eq!(
+            wrong("nodes: [{images: linux, hiddenMemoryPercent: 100}]"),
+            "nodes[0].hiddenMemoryPercent: 100 is not at least 0 and less than 100"
+        );
+        assert_eq!(
+            wrong("nodes: [{images: linux, reservedMemoryMebibytes: 2000000}]"),
+            "nodes[0].reservedMemoryMebibytes: 2000000 is more than 1048576"
+        );
         assert_eq!(
             wrong("nodes: [{images: linux, downloadMegabytesPerSecond: 0}]"),
             "nodes[0].downloadMegabytesPerSecond: 0 is not between 1 and 100000"

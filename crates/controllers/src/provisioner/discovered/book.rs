@@ -1,0 +1,397 @@
+//! The least that nodes of an instance type were seen to have, as a value.
+//!
+//! Pure: nodes and the time go in. What a type has depends on the image and on what its EC2NodeClass says of volumes and the kubelet, so both are part
+//! of the [`Key`].
+//!
+//! Invariant: what is kept of a type never grows while nodes of it are seen; it is forgotten [`KEPT`] after the last node that had no more.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use mullion_api::labels;
+use mullion_engine::model::{Quantity, ResourceMap};
+use serde::{Deserialize, Serialize};
+
+/// How long a type is remembered that no node has confirmed (AWS provider: `DiscoveredCapacityCacheTTL`).
+const KEPT: SignedDuration = SignedDuration::from_hours(60 * 24);
+/// A node that confirms what is kept counts as news after this long, so that a fleet that starts writes little.
+const CONFIRMED_AGAIN: SignedDuration = SignedDuration::from_hours(24);
+/// Types that are remembered at most: each takes about 250 bytes of the mebibyte that a ConfigMap may have.
+const MOST: usize = 3_000;
+/// What every kubelet reports of its machine when it registers, [`HUGE_PAGES`] aside. Extended resources come later and from others.
+const OF_MACHINE: [&str; 3] = [labels::CPU, labels::MEMORY, labels::EPHEMERAL_STORAGE];
+/// Resources that are taken out of a node's memory.
+pub(crate) const HUGE_PAGES: &str = "hugepages-";
+/// Parts of a key in the text of a ConfigMap's key; none of them has the character.
+const SEPARATOR: char = '_';
+
+/// Nodes that have the same: instance type, id of the image, hash of the EC2NodeClass.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Instance type.
+    pub instance_type: String,
+    /// Image id.
+    pub image: String,
+    /// `karpenter.k8s.aws/ec2nodeclass-hash`.
+    pub class_hash: String,
+}
+
+impl Key {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(SEPARATOR).map(str::to_owned);
+        let key = Self {
+            instance_type: parts.next()?,
+            image: parts.next()?,
+            class_hash: parts.next()?,
+        };
+        parts.next().is_none().then_some(key)
+    }
+
+    fn text(&self) -> String {
+        let parts = [&*self.instance_type, &self.image, &self.class_hash];
+        parts.join(&SEPARATOR.to_string())
+    }
+}
+
+/// What a node has, and what of it pods may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amounts {
+    /// All there is.
+    pub capacity: ResourceMap,
+    /// What pods may have.
+    pub allocatable: ResourceMap,
+}
+
+impl Amounts {
+    /// Puts what nodes were seen to have in place of what was computed for them. Pod slots are told to the kubelet, so they only ever become fewer.
+    pub fn correct(&self, capacity: &mut ResourceMap, allocatable: &mut ResourceMap) {
+        for (seen, computed) in [(&self.capacity, capacity), (&self.allocatable, allocatable)] {
+            for (name, amount) in seen {
+                let slots = computed.get(name).filter(|_| name == labels::PODS);
+                let amount = slots.map_or(*amount, |computed| (*computed).min(*amount));
+                computed.insert(name.clone(), amount);
+            }
+        }
+    }
+}
+
+/// A node as its kubelet reports it, and the pod slots that it was told to have.
+#[derive(Clone, Debug, Default)]
+pub struct Sighting {
+    /// `status.capacity` and `status.allocatable`.
+    pub shown: Amounts,
+    /// Pod slots that it should have.
+    pub pods_told: Quantity,
+}
+
+impl Sighting {
+    /// What of a node is learnt.
+    fn lesson(&self) -> Amounts {
+        let of = |map: &ResourceMap| {
+            let shown = map.iter().filter(|(name, amount)| {
+                let is_of_machine =
+                    OF_MACHINE.contains(&name.as_str()) || name.starts_with(HUGE_PAGES);
+                let fewer_slots = *name == labels::PODS && **amount < self.pods_told;
+                !amount.is_zero() && (is_of_machine || fewer_slots)
+            });
+            shown
+                .map(|(name, amount)| (name.clone(), *amount))
+                .collect()
+        };
+        Amounts {
+            capacity: of(&self.shown.capacity),
+            allocatable: of(&self.shown.allocatable),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    #[serde(flatten)]
+    least: Amounts,
+    /// When a node was seen that had no more.
+    seen: Timestamp,
+}
+
+impl Entry {
+    /// Takes the lesser of each amount. Returns whether something became less or new, and whether nothing of the lesson is more than what is kept.
+    fn lower_to(&mut self, lesson: &Amounts) -> (bool, bool) {
+        let (mut lowered, mut confirmed) = (false, true);
+        for (kept, seen) in [
+            (&mut self.least.capacity, &lesson.capacity),
+            (&mut self.least.allocatable, &lesson.allocatable),
+        ] {
+            for (name, amount) in seen {
+                let kept = kept.entry(name.clone()).or_insert_with(|| {
+                    lowered = true;
+                    *amount
+                });
+                lowered |= *amount < *kept;
+                confirmed &= *amount <= *kept;
+                *kept = (*kept).min(*amount);
+            }
+        }
+        (lowered, confirmed)
+    }
+}
+
+/// What is known of instance types.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Book {
+    entries: BTreeMap<Key, Entry>,
+}
+
+impl Book {
+    /// Counts a node. Returns whether that changed what is kept.
+    pub fn see(&mut self, key: Key, sighting: &Sighting, now: Timestamp) -> bool {
+        let lesson = sighting.lesson();
+        if lesson.allocatable.is_empty() {
+            return false;
+        }
+        let Some(entry) = self.entries.get_mut(&key) else {
+            let entry = Entry {
+                least: lesson,
+                seen: now,
+            };
+            self.entries.insert(key, entry);
+            return true;
+        };
+        let (lowered, confirmed) = entry.lower_to(&lesson);
+        let is_old = now.duration_since(entry.seen) >= CONFIRMED_AGAIN;
+        let changed = lowered || (confirmed && is_old);
+        if changed {
+            entry.seen = now;
+        }
+        changed
+    }
+
+    /// Forgets what no node has confirmed for too long, and the oldest of too much. Returns whether there was any.
+    pub fn forget_old(&mut self, now: Timestamp) -> bool {
+        let before = self.entries.len();
+        self.entries
+            .retain(|_, entry| now.duration_since(entry.seen) < KEPT);
+        if self.entries.len() > MOST {
+            let mut seen: Vec<_> = self.entries.values().map(|entry| entry.seen).collect();
+            seen.sort();
+            let oldest = seen[seen.len() - MOST];
+            self.entries.retain(|_, entry| entry.seen >= oldest);
+        }
+        self.entries.len() != before
+    }
+
+    /// What a type has when it boots this image by this class.
+    pub fn of(&self, key: &Key) -> Option<&Amounts> {
+        Some(&self.entries.get(key)?.least)
+    }
+
+    /// What each type has that boots one of these images by a class; the least where it boots several.
+    pub fn of_class(&self, images: &[String], class_hash: &str) -> BTreeMap<String, Amounts> {
+        let mut found: BTreeMap<String, Entry> = BTreeMap::new();
+        for (key, entry) in &self.entries {
+            if key.class_hash != class_hash || !images.contains(&key.image) {
+                continue;
+            }
+            let least = found
+                .entry(key.instance_type.clone())
+                .or_insert_with(|| entry.clone());
+            least.lower_to(&entry.least);
+        }
+        found
+            .into_iter()
+            .map(|(name, entry)| (name, entry.least))
+            .collect()
+    }
+
+    /// Takes in what another book knows.
+    pub fn merge(&mut self, other: Self) {
+        for (key, entry) in other.entries {
+            let own = self.entries.entry(key).or_insert_with(|| entry.clone());
+            own.lower_to(&entry.least);
+            own.seen = own.seen.max(entry.seen);
+        }
+    }
+
+    /// Reads the data of a ConfigMap, and names the keys that are none of ours.
+    pub fn read(data: &BTreeMap<String, String>) -> (Self, Vec<String>) {
+        let (mut book, mut unreadable) = (Self::default(), Vec::new());
+        for (key, text) in data {
+            match (Key::parse(key), serde_json::from_str::<Entry>(text)) {
+                (Some(parsed), Ok(entry)) => drop(book.entries.insert(parsed, entry)),
+                _ => unreadable.push(key.clone()),
+            }
+        }
+        (book, unreadable)
+    }
+
+    /// The data of a ConfigMap.
+    pub fn data(&self) -> BTreeMap<String, String> {
+        let text = |(key, entry): (&Key, &Entry)| {
+            // Plain fields serialize.
+            Some((key.text(), serde_json::to_string(entry).ok()?))
+        };
+        self.entries.iter().filter_map(text).collect()
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(instance_type: &str, image: &str) -> Key {
+        Key {
+            instance_type: instance_type.to_owned(),
+            image: image.to_owned(),
+            class_hash: "123".to_owned(),
+        }
+    }
+
+    fn map(pairs: &[(&str, &str)]) -> ResourceMap {
+        let parse =
+            |(name, text): &(&str, &str)| ((*name).to_owned(), text.parse().expect("a quantity"));
+        pairs.iter().map(parse).collect()
+    }
+
+    fn node(capacity: &str, allocatable: &str, pods: &str) -> Sighting {
+        let of = |memory| {
+            map(&[
+                ("cpu", "2"),
+                ("memory", memory),
+                ("pods", pods),
+                ("nvidia.com/gpu", "1"),
+            ])
+        };
+        Sighting {
+            shown: Amounts {
+                capacity: of(capacity),
+                allocatable: of(allocatable),
+            },
+            pods_told: "29".parse().expect("a quantity"),
+        }
+    }
+
+    fn day(number: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * number)
+    }
+
+    #[test]
+    fn the_least_of_what_nodes_of_a_type_have_is_kept_by_image_and_class() {
+        let (mut book, own) = (Book::default(), key("m5.large", "ami-1"));
+        assert!(book.see(own.clone(), &node("7500Mi", "6800Mi", "29"), day(0)));
+        assert!(!book.see(own.clone(), &node("7600Mi", "6900Mi", "29"), day(0)));
+        assert!(book.see(own.clone(), &node("7600Mi", "6700Mi", "29"), day(0)));
+        let kept = book.of(&own).expect("it was seen");
+        assert_eq!(kept.capacity, map(&[("cpu", "2"), ("memory", "7500Mi")]));
+        assert_eq!(kept.allocatable, map(&[("cpu", "2"), ("memory", "6700Mi")]));
+        assert_eq!(book.of(&key("m5.large", "ami-2")), None);
+        assert_eq!(book.of(&key("m5.xlarge", "ami-1")), None);
+    }
+
+    #[test]
+    fn what_was_seen_takes_the_place_of_what_was_computed_larger_or_smaller() {
+        let mut book = Book::default();
+        for (name, pods) in [("m5.large", "29"), ("c5.large", "10")] {
+            book.see(key(name, "ami-1"), &node("9000Mi", "4000Mi", pods), day(0));
+        }
+        let of_class = book.of_class(&["ami-0".to_owned(), "ami-1".to_owned()], "123");
+        let corrected = |name: &str| {
+            let mut capacity = map(&[("memory", "8000Mi"), ("pods", "29"), ("x.com/y", "3")]);
+            let mut allocatable = map(&[("memory", "7000Mi"), ("pods", "29")]);
+            of_class[name].correct(&mut capacity, &mut allocatable);
+            (capacity, allocatable)
+        };
+        let (capacity, allocatable) = corrected("m5.large");
+        let expected = [
+            ("cpu", "2"),
+            ("memory", "9000Mi"),
+            ("pods", "29"),
+            ("x.com/y", "3"),
+        ];
+        assert_eq!(capacity, map(&expected));
+        assert_eq!(
+            allocatable["memory"],
+            map(&[("memory", "4000Mi")])["memory"]
+        );
+        assert_eq!(allocatable["pods"].value(), 29);
+        assert_eq!(corrected("c5.large").1["pods"].value(), 10);
+        // Slots that another setting makes fewer still stay fewer.
+        let mut fewer = map(&[("pods", "5")]);
+        of_class["c5.large"].correct(&mut fewer.clone(), &mut fewer);
+        assert_eq!(fewer["pods"].value(), 5);
+        assert!(book.of_class(&["ami-1".to_owned()], "456").is_empty());
+    }
+
+    #[test]
+    fn a_type_is_forgotten_sixty_days_after_the_last_node_that_had_no_more() {
+        let (mut book, own) = (Book::default(), key("m5.large", "ami-1"));
+        book.see(own.clone(), &node("7500Mi", "6800Mi", "29"), day(0));
+        // A larger node says nothing of whether smaller ones are still sold.
+        book.see(own.clone(), &node("7600Mi", "6900Mi", "29"), day(30));
+        assert!(!book.forget_old(day(59)));
+        assert!(book.see(own.clone(), &node("7500Mi", "6800Mi", "29"), day(59)));
+        assert!(!book.forget_old(day(118)));
+        assert!(book.forget_old(day(119)));
+        assert!(book.is_empty());
+    }
+
+    #[test]
+    fn a_node_that_reports_nothing_yet_teaches_nothing() {
+        let mut book = Book::default();
+        assert!(!book.see(key("m5.large", "ami-1"), &Sighting::default(), day(0)));
+        assert!(
+            !book.see(key("m5.large", "ami-1"), &node("0", "0", "0"), day(0)) || !book.is_empty()
+        );
+        let kept = book
+            .of(&key("m5.large", "ami-1"))
+            .expect("its processors are known");
+        assert!(!kept.allocatable.contains_key("memory"));
+    }
+
+    #[test]
+    fn the_text_of_a_book_is_read_as_it_was_written_and_strangers_are_named() {
+        let mut book = Book::default();
+        book.see(
+            key("m5.large", "ami-1"),
+            &node("7500Mi", "6800Mi", "29"),
+            day(3),
+        );
+        let mut data = book.data();
+        insta::assert_debug_snapshot!(data, @r#"
+        {
+            "m5.large_ami-1_123": "{\"capacity\":{\"cpu\":\"2\",\"memory\":\"7500Mi\"},\"allocatable\":{\"cpu\":\"2\",\"memory\":\"6800Mi\"},\"seen\":\"1970-01-04T00:00:00Z\"}",
+        }
+        "#);
+        data.insert("note".to_owned(), "by hand".to_owned());
+        assert_eq!(Book::read(&data), (book.clone(), vec!["note".to_owned()]));
+        let mut merged = Book::default();
+        merged.see(
+            key("m5.large", "ami-1"),
+            &node("7400Mi", "6900Mi", "29"),
+            day(1),
+        );
+        merged.merge(book);
+        let kept = merged.of(&key("m5.large", "ami-1")).expect("both knew it");
+        assert_eq!(kept.capacity["memory"], map(&[("m", "7400Mi")])["m"]);
+        assert_eq!(kept.allocatable["memory"], map(&[("m", "6800Mi")])["m"]);
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_a_config_map_holds() {
+        let mut book = Book::default();
+        for number in 0..MOST + 10 {
+            let hours = SignedDuration::from_hours(number as i64 / 10);
+            let own = key(&format!("m5.{number}"), "ami-0123456789abcdef0");
+            book.see(own, &node("7500Mi", "6800Mi", "29"), day(0) + hours);
+        }
+        assert!(book.forget_old(day(0)));
+        let data = book.data();
+        assert_eq!(data.len(), MOST);
+        let bytes: usize = data.iter().map(|(key, text)| key.len() + text.len()).sum();
+        assert!(bytes < 1 << 20, "{bytes}");
+        assert!(!data.contains_key("m5.0_ami-0123456789abcdef0_123"));
+    }
+}

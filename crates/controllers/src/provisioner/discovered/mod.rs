@@ -1,0 +1,258 @@
+//! What nodes turned out to have: learnt from the first node of an instance type, counted with from then on, and kept.
+//!
+//! What a machine has for pods is computed before one is bought, and the image, the kernel and the hypervisor decide otherwise. So a node teaches
+//! what its type has before it takes its first pod ([`learn`] in the step that registers it), and markets count with that
+//! ([`Market::with_discovered`](super::market::Market::with_discovered)): what did not fit is never bought twice for the same pods.
+//!
+//! Invariant: everything here can be had again from the API. Nodes that are there are read again by whoever starts; what is known of types that have no
+//! node any more is kept in a ConfigMap, which only the one process that buys nodes writes.
+
+mod book;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use mullion_api::{
+    karpenter::{EC2NodeClass, NodeClaim, node_claim_condition as condition},
+    labels,
+};
+use mullion_engine::model::{NodeSpec, ResourceMap};
+use serde_json::json;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep, timeout_at},
+};
+
+pub(crate) use book::HUGE_PAGES;
+pub use book::{Amounts, Book, Key, Sighting};
+
+use super::{KarpenterContext, market::amounts};
+use crate::{api_error, state::convert};
+
+/// Namespace and name of the ConfigMap.
+pub const KEPT_IN: (&str, &str) = ("kube-system", "mullion-discovered-capacity");
+/// Nodes are read again after this long, so that a type stays known while it has nodes.
+const PERIOD: Duration = Duration::from_secs(3600);
+/// What is learnt within this time is written together.
+const GATHERED: Duration = Duration::from_secs(1);
+/// A request that failed is repeated after this long.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What this process knows. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Discovered {
+    book: Arc<Mutex<Book>>,
+    /// Whether what is kept has been read.
+    known: watch::Sender<bool>,
+    /// Rings when there is something to write.
+    news: Arc<Notify>,
+}
+
+impl Default for Discovered {
+    fn default() -> Self {
+        Self {
+            book: Arc::default(),
+            known: watch::Sender::new(false),
+            news: Arc::default(),
+        }
+    }
+}
+
+impl Discovered {
+    /// What is known now.
+    pub fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until what is kept has been read.
+    pub(crate) async fn known(&self) {
+        // The sender lives in this struct, so waiting cannot fail.
+        let _ = self.known.subscribe().wait_for(|known| *known).await;
+    }
+}
+
+/// Starts to keep what is learnt.
+pub(super) fn start(karpenter: &KarpenterContext) {
+    let own = karpenter.clone();
+    let shutdown = karpenter.base.shutdown.clone();
+    karpenter.base.tasks.spawn(async move {
+        shutdown.run_until_cancelled(keep(own)).await;
+    });
+}
+
+async fn keep(karpenter: KarpenterContext) {
+    read_kept(&karpenter).await;
+    karpenter.discovered.known.send_replace(true);
+    if !karpenter.claims.synced().await || !karpenter.base.informers.nodes.synced().await {
+        return;
+    }
+    loop {
+        read_nodes(&karpenter);
+        let next = Instant::now() + PERIOD;
+        while timeout_at(next, karpenter.discovered.news.notified())
+            .await
+            .is_ok()
+        {
+            sleep(GATHERED).await;
+            write(&karpenter).await;
+        }
+    }
+}
+
+/// Takes in what an earlier process knew. Who may not read it begins with the nodes that are there.
+async fn read_kept(karpenter: &KarpenterContext) {
+    let api = config_maps(karpenter);
+    let kept = loop {
+        match api.get_opt(KEPT_IN.1).await {
+            Ok(kept) => break kept,
+            Err(error) if api_error::status(&error).is_some_and(|status| status.code == 403) => {
+                tracing::warn!(%error, "what nodes turned out to have is forgotten with this process");
+                return;
+            }
+            Err(error) => tracing::debug!(%error, "discovered capacity is not read, will retry"),
+        }
+        sleep(RETRY).await;
+    };
+    let data = kept.and_then(|kept| kept.data).unwrap_or_default();
+    let (book, unreadable) = Book::read(&data);
+    if !unreadable.is_empty() {
+        let (namespace, name) = KEPT_IN;
+        tracing::warn!(keys = ?unreadable, "ConfigMap {namespace}/{name} has keys that are no discovered capacity; they are removed");
+    }
+    karpenter.discovered.book().merge(book);
+}
+
+/// Counts all nodes that are there, and forgets what is too old.
+fn read_nodes(karpenter: &KarpenterContext) {
+    let now = karpenter.base.clock.now();
+    let mut changed = karpenter.discovered.book().forget_old(now);
+    for claim in karpenter.claims.list() {
+        if !claim.is(condition::REGISTERED) {
+            continue;
+        }
+        if let Some(node) = karpenter.node_of(&claim) {
+            changed |= see(karpenter, &node, &claim);
+        }
+    }
+    if changed {
+        karpenter.discovered.news.notify_one();
+    }
+}
+
+/// Writes what is known until that works.
+async fn write(karpenter: &KarpenterContext) {
+    let (namespace, name) = KEPT_IN;
+    loop {
+        let data = karpenter.discovered.book().data();
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": name, "namespace": namespace },
+            "data": data,
+        });
+        let params = PatchParams::apply("karpenter").force();
+        let written = config_maps(karpenter)
+            .patch(name, &params, &Patch::Apply(object))
+            .await;
+        match written {
+            Ok(_) => return,
+            Err(error) => tracing::debug!(%error, "discovered capacity is not kept, will retry"),
+        }
+        sleep(RETRY).await;
+    }
+}
+
+fn config_maps(karpenter: &KarpenterContext) -> Api<ConfigMap> {
+    Api::namespaced(karpenter.base.client.clone(), KEPT_IN.0)
+}
+
+/// Learns from a node that is about to register. The log tells what is other than was expected.
+pub(crate) fn learn(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) {
+    if !see(karpenter, node, claim) {
+        return;
+    }
+    karpenter.discovered.news.notify_one();
+    let memory = |map: &ResourceMap| map.get(labels::MEMORY).copied();
+    let shown = memory(&shown(node).capacity);
+    let status = claim.status.as_ref();
+    let expected = status.and_then(|own| memory(&amounts(&own.capacity)));
+    if let Some(shown) = shown.filter(|_| shown != expected) {
+        karpenter
+            .log
+            .pass("providers.instancetype.capacity")
+            .with("memory-capacity", shown.to_string())
+            .with(
+                "instance-type",
+                claim.label(labels::INSTANCE_TYPE).unwrap_or_default(),
+            )
+            .debug("updating discovered capacity cache");
+    }
+}
+
+fn see(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) -> bool {
+    let Some(key) = key_of(claim) else {
+        return false;
+    };
+    let told = claim.status.as_ref().map(|own| amounts(&own.capacity));
+    let sighting = Sighting {
+        shown: shown(node),
+        pods_told: told
+            .and_then(|told| told.get(labels::PODS).copied())
+            .unwrap_or_default(),
+    };
+    let now = karpenter.base.clock.now();
+    karpenter.discovered.book().see(key, &sighting, now)
+}
+
+/// Corrects what is expected of a claim's node, as far as nodes like it have been seen since it was bought.
+pub(crate) fn correct(karpenter: &KarpenterContext, claim: &NodeClaim, node: &mut NodeSpec) {
+    let book = karpenter.discovered.book();
+    if let Some(amounts) = key_of(claim).and_then(|key| book.of(&key)) {
+        amounts.correct(&mut node.capacity, &mut node.allocatable);
+    }
+}
+
+/// What a claim's node is one of; none before it is launched.
+pub fn key_of(claim: &NodeClaim) -> Option<Key> {
+    let image = claim.status.as_ref().map(|own| own.image_id.clone())?;
+    let class_hash = claim.annotations().get(labels::EC2NODECLASS_HASH)?;
+    let key = Key {
+        instance_type: claim.label(labels::INSTANCE_TYPE)?.to_owned(),
+        image,
+        class_hash: class_hash.clone(),
+    };
+    (!key.image.is_empty()).then_some(key)
+}
+
+/// Ids of the images that a class has found. Those are launched, so that a node does not drift because a newer one is not seen yet.
+pub fn images_of(class: &EC2NodeClass) -> Vec<String> {
+    let found = class.status.iter().flat_map(|status| &status.amis);
+    found.map(|image| image.id.clone()).collect()
+}
+
+fn shown(node: &Node) -> Amounts {
+    let spec = convert::node(node);
+    Amounts {
+        capacity: spec.capacity,
+        allocatable: spec.allocatable,
+    }
+}
+
+/// What a claim's node has less for pods than was expected of it when it was bought: resource, amount and what was expected. Resources that the node
+/// does not show yet are not among them.
+pub(crate) fn missing(node: &Node, claim: &NodeClaim) -> Vec<String> {
+    let expected = claim.status.as_ref().map(|own| amounts(&own.allocatable));
+    let shown = shown(node).allocatable;
+    let less = expected.into_iter().flatten().filter_map(|(name, wanted)| {
+        let amount = shown.get(&name)?;
+        let is_less = !amount.is_zero() && *amount < wanted;
+        is_less.then(|| format!("{amount} of {name} where {wanted} was expected"))
+    });
+    less.collect()
+}
