@@ -3,11 +3,12 @@
 //! One queue walks each NodeClaim as far as it can go (`launch`, `registration`, `initialization`), gives up on
 //! those that get stuck (`liveness`) and ends those that are deleted (`termination`). Nodes that are deleted are
 //! drained and terminated by `node_termination`; `pod_events` remembers when a node was last used, `repair` ends nodes that are
-//! unhealthy, and `garbage` tidies up after crashes.
+//! unhealthy, `consistency` says whether nodes have what was bought, and `garbage` tidies up after crashes.
 //!
 //! Invariant: every step may be repeated. A launch carries the claim's uid as client token, so a crash between buying
 //! an instance and writing it down buys nothing twice.
 
+mod consistency;
 pub(crate) mod deadline;
 mod detachment;
 pub mod drain;
@@ -116,6 +117,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
             Ok::<_, Error>(())
         }
     });
+    consistency::start(karpenter);
     node_termination::start(karpenter);
     pod_events::start(karpenter);
     garbage::start(karpenter);

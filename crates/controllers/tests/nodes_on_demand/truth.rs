@@ -154,3 +154,48 @@ async fn nodes_with_more_than_was_computed_take_more_pods_the_next_time() {
     whole.until_running("more", 1).await;
     assert_eq!(types(&whole), ["c5.large", "c5.large"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_says_whether_its_node_has_what_was_bought() {
+    let whole = Whole::start_on(hiding(0.4)).await;
+    pool(
+        &whole,
+        &["m5.large"],
+        json!({ "consolidateAfter": "Never" }),
+    )
+    .await;
+    deployment(&whole, "web", 1, "1Gi").await;
+    whole.until_running("web", 1).await;
+    let said = || {
+        let status = whole.claims()[0].status.clone().unwrap_or_default();
+        let mut conditions = status.conditions.into_iter();
+        let found = conditions.find(|own| own.type_ == "ConsistentStateFound");
+        found.map(|own| [own.status, own.reason, own.message])
+    };
+    // It is looked at when it is launched, and then every ten minutes.
+    assert_eq!(said(), None);
+    let found = whole.until("the claim is looked at", said).await;
+    assert_eq!(
+        found,
+        [
+            "False",
+            "ConsistencyCheckFailed",
+            "Consistency Check Failed"
+        ]
+    );
+    let claim = whole.claims()[0].name_any();
+    let events = whole.events(&claim).await;
+    let issue = "expected 7577Mi of resource memory, but found 4915Mi (64.9% of expected)";
+    let expected = ("FailedConsistencyCheck".to_owned(), issue.to_owned());
+    assert!(events.contains(&expected), "{events:?}");
+    assert_eq!(whole.line("failed consistency check")["issue"], issue);
+    // What was learnt is expected of the next one.
+    deployment(&whole, "more", 1, "4000Mi").await;
+    whole.until_running("more", 1).await;
+    let second = || {
+        let claims = whole.claims();
+        let second = claims.iter().find(|own| own.name_any() != claim);
+        second?.is("ConsistentStateFound").then_some(())
+    };
+    whole.until("the second claim is as expected", second).await;
+}
