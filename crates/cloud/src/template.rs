@@ -33,6 +33,8 @@ pub struct NodeTemplate {
     pub windows_addresses: WindowsAddresses,
     /// What of a type's memory its nodes do not show.
     pub memory_overhead: MemoryOverhead,
+    /// Interfaces whose addresses pods do not get where interfaces bound the pods (Karpenter: `RESERVED_ENIS`).
+    pub reserved_enis: u64,
 }
 
 /// The part of a type's memory that hypervisor and kernel keep, so that a node does not show it.
@@ -213,6 +215,7 @@ impl NodeTemplate {
             kubelet: KubeletSettings::default(),
             windows_addresses: WindowsAddresses::default(),
             memory_overhead: MemoryOverhead::default(),
+            reserved_enis: 0,
         }
     }
 

@@ -4,7 +4,7 @@
 //! - memory: the type's, less what hypervisor and kernel keep, 7.5 % unless the template says otherwise (rounded up to
 //!   a MiB; Karpenter: `VM_MEMORY_OVERHEAD_PERCENT`);
 //! - ephemeral storage: the root volume, or with RAID0 the local disks;
-//! - pods: 110 on Windows; elsewhere what the interfaces can address, `enis * (addresses - 1) + 2`;
+//! - pods: 110 on Windows; elsewhere what the interfaces can address that are not reserved, `enis * (addresses - 1) + 2`;
 //!   `maxPods` overrides both, `podsPerCore` caps them;
 //! - Windows addresses: those of the first interface but its own, `addresses - 1`, or sixteen times as many with prefix delegation. Pods are
 //!   bounded by pod slots and addresses, whichever are fewer.
@@ -54,9 +54,12 @@ pub fn of(instance_type: &InstanceType, template: &NodeTemplate) -> NodeResource
     }
 }
 
-/// Pods that the interfaces of a Linux node can address (AWS: `eni-max-pods`).
-pub fn eni_limited_pods(instance_type: &InstanceType) -> u64 {
-    instance_type.max_enis * instance_type.ipv4_per_eni.saturating_sub(1) + 2
+/// Pods that the interfaces of a Linux node can address when so many of them are reserved (AWS: `eni-max-pods`).
+pub fn eni_limited_pods(instance_type: &InstanceType, reserved_enis: u64) -> u64 {
+    match instance_type.max_enis.saturating_sub(reserved_enis) {
+        0 => 0,
+        enis => enis * instance_type.ipv4_per_eni.saturating_sub(1) + 2,
+    }
 }
 
 fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources {
@@ -101,7 +104,7 @@ fn pods(instance_type: &InstanceType, template: &NodeTemplate) -> u64 {
         .max_pods
         .unwrap_or_else(|| match template.family {
             AmiFamily::Windows(..) => WINDOWS_PODS,
-            _ => eni_limited_pods(instance_type),
+            _ => eni_limited_pods(instance_type, template.reserved_enis),
         });
     // Bottlerocket's kubelet has no podsPerCore.
     match (template.kubelet.pods_per_core, template.family) {
@@ -121,7 +124,8 @@ fn reserved(
     let kubelet = &template.kubelet;
     let pods = match template.family {
         AmiFamily::Windows(..) | AmiFamily::Bottlerocket => capacity.pods,
-        _ => eni_limited_pods(instance_type),
+        // Karpenter leaves no interface out here.
+        _ => eni_limited_pods(instance_type, 0),
     };
     let kube = &kubelet.kube_reserved;
     let system = &kubelet.system_reserved;
@@ -217,6 +221,41 @@ mod tests {
                 ("memory", "6903Mi"),
                 ("pods", "29"),
             ])
+        );
+    }
+
+    #[test]
+    fn reserved_interfaces_have_no_addresses_for_pods() {
+        let pods = |reserved_enis, family| {
+            let template = NodeTemplate {
+                reserved_enis,
+                ..template(family)
+            };
+            node("m5.large", &template)
+        };
+        let one = pods(1, AmiFamily::AmazonLinux2023);
+        assert_eq!(one.capacity.pods, 2 * 9 + 2);
+        let none = pods(0, AmiFamily::AmazonLinux2023);
+        assert_eq!(one.allocatable.memory_bytes, none.allocatable.memory_bytes);
+        assert_eq!(pods(3, AmiFamily::AmazonLinux2023).capacity.pods, 0);
+        assert_eq!(pods(9, AmiFamily::AmazonLinux2023).capacity.pods, 0);
+        // Bottlerocket reserves memory for the pods that it can have.
+        let bottlerocket = |reserved| pods(reserved, AmiFamily::Bottlerocket).allocatable;
+        let spared = bottlerocket(1).memory_bytes - bottlerocket(0).memory_bytes;
+        assert_eq!(spared, 9 * 11 * MIB);
+        assert_eq!(pods(1, WINDOWS).capacity.pods, 110);
+    }
+
+    #[test]
+    fn a_smaller_memory_overhead_leaves_more_memory() {
+        let template = NodeTemplate {
+            memory_overhead: crate::MemoryOverhead::of_fraction(0.02).expect("a part"),
+            ..template(AmiFamily::AmazonLinux2)
+        };
+        // 8192 - 164 MiB
+        assert_eq!(
+            node("m5.large", &template).capacity.memory_bytes,
+            8028 * MIB
         );
     }
 

@@ -225,7 +225,9 @@ impl KarpenterContext {
     pub(crate) async fn market(&self, class: &EC2NodeClass) -> Result<Market, MarketError> {
         let addresses = self.windows_addresses();
         let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
-        Ok(market.with_discovered(class, &self.discovered.book()))
+        Ok(market
+            .with_settings(&self.options.settings)
+            .with_discovered(class, &self.discovered.book()))
     }
 
     /// The claim behind a node, by provider id.

@@ -25,6 +25,7 @@ use mullion_engine::{
 };
 
 use super::{
+    Settings,
     discovered::{self, Amounts, Book},
     requirements::admits,
 };
@@ -96,6 +97,13 @@ impl Market {
             discovered: BTreeMap::new(),
             changed: Changed::default(),
         })
+    }
+
+    /// The market as settings have its nodes counted.
+    pub fn with_settings(mut self, settings: &Settings) -> Self {
+        self.template.memory_overhead = settings.vm_memory_overhead;
+        self.template.reserved_enis = settings.reserved_enis;
+        self
     }
 
     /// The market of the class as nodes of it turned out to be.
@@ -505,6 +513,23 @@ mod tests {
         assert_eq!(c6a.offerings.len(), 2, "two zones, on-demand only");
         assert!(c6a.offerings.iter().all(|o| o.price_micro_usd == 337_000));
         assert!(machines.iter().all(|m| m.labels[labels::ARCH] == "amd64"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn settings_change_what_nodes_are_counted_with() {
+        let settings = Settings {
+            vm_memory_overhead: mullion_cloud::MemoryOverhead::of_fraction(0.02).expect("a part"),
+            reserved_enis: 1,
+            ..Settings::default()
+        };
+        let market = market("AL2023", 31).await.with_settings(&settings);
+        let machines = market.machines(&[Requirement::is(labels::INSTANCE_TYPE, "m5.large")]);
+        let m5 = &machines[0];
+        assert_eq!(m5.capacity[labels::MEMORY].value(), 8028 << 20);
+        assert_eq!(m5.allocatable[labels::PODS].value(), 20);
+        let wanted = requests(&[("pods", "21")]);
+        let options = market.launch_options(&[], &wanted);
+        assert!(options.iter().all(|own| own.instance_type != "m5.large"));
     }
 
     #[tokio::test(start_paused = true)]

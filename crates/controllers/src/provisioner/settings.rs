@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mullion_cloud::MemoryOverhead;
 use mullion_engine::provision::{MinValuesPolicy, PreferencePolicy};
 
 /// How pods are gathered into plans, and what plans heed.
@@ -16,6 +17,10 @@ pub struct Settings {
     pub preferences: PreferencePolicy,
     /// What the `minValues` of a pool do where they cannot be met (`MIN_VALUES_POLICY`).
     pub min_values: MinValuesPolicy,
+    /// The part of a type's memory that its nodes are expected not to show, until one is there (`VM_MEMORY_OVERHEAD_PERCENT`).
+    pub vm_memory_overhead: MemoryOverhead,
+    /// Interfaces that are left out when a node's pods are counted (`RESERVED_ENIS`).
+    pub reserved_enis: u64,
 }
 
 impl Default for Settings {
@@ -25,6 +30,8 @@ impl Default for Settings {
             batch_max: Duration::from_secs(10),
             preferences: PreferencePolicy::default(),
             min_values: MinValuesPolicy::default(),
+            vm_memory_overhead: MemoryOverhead::default(),
+            reserved_enis: 0,
         }
     }
 }

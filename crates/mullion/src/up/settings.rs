@@ -3,10 +3,25 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use mullion_cloud::MemoryOverhead;
 use mullion_controllers::provisioner::Settings;
 use mullion_engine::provision::{MinValuesPolicy, PreferencePolicy};
 
-use crate::{cli::duration, failure::Failure};
+use crate::{
+    cli::{duration, whole},
+    failure::Failure,
+};
+
+/// The setting's name in Karpenter's environment.
+const VM_MEMORY_OVERHEAD: &str = "VM_MEMORY_OVERHEAD_PERCENT";
+/// The setting's name in Karpenter's environment.
+const RESERVED_ENIS: &str = "RESERVED_ENIS";
+/// The setting's name in Karpenter's environment.
+const PREFERENCES: &str = "PREFERENCE_POLICY";
+/// The setting's name in Karpenter's environment.
+const MIN_VALUES: &str = "MIN_VALUES_POLICY";
+/// More interfaces than any instance type has.
+const MOST_ENIS: u32 = 100;
 
 /// What `PREFERENCE_POLICY` may say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,7 +60,7 @@ pub(crate) struct KarpenterArgs {
     #[arg(
         long,
         value_name = "POLICY",
-        env = "PREFERENCE_POLICY",
+        env = PREFERENCES,
         hide_env_values = true,
         hide_possible_values = true
     )]
@@ -55,11 +70,33 @@ pub(crate) struct KarpenterArgs {
     #[arg(
         long,
         value_name = "POLICY",
-        env = "MIN_VALUES_POLICY",
+        env = MIN_VALUES,
         hide_env_values = true,
         hide_possible_values = true
     )]
     min_values_policy: Option<MinValues>,
+
+    /// The part of an instance type's memory that its nodes are expected not to show, until one is there [default: 0.075]
+    #[arg(long, value_name = "FRACTION", env = VM_MEMORY_OVERHEAD, hide_env_values = true, value_parser = memory_overhead)]
+    vm_memory_overhead_percent: Option<MemoryOverhead>,
+
+    /// Network interfaces that are left out when pods are counted that a Linux node has addresses for [default: 0]
+    #[arg(long, value_name = "N", env = RESERVED_ENIS, hide_env_values = true, value_parser = reserved_enis)]
+    reserved_enis: Option<u32>,
+}
+
+/// Reads a part of the whole, as Karpenter does whatever the setting's name says.
+fn memory_overhead(text: &str) -> Result<MemoryOverhead, String> {
+    let fraction: Option<f64> = text.parse().ok();
+    fraction
+        .and_then(MemoryOverhead::of_fraction)
+        .ok_or_else(|| {
+            "it must be a part of the whole, at least 0 and less than 1: 0.075 is 7.5 %".to_owned()
+        })
+}
+
+fn reserved_enis(text: &str) -> Result<u32, String> {
+    whole(text, 0, MOST_ENIS)
 }
 
 impl KarpenterArgs {
@@ -81,6 +118,10 @@ impl KarpenterArgs {
                 None | Some(MinValues::Strict) => MinValuesPolicy::Strict,
                 Some(MinValues::BestEffort) => MinValuesPolicy::BestEffort,
             },
+            vm_memory_overhead: self
+                .vm_memory_overhead_percent
+                .unwrap_or(usual.vm_memory_overhead),
+            reserved_enis: self.reserved_enis.map_or(usual.reserved_enis, u64::from),
         };
         if settings.batch_idle > settings.batch_max {
             return Err(Failure::input(format!(
@@ -119,19 +160,29 @@ mod tests {
             "--batch-max-duration=1m30s",
             "--preference-policy=Respect",
             "--min-values-policy=BestEffort",
+            "--vm-memory-overhead-percent=0.05",
+            "--reserved-enis=1",
         ]);
         let own = own.expect("they are known");
         assert_eq!(own.batch_idle, Duration::from_secs(2));
         assert_eq!(own.batch_max, Duration::from_secs(90));
         assert_eq!(own.preferences, PreferencePolicy::Respect);
         assert_eq!(own.min_values, MinValuesPolicy::BestEffort);
+        assert_eq!(own.vm_memory_overhead.of_mib(1000), 50);
+        assert_eq!(own.reserved_enis, 1);
         for wrong in [
             "--batch-idle-duration=20s",
             "--batch-idle-duration=0s",
             "--preference-policy=respect",
             "--min-values-policy=Best",
+            "--vm-memory-overhead-percent=7.5",
+            "--vm-memory-overhead-percent=-0.1",
+            "--reserved-enis=-1",
+            "--reserved-enis=101",
         ] {
             assert!(read(&[wrong]).is_err(), "{wrong}");
         }
+        let refused = read(&["--vm-memory-overhead-percent=7.5"]).expect_err("too much");
+        assert!(refused.contains("0.075 is 7.5 %"), "{refused}");
     }
 }
