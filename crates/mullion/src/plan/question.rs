@@ -76,6 +76,8 @@ impl Question {
             templates: pools.templates.clone(),
             in_flight: pools.in_flight.clone(),
             by_cost: pools.by_cost,
+            preferences: pools.settings.preferences,
+            min_values: pools.settings.min_values,
             ..PlanRequest::default()
         };
         Ok(Question {

@@ -268,6 +268,7 @@ impl Cluster {
         };
         let scheduler = self.plan.scheduler_text.as_deref();
         published::publish(client, scheduler, self.plan.pod_os_counts).await?;
+        published::publish_settings(client, &self.plan.settings).await?;
         for order in orders {
             let group = order.tags.get(labels::EKSCTL_NODEGROUP).cloned();
             ec2.provide(order).map_err(|error| {

@@ -1,21 +1,24 @@
-//! What a cluster lets its clients know about its scheduler: a ConfigMap of `kube-system`, there only where something is not the default.
+//! What a cluster lets its clients know about its scheduler and its provisioner: two ConfigMaps of `kube-system`, there only where something is not the
+//! default.
 //!
-//! `mullion up` writes it before a pod is scheduled, [`mullion why`](crate::why) reads it to ask by the same rules.
+//! `mullion up` writes them before a pod is scheduled, [`mullion why`](crate::why) and [`mullion plan`](crate::plan) read them to ask by the same rules.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams},
 };
-use mullion_controllers::scheduler::config::Config;
+use mullion_controllers::{provisioner::Settings, scheduler::config::Config};
 use serde_json::json;
 
-use super::scheduler_config;
+use super::{scheduler_config, settings};
 use crate::failure::Failure;
 
 const NAME: &str = "mullion-scheduler";
+/// Karpenter's settings that plans heed, by the names of its variables.
+const PROVISIONER: &str = "mullion-provisioner";
 const NAMESPACE: &str = "kube-system";
 /// The KubeSchedulerConfiguration as it was given.
 const CONFIG: &str = "config.yaml";
@@ -24,13 +27,15 @@ const POD_OS: &str = "podOsCounts";
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a cluster's scheduler decides.
+/// How a cluster's scheduler and provisioner decide.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Published {
     /// Its KubeSchedulerConfiguration as it was given, if one was.
     config: Option<String>,
     /// Whether `spec.os.name` is a placement requirement.
     pub(crate) pod_os_counts: bool,
+    /// What its provisioner's plans heed.
+    pub(crate) settings: Settings,
 }
 
 impl Default for Published {
@@ -38,6 +43,7 @@ impl Default for Published {
         Published {
             config: None,
             pod_os_counts: true,
+            settings: Settings::default(),
         }
     }
 }
@@ -56,6 +62,16 @@ impl Published {
     }
 }
 
+/// Publishes what the provisioner's plans heed; takes back what an earlier start published.
+///
+/// # Errors
+/// The API server does not take it.
+pub(super) async fn publish_settings(client: &Client, own: &Settings) -> Result<(), Failure> {
+    let texts = settings::texts(own).into_iter();
+    let data = texts.map(|(variable, text)| (variable.to_owned(), json!(text)));
+    write(client, PROVISIONER, data.collect()).await
+}
+
 fn unreadable(why: &str) -> Failure {
     Failure::input(format!("ConfigMap {NAMESPACE}/{NAME}: {why}"))
         .hint("--scheduler-config FILE names the scheduler's configuration")
@@ -70,27 +86,36 @@ pub(super) async fn publish(
     config: Option<&str>,
     pod_os_counts: bool,
 ) -> Result<(), Failure> {
-    let failed = |why: String| {
-        Failure::run(format!(
-            "ConfigMap {NAMESPACE}/{NAME} cannot be written: {why}"
-        ))
-    };
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let mut data = serde_json::Map::new();
     data.extend(config.map(|text| (CONFIG.to_owned(), json!(text))));
     if !pod_os_counts {
         data.insert(POD_OS.to_owned(), json!("false"));
     }
+    write(client, NAME, data).await
+}
+
+/// Writes a ConfigMap, or deletes it if it would say nothing.
+async fn write(
+    client: &Client,
+    name: &str,
+    data: serde_json::Map<String, serde_json::Value>,
+) -> Result<(), Failure> {
+    let failed = |why: String| {
+        Failure::run(format!(
+            "ConfigMap {NAMESPACE}/{name} cannot be written: {why}"
+        ))
+    };
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let publishing = async {
         if data.is_empty() {
-            return match api.delete(NAME, &DeleteParams::default()).await {
+            return match api.delete(name, &DeleteParams::default()).await {
                 Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
                 deleted => deleted.map(drop),
             };
         }
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": data});
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
         let params = PatchParams::apply("mullion").force();
-        let applied = api.patch(NAME, &params, &Patch::Apply(object)).await;
+        let applied = api.patch(name, &params, &Patch::Apply(object)).await;
         applied.map(drop)
     };
     let published = tokio::time::timeout(PATIENCE, publishing).await;
@@ -99,28 +124,38 @@ pub(super) async fn publish(
         .map_err(|error| failed(error.to_string()))
 }
 
-/// How a cluster's scheduler decides; by default, where nothing is published or may be read.
+/// How a cluster's scheduler and provisioner decide; by default, where nothing is published or may be read.
 ///
 /// # Errors
-/// There is no answer.
+/// There is no answer, or settings are published that are none.
 pub(crate) async fn of_cluster(client: &Client) -> Result<Published, Failure> {
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    let mut data = match tokio::time::timeout(PATIENCE, api.get_opt(NAME)).await {
-        Ok(Ok(map)) => map.and_then(|map| map.data).unwrap_or_default(),
-        // Whoever may list pods need not be allowed to read this.
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Default::default(),
-        Ok(Err(error)) => return Err(unreadable(&error.to_string())),
-        Err(_) => return Err(unreadable("no answer")),
-    };
+    let mut data = data_of(client, NAME).await?;
+    let settings = settings::read(&data_of(client, PROVISIONER).await?);
+    let settings = settings
+        .map_err(|why| Failure::input(format!("ConfigMap {NAMESPACE}/{PROVISIONER}: {why}")))?;
     Ok(Published {
+        settings,
         config: data.remove(CONFIG),
         pod_os_counts: data.get(POD_OS).is_none_or(|counts| counts != "false"),
     })
 }
 
+async fn data_of(client: &Client, name: &str) -> Result<BTreeMap<String, String>, Failure> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let failed = |why: &str| Failure::input(format!("ConfigMap {NAMESPACE}/{name}: {why}"));
+    match tokio::time::timeout(PATIENCE, api.get_opt(name)).await {
+        Ok(Ok(map)) => Ok(map.and_then(|map| map.data).unwrap_or_default()),
+        // Whoever may list pods need not be allowed to read this.
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Ok(BTreeMap::new()),
+        Ok(Err(error)) => Err(failed(&error.to_string())),
+        Err(_) => Err(failed("no answer")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use mullion_apiserver::{ApiServer, admission::User};
+    use mullion_engine::provision::{MinValuesPolicy, PreferencePolicy};
 
     use super::*;
 
@@ -149,5 +184,16 @@ mod tests {
             publish(&client, None, true).await.expect("taken back");
             assert_eq!(read().await, Published::default());
         }
+        let own = Settings {
+            preferences: PreferencePolicy::Ignore,
+            min_values: MinValuesPolicy::BestEffort,
+            ..Settings::default()
+        };
+        publish_settings(&client, &own).await.expect("taken");
+        assert_eq!(read().await.settings, own);
+        publish_settings(&client, &Settings::default())
+            .await
+            .expect("taken back");
+        assert_eq!(read().await, Published::default());
     }
 }

@@ -1,6 +1,6 @@
 //! Karpenter's settings as flags and variables of `mullion up`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::{Args, ValueEnum};
 use mullion_cloud::MemoryOverhead;
@@ -99,6 +99,76 @@ fn reserved_enis(text: &str) -> Result<u32, String> {
     whole(text, 0, MOST_ENIS)
 }
 
+/// What plans heed that is not the default, by the names of Karpenter's variables: how a cluster tells it its clients.
+pub(super) fn texts(settings: &Settings) -> BTreeMap<&'static str, String> {
+    let usual = Settings::default();
+    let mut texts = BTreeMap::new();
+    let mut name = |policy: Option<clap::builder::PossibleValue>, variable| {
+        texts.extend(policy.map(|policy| (variable, policy.get_name().to_owned())));
+    };
+    let preferences = match settings.preferences {
+        PreferencePolicy::WithinPrice => None,
+        PreferencePolicy::Respect => Some(Preferences::Respect),
+        PreferencePolicy::Ignore => Some(Preferences::Ignore),
+    };
+    name(
+        preferences.and_then(|own| own.to_possible_value()),
+        PREFERENCES,
+    );
+    let min_values = match settings.min_values {
+        MinValuesPolicy::Strict => None,
+        MinValuesPolicy::BestEffort => Some(MinValues::BestEffort),
+    };
+    name(
+        min_values.and_then(|own| own.to_possible_value()),
+        MIN_VALUES,
+    );
+    if settings.vm_memory_overhead != usual.vm_memory_overhead {
+        let fraction = settings.vm_memory_overhead.fraction();
+        texts.insert(VM_MEMORY_OVERHEAD, fraction.to_string());
+    }
+    if settings.reserved_enis != usual.reserved_enis {
+        texts.insert(RESERVED_ENIS, settings.reserved_enis.to_string());
+    }
+    texts
+}
+
+/// Reads what [`texts`] wrote.
+///
+/// # Errors
+/// A variable says what it cannot: which one, and what it says.
+pub(super) fn read(texts: &BTreeMap<String, String>) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    for (variable, text) in texts {
+        let wrong = || format!("{variable} cannot be {text:?}");
+        match variable.as_str() {
+            PREFERENCES => {
+                settings.preferences = match Preferences::from_str(text, false) {
+                    Ok(Preferences::Respect) => PreferencePolicy::Respect,
+                    Ok(Preferences::Ignore) => PreferencePolicy::Ignore,
+                    Err(_) => return Err(wrong()),
+                };
+            }
+            MIN_VALUES => {
+                settings.min_values = match MinValues::from_str(text, false) {
+                    Ok(MinValues::Strict) => MinValuesPolicy::Strict,
+                    Ok(MinValues::BestEffort) => MinValuesPolicy::BestEffort,
+                    Err(_) => return Err(wrong()),
+                };
+            }
+            VM_MEMORY_OVERHEAD => {
+                settings.vm_memory_overhead = memory_overhead(text).map_err(|_| wrong())?;
+            }
+            RESERVED_ENIS => {
+                settings.reserved_enis = reserved_enis(text).map_err(|_| wrong())?.into();
+            }
+            // A newer version may say more.
+            _ => {}
+        }
+    }
+    Ok(settings)
+}
+
 impl KarpenterArgs {
     /// The settings that flags and variables say.
     ///
@@ -150,6 +220,24 @@ mod tests {
         let all = ["up"].iter().chain(args);
         let flags = Flags::try_parse_from(all).map_err(|error| error.to_string())?;
         flags.own.settings().map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn what_plans_heed_is_read_as_it_was_told() {
+        assert!(texts(&Settings::default()).is_empty());
+        let settings = Settings {
+            preferences: PreferencePolicy::Ignore,
+            min_values: MinValuesPolicy::BestEffort,
+            vm_memory_overhead: MemoryOverhead::of_fraction(0.031_25).expect("a part"),
+            reserved_enis: 2,
+            ..Settings::default()
+        };
+        let told = texts(&settings).into_iter();
+        let mut told: BTreeMap<_, _> = told.map(|(key, text)| (key.to_owned(), text)).collect();
+        assert_eq!(super::read(&told), Ok(settings));
+        told.insert(PREFERENCES.to_owned(), "perhaps".to_owned());
+        let wrong = "PREFERENCE_POLICY cannot be \"perhaps\"";
+        assert_eq!(super::read(&told), Err(wrong.to_owned()));
     }
 
     #[test]

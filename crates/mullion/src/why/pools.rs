@@ -26,6 +26,7 @@ use mullion_cloud::{
 use mullion_controllers::{
     overlays::{self, Verdict},
     provisioner::{
+        self,
         in_flight::{expected_node, is_in_flight, prospect},
         market::{LEAST_WINDOWS_MIB, Market},
         markets::Markets,
@@ -72,6 +73,8 @@ pub(crate) struct Pools {
     pub(crate) leaving: Vec<String>,
     /// What the ConfigMap of the VPC resource controller says, if it is known.
     pub(crate) address_settings: Option<Settings>,
+    /// What plans heed.
+    pub(crate) settings: provisioner::Settings,
     /// Namespace and name of the Windows pods that have an address.
     pub(crate) addressed: BTreeSet<(String, String)>,
 }
@@ -120,6 +123,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         prefixes: prefixes(addresses),
         address_settings: state.address_settings(),
         addressed: state.addressed.clone(),
+        settings: state.settings,
         ..Pools::default()
     };
     let waits = |pod: &&PodSpec| {
@@ -148,9 +152,13 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         Clock::starting_at(Timestamp::UNIX_EPOCH),
     );
     resolve(&mut classes, &cloud);
+    let discovered = state.discovered_capacity();
     let mut markets = BTreeMap::new();
     for class in &classes {
         if let Ok(market) = Market::open(class, version, addresses, &cloud).await {
+            let market = market
+                .with_settings(&state.settings)
+                .with_discovered(class, &discovered);
             markets.insert(class.name_any(), market);
         }
     }

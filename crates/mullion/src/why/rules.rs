@@ -1,10 +1,11 @@
-//! The rules a cluster is asked by: the scheduler's profiles, and whether `spec.os.name` counts.
+//! The rules a cluster is asked by: the scheduler's profiles, whether `spec.os.name` counts, and Karpenter's settings.
 //!
 //! Flags win over what a running cluster publishes about itself, and that over the defaults.
 
 use std::{path::PathBuf, sync::Arc};
 
 use kube::Client;
+use mullion_controllers::provisioner::Settings;
 use mullion_engine::{Cluster, Options, Profile};
 
 use crate::{
@@ -32,11 +33,11 @@ impl Told {
         ))
     }
 
-    /// The same with the rules of a running cluster, as far as the flags leave them open.
+    /// The same with the rules of a running cluster, as far as the flags leave them open, and its provisioner's settings.
     ///
     /// # Errors
     /// The file of the scheduler's configuration is not one, or there is none and what the cluster says of it is malformed.
-    pub(super) async fn of_cluster(&self, client: &Client) -> Result<Cluster, Failure> {
+    pub(super) async fn of_cluster(&self, client: &Client) -> Result<(Cluster, Settings), Failure> {
         let told = self.profiles()?;
         let published = published::of_cluster(client).await?;
         let pod_os_counts = published.pod_os_counts && !self.ignore_pod_os;
@@ -44,7 +45,7 @@ impl Told {
             Some(profiles) => profiles,
             None => published.config()?.profiles,
         };
-        Ok(empty(pod_os_counts, &profiles))
+        Ok((empty(pod_os_counts, &profiles), published.settings))
     }
 
     fn profiles(&self) -> Result<Option<Vec<Profile>>, Failure> {
@@ -99,7 +100,7 @@ mod tests {
         let text = "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: packing}]}";
         file.write_all(text.as_bytes()).expect("written");
         told.config = Some(file.path().to_owned());
-        let cluster = told.of_cluster(&client).await.expect("rules");
+        let (cluster, _) = told.of_cluster(&client).await.expect("rules");
         assert_eq!(cluster.scheduler_names().collect::<Vec<_>>(), ["packing"]);
     }
 }

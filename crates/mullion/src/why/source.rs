@@ -82,6 +82,12 @@ const VPC_CNI: (&str, &str) = (
     "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Damazon-vpc-cni",
 );
 
+/// The ConfigMap that says what nodes turned out to have.
+const DISCOVERED: (&str, &str) = (
+    "ConfigMap",
+    "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dmullion-discovered-capacity",
+);
+
 /// What an API server looks at when it admits a pod.
 const CLASSES: [(&str, &str); 4] = [
     (
@@ -113,12 +119,15 @@ pub(crate) async fn live(
     keeps_whole: bool,
 ) -> Result<Source, Failure> {
     let (client, server) = connected(kubeconfig, context, CLUSTER_OR_FILE).await?;
-    let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS.into_iter().chain([VPC_CNI]))
-        .map(|(kind, path)| list(&client, &server, kind, path))
-        .buffered(AT_ONCE)
-        .try_collect()
-        .await?;
-    let mut state = State::new(rules.of_cluster(&client).await?);
+    let lists: Vec<(&str, Option<List>)> =
+        stream::iter(LISTS.into_iter().chain([VPC_CNI, DISCOVERED]))
+            .map(|(kind, path)| list(&client, &server, kind, path))
+            .buffered(AT_ONCE)
+            .try_collect()
+            .await?;
+    let (empty, settings) = rules.of_cluster(&client).await?;
+    let mut state = State::new(empty);
+    state.settings = settings;
     if keeps_whole {
         state = state.keeping_whole();
     }

@@ -7,6 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mullion_api::labels::{self, PLACED_BY_IMAGE};
 use mullion_cloud::WindowsAddresses;
+use mullion_controllers::provisioner::{
+    self,
+    discovered::{Book, KEPT_IN},
+};
 use mullion_engine::{
     Cluster, ModelError,
     images::ImageTable,
@@ -68,6 +72,8 @@ pub(crate) struct State {
     others: BTreeMap<Title, Value>,
     /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
     pub(super) kubelet_version: Option<String>,
+    /// What the plans of the cluster's provisioner heed.
+    pub(crate) settings: provisioner::Settings,
 }
 
 /// Kind, namespace and name.
@@ -115,6 +121,7 @@ impl State {
             addressed: BTreeSet::new(),
             others: BTreeMap::new(),
             kubelet_version: None,
+            settings: provisioner::Settings::default(),
         }
     }
 
@@ -305,7 +312,7 @@ impl State {
             }
             "ConfigMap" => {
                 let config = whole(rest)?;
-                if title_of(kind, &config) == vpc_cni() {
+                if [vpc_cni(), discovered()].contains(&title_of(kind, &config)) {
                     self.keep(kind, config);
                 }
             }
@@ -406,9 +413,13 @@ impl State {
     /// Returns what the ConfigMap of the VPC resource controller says, if the state holds it.
     pub(crate) fn address_settings(&self) -> Option<Settings> {
         let config = self.others.get(&vpc_cni())?;
-        let data = config["data"].as_object().into_iter().flatten();
-        let data = data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-        Some(Settings::read(&data.collect()).0)
+        Some(Settings::read(&data_of(config)).0)
+    }
+
+    /// Returns what nodes of the cluster turned out to have, as far as the state holds it.
+    pub(crate) fn discovered_capacity(&self) -> Book {
+        let kept = self.others.get(&discovered());
+        kept.map_or_else(Book::default, |config| Book::read(&data_of(config)).0)
     }
 
     /// Returns how pods of new Windows nodes get addresses: one by one where the state does not say, as Karpenter takes it.
@@ -476,10 +487,22 @@ impl State {
 }
 
 /// The ConfigMap that switches addresses of Windows pods.
+fn discovered() -> Title {
+    let (namespace, name) = KEPT_IN;
+    ["ConfigMap", namespace, name].map(str::to_owned).into()
+}
+
 fn vpc_cni() -> Title {
     ["ConfigMap", "kube-system", "amazon-vpc-cni"]
         .map(str::to_owned)
         .into()
+}
+
+/// The data of a ConfigMap.
+fn data_of(config: &Value) -> BTreeMap<String, String> {
+    let data = config["data"].as_object().into_iter().flatten();
+    data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
 }
 
 fn title_of(kind: &str, object: &Value) -> Title {

@@ -615,3 +615,53 @@ fn a_running_cluster_is_planned_for() {
     assert_eq!(code, Some(0));
     assert!(text.contains("no NodePool bought it"), "{text}");
 }
+
+#[test]
+fn the_settings_of_a_running_cluster_count_for_its_plans() {
+    let pod = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "a"}},
+            "spec": {
+                "nodeSelector": {"karpenter.sh/nodepool": "linux"},
+                "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}],
+                "topologySpreadConstraints": [{
+                    "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchLabels": {"app": "a"}},
+                }],
+            },
+        })
+    };
+    let items = ["a", "b", "c"].map(pod);
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    let nodes = |args: &[&str]| {
+        let all = [args, &["-f", "-", "-o", "json"]].concat();
+        let said = plan(&all, &list);
+        assert_eq!(said.stderr, "", "{args:?}");
+        json_of(&said)["nodes"].as_array().map(Vec::len)
+    };
+    assert_eq!(nodes(&["--offline", "--default-pools"]), Some(1));
+    let cluster = Cluster::start(&[
+        "--speed",
+        "1000",
+        "--preference-policy",
+        "Respect",
+        "--reserved-enis",
+        "1",
+    ]);
+    let kubeconfig = cluster.kubeconfig();
+    let kubeconfig = kubeconfig.to_str().expect("a UTF-8 path");
+    assert_eq!(nodes(&["--kubeconfig", kubeconfig]), Some(3));
+    let published = [
+        "get",
+        "configmap",
+        "-n",
+        "kube-system",
+        "mullion-provisioner",
+    ];
+    let data = cluster.kubectl(&[&published[..], &["-o", "jsonpath={.data}"]].concat());
+    let data: Value = serde_json::from_str(&data).expect("an object");
+    assert_eq!(
+        data,
+        json!({"PREFERENCE_POLICY": "Respect", "RESERVED_ENIS": "1"})
+    );
+}
