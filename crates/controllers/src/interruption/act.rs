@@ -48,6 +48,11 @@ async fn act_on(
         tell(karpenter, node, action, reason, message);
     }
     if let Some(option) = offering(claim).filter(|_| kind == Kind::SPOT) {
+        if claim.metadata.deletion_timestamp.is_none() {
+            karpenter
+                .risks
+                .taken_back(claim, karpenter.base.clock.now());
+        }
         let rests = karpenter.cloud.mark_unavailable(option.clone());
         tell_unavailable(pass, kind.as_str(), &option, rests);
     }

@@ -114,6 +114,7 @@ fn classified(error: &CloudError) -> (&'static str, &'static str) {
 fn tell_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
     for error in refused {
+        karpenter.risks.refused(&error.option);
         let (reason, rests) = (error.shortage.code(), error.unavailable_for);
         tell_unavailable(&entries, reason, &error.option, rests);
     }

@@ -23,6 +23,7 @@ use super::{
     market::{Market, MarketError},
     metrics::Metrics,
     nominations::Nominations,
+    risk::SpotRisks,
 };
 use crate::{
     Context, Informer, Recorder, api_error, buffers, disruption::Disrupting,
@@ -99,6 +100,8 @@ pub struct KarpenterContext {
     pub static_turn: static_pools::Turn,
     /// What nodes turned out to have.
     pub discovered: Discovered,
+    /// What happened to spot offerings lately.
+    pub risks: SpotRisks,
     /// How the last launches of each pool ended.
     pub registrations: Registrations,
     /// Events in Karpenter's name.
@@ -182,6 +185,7 @@ impl KarpenterContext {
             metrics: Metrics::default(),
             static_turn: static_pools::Turn::default(),
             discovered: Discovered::default(),
+            risks: SpotRisks::default(),
             registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
             base: base.clone(),
@@ -227,6 +231,7 @@ impl KarpenterContext {
         let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
         Ok(market
             .with_settings(&self.options.settings)
+            .with_risks(&self.risks)
             .with_discovered(class, &self.discovered.book()))
     }
 

@@ -28,6 +28,7 @@ use super::{
     Settings,
     discovered::{self, Amounts, Book},
     requirements::admits,
+    risk::Premiums,
 };
 use crate::{nodepool::hash::class_hash, overlays::Changed};
 
@@ -65,6 +66,8 @@ pub struct Market {
     region: String,
     zones: BTreeSet<String>,
     pub(crate) offers: Arc<[Offer]>,
+    /// What spot offerings count for beyond their price.
+    pub(super) premiums: Premiums,
     /// What nodes of the class turned out to have, by type.
     discovered: BTreeMap<String, Amounts>,
     /// What NodeOverlays have changed in `offers` and what is added to the types' resources.
@@ -94,6 +97,7 @@ impl Market {
             subnets: subnets.map(|subnet| subnet.id.as_str().into()).collect(),
             template,
             offers,
+            premiums: Premiums::default(),
             discovered: BTreeMap::new(),
             changed: Changed::default(),
         })
@@ -173,7 +177,7 @@ impl Market {
             .map(|offering| provision::Offering {
                 zone: offering.zone.to_string(),
                 capacity_type: offering.capacity_type.as_str().to_owned(),
-                price_micro_usd: offering.price.0,
+                price_micro_usd: self.premiums.price(&offer.instance_type.name, offering),
                 available: offering.available,
             })
             .collect();
@@ -227,7 +231,7 @@ impl Market {
             for offering in self.sold_here(offer) {
                 if offering.available && allows_offering(requirements, offering) {
                     priced.push((
-                        offering.price,
+                        self.premiums.price(&offer.instance_type.name, offering),
                         LaunchOption {
                             instance_type: offer.instance_type.name.to_string(),
                             zone: offering.zone.to_string(),

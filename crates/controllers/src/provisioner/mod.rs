@@ -25,6 +25,7 @@ pub mod pending;
 mod pools;
 mod refusal;
 pub mod requirements;
+pub mod risk;
 mod run;
 mod settings;
 pub mod template;

@@ -199,3 +199,41 @@ async fn an_instance_that_fails_its_checks_is_ended_whatever_protects_its_pods()
     let told = said(&whole, &claim, "InstanceUnhealthy").await;
     assert!(told.is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_offering_that_was_taken_back_within_minutes_counts_for_more_for_a_while() {
+    let whole = Whole::start().await;
+    pools::linux(&whole, &["m5.large"], &["spot"], json!({})).await;
+    let zone_of = async |name: &str| {
+        let spec = json!({
+            "nodeSelector": { "team": "web" },
+            "containers": [{ "name": "web", "image": "nginx", "resources": { "requests": { "cpu": "1500m" } } }]
+        });
+        whole.deployment(name, 1, spec).await;
+        whole.until_running(name, 1).await;
+        let pod = whole.pods(name)[0].clone();
+        let on = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let nodes = whole.bought();
+        let node = nodes.iter().find(|node| Some(node.name_any()) == on);
+        let node = node.expect("its node was bought").clone();
+        let zone = node.labels()["topology.kubernetes.io/zone"].clone();
+        (node, zone)
+    };
+    let (node, first) = zone_of("a").await;
+    let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+    let id = id.as_deref().and_then(instance_id).expect("an instance");
+    whole.ec2.interrupt(&id);
+    whole
+        .until("the node is replaced", || {
+            let nodes = whole.bought();
+            (nodes.len() == 1 && nodes[0].name_any() != node.name_any()).then_some(())
+        })
+        .await;
+    // EC2 would sell it again, at the price that the other zones have.
+    whole.pass(1200).await;
+    let (_, second) = zone_of("b").await;
+    assert_ne!(second, first);
+    whole.pass(3600).await;
+    let (_, third) = zone_of("c").await;
+    assert_eq!(third, first, "what happened an hour ago is over");
+}
