@@ -60,7 +60,7 @@ impl Command {
     }
 
     /// Which kind of consolidation it is, by Karpenter's names.
-    fn consolidation_type(&self) -> &'static str {
+    pub(super) fn consolidation_type(&self) -> &'static str {
         match (self.reason, self.candidates.len()) {
             (DisruptionReason::Empty, _) => "empty",
             (DisruptionReason::Underutilized, 1) => "single",
@@ -90,7 +90,7 @@ impl Command {
         }
     }
 
-    fn node_names(&self) -> Vec<String> {
+    pub(super) fn node_names(&self) -> Vec<String> {
         self.candidates
             .iter()
             .map(|own| own.node.name_any())
@@ -375,7 +375,7 @@ async fn end(karpenter: &KarpenterContext, command: &Command) -> kube::Result<()
         karpenter.delete_claim(&claim.name_any()).await?;
         let policy = pool.spec.disruption.consolidation_policy;
         let policy = Some(policy).filter(|_| !command.consolidation_type().is_empty());
-        karpenter.metrics.disrupted(claim, policy, &reason);
+        karpenter.count_disrupted(claim, policy, &reason);
         let message = format!("Disrupting Node: {why}");
         karpenter
             .recorder

@@ -23,7 +23,7 @@ pub(super) async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration>
         }
         let name = claim.name_any();
         karpenter.delete_claim(&name).await?;
-        karpenter.metrics.disrupted(&claim, None, "expired");
+        karpenter.count_disrupted(&claim, None, "expired");
         karpenter
             .log
             .pass_over("nodeclaim.expiration", ("karpenter.sh", "NodeClaim"), &name)

@@ -22,6 +22,7 @@ mod told;
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     ResourceExt,
@@ -34,11 +35,15 @@ use serde_json::json;
 use tokio::time::sleep;
 
 pub use self::disrupting::Disrupting;
-use self::{candidate::Look, changes::Changes, command::Command, told::Told};
+use self::{
+    candidate::Look, changes::Changes, command::Command, consolidation::Proposal, told::Told,
+};
 use crate::{
     api_error,
     nodeclaim::initialization::is_ready,
-    provisioner::{BY_POOL, KarpenterContext, conditions::Conditions, metrics::Metric},
+    provisioner::{
+        BY_POOL, KarpenterContext, conditions::Conditions, markets::Markets, metrics::Metric,
+    },
     static_pools::{Census, planned},
 };
 
@@ -90,13 +95,54 @@ impl Disruption {
         let karpenter = self.karpenter.clone();
         command::tidy(&karpenter).await?;
         self.count_budgets();
+        self.count_costs().await;
         let expires = expiration::pass(&karpenter).await?;
         self.marker.mark(&karpenter).await?;
-        let (acted, empty) = self.remove_empty().await?;
-        if !acted && !self.replace_drifted_static().await? && !self.replace_drifted().await? {
+        let began = karpenter.base.clock.now();
+        let (mut acted, empty) = self.remove_empty().await?;
+        self.evaluated(began, DisruptionReason::Empty, "empty");
+        if !acted {
+            let began = karpenter.base.clock.now();
+            acted = self.replace_drifted_static().await? || self.replace_drifted().await?;
+            self.evaluated(began, DisruptionReason::Drifted, "");
+        }
+        if !acted {
+            let began = karpenter.base.clock.now();
             self.consolidate().await?;
+            self.evaluated(began, DisruptionReason::Underutilized, "multi");
         }
         Ok(empty.min(expires))
+    }
+
+    /// Writes into the metrics how long it took to decide what goes.
+    fn evaluated(&self, began: Timestamp, reason: DisruptionReason, kind: &str) {
+        let took = self.karpenter.base.clock.now().duration_since(began);
+        let reason = reason.as_str().to_lowercase();
+        let labels = [("reason", reason.as_str()), ("consolidation_type", kind)];
+        self.karpenter
+            .metrics
+            .observe(Metric::Evaluation, &labels, took.as_secs_f64());
+    }
+
+    /// Writes into the metrics what the nodes of each pool cost, in US dollars an hour.
+    async fn count_costs(&self) {
+        let karpenter = &self.karpenter;
+        let pools = karpenter.pools.list();
+        let markets = match pools.is_empty() {
+            true => Markets::default(),
+            false => Markets::now(karpenter).await,
+        };
+        karpenter.metrics.clear(Metric::Cost);
+        for pool in pools {
+            let name = pool.name_any();
+            let claims = karpenter.claims.by_index(BY_POOL, &name);
+            let launched = claims.iter().filter(|claim| claim.is(condition::LAUNCHED));
+            let prices = launched
+                .filter_map(|claim| consolidation::price(claim, &pool, markets.of_claim(claim)));
+            let dollars = prices.sum::<u64>() as f64 / 1e6;
+            let labels = [("nodepool", name.as_str())];
+            karpenter.metrics.set(Metric::Cost, &labels, dollars);
+        }
     }
 
     /// Removes empty nodes. Returns whether some went, and when the next one may be due.
@@ -175,8 +221,9 @@ impl Disruption {
                 // Where there is no budget Karpenter says the largest number that it has.
                 let allowed = allowed.min(i32::MAX as usize);
                 let labels = [("nodepool", name.as_str()), ("reason", reason.as_str())];
-                metrics.set(Metric::AllowedDisruptions, &labels, allowed);
-                metrics.set(Metric::NodesConsumingBudgets, &labels, counted.disrupted);
+                metrics.set(Metric::AllowedDisruptions, &labels, allowed as f64);
+                let disrupted = counted.disrupted as f64;
+                metrics.set(Metric::NodesConsumingBudgets, &labels, disrupted);
             }
         }
     }
@@ -265,7 +312,14 @@ impl Disruption {
         }
         let seen = self.changes.seen();
         let karpenter = self.karpenter.clone();
-        let first = match consolidation::propose(&karpenter, None, &mut self.told).await {
+        let began = karpenter.base.clock.now();
+        let first = consolidation::propose(&karpenter, None, &mut self.told).await;
+        let took = karpenter.base.clock.now().duration_since(began);
+        let labels = [("controller", "disruption")];
+        karpenter
+            .metrics
+            .observe(Metric::Scheduling, &labels, took.as_secs_f64());
+        let first = match first {
             Ok(first) => first,
             Err(error) => {
                 tracing::debug!(%error, "consolidation cannot be planned");
@@ -283,7 +337,9 @@ impl Disruption {
             }
             return Ok(());
         }
+        let mut proposed = Vec::new();
         for command in first.into_commands() {
+            proposed.push((command.consolidation_type(), command.node_names()));
             let what = format!("{} (savings: ${:.2})", command.text(), command.dollars());
             let what = format!("Consolidation candidate: {what}");
             for own in &command.candidates {
@@ -292,12 +348,18 @@ impl Disruption {
         }
         sleep(VALIDATION).await;
         let second = consolidation::propose(&karpenter, Some(&nodes), &mut self.told).await;
-        for command in second
-            .ok()
-            .flatten()
-            .into_iter()
-            .flat_map(|own| own.into_commands())
-        {
+        let second = second.ok().flatten();
+        let stands = second.as_ref().map(Proposal::nodes).unwrap_or_default();
+        for (kind, nodes) in proposed {
+            let failed = nodes.iter().filter(|node| !stands.contains(*node)).count();
+            if failed > 0 {
+                let labels = [("consolidation_type", kind)];
+                karpenter
+                    .metrics
+                    .add(Metric::FailedValidations, &labels, failed);
+            }
+        }
+        for command in second.into_iter().flat_map(Proposal::into_commands) {
             command::start(&karpenter, command).await?;
         }
         Ok(())
@@ -308,7 +370,9 @@ impl Disruption {
 fn eligible_nodes(karpenter: &KarpenterContext, reason: DisruptionReason, count: usize) {
     let reason = reason.as_str().to_lowercase();
     let labels = [("reason", reason.as_str())];
-    karpenter.metrics.set(Metric::Eligible, &labels, count);
+    karpenter
+        .metrics
+        .set(Metric::Eligible, &labels, count as f64);
 }
 
 /// The nodes of a pool as its budgets count them.

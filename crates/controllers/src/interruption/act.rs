@@ -72,7 +72,7 @@ async fn act_on(
         return Ok(());
     }
     karpenter.delete_claim(&name).await?;
-    karpenter.metrics.disrupted(&claim, None, kind.as_str());
+    karpenter.count_disrupted(&claim, None, kind.as_str());
     pass.info("initiating delete from interruption message");
     let (reason, recorder) = ("TerminatingOnInterruption", &karpenter.recorder);
     let message = |what| format!("Interruption triggered termination for the {what}");

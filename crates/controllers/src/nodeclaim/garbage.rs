@@ -62,9 +62,7 @@ async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
             .any(|instance| Some(instance.provider_id.as_str()) == claim.provider_id());
         if launched && !there {
             karpenter.delete_claim(&claim.name_any()).await?;
-            karpenter
-                .metrics
-                .disrupted(&claim, None, "garbage_collected");
+            karpenter.count_disrupted(&claim, None, "garbage_collected");
             pass(karpenter, "nodeclaim.garbagecollection", &claim)
                 .info("garbage collecting nodeclaim with no cloudprovider representation");
         }

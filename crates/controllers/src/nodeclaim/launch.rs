@@ -355,7 +355,7 @@ async fn refuse(
         Refusal::ClassNotReady(_) => "nodeclass_not_ready",
         _ => "insufficient_capacity",
     };
-    karpenter.metrics.disrupted(claim, None, reason);
+    karpenter.count_disrupted(claim, None, reason);
     Ok(Outcome::Refused)
 }
 

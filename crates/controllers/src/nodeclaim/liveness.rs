@@ -32,7 +32,7 @@ pub(super) async fn step(
         karpenter.registrations.failed(pool, failure(claim));
     }
     karpenter.delete_claim(&claim.name_any()).await?;
-    karpenter.metrics.disrupted(claim, None, deadline.reason);
+    karpenter.count_disrupted(claim, None, deadline.reason);
     pass(karpenter, "nodeclaim.lifecycle", claim)
         .with("timeout", go_duration(deadline.timeout))
         .with("reason", deadline.reason)

@@ -32,6 +32,7 @@ use crate::{
         conditions::Status,
         decision_log::{Pass, abbreviated},
         is_managed,
+        metrics::Metric,
     },
 };
 
@@ -152,6 +153,8 @@ impl Terminator {
             Some(Drain::Done) => Ok(true),
             Some(Drain::Since(since)) if now.duration_since(since) >= SHORTEST_DRAIN => {
                 ending.mark(kind, Status::True, kind).await?;
+                let labels = [("nodepool", pool_of(ending.node))];
+                self.karpenter.metrics.count(Metric::NodesDrained, &labels);
                 Ok(true)
             }
             // There may have been no claim to write it down on.
@@ -365,7 +368,33 @@ async fn remove_finalizer(
         )
         .await;
     if api_error::ignore_not_found(patched)?.is_some() {
+        count_end(karpenter, &latest);
         log.info("deleted node");
     }
     Ok(None)
+}
+
+/// The pool of a node.
+fn pool_of(node: &Node) -> &str {
+    let pool = node.labels().get(labels::NODEPOOL);
+    pool.map(String::as_str).unwrap_or_default()
+}
+
+/// Writes into the metrics that a node is gone, how long that took, and how long it lived.
+fn count_end(karpenter: &KarpenterContext, node: &Node) {
+    let metrics = &karpenter.metrics;
+    let pool = ("nodepool", pool_of(node));
+    let zone = node.labels().get(labels::ZONE);
+    let zone = zone.map(String::as_str).unwrap_or_default();
+    metrics.count(Metric::NodesTerminated, &[pool, ("zone", zone)]);
+    let now = karpenter.base.clock.now();
+    for (metric, since) in [
+        (Metric::NodesTermination, &node.metadata.deletion_timestamp),
+        (Metric::NodesLifetime, &node.metadata.creation_timestamp),
+    ] {
+        if let Some(since) = since {
+            let took = now.duration_since(since.0).as_secs_f64();
+            metrics.observe(metric, &[pool], took);
+        }
+    }
 }

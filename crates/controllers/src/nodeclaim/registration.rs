@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{Error, edit, has_finalizer, pass};
 use crate::{
     api_error,
-    provisioner::{KarpenterContext, conditions::Status, discovered},
+    provisioner::{KarpenterContext, conditions::Status, discovered, metrics::Metric},
 };
 
 /// How often a write is repeated when the node's kubelet writes at the same time.
@@ -95,6 +95,11 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
     if let Some(pool) = pool_uid(claim) {
         karpenter.registrations.succeeded(pool);
     }
+    let labels = [
+        ("nodepool", claim.node_pool().unwrap_or_default()),
+        ("zone", claim.label(labels::ZONE).unwrap_or_default()),
+    ];
+    karpenter.metrics.count(Metric::NodesCreated, &labels);
     pass(karpenter, "nodeclaim.lifecycle", claim).info("registered nodeclaim");
     Ok(())
 }

@@ -99,7 +99,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     }
     if claim.metadata.deletion_timestamp.is_none() {
         karpenter.delete_claim(&claim.name_any()).await?;
-        karpenter.metrics.disrupted(&claim, None, "unhealthy");
+        karpenter.count_disrupted(&claim, None, "unhealthy");
         pass.info("deleting unhealthy node");
     }
     Ok(None)

@@ -17,7 +17,10 @@ use mullion_cloud::instance_id;
 use serde_json::json;
 
 use super::{Error, POLL, edit, has_finalizer, pass, write_back};
-use crate::{api_error, provisioner::KarpenterContext};
+use crate::{
+    api_error,
+    provisioner::{KarpenterContext, metrics::Metric},
+};
 
 /// Takes a deleted claim one step further. Returns when to look again.
 pub(super) async fn finalize(
@@ -83,9 +86,30 @@ async fn remove_finalizer(karpenter: &KarpenterContext, claim: &NodeClaim) -> Re
         .await;
     if api_error::ignore_not_found(patched)?.is_some() {
         karpenter.metrics.terminated(claim);
+        observe_end(karpenter, claim);
         pass(karpenter, "nodeclaim.lifecycle", claim).info("deleted nodeclaim");
     }
     Ok(())
+}
+
+/// Writes into the metrics how long a claim and its instance took to end.
+fn observe_end(karpenter: &KarpenterContext, claim: &NodeClaim) {
+    let now = karpenter.base.clock.now();
+    let conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    let mut ending = conditions
+        .filter(|own| own.type_ == condition::INSTANCE_TERMINATING && own.status == "True");
+    let ending = ending.next().map(|own| own.last_transition_time.0);
+    let deleted = claim.metadata.deletion_timestamp.as_ref().map(|at| at.0);
+    let labels = [("nodepool", claim.node_pool().unwrap_or_default())];
+    for (metric, since) in [
+        (Metric::ClaimTermination, deleted),
+        (Metric::InstanceTermination, ending),
+    ] {
+        if let Some(since) = since {
+            let took = now.duration_since(since).as_secs_f64();
+            karpenter.metrics.observe(metric, &labels, took);
+        }
+    }
 }
 
 /// The claim with the moment after which nothing holds its node back, if its pool sets one.

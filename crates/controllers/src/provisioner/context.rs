@@ -10,7 +10,7 @@ use kube::{Api, Client, api::DeleteParams, runtime::watcher};
 use mullion_api::{
     capacity_buffer::CapacityBuffer,
     eksctl::KubernetesVersion,
-    karpenter::{EC2NodeClass, NodeClaim, NodeOverlay, NodePool},
+    karpenter::{ConsolidationPolicy, EC2NodeClass, NodeClaim, NodeOverlay, NodePool},
     labels,
 };
 use mullion_cloud::{CloudProvider, WindowsAddresses, instance_id};
@@ -21,8 +21,9 @@ use super::{
     Batcher, DecisionLog, FeatureGates,
     discovered::Discovered,
     market::{Market, MarketError},
-    metrics::Metrics,
+    metrics::{self, Metrics},
     nominations::Nominations,
+    pending::is_reschedulable,
     risk::SpotRisks,
 };
 use crate::{
@@ -304,8 +305,19 @@ impl KarpenterContext {
 
     /// Returns Karpenter's metrics in the text format of Prometheus.
     pub fn metrics_text(&self) -> String {
-        let pools = self.pools.list();
-        self.metrics.text(pools.iter().map(|pool| &**pool))
+        self.metrics.text(metrics::now(self))
+    }
+
+    /// Counts a claim as disrupted, with the pods of its node that need another place. `policy` is its pool's, if consolidation disrupts it.
+    pub(crate) fn count_disrupted(
+        &self,
+        claim: &NodeClaim,
+        policy: Option<ConsolidationPolicy>,
+        reason: &str,
+    ) {
+        let on_node = claim.node_name().map(|node| self.pods_on(node));
+        let pods = on_node.iter().flatten().filter(|pod| is_reschedulable(pod));
+        self.metrics.disrupted(claim, policy, reason, pods.count());
     }
 
     /// API of NodePools.

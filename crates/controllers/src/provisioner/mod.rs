@@ -64,6 +64,7 @@ pub fn start(
 ) -> KarpenterContext {
     let karpenter = KarpenterContext::new(context, state, cloud, log, options);
     discovered::start(&karpenter);
+    metrics::watch(&karpenter);
     run::start(&karpenter);
     nodeclaim::start(&karpenter);
     overlays::start(&karpenter);

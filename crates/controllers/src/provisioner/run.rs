@@ -199,6 +199,7 @@ impl Provisioner {
         let start = self.karpenter.base.clock.now();
         self.holds_back = false;
         let Some(mut demand) = Demand::gather(&self.karpenter).await else {
+            self.count_unschedulable(0);
             self.told.clear();
             self.places.clear();
             self.karpenter.chunks.host_on(BTreeSet::new());
@@ -208,7 +209,14 @@ impl Provisioner {
         let pass = self.karpenter.log.pass(CONTROLLER);
         let any_pool = pools::tell_unready(&self.karpenter.pools.list(), &pass);
         self.tell_pools_without_machines(&demand, &pass);
-        let answer = match demand.plan(&self.karpenter) {
+        let began = self.karpenter.base.clock.now();
+        let planned = demand.plan(&self.karpenter);
+        let took = self.karpenter.base.clock.now().duration_since(began);
+        let labels = [("controller", CONTROLLER)];
+        self.karpenter
+            .metrics
+            .observe(Metric::Scheduling, &labels, took.as_secs_f64());
+        let answer = match planned {
             Ok(answer) => answer,
             Err(error) => {
                 pass.error("scheduling pods", &error);
@@ -239,6 +247,11 @@ impl Provisioner {
             }
         }
         self.told.retain(|key, _| demand.pods.contains_key(key));
+        let nowhere = answer.refusals.keys().filter(|key| {
+            let pod = demand.pods.get(*key);
+            pod.is_some_and(|pod| buffers::buffer_of(pod).is_none())
+        });
+        self.count_unschedulable(nowhere.count());
         self.tell_displaced(&answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
         self.place_chunks(&answer, &demand.pods).await;
@@ -393,6 +406,13 @@ impl Provisioner {
         if let Some(pod) = pod.filter(|_| self.is_news(key, &message)) {
             self.karpenter.recorder.normal(&**pod, "Nominated", message);
         }
+    }
+
+    /// Writes into the metrics for how many pods no node can be bought.
+    fn count_unschedulable(&self, pods: usize) {
+        let labels = [("controller", CONTROLLER)];
+        let metrics = &self.karpenter.metrics;
+        metrics.set(Metric::UnschedulablePods, &labels, pods as f64);
     }
 
     /// Tells pods whose node turned out to have less than was planned with that they go elsewhere.

@@ -1,10 +1,74 @@
-//! Karpenter's metrics over the life of a node.
+//! Karpenter's metrics over the life of a node, held against `docs/metrics.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
+use kube::{Api, ResourceExt};
+use mullion_api::labels;
 use serde_json::json;
 
 use crate::{pools, whole::Whole};
+
+const DOCS: &str = include_str!("../../../../docs/metrics.md");
+
+/// What the page says of metrics: type and labels by name.
+fn documented() -> BTreeMap<&'static str, (&'static str, BTreeSet<String>)> {
+    let rows = DOCS
+        .lines()
+        .filter(|line| line.starts_with("| `karpenter_"));
+    let read = |line: &'static str| {
+        let mut cells = line.trim_matches('|').split('|').map(str::trim);
+        let mut cell = || cells.next().expect("a cell");
+        let (name, kind, own) = (cell().trim_matches('`'), cell(), cell());
+        let own = own.split(", ").filter(|own| !own.is_empty());
+        let mut names = BTreeSet::new();
+        for label in own {
+            match label {
+                "those of nodes" => names.extend(labels::WELL_KNOWN.iter().map(|key| {
+                    let (_, name) = key.split_once('/').expect("a key with a prefix");
+                    name.replace('-', "_")
+                })),
+                label => drop(names.insert(label.trim_matches('`').to_owned())),
+            }
+        }
+        (name, (kind, names))
+    };
+    rows.map(read).collect()
+}
+
+/// Names of a sample's labels, those aside by which a distribution is split.
+fn labels_of(sample: &str) -> BTreeSet<String> {
+    let Some((_, rest)) = sample.split_once('{') else {
+        return BTreeSet::new();
+    };
+    // No value of these tests has a quote or a comma in it.
+    let (own, _) = rest.rsplit_once('}').expect("an end");
+    let names = own.split(',').filter_map(|label| label.split_once('='));
+    let names = names.map(|(name, _)| name.to_owned());
+    names
+        .filter(|name| !["le", "quantile"].contains(&name.as_str()))
+        .collect()
+}
+
+/// Fails unless the page says of every metric that is served what it is.
+fn assert_documented(text: &str) -> BTreeSet<String> {
+    let documented = documented();
+    let mut served = BTreeSet::new();
+    let mut family = "";
+    for line in text.lines() {
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').expect("a type");
+            let said = documented.get(name).map(|(kind, _)| *kind);
+            assert_eq!(said, Some(kind), "{name}");
+            served.insert(name.to_owned());
+            family = name;
+        } else if !line.starts_with('#') {
+            assert!(line.starts_with(family), "{line}");
+            assert_eq!(labels_of(line), documented[family].1, "{line}");
+        }
+    }
+    served
+}
 
 #[tokio::test(start_paused = true)]
 async fn the_life_of_a_node_is_counted() {
@@ -37,7 +101,37 @@ async fn the_life_of_a_node_is_counted() {
         "karpenter_nodepools_allowed_disruptions{nodepool=\"linux\",reason=\"Empty\"} 2",
         "karpenter_nodepools_nodes_consuming_budgets{nodepool=\"linux\",reason=\"Drifted\"} 0",
         "karpenter_voluntary_disruption_eligible_nodes{reason=\"empty\"} 0",
+        "karpenter_nodepools_cost_total{nodepool=\"linux\"} 0.098191",
+        "karpenter_scheduler_unschedulable_pods_count{controller=\"provisioner\"} 0",
+        "karpenter_scheduler_scheduling_duration_seconds_bucket{controller=\"provisioner\",le=\"+Inf\"} 1",
+        "karpenter_cluster_state_node_count 2",
+        "karpenter_cluster_state_synced 1",
+        "karpenter_pods_bound_duration_seconds_count 1",
+        "karpenter_pods_startup_duration_seconds_count 1",
     ]);
+    let lives = assert_documented(&whole.karpenter.metrics_text());
+    assert!(lives.contains("karpenter_nodes_allocatable"));
+    let name = whole.bought()[0].name_any();
+    let text = whole.karpenter.metrics_text();
+    let of_node = |metric: &str, resource: &str| {
+        let own = [
+            format!("node_name=\"{name}\""),
+            format!("resource_type=\"{resource}\""),
+        ];
+        let prefix = format!("{metric}{{");
+        let mut found = text.lines().filter(|line| {
+            line.starts_with(&prefix) && own.iter().all(|label| line.contains(label.as_str()))
+        });
+        let line = found
+            .next()
+            .unwrap_or_else(|| panic!("{metric} {resource}\n{text}"));
+        let (_, value) = line.rsplit_once(' ').expect("a value");
+        value.parse::<f64>().expect("a number")
+    };
+    assert_eq!(of_node("karpenter_nodes_allocatable", "cpu"), 1.93);
+    assert_eq!(of_node("karpenter_nodes_system_overhead", "cpu"), 0.07);
+    assert_eq!(of_node("karpenter_nodes_total_pod_requests", "cpu"), 0.5);
+    assert_eq!(of_node("karpenter_nodes_total_pod_requests", "pods"), 1.0);
     let deployments: Api<Deployment> = Api::namespaced(whole.context.client.clone(), "default");
     whole.delete(deployments, "web").await;
     whole
@@ -58,5 +152,16 @@ async fn the_life_of_a_node_is_counted() {
         "karpenter_voluntary_disruption_decisions_total{consolidation_type=\"empty\",decision=\"delete\",reason=\"empty\"} 1",
         "karpenter_voluntary_disruption_decisions_by_nodepool_total{consolidation_type=\"empty\",decision=\"delete\",\
          nodepool=\"linux\",reason=\"empty\"} 1",
+        "karpenter_nodes_drained_total{nodepool=\"linux\"} 1",
+        "karpenter_nodes_lifetime_duration_seconds_bucket{nodepool=\"linux\",le=\"900\"} 1",
+        "karpenter_nodes_termination_duration_seconds_count{nodepool=\"linux\"} 1",
+        "karpenter_nodeclaims_termination_duration_seconds_count{nodepool=\"linux\"} 1",
+        "karpenter_nodeclaims_instance_termination_duration_seconds_count{nodepool=\"linux\"} 1",
     ]);
+    let ended = assert_documented(&whole.karpenter.metrics_text());
+    let first = [
+        "karpenter_nodes_created_total",
+        "karpenter_nodes_terminated_total",
+    ];
+    assert!(first.iter().all(|own| ended.contains(*own)), "{ended:?}");
 }

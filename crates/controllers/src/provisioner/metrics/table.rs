@@ -1,0 +1,501 @@
+//! Names, types, labels and help texts: Karpenter's, for what means the same here. `docs/metrics.md` lists them with what they mean.
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// Claims that were created.
+    Created,
+    /// Claims that were disrupted.
+    Disrupted,
+    /// Claims that have ended.
+    Terminated,
+    /// How long claims took to end.
+    ClaimTermination,
+    /// How long their instances took.
+    InstanceTermination,
+    /// Nodes that have registered.
+    NodesCreated,
+    /// Nodes that have ended.
+    NodesTerminated,
+    /// Nodes that were drained.
+    NodesDrained,
+    /// How long nodes lived.
+    NodesLifetime,
+    /// How long they took to end.
+    NodesTermination,
+    /// What nodes have for pods.
+    NodesAllocatable,
+    /// What their pods ask for.
+    NodesPodRequests,
+    /// What their pods may use.
+    NodesPodLimits,
+    /// What their daemons ask for.
+    NodesDaemonRequests,
+    /// What their daemons may use.
+    NodesDaemonLimits,
+    /// What nodes keep from pods.
+    NodesOverhead,
+    /// How old nodes are.
+    NodesAge,
+    /// How much of what nodes have is asked for.
+    Utilization,
+    /// How many nodes there are.
+    NodeCount,
+    /// Whether the cluster is known.
+    Synced,
+    /// How many nodes of a pool may be disrupted at a time.
+    AllowedDisruptions,
+    /// How many nodes of a pool its budgets count.
+    NodesConsumingBudgets,
+    /// What pools cost.
+    Cost,
+    /// What pools may have.
+    Limit,
+    /// What pools have.
+    Usage,
+    /// How pods are.
+    PodsState,
+    /// How long pods waited for their node.
+    PodsBound,
+    /// How long pods took to be ready.
+    PodsStartup,
+    /// For how long pods have waited for a node.
+    PodsUnbound,
+    /// For how long pods have not been ready.
+    PodsUnstarted,
+    /// Pods whose node was disrupted.
+    PodsDisrupted,
+    /// How long plans took.
+    Scheduling,
+    /// Pods that no node can be bought for.
+    UnschedulablePods,
+    /// How long it took to decide what is disrupted.
+    Evaluation,
+    /// Commands of the disruption controller.
+    Decisions,
+    /// The same by pool.
+    DecisionsByPool,
+    /// Nodes that a method may disrupt.
+    Eligible,
+    /// Candidates that were none any more when it was time to act.
+    FailedValidations,
+    /// Commands whose replacements failed.
+    QueueFailures,
+    /// Messages about instances that were received.
+    ReceivedMessages,
+    /// Messages about instances that were dealt with.
+    DeletedMessages,
+    /// Failing checks of instances.
+    UnhealthyStatus,
+}
+
+/// How a metric is counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// What is now.
+    Gauge,
+    /// How many were at most so large, for each of these bounds.
+    Histogram(&'static [f64]),
+    /// Quantiles of the last ten minutes.
+    Summary,
+}
+
+impl Kind {
+    /// The word that Prometheus has for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram(_) => "histogram",
+            Self::Summary => "summary",
+        }
+    }
+}
+
+/// Karpenter's bounds of durations.
+const DURATIONS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
+    1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0,
+    25.0, 30.0, 40.0, 50.0, 60.0, 120.0, 150.0, 300.0, 450.0, 600.0,
+];
+const POWERS_TO_1024: &[f64] = &[
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
+];
+const POWERS_TO_2048: &[f64] = &[
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0,
+];
+/// A quarter of an hour to 30 days.
+const LIFETIMES: &[f64] = &[
+    900.0, 1800.0, 2700.0, 3600.0, 7200.0, 14400.0, 21600.0, 28800.0, 36000.0, 43200.0, 57600.0,
+    72000.0, 86400.0, 172800.0, 259200.0, 432000.0, 864000.0, 1296000.0, 1728000.0, 2160000.0,
+    2592000.0,
+];
+
+const POOL: &[&str] = &["nodepool"];
+const POOL_AND_ZONE: &[&str] = &["nodepool", "zone"];
+const DISRUPTION: &[&str] = &[
+    "capacity_type",
+    "consolidation_policy",
+    "nodepool",
+    "reason",
+    "termination_mode",
+];
+/// Those of [`mullion_api::labels::WELL_KNOWN`] come on top.
+pub(super) const OF_NODE: &[&str] = &["managed", "node_name", "phase"];
+const OF_NODE_BY_RESOURCE: &[&str] = &["managed", "node_name", "phase", "resource_type"];
+
+/// A metric as Prometheus is told of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Description {
+    /// Name without the prefix `karpenter_`.
+    pub name: &'static str,
+    /// How it is counted.
+    pub kind: Kind,
+    /// Names of its labels, sorted. Metrics of nodes have one for each well-known label of nodes beside them.
+    pub labels: &'static [&'static str],
+    /// The help text.
+    pub help: &'static str,
+}
+
+impl Metric {
+    /// Every metric, in the order in which they are written.
+    pub const ALL: [Self; 42] = [
+        Self::Created,
+        Self::Disrupted,
+        Self::Terminated,
+        Self::ClaimTermination,
+        Self::InstanceTermination,
+        Self::NodesCreated,
+        Self::NodesTerminated,
+        Self::NodesDrained,
+        Self::NodesLifetime,
+        Self::NodesTermination,
+        Self::NodesAllocatable,
+        Self::NodesPodRequests,
+        Self::NodesPodLimits,
+        Self::NodesDaemonRequests,
+        Self::NodesDaemonLimits,
+        Self::NodesOverhead,
+        Self::NodesAge,
+        Self::Utilization,
+        Self::NodeCount,
+        Self::Synced,
+        Self::AllowedDisruptions,
+        Self::NodesConsumingBudgets,
+        Self::Cost,
+        Self::Limit,
+        Self::Usage,
+        Self::PodsState,
+        Self::PodsBound,
+        Self::PodsStartup,
+        Self::PodsUnbound,
+        Self::PodsUnstarted,
+        Self::PodsDisrupted,
+        Self::Scheduling,
+        Self::UnschedulablePods,
+        Self::Evaluation,
+        Self::Decisions,
+        Self::DecisionsByPool,
+        Self::Eligible,
+        Self::FailedValidations,
+        Self::QueueFailures,
+        Self::ReceivedMessages,
+        Self::DeletedMessages,
+        Self::UnhealthyStatus,
+    ];
+
+    /// Whether its labels have one for each well-known label of nodes.
+    pub fn is_of_node(self) -> bool {
+        self >= Self::NodesAllocatable && self <= Self::NodesAge
+    }
+
+    /// What Prometheus is told of it.
+    pub fn describe(self) -> Description {
+        use Kind::{Counter, Gauge, Histogram, Summary};
+        let of = |name, kind, labels, help| Description {
+            name,
+            kind,
+            labels,
+            help,
+        };
+        match self {
+            Self::Created => of(
+                "nodeclaims_created_total",
+                Counter,
+                &["min_values_relaxed", "nodepool", "reason"],
+                "Number of nodeclaims created in total by Karpenter. Labeled by reason the nodeclaim was created, the owning nodepool, and if min \
+                 values was relaxed for this nodeclaim.",
+            ),
+            Self::Disrupted => of(
+                "nodeclaims_disrupted_total",
+                Counter,
+                DISRUPTION,
+                "Number of nodeclaims disrupted in total by Karpenter. Labeled by reason the nodeclaim was disrupted, the owning nodepool, the \
+                 capacity type, the consolidation policy, and the termination mode.",
+            ),
+            Self::Terminated => of(
+                "nodeclaims_terminated_total",
+                Counter,
+                &["capacity_type", "nodepool", "zone"],
+                "Number of nodeclaims terminated in total by Karpenter. Labeled by the owning nodepool, capacity type, and zone.",
+            ),
+            Self::ClaimTermination => of(
+                "nodeclaims_termination_duration_seconds",
+                Histogram(POWERS_TO_2048),
+                POOL,
+                "Duration of NodeClaim termination in seconds.",
+            ),
+            Self::InstanceTermination => of(
+                "nodeclaims_instance_termination_duration_seconds",
+                Histogram(POWERS_TO_1024),
+                POOL,
+                "Duration of CloudProvider Instance termination in seconds.",
+            ),
+            Self::NodesCreated => of(
+                "nodes_created_total",
+                Counter,
+                POOL_AND_ZONE,
+                "Number of nodes created in total by Karpenter. Labeled by owning nodepool and zone.",
+            ),
+            Self::NodesTerminated => of(
+                "nodes_terminated_total",
+                Counter,
+                POOL_AND_ZONE,
+                "Number of nodes terminated in total by Karpenter. Labeled by owning nodepool and zone.",
+            ),
+            Self::NodesDrained => of(
+                "nodes_drained_total",
+                Counter,
+                POOL,
+                "The total number of nodes drained by Karpenter",
+            ),
+            Self::NodesLifetime => of(
+                "nodes_lifetime_duration_seconds",
+                Histogram(LIFETIMES),
+                POOL,
+                "The lifetime duration of the nodes since creation.",
+            ),
+            Self::NodesTermination => of(
+                "nodes_termination_duration_seconds",
+                Summary,
+                POOL,
+                "The time taken between a node's deletion request and the removal of its finalizer",
+            ),
+            Self::NodesAllocatable => of(
+                "nodes_allocatable",
+                Gauge,
+                OF_NODE_BY_RESOURCE,
+                "Node allocatable are the resources allocatable by nodes.",
+            ),
+            Self::NodesPodRequests => of(
+                "nodes_total_pod_requests",
+                Gauge,
+                OF_NODE_BY_RESOURCE,
+                "Node total pod requests are the resources requested by pods bound to nodes, including the DaemonSet pods.",
+            ),
+            Self::NodesPodLimits => of(
+                "nodes_total_pod_limits",
+                Gauge,
+                OF_NODE_BY_RESOURCE,
+                "Node total pod limits are the resources specified by pod limits, including the DaemonSet pods.",
+            ),
+            Self::NodesDaemonRequests => of(
+                "nodes_total_daemon_requests",
+                Gauge,
+                OF_NODE_BY_RESOURCE,
+                "Node total daemon requests are the resource requested by DaemonSet pods bound to nodes.",
+            ),
+            Self::NodesDaemonLimits => of(
+                "nodes_total_daemon_limits",
+                Gauge,
+                OF_NODE_BY_RESOURCE,
+                "Node total daemon limits are the resources specified by DaemonSet pod limits.",
+            ),
+            Self::NodesOverhead => of(
+                "nodes_system_overhead",
+                Gauge,
+                OF_NODE_BY_RESOURCE,
+                "Node system daemon overhead are the resources reserved for system overhead, the difference between the node's capacity and \
+                 allocatable values are reported by the status.",
+            ),
+            Self::NodesAge => of(
+                "nodes_current_lifetime_seconds",
+                Gauge,
+                OF_NODE,
+                "Node age in seconds",
+            ),
+            Self::Utilization => of(
+                "cluster_utilization_percent",
+                Gauge,
+                &["resource_type"],
+                "Utilization of allocatable resources by pod requests",
+            ),
+            Self::NodeCount => of(
+                "cluster_state_node_count",
+                Gauge,
+                &[],
+                "Current count of nodes in cluster state",
+            ),
+            Self::Synced => of(
+                "cluster_state_synced",
+                Gauge,
+                &[],
+                "Returns 1 if cluster state is synced and 0 otherwise. Synced checks that nodeclaims and nodes that are stored in the APIServer have \
+                 the same representation as Karpenter's cluster state",
+            ),
+            Self::AllowedDisruptions => of(
+                "nodepools_allowed_disruptions",
+                Gauge,
+                &["nodepool", "reason"],
+                "The number of nodes for a given NodePool that can be concurrently disrupting at a point in time. Labeled by NodePool. Note that \
+                 allowed disruptions can change very rapidly, as new nodes may be created and others may be deleted at any point.",
+            ),
+            Self::NodesConsumingBudgets => of(
+                "nodepools_nodes_consuming_budgets",
+                Gauge,
+                &["nodepool", "reason"],
+                "The number of nodes consuming the budget of a nodepool at a point in time. Labeled by NodePool.",
+            ),
+            Self::Cost => of(
+                "nodepools_cost_total",
+                Gauge,
+                POOL,
+                "Total cost of the nodepool from Karpenter's perspective. Units are determined by the cloud provider. Not an authoritative source \
+                 for billing. Includes modifications due to NodeOverlays",
+            ),
+            Self::Limit => of(
+                "nodepools_limit",
+                Gauge,
+                &["nodepool", "resource_type"],
+                "Limits specified on the nodepool that restrict the quantity of resources provisioned. Labeled by nodepool name and resource type.",
+            ),
+            Self::Usage => of(
+                "nodepools_usage",
+                Gauge,
+                &["nodepool", "resource_type"],
+                "The amount of resources that have been provisioned for a nodepool. Labeled by nodepool name and resource type.",
+            ),
+            Self::PodsState => of(
+                "pods_state",
+                Gauge,
+                &[
+                    "arch",
+                    "capacity_type",
+                    "instance_type",
+                    "managed",
+                    "name",
+                    "namespace",
+                    "node",
+                    "nodepool",
+                    "owner",
+                    "phase",
+                    "ready",
+                    "scheduled",
+                    "zone",
+                ],
+                "Pod state is the current state of pods. This metric can be used several ways as it is labeled by the pod name, namespace, owner, \
+                 node, nodepool name, zone, architecture, capacity type, instance type, pod phase, and pod readiness.",
+            ),
+            Self::PodsBound => of(
+                "pods_bound_duration_seconds",
+                Histogram(DURATIONS),
+                &[],
+                "The time from pod creation until the pod is bound.",
+            ),
+            Self::PodsStartup => of(
+                "pods_startup_duration_seconds",
+                Summary,
+                &[],
+                "The time from pod creation until the pod is running.",
+            ),
+            Self::PodsUnbound => of(
+                "pods_unbound_time_seconds",
+                Gauge,
+                &["name", "namespace"],
+                "The time from pod creation until the pod is bound.",
+            ),
+            Self::PodsUnstarted => of(
+                "pods_unstarted_time_seconds",
+                Gauge,
+                &["name", "namespace"],
+                "The time from pod creation until the pod is running.",
+            ),
+            Self::PodsDisrupted => of(
+                "pods_disruption_initiated_total",
+                Counter,
+                DISRUPTION,
+                "Number of pod disruptions initiated in total by Karpenter, incremented by the reschedulable pod count whenever the underlying \
+                 nodeclaim is disrupted. Labeled by reason the nodeclaim was disrupted, the owning nodepool, the capacity type, the consolidation \
+                 policy, and the termination mode. Pods owned by DaemonSets and mirror pods are excluded.",
+            ),
+            Self::Scheduling => of(
+                "scheduler_scheduling_duration_seconds",
+                Histogram(DURATIONS),
+                &["controller"],
+                "Duration of scheduling simulations used for deprovisioning and provisioning in seconds.",
+            ),
+            Self::UnschedulablePods => of(
+                "scheduler_unschedulable_pods_count",
+                Gauge,
+                &["controller"],
+                "The number of unschedulable Pods.",
+            ),
+            Self::Evaluation => of(
+                "voluntary_disruption_decision_evaluation_duration_seconds",
+                Histogram(DURATIONS),
+                &["consolidation_type", "reason"],
+                "Duration of the disruption decision evaluation process in seconds. Labeled by method and consolidation type.",
+            ),
+            Self::Decisions => of(
+                "voluntary_disruption_decisions_total",
+                Counter,
+                &["consolidation_type", "decision", "reason"],
+                "Number of disruption decisions performed. Labeled by disruption decision, reason, and consolidation type.",
+            ),
+            Self::DecisionsByPool => of(
+                "voluntary_disruption_decisions_by_nodepool_total",
+                Counter,
+                &["consolidation_type", "decision", "nodepool", "reason"],
+                "Number of disruption decisions performed by nodepool. Labeled by nodepool name, disruption decision, reason, and consolidation type.",
+            ),
+            Self::Eligible => of(
+                "voluntary_disruption_eligible_nodes",
+                Gauge,
+                &["reason"],
+                "Number of nodes eligible for disruption by Karpenter. Labeled by disruption reason.",
+            ),
+            Self::FailedValidations => of(
+                "voluntary_disruption_failed_validations_total",
+                Counter,
+                &["consolidation_type"],
+                "Number of candidates that were selected for disruption but failed validation. Labeled by consolidation type.",
+            ),
+            Self::QueueFailures => of(
+                "voluntary_disruption_queue_failures_total",
+                Counter,
+                &["consolidation_type", "decision", "reason"],
+                "The number of times that an enqueued disruption decision failed. Labeled by disruption method.",
+            ),
+            Self::ReceivedMessages => of(
+                "interruption_received_messages_total",
+                Counter,
+                &["message_type"],
+                "Count of messages received from the SQS queue. Broken down by message type and whether the message was actionable.",
+            ),
+            Self::DeletedMessages => of(
+                "interruption_deleted_messages_total",
+                Counter,
+                &[],
+                "Count of messages deleted from the SQS queue.",
+            ),
+            Self::UnhealthyStatus => of(
+                "interruption_instance_status_unhealthy_total",
+                Counter,
+                &["category"],
+                "Count of unique unhealthy instance statuses detected from EC2 DescribeInstanceStatus. Broken down by status check category.",
+            ),
+        }
+    }
+}
