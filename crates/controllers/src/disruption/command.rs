@@ -78,6 +78,9 @@ impl Command {
             ("consolidation_type", self.consolidation_type()),
         ];
         karpenter.metrics.count(Metric::Decisions, &labels);
+        if self.reason == DisruptionReason::Underutilized {
+            karpenter.metrics.add(Metric::Saving, &[], self.dollars());
+        }
         let pools: BTreeSet<String> = self
             .candidates
             .iter()

@@ -37,6 +37,7 @@ use crate::{
         BY_POOL, KarpenterContext,
         demand::Demand,
         market::{Market, amounts},
+        metrics::{Metric, Metrics},
         pending::is_reschedulable,
         template,
     },
@@ -69,6 +70,25 @@ impl Proposal {
     pub(super) fn nodes(&self) -> BTreeSet<String> {
         let moves = self.moves.moves.iter();
         moves.flat_map(|made| made.nodes.iter().cloned()).collect()
+    }
+
+    /// Writes into the metrics why nodes stay.
+    pub(super) fn count_refused(&self, metrics: &Metrics) {
+        metrics.clear(Metric::Refused);
+        let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, why) in &self.moves.stays {
+            let why = match why {
+                Stays::Budget => "budget",
+                Stays::PodStuck { .. } => "pod_without_a_place",
+                Stays::NoneCheaper => "none_cheaper",
+                Stays::SpotToSpot => "spot_to_spot",
+                Stays::NotWorthIt => "not_worth_it",
+            };
+            *refused.entry(why).or_default() += 1;
+        }
+        for (reason, count) in refused {
+            metrics.set(Metric::Refused, &[("reason", reason)], count as f64);
+        }
     }
 
     /// What is to be done: one command for all nodes that go for nothing, and one for each set that is replaced.

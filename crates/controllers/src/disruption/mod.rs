@@ -329,6 +329,7 @@ impl Disruption {
         let Some(first) = first else {
             return Ok(());
         };
+        first.count_refused(&karpenter.metrics);
         first.tell(&karpenter, &mut self.told);
         let nodes = first.nodes();
         if nodes.is_empty() {
@@ -356,7 +357,7 @@ impl Disruption {
                 let labels = [("consolidation_type", kind)];
                 karpenter
                     .metrics
-                    .add(Metric::FailedValidations, &labels, failed);
+                    .add(Metric::FailedValidations, &labels, failed as f64);
             }
         }
         for command in second.into_iter().flat_map(Proposal::into_commands) {

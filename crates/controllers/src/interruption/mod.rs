@@ -89,6 +89,10 @@ async fn deal_with(karpenter: &KarpenterContext, message: &Message) -> Result<()
     let kind = Kind::from(message.kind);
     let received = [("message_type", kind.as_str())];
     karpenter.metrics.count(Metric::ReceivedMessages, &received);
+    let age = karpenter.base.clock.now().duration_since(message.sent_at);
+    karpenter
+        .metrics
+        .observe(Metric::MessageAge, &[], age.as_secs_f64());
     act(karpenter, kind, &message.instance, &pass).await?;
     karpenter.cloud.delete_message(message).await?;
     karpenter.metrics.count(Metric::DeletedMessages, &[]);

@@ -13,7 +13,10 @@ use mullion_api::karpenter::{NodeClaim, node_claim_condition as condition};
 use serde_json::json;
 
 use super::Error;
-use crate::{api_error, provisioner::KarpenterContext};
+use crate::{
+    api_error,
+    provisioner::{KarpenterContext, metrics::Metric},
+};
 
 const CONTROLLER: &str = "eviction-queue";
 /// What kube-apiserver answers when several budgets select a pod.
@@ -22,6 +25,7 @@ const SEVERAL_BUDGETS: &str = "This pod has more than one PodDisruptionBudget, w
 /// Deletes a pod that would outlive its node.
 pub(super) async fn delete(
     karpenter: &KarpenterContext,
+    claim: Option<&NodeClaim>,
     pod: &Pod,
     seconds: u32,
     deadline: Timestamp,
@@ -44,6 +48,7 @@ pub(super) async fn delete(
                 .with("delete.gracePeriodSeconds", seconds)
                 .with("nodeclaim.terminationTime", format!("{deadline:.0}"))
                 .debug("deleting pod");
+            count_drained(karpenter, claim);
             Ok(())
         }
         Err(error) if is_another(&error) => Ok(()),
@@ -85,16 +90,20 @@ pub(super) async fn evict(
     let name = pod.name_any();
     let error = match pods_api(karpenter, pod).evict(&name, &params).await {
         Ok(_) => {
-            let reason = claim
-                .and_then(|claim| claim.condition(condition::DISRUPTION_REASON))
-                .map_or("Forceful Termination", |condition| &condition.reason);
-            let message = format!("Evicted pod: {reason}");
+            count_request(karpenter, 200);
+            let message = format!("Evicted pod: {}", reason_of(claim));
             karpenter.recorder.normal(&**pod, "Evicted", message);
+            count_drained(karpenter, claim);
             return Ok(());
         }
-        Err(error) if is_another(&error) => return Ok(()),
         Err(error) => error,
     };
+    if let Some(status) = api_error::status(&error) {
+        count_request(karpenter, status.code);
+    }
+    if is_another(&error) {
+        return Ok(());
+    }
     let Some(why) = held_back(&error) else {
         return Err(error.into());
     };
@@ -102,6 +111,24 @@ pub(super) async fn evict(
     let message = format!("Failed to drain node, {why} (Pod={namespace}/{name})");
     karpenter.recorder.warning(node, "FailedDraining", message);
     Ok(())
+}
+
+/// Why the node of a claim goes.
+fn reason_of(claim: Option<&NodeClaim>) -> &str {
+    claim
+        .and_then(|claim| claim.condition(condition::DISRUPTION_REASON))
+        .map_or("Forceful Termination", |condition| &condition.reason)
+}
+
+fn count_request(karpenter: &KarpenterContext, code: u16) {
+    let code = code.to_string();
+    let labels = [("code", code.as_str())];
+    karpenter.metrics.count(Metric::EvictionRequests, &labels);
+}
+
+fn count_drained(karpenter: &KarpenterContext, claim: Option<&NodeClaim>) {
+    let labels = [("reason", reason_of(claim))];
+    karpenter.metrics.count(Metric::PodsDrained, &labels);
 }
 
 /// Why a pod may not be evicted now, if it is for its budgets.

@@ -229,7 +229,7 @@ impl<'a> Ending<'a> {
         let karpenter = self.karpenter;
         if let Some(deadline) = self.deadline {
             for (pod, seconds) in &step.delete {
-                eviction::delete(karpenter, pod, *seconds, deadline).await?;
+                eviction::delete(karpenter, self.claim, pod, *seconds, deadline).await?;
             }
         }
         for pod in &step.evict {

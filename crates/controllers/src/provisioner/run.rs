@@ -34,7 +34,7 @@ use super::{
 use crate::{
     Change, buffers,
     kubelet::pace::go_duration,
-    overlays,
+    overlays, pods,
     state::{PlaceChange, PlannedPlace, Promise},
 };
 
@@ -252,6 +252,7 @@ impl Provisioner {
             pod.is_some_and(|pod| buffers::buffer_of(pod).is_none())
         });
         self.count_unschedulable(nowhere.count());
+        self.count_plan(&answer, &demand.pods);
         self.tell_displaced(&answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
         self.place_chunks(&answer, &demand.pods).await;
@@ -413,6 +414,34 @@ impl Provisioner {
         let labels = [("controller", CONTROLLER)];
         let metrics = &self.karpenter.metrics;
         metrics.set(Metric::UnschedulablePods, &labels, pods as f64);
+    }
+
+    /// Writes into the metrics which pods have a place, and what the plan costs.
+    fn count_plan(&self, answer: &Answer, pods: &PodsByKey) {
+        let (metrics, now) = (&self.karpenter.metrics, self.karpenter.base.clock.now());
+        let unbound = pods.iter().filter(|(_, pod)| {
+            pods::node_name(pod).is_empty() && buffers::buffer_of(pod).is_none()
+        });
+        for (key, pod) in unbound {
+            metrics.decided(pod, !answer.refusals.contains_key(key), now);
+        }
+        if answer.plan.nodes.is_empty() {
+            return;
+        }
+        for metric in [Metric::PlanPrice, Metric::PlanBound, Metric::PlanGap] {
+            metrics.clear(metric);
+        }
+        let price = answer.plan.price_micro_usd() as f64;
+        metrics.set(Metric::PlanPrice, &[], price / 1e6);
+        if let Some(bound) = answer.plan.bound_micro_usd.filter(|bound| *bound > 0) {
+            let bound = bound as f64;
+            metrics.set(Metric::PlanBound, &[], bound / 1e6);
+            metrics.set(
+                Metric::PlanGap,
+                &[],
+                100.0 * (price - bound).max(0.0) / bound,
+            );
+        }
     }
 
     /// Tells pods whose node turned out to have less than was planned with that they go elsewhere.

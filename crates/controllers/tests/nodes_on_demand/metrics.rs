@@ -1,10 +1,11 @@
-//! Karpenter's metrics over the life of a node, held against `docs/metrics.md`.
+//! Metrics over the life of a node, held against `docs/metrics.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, ResourceExt};
 use mullion_api::labels;
+use mullion_cloud::instance_id;
 use serde_json::json;
 
 use crate::{pools, whole::Whole};
@@ -13,9 +14,11 @@ const DOCS: &str = include_str!("../../../../docs/metrics.md");
 
 /// What the page says of metrics: type and labels by name.
 fn documented() -> BTreeMap<&'static str, (&'static str, BTreeSet<String>)> {
-    let rows = DOCS
-        .lines()
-        .filter(|line| line.starts_with("| `karpenter_"));
+    let rows = DOCS.lines().filter(|line| {
+        ["| `karpenter_", "| `mullion_"]
+            .iter()
+            .any(|own| line.starts_with(own))
+    });
     let read = |line: &'static str| {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
         let mut cell = || cells.next().expect("a cell");
@@ -108,6 +111,13 @@ async fn the_life_of_a_node_is_counted() {
         "karpenter_cluster_state_synced 1",
         "karpenter_pods_bound_duration_seconds_count 1",
         "karpenter_pods_startup_duration_seconds_count 1",
+        "karpenter_pods_scheduling_decision_duration_seconds_bucket{le=\"2\"} 1",
+        "karpenter_pods_provisioning_bound_duration_seconds_bucket{le=\"40\"} 0",
+        "karpenter_pods_provisioning_bound_duration_seconds_bucket{le=\"120\"} 1",
+        "karpenter_pods_provisioning_startup_duration_seconds_count 1",
+        "karpenter_voluntary_disruption_consolidation_timeouts_total{consolidation_type=\"multi\"} 0",
+        "mullion_plan_price_usd_per_hour 0.098191",
+        "mullion_plan_gap_percent 0",
     ]);
     let lives = assert_documented(&whole.karpenter.metrics_text());
     assert!(lives.contains("karpenter_nodes_allocatable"));
@@ -164,4 +174,39 @@ async fn the_life_of_a_node_is_counted() {
         "karpenter_nodes_terminated_total",
     ];
     assert!(first.iter().all(|own| ended.contains(*own)), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_leave_a_node_and_messages_about_it_are_counted() {
+    let whole = Whole::start().await;
+    pools::linux(&whole, &["m5.large"], &["spot"], json!({})).await;
+    let pod = json!({
+        "nodeSelector": { "team": "web" },
+        "containers": [{ "name": "web", "image": "nginx" }]
+    });
+    whole.deployment("web", 2, pod).await;
+    whole.until_running("web", 2).await;
+    let node = whole.bought()[0].clone();
+    let id = node.spec.as_ref().and_then(|spec| spec.provider_id.clone());
+    let id = id.as_deref().and_then(instance_id).expect("an instance");
+    whole.ec2.interrupt(&id);
+    whole
+        .until("the node is replaced", || {
+            let nodes = whole.bought();
+            (nodes.len() == 1 && nodes[0].name_any() != node.name_any()).then_some(())
+        })
+        .await;
+    let text = whole.karpenter.metrics_text();
+    assert_documented(&text);
+    for line in [
+        "karpenter_pods_eviction_requests_total{code=\"200\"} 2",
+        "karpenter_pods_drained_total{reason=\"Forceful Termination\"} 2",
+        "karpenter_pods_disruption_initiated_total{capacity_type=\"spot\",consolidation_policy=\"\",nodepool=\"linux\",\
+         reason=\"spot_interrupted\",termination_mode=\"graceful\"} 2",
+        "karpenter_nodes_created_total{nodepool=\"linux\",zone=\"us-west-2b\"} 1",
+    ] {
+        assert!(text.lines().any(|own| own == line), "{line}\n{text}");
+    }
+    let age = "karpenter_interruption_message_queue_duration_seconds_bucket{le=\"30\"}";
+    assert!(text.lines().any(|own| own.starts_with(age)), "{text}");
 }

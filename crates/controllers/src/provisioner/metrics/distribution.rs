@@ -65,12 +65,12 @@ impl Distribution {
                 below += bucket;
                 let _ = writeln!(
                     text,
-                    "karpenter_{name}_bucket{{{series}{comma}le=\"{bound}\"}} {below}"
+                    "{name}_bucket{{{series}{comma}le=\"{bound}\"}} {below}"
                 );
             }
             let _ = writeln!(
                 text,
-                "karpenter_{name}_bucket{{{series}{comma}le=\"+Inf\"}} {}",
+                "{name}_bucket{{{series}{comma}le=\"+Inf\"}} {}",
                 self.count
             );
         } else {
@@ -83,7 +83,7 @@ impl Distribution {
                 let value = value.copied().unwrap_or(f64::NAN);
                 let _ = writeln!(
                     text,
-                    "karpenter_{name}{{{series}{comma}quantile=\"{quantile}\"}} {value}"
+                    "{name}{{{series}{comma}quantile=\"{quantile}\"}} {value}"
                 );
             }
         }
@@ -93,7 +93,7 @@ impl Distribution {
         };
         let _ = writeln!(
             text,
-            "karpenter_{name}_sum{labels} {}\nkarpenter_{name}_count{labels} {}",
+            "{name}_sum{labels} {}\n{name}_count{labels} {}",
             self.sum, self.count
         );
     }
@@ -113,12 +113,12 @@ mod tests {
         let mut text = String::new();
         own.write(&mut text, "x", kind, "a=\"b\"", Instant::now());
         insta::assert_snapshot!(text, @r#"
-        karpenter_x_bucket{a="b",le="0.5"} 1
-        karpenter_x_bucket{a="b",le="1"} 3
-        karpenter_x_bucket{a="b",le="2.5"} 3
-        karpenter_x_bucket{a="b",le="+Inf"} 4
-        karpenter_x_sum{a="b"} 11.25
-        karpenter_x_count{a="b"} 4
+        x_bucket{a="b",le="0.5"} 1
+        x_bucket{a="b",le="1"} 3
+        x_bucket{a="b",le="2.5"} 3
+        x_bucket{a="b",le="+Inf"} 4
+        x_sum{a="b"} 11.25
+        x_count{a="b"} 4
         "#);
     }
 
@@ -133,17 +133,17 @@ mod tests {
         let mut text = String::new();
         own.write(&mut text, "x", Kind::Summary, "", Instant::now());
         insta::assert_snapshot!(text, @r#"
-        karpenter_x{quantile="0"} 1
-        karpenter_x{quantile="0.5"} 50
-        karpenter_x{quantile="0.9"} 90
-        karpenter_x{quantile="0.99"} 99
-        karpenter_x{quantile="1"} 100
-        karpenter_x_sum 6050
-        karpenter_x_count 101
+        x{quantile="0"} 1
+        x{quantile="0.5"} 50
+        x{quantile="0.9"} 90
+        x{quantile="0.99"} 99
+        x{quantile="1"} 100
+        x_sum 6050
+        x_count 101
         "#);
         tokio::time::advance(RECENT * 2).await;
         text.clear();
         own.write(&mut text, "x", Kind::Summary, "", Instant::now());
-        assert!(text.starts_with("karpenter_x{quantile=\"0\"} NaN\n"));
+        assert!(text.starts_with("x{quantile=\"0\"} NaN\n"));
     }
 }

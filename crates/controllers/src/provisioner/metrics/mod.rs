@@ -1,4 +1,4 @@
-//! Karpenter's metrics: what was ordered, disrupted and ended, how long it took, and what pools, nodes and pods have, by Karpenter's names, labels and
+//! Karpenter's metrics and a few of ours: what was ordered, disrupted and ended, how long it took, and what pools, nodes and pods have, by Karpenter's names, labels and
 //! help texts ([`table`]).
 //!
 //! Invariant: counters only grow while the process lives. What objects say at this moment ([`objects`]) is read from them when it is asked for.
@@ -47,18 +47,18 @@ pub struct Metrics {
 impl Metrics {
     /// Adds one to a counter.
     pub fn count(&self, metric: Metric, labels: &[(&str, &str)]) {
-        self.add(metric, labels, 1);
+        self.add(metric, labels, 1.0);
     }
 
     /// Adds to a counter.
-    pub fn add(&self, metric: Metric, labels: &[(&str, &str)], amount: usize) {
+    pub fn add(&self, metric: Metric, labels: &[(&str, &str)], amount: f64) {
         *self
             .lock()
             .numbers
             .entry(metric)
             .or_default()
             .entry(series(labels))
-            .or_default() += amount as f64;
+            .or_default() += amount;
     }
 
     /// Sets a gauge.
@@ -108,7 +108,7 @@ impl Metrics {
         ];
         self.count(Metric::Disrupted, &labels);
         if pods > 0 {
-            self.add(Metric::PodsDisrupted, &labels, pods);
+            self.add(Metric::PodsDisrupted, &labels, pods as f64);
         }
     }
 
@@ -142,20 +142,21 @@ impl Metrics {
             let Description {
                 name, kind, help, ..
             } = metric.describe();
+            let name = format!("{}{name}", metric.prefix());
             // Writing to a String does not fail.
             let _ = writeln!(
                 text,
-                "# HELP karpenter_{name} {help}\n# TYPE karpenter_{name} {}",
+                "# HELP {name} {help}\n# TYPE {name} {}",
                 kind.as_str()
             );
             for (series, value) in counted.iter().chain(seen) {
                 let _ = match series.is_empty() {
-                    true => writeln!(text, "karpenter_{name} {value}"),
-                    false => writeln!(text, "karpenter_{name}{{{series}}} {value}"),
+                    true => writeln!(text, "{name} {value}"),
+                    false => writeln!(text, "{name}{{{series}}} {value}"),
                 };
             }
             for (series, distribution) in distributions.into_iter().flatten() {
-                distribution.write(&mut text, name, kind, series, Instant::now());
+                distribution.write(&mut text, &name, kind, series, Instant::now());
             }
         }
         text
@@ -267,7 +268,7 @@ mod tests {
         let mut listed = BTreeSet::new();
         for line in DOCS
             .lines()
-            .filter(|line| line.starts_with("| `karpenter_"))
+            .filter(|line| line.starts_with("| `karpenter_") || line.starts_with("| `mullion_"))
         {
             let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
             let [name, kind, labels, meaning] = cells[..] else {
@@ -282,7 +283,7 @@ mod tests {
             if metric.is_of_node() {
                 labels.push("those of nodes".to_owned());
             }
-            let name = format!("`karpenter_{}`", own.name);
+            let name = format!("`{}{}`", metric.prefix(), own.name);
             (name, own.kind.as_str().to_owned(), labels.join(", "))
         };
         let described: BTreeSet<_> = Metric::ALL.into_iter().map(described).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use mullion_api::{karpenter::NodePool, labels};
@@ -226,14 +227,26 @@ fn of_pod(numbers: &mut Numbers, karpenter: &KarpenterContext, pod: &Pod, node: 
     let age = created.map(|created| karpenter.base.clock.now().duration_since(created.0));
     let age = age.unwrap_or_default().as_secs_f64();
     let scheduled = pods::condition(pod, "PodScheduled").is_some_and(|own| own.status == "True");
-    if pods::phase(pod) == "Pending" && !scheduled {
-        put(numbers, Metric::PodsUnbound, own.clone(), age);
-    }
-    if karpenter
-        .metrics
-        .waiting
-        .has(&pod.uid().unwrap_or_default())
-    {
-        put(numbers, Metric::PodsUnstarted, own, age);
+    let wait = karpenter.metrics.waiting.of(&pod.uid().unwrap_or_default());
+    let since = |at: Option<Timestamp>| {
+        at.map(|at| karpenter.base.clock.now().duration_since(at).as_secs_f64())
+    };
+    let is_unbound = pods::phase(pod) == "Pending" && !scheduled;
+    let placed = wait.and_then(|wait| since(wait.placed));
+    let undecided = wait.filter(|wait| wait.decided.is_none());
+    let undecided = undecided.and_then(|wait| since(wait.seen));
+    for (metric, value) in [
+        (Metric::PodsUnbound, Some(age).filter(|_| is_unbound)),
+        (Metric::PodsUnstarted, wait.map(|_| age)),
+        (
+            Metric::SchedulingUndecided,
+            undecided.filter(|_| is_unbound),
+        ),
+        (Metric::ProvisioningUnbound, placed.filter(|_| is_unbound)),
+        (Metric::ProvisioningUnstarted, placed),
+    ] {
+        if let Some(value) = value {
+            put(numbers, metric, own.clone(), value);
+        }
     }
 }

@@ -12,57 +12,123 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::{Metric, Metrics};
-use crate::{pods, provisioner::KarpenterContext};
+use crate::{
+    pods,
+    provisioner::{KarpenterContext, pending::is_provisionable},
+};
 
-/// Pods that were seen while they were pending and have not been ready since, by uid, and whether their node has been counted.
+/// What is known of a pod that was seen while it was pending and has not been ready since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wait {
+    /// Its way to a node has been counted.
+    is_counted: bool,
+    /// When it was first seen to need a node.
+    pub(super) seen: Option<Timestamp>,
+    /// When a plan first had it.
+    pub(super) decided: Option<Timestamp>,
+    /// Since when plans have a place for it.
+    pub(super) placed: Option<Timestamp>,
+}
+
+/// Pods that wait, by uid.
 #[derive(Clone, Debug, Default)]
-pub(in crate::provisioner) struct Waiting(Arc<Mutex<HashMap<String, bool>>>);
+pub(in crate::provisioner) struct Waiting(Arc<Mutex<HashMap<String, Wait>>>);
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, bool>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Wait>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a pod has not been ready yet.
-    pub(super) fn has(&self, uid: &str) -> bool {
-        self.lock().contains_key(uid)
+    /// What is known of a pod, if it has not been ready yet.
+    pub(super) fn of(&self, uid: &str) -> Option<Wait> {
+        self.lock().get(uid).copied()
+    }
+}
+
+impl Metrics {
+    /// Counts that a plan has a pod, and whether it has a place for it.
+    pub(in crate::provisioner) fn decided(&self, pod: &Pod, has_place: bool, now: Timestamp) {
+        let uid = pod.uid().unwrap_or_default();
+        let first = {
+            let mut waiting = self.waiting.lock();
+            let Some(wait) = waiting.get_mut(&uid) else {
+                return;
+            };
+            wait.placed = match has_place {
+                true => wait.placed.or(Some(now)),
+                false => None,
+            };
+            match wait.decided.replace(wait.decided.unwrap_or(now)) {
+                None => wait.seen,
+                Some(_) => None,
+            }
+        };
+        if let Some(seen) = first {
+            let took = now.duration_since(seen).as_secs_f64();
+            self.observe(Metric::SchedulingDecision, &[], took);
+        }
     }
 }
 
 /// Follows pods from now on.
 pub(in crate::provisioner) fn watch(karpenter: &KarpenterContext) {
-    let metrics = karpenter.metrics.clone();
+    let (metrics, clock) = (karpenter.metrics.clone(), karpenter.base.clock.clone());
+    for kind in ["multi", "single"] {
+        // Nothing times out, and dashboards see that.
+        metrics.add(
+            Metric::ConsolidationTimeouts,
+            &[("consolidation_type", kind)],
+            0.0,
+        );
+    }
     karpenter.base.informers.pods.on_change(move |change| {
         let pod = change.object();
         let uid = pod.uid().unwrap_or_default();
         match change.is_deleted() {
             true => drop(metrics.waiting.lock().remove(&uid)),
-            false => note(&metrics, pod, uid),
+            false => note(&metrics, pod, uid, clock.now()),
         }
     });
 }
 
-fn note(metrics: &Metrics, pod: &Pod, uid: String) {
+fn note(metrics: &Metrics, pod: &Pod, uid: String, now: Timestamp) {
     if pods::phase(pod) == "Pending" {
-        metrics.waiting.lock().entry(uid).or_default();
+        let mut waiting = metrics.waiting.lock();
+        let wait = waiting.entry(uid).or_default();
+        if is_provisionable(pod) {
+            wait.seen = wait.seen.or(Some(now));
+        }
         return;
     }
-    let Some(is_counted) = metrics.waiting.lock().get(&uid).copied() else {
+    let Some(wait) = metrics.waiting.of(&uid) else {
         return;
     };
     let created = pod.metadata.creation_timestamp.as_ref().map(|at| at.0);
-    let seconds = |at: Timestamp| created.map(|created| at.duration_since(created).as_secs_f64());
+    let since = |from: Option<Timestamp>, at: Timestamp| {
+        from.map(|from| at.duration_since(from).as_secs_f64())
+    };
     let scheduled = pods::condition(pod, "PodScheduled").filter(|own| own.status == "True");
-    let bound = scheduled
-        .and_then(|own| own.last_transition_time.as_ref())
-        .and_then(|at| seconds(at.0));
-    if let Some(bound) = bound.filter(|_| !is_counted) {
-        metrics.observe(Metric::PodsBound, &[], bound);
-        metrics.waiting.lock().insert(uid.clone(), true);
+    let bound = scheduled.and_then(|own| own.last_transition_time.as_ref());
+    let ready = pods::ready_since(pod);
+    let ends = [
+        (
+            bound.map(|at| at.0).filter(|_| !wait.is_counted),
+            [Metric::PodsBound, Metric::ProvisioningBound],
+        ),
+        (ready, [Metric::PodsStartup, Metric::ProvisioningStartup]),
+    ];
+    for (at, [whole, planned]) in ends {
+        let Some(at) = at else { continue };
+        for (metric, from) in [(whole, created), (planned, wait.placed)] {
+            if let Some(seconds) = since(from, at) {
+                metrics.observe(metric, &[], seconds);
+            }
+        }
     }
-    let ready = pods::ready_since(pod).and_then(seconds);
-    if let Some(ready) = ready {
-        metrics.observe(Metric::PodsStartup, &[], ready);
+    if bound.is_some()
+        && let Some(wait) = metrics.waiting.lock().get_mut(&uid)
+    {
+        wait.is_counted = true;
     }
     if ready.is_some() || pods::is_finished(pod) {
         metrics.waiting.lock().remove(&uid);

@@ -1,4 +1,4 @@
-//! Names, types, labels and help texts: Karpenter's, for what means the same here. `docs/metrics.md` lists them with what they mean.
+//! Names, types, labels and help texts: Karpenter's, for what means the same here, and ours. `docs/metrics.md` lists them with what they mean.
 
 /// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +63,22 @@ pub enum Metric {
     PodsUnbound,
     /// For how long pods have not been ready.
     PodsUnstarted,
+    /// How long it took to decide about a pod.
+    SchedulingDecision,
+    /// For how long nothing has been decided about pods.
+    SchedulingUndecided,
+    /// From the first place in a plan until pods had their node.
+    ProvisioningBound,
+    /// From the first place in a plan until pods were ready.
+    ProvisioningStartup,
+    /// For how long pods with a place in a plan have waited for their node.
+    ProvisioningUnbound,
+    /// For how long pods with a place in a plan have not been ready.
+    ProvisioningUnstarted,
+    /// What the eviction API answered.
+    EvictionRequests,
+    /// Pods that left nodes which go.
+    PodsDrained,
     /// Pods whose node was disrupted.
     PodsDisrupted,
     /// How long plans took.
@@ -81,12 +97,26 @@ pub enum Metric {
     FailedValidations,
     /// Commands whose replacements failed.
     QueueFailures,
+    /// Searches that ran out of time.
+    ConsolidationTimeouts,
     /// Messages about instances that were received.
     ReceivedMessages,
     /// Messages about instances that were dealt with.
     DeletedMessages,
+    /// How old they were when they were read.
+    MessageAge,
     /// Failing checks of instances.
     UnhealthyStatus,
+    /// What the last plan that buys costs.
+    PlanPrice,
+    /// What any plan for its pods costs at least.
+    PlanBound,
+    /// By how much it may be dearer than the cheapest.
+    PlanGap,
+    /// What moves of consolidation save.
+    Saving,
+    /// Nodes that consolidation leaves alone.
+    Refused,
 }
 
 /// How a metric is counted.
@@ -133,6 +163,12 @@ const LIFETIMES: &[f64] = &[
     2592000.0,
 ];
 
+const UNTIL_BOUND: &str = "The time from when Karpenter first thinks the pod can schedule until it binds. Note: this calculated from a point in \
+     memory, not by the pod creation timestamp.";
+const UNTIL_RUNNING: &str = "The time from when Karpenter first thinks the pod can schedule until the pod is running. Note: this calculated from a \
+     point in memory, not by the pod creation timestamp.";
+
+const POD: &[&str] = &["name", "namespace"];
 const POOL: &[&str] = &["nodepool"];
 const POOL_AND_ZONE: &[&str] = &["nodepool", "zone"];
 const DISRUPTION: &[&str] = &[
@@ -149,7 +185,7 @@ const OF_NODE_BY_RESOURCE: &[&str] = &["managed", "node_name", "phase", "resourc
 /// A metric as Prometheus is told of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Description {
-    /// Name without the prefix `karpenter_`.
+    /// Name without [its prefix](Metric::prefix).
     pub name: &'static str,
     /// How it is counted.
     pub kind: Kind,
@@ -161,7 +197,7 @@ pub struct Description {
 
 impl Metric {
     /// Every metric, in the order in which they are written.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 57] = [
         Self::Created,
         Self::Disrupted,
         Self::Terminated,
@@ -192,6 +228,14 @@ impl Metric {
         Self::PodsStartup,
         Self::PodsUnbound,
         Self::PodsUnstarted,
+        Self::SchedulingDecision,
+        Self::SchedulingUndecided,
+        Self::ProvisioningBound,
+        Self::ProvisioningStartup,
+        Self::ProvisioningUnbound,
+        Self::ProvisioningUnstarted,
+        Self::EvictionRequests,
+        Self::PodsDrained,
         Self::PodsDisrupted,
         Self::Scheduling,
         Self::UnschedulablePods,
@@ -201,14 +245,29 @@ impl Metric {
         Self::Eligible,
         Self::FailedValidations,
         Self::QueueFailures,
+        Self::ConsolidationTimeouts,
         Self::ReceivedMessages,
         Self::DeletedMessages,
+        Self::MessageAge,
         Self::UnhealthyStatus,
+        Self::PlanPrice,
+        Self::PlanBound,
+        Self::PlanGap,
+        Self::Saving,
+        Self::Refused,
     ];
 
     /// Whether its labels have one for each well-known label of nodes.
     pub fn is_of_node(self) -> bool {
         self >= Self::NodesAllocatable && self <= Self::NodesAge
+    }
+
+    /// What its name begins with: Karpenter's metrics with `karpenter_`, ours with `mullion_`.
+    pub fn prefix(self) -> &'static str {
+        match self >= Self::PlanPrice {
+            true => "mullion_",
+            false => "karpenter_",
+        }
     }
 
     /// What Prometheus is told of it.
@@ -422,6 +481,55 @@ impl Metric {
                 &["name", "namespace"],
                 "The time from pod creation until the pod is running.",
             ),
+            Self::SchedulingDecision => of(
+                "pods_scheduling_decision_duration_seconds",
+                Histogram(DURATIONS),
+                &[],
+                "The time it takes for Karpenter to first try to schedule a pod after it's been seen.",
+            ),
+            Self::SchedulingUndecided => of(
+                "pods_provisioning_scheduling_undecided_time_seconds",
+                Gauge,
+                POD,
+                "The time from when Karpenter has seen a pod without making a scheduling decision for the pod. Note: this calculated from a point \
+                 in memory, not by the pod creation timestamp.",
+            ),
+            Self::ProvisioningBound => of(
+                "pods_provisioning_bound_duration_seconds",
+                Histogram(DURATIONS),
+                &[],
+                UNTIL_BOUND,
+            ),
+            Self::ProvisioningStartup => of(
+                "pods_provisioning_startup_duration_seconds",
+                Histogram(DURATIONS),
+                &[],
+                UNTIL_RUNNING,
+            ),
+            Self::ProvisioningUnbound => of(
+                "pods_provisioning_unbound_time_seconds",
+                Gauge,
+                POD,
+                UNTIL_BOUND,
+            ),
+            Self::ProvisioningUnstarted => of(
+                "pods_provisioning_unstarted_time_seconds",
+                Gauge,
+                POD,
+                UNTIL_RUNNING,
+            ),
+            Self::EvictionRequests => of(
+                "pods_eviction_requests_total",
+                Counter,
+                &["code"],
+                "The total number of pod eviction requests made by Karpenter, labeled by response code",
+            ),
+            Self::PodsDrained => of(
+                "pods_drained_total",
+                Counter,
+                &["reason"],
+                "The total number of pods drained during node termination by Karpenter, labeled by reason",
+            ),
             Self::PodsDisrupted => of(
                 "pods_disruption_initiated_total",
                 Counter,
@@ -478,6 +586,12 @@ impl Metric {
                 &["consolidation_type", "decision", "reason"],
                 "The number of times that an enqueued disruption decision failed. Labeled by disruption method.",
             ),
+            Self::ConsolidationTimeouts => of(
+                "voluntary_disruption_consolidation_timeouts_total",
+                Counter,
+                &["consolidation_type"],
+                "Number of times the Consolidation algorithm has reached a timeout. Labeled by consolidation type.",
+            ),
             Self::ReceivedMessages => of(
                 "interruption_received_messages_total",
                 Counter,
@@ -489,6 +603,42 @@ impl Metric {
                 Counter,
                 &[],
                 "Count of messages deleted from the SQS queue.",
+            ),
+            Self::MessageAge => of(
+                "interruption_message_queue_duration_seconds",
+                Histogram(DURATIONS),
+                &[],
+                "Amount of time an interruption message is on the queue before it is processed by karpenter.",
+            ),
+            Self::PlanPrice => of(
+                "plan_price_usd_per_hour",
+                Gauge,
+                &[],
+                "What the nodes of the last plan that buys cost.",
+            ),
+            Self::PlanBound => of(
+                "plan_bound_usd_per_hour",
+                Gauge,
+                &[],
+                "What nodes for the pods of the last plan that buys cost at least, however they are packed.",
+            ),
+            Self::PlanGap => of(
+                "plan_gap_percent",
+                Gauge,
+                &[],
+                "By how much the last plan that buys may be dearer than the cheapest plan.",
+            ),
+            Self::Saving => of(
+                "consolidation_saving_usd_per_hour_total",
+                Counter,
+                &[],
+                "What all moves of consolidation together save an hour.",
+            ),
+            Self::Refused => of(
+                "consolidation_refused_nodes",
+                Gauge,
+                &["reason"],
+                "Nodes that consolidation looked at last and leaves alone. Labeled by reason.",
             ),
             Self::UnhealthyStatus => of(
                 "interruption_instance_status_unhealthy_total",
