@@ -243,6 +243,14 @@ impl KarpenterContext {
         found.into_iter().next()
     }
 
+    /// The claim that is a place in a plan, or whose node is.
+    pub(crate) fn claim_at(&self, place: &str) -> Option<Arc<NodeClaim>> {
+        match self.base.informers.nodes.get("", place) {
+            Some(node) => self.claim_of(&node),
+            None => self.claims.get("", place),
+        }
+    }
+
     /// The node of a claim, by provider id.
     pub fn node_of(&self, claim: &NodeClaim) -> Option<Arc<Node>> {
         let id = claim.provider_id()?;

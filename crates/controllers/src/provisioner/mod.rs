@@ -14,6 +14,7 @@ mod context;
 pub mod decision_log;
 pub(crate) mod demand;
 pub mod discovered;
+mod displaced;
 pub mod gates;
 pub mod in_flight;
 pub mod market;

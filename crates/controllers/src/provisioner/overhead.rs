@@ -51,7 +51,7 @@ pub fn of<'a>(sets: impl IntoIterator<Item = &'a DaemonSet>, prospect: &Prospect
     sum
 }
 
-fn requests(spec: &PodSpec) -> ResourceMap {
+pub(super) fn requests(spec: &PodSpec) -> ResourceMap {
     let template = convert::template(&Default::default(), spec);
     let mut sum = ResourceMap::new();
     let mut add = |map: &ResourceMap| {

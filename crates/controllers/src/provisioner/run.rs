@@ -24,7 +24,7 @@ use super::{
     KarpenterContext, claim,
     decision_log::{Pass, abbreviated},
     demand::{Answer, Demand, PodsByKey},
-    discovered,
+    displaced,
     in_flight::is_in_flight,
     metrics::Metric,
     pending::is_provisionable,
@@ -181,7 +181,7 @@ impl Provisioner {
     fn all_placed(&self) -> bool {
         let informers = &self.karpenter.base.informers;
         let on_its_way = |place: &String| {
-            let claim = self.claim_at(place);
+            let claim = self.karpenter.claim_at(place);
             claim.is_some_and(|claim| is_in_flight(&claim))
         };
         let pending = informers.pods.by_index(crate::informers::BY_NODE, "");
@@ -253,7 +253,7 @@ impl Provisioner {
         });
         self.count_unschedulable(nowhere.count());
         self.count_plan(&answer, &demand.pods);
-        self.tell_displaced(&answer, &demand.pods);
+        displaced::tell(&self.karpenter, &self.places, &answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
         self.place_chunks(&answer, &demand.pods).await;
         self.nominate_existing(&answer, &demand.pods);
@@ -441,46 +441,6 @@ impl Provisioner {
                 &[],
                 100.0 * (price - bound).max(0.0) / bound,
             );
-        }
-    }
-
-    /// Tells pods whose node turned out to have less than was planned with that they go elsewhere.
-    fn tell_displaced(&mut self, answer: &Answer, pods: &PodsByKey) {
-        let kept: BTreeMap<_, _> = answer.plan.existing.iter().cloned().collect();
-        let places = self.places.clone();
-        for (key, place) in &places {
-            let Some(claim) = self.claim_at(place) else {
-                continue;
-            };
-            let now = kept.get(key).and_then(|place| self.claim_at(place));
-            let stays = now.is_some_and(|now| now.name_any() == claim.name_any());
-            let node = self.karpenter.node_of(&claim);
-            let (Some(pod), Some(node), false) = (pods.get(key), node, stays) else {
-                continue;
-            };
-            let less = discovered::missing(&node, &claim);
-            if less.is_empty() || buffers::buffer_of(pod).is_some() {
-                continue;
-            }
-            let message = format!(
-                "Node {} of nodeclaim/{} has less for pods than was planned: {}. Not all pods that were planned for it fit, and this one needs another \
-                 place; {} is planned with what nodes of it have from now on",
-                node.name_any(),
-                claim.name_any(),
-                less.join(", "),
-                claim.label(labels::INSTANCE_TYPE).unwrap_or_default(),
-            );
-            self.karpenter
-                .recorder
-                .warning(&**pod, "PlannedNodeTooSmall", message);
-        }
-    }
-
-    /// The claim that is a place, or whose node is.
-    fn claim_at(&self, place: &str) -> Option<Arc<NodeClaim>> {
-        match self.karpenter.base.informers.nodes.get("", place) {
-            Some(node) => self.karpenter.claim_of(&node),
-            None => self.karpenter.claims.get("", place),
         }
     }
 

@@ -10,6 +10,7 @@
 mod book;
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -23,7 +24,7 @@ use mullion_api::{
     karpenter::{EC2NodeClass, NodeClaim, node_claim_condition as condition},
     labels,
 };
-use mullion_engine::model::{NodeSpec, ResourceMap};
+use mullion_engine::model::{NodeSpec, Quantity, ResourceMap};
 use serde_json::json;
 use tokio::{
     sync::{Notify, watch},
@@ -244,15 +245,41 @@ fn shown(node: &Node) -> Amounts {
     }
 }
 
-/// What a claim's node has less for pods than was expected of it when it was bought: resource, amount and what was expected. Resources that the node
-/// does not show yet are not among them.
-pub(crate) fn missing(node: &Node, claim: &NodeClaim) -> Vec<String> {
+/// A resource of which a node has less for pods than was expected when it was bought.
+pub(crate) struct Short {
+    /// Its name.
+    pub(crate) resource: String,
+    /// What pods may have.
+    pub(crate) shown: Quantity,
+    expected: Quantity,
+}
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shown, expected) = (self.shown, self.expected);
+        write!(
+            f,
+            "{shown} of {} where {expected} was expected",
+            self.resource
+        )
+    }
+}
+
+/// What a claim's node has less for pods than was expected of it when it was bought. Resources that it does not show yet are not among them.
+pub(crate) fn missing(node: &Node, claim: &NodeClaim) -> Vec<Short> {
     let expected = claim.status.as_ref().map(|own| amounts(&own.allocatable));
     let shown = shown(node).allocatable;
-    let less = expected.into_iter().flatten().filter_map(|(name, wanted)| {
-        let amount = shown.get(&name)?;
-        let is_less = !amount.is_zero() && *amount < wanted;
-        is_less.then(|| format!("{amount} of {name} where {wanted} was expected"))
-    });
-    less.collect()
+    let short = expected
+        .into_iter()
+        .flatten()
+        .filter_map(|(resource, expected)| {
+            let shown = shown.get(&resource).copied()?;
+            let is_short = !shown.is_zero() && shown < expected;
+            is_short.then_some(Short {
+                resource,
+                shown,
+                expected,
+            })
+        });
+    short.collect()
 }

@@ -1,0 +1,121 @@
+//! Pods that do not fit the node that was bought for them, because it turned out to have less than was planned with.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use mullion_api::{karpenter::NodeClaim, labels};
+use mullion_engine::model::{Quantity, ResourceMap};
+use rustc_hash::FxHashMap;
+
+use super::{
+    KarpenterContext,
+    demand::{Answer, PodsByKey},
+    discovered::{self, Short},
+    in_flight::prospect,
+    overhead,
+    pending::is_daemon,
+};
+use crate::{buffers, pods};
+
+/// Tells pods that a plan puts elsewhere than the plan before, because their node has too little for all pods that were planned for it. `places` are
+/// those of the plan before, by pod.
+pub(super) fn tell(
+    karpenter: &KarpenterContext,
+    places: &FxHashMap<String, String>,
+    answer: &Answer,
+    pods: &PodsByKey,
+) {
+    let mut by_place: BTreeMap<&str, BTreeMap<&str, &Arc<Pod>>> = BTreeMap::new();
+    for (key, place) in places {
+        if let Some(pod) = pods.get(key) {
+            by_place.entry(place).or_default().insert(key, pod);
+        }
+    }
+    let kept: BTreeSet<(&str, &str)> = answer
+        .plan
+        .existing
+        .iter()
+        .map(|(key, node)| (key.as_str(), node.as_str()))
+        .collect();
+    for (place, planned) in by_place {
+        let Some(claim) = karpenter.claim_at(place) else {
+            continue;
+        };
+        let Some(node) = karpenter.node_of(&claim) else {
+            continue;
+        };
+        let names = [claim.name_any(), node.name_any()];
+        let stays = |key: &str| {
+            names
+                .iter()
+                .any(|name| kept.contains(&(key, name.as_str())))
+        };
+        let moved: Vec<_> = planned
+            .iter()
+            .filter(|(key, pod)| !stays(key) && buffers::buffer_of(pod).is_none())
+            .map(|(_, pod)| *pod)
+            .collect();
+        if moved.is_empty() {
+            continue;
+        }
+        let asked = asked_of(karpenter, &claim, &node, planned.values().copied());
+        let mut short = discovered::missing(&node, &claim);
+        short.retain(|short| {
+            asked
+                .get(&short.resource)
+                .is_some_and(|asked| *asked > short.shown)
+        });
+        if short.is_empty() {
+            continue;
+        }
+        let message = message(&claim, &node, &short);
+        for pod in moved {
+            karpenter
+                .recorder
+                .warning(&**pod, "PlannedNodeTooSmall", message.clone());
+        }
+    }
+}
+
+/// What DaemonSets, pods that are on a node and pods that are planned for it ask for.
+fn asked_of<'a>(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+    node: &Node,
+    planned: impl Iterator<Item = &'a Arc<Pod>>,
+) -> ResourceMap {
+    let daemons = karpenter.base.informers.daemon_sets.list();
+    let mut asked = overhead::of(daemons.iter().map(|set| &**set), &prospect(claim));
+    let there = karpenter.pods_on(&node.name_any());
+    let there = there
+        .into_iter()
+        .filter(|pod| pods::is_active(pod) && !is_daemon(pod));
+    for spec in planned
+        .cloned()
+        .chain(there)
+        .filter_map(|pod| pod.spec.clone())
+    {
+        let slot = (labels::PODS.to_owned(), Quantity::from_units(1));
+        for (name, amount) in overhead::requests(&spec).into_iter().chain([slot]) {
+            let sum = asked.entry(name).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+    }
+    asked
+}
+
+fn message(claim: &NodeClaim, node: &Node, short: &[Short]) -> String {
+    let short: Vec<String> = short.iter().map(Short::to_string).collect();
+    format!(
+        "Node {} of nodeclaim/{} has less for pods than was planned: {}. Not all pods that were planned for it fit, and this one needs another place; {} \
+         is planned with what nodes of it have from now on",
+        node.name_any(),
+        claim.name_any(),
+        short.join(", "),
+        claim.label(labels::INSTANCE_TYPE).unwrap_or_default(),
+    )
+}
