@@ -45,6 +45,8 @@ pub struct SimulatedAccountSpec {
     pub fargate_profiles: BTreeMap<String, FargateProfile>,
     /// AMIs for EKS's Windows nodes, by id.
     pub images: BTreeMap<String, Image>,
+    /// Capacity reservations by id, such as `cr-0123456789abcdef0`.
+    pub capacity_reservations: BTreeMap<String, CapacityReservation>,
     /// AWS actions that are refused, such as `iam:ListAttachedRolePolicies`.
     pub denied: Vec<String>,
 }
@@ -124,6 +126,49 @@ pub struct Image {
     pub withdrawn: bool,
 }
 
+/// A capacity reservation (ec2:CreateCapacityReservation).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CapacityReservation {
+    /// Type of its machines.
+    pub instance_type: String,
+    /// Availability zone of its machines.
+    pub availability_zone: String,
+    /// How many machines.
+    pub total_instance_count: u32,
+    /// `default` or `capacity-block`; the former where it is empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reservation_type: String,
+    /// `open` or `targeted`; the former where it is empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub instance_match_criteria: String,
+    /// When it ends, `2026-01-01T00:00:00Z`; never where it is empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub end_date: String,
+    /// Whether its owner may take instances back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub interruptible: bool,
+    /// Account that owns it; this one where it is empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub owner_id: String,
+    /// Tags.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
+}
+
+/// What has become of a capacity reservation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReservationFacts {
+    /// `active`, `expired`, or `failed` where EC2 has no such reservation.
+    pub state: String,
+    /// Machines that no instance runs on.
+    pub available_instance_count: u32,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
 /// What the simulated EC2 has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -132,6 +177,9 @@ pub struct SimulatedAccountStatus {
     pub subnets: BTreeMap<String, SubnetFacts>,
     /// Instances of Windows nodes by id.
     pub instances: BTreeMap<String, InstanceFacts>,
+    /// Capacity reservations by id.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacity_reservations: BTreeMap<String, ReservationFacts>,
     /// Names of the instance profiles of Linux nodes; a large cluster has too many of those nodes to list them.
     pub linux_profiles: BTreeSet<String>,
 }

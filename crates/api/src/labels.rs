@@ -39,6 +39,13 @@ pub const APP_INSTANCE: &str = "app.kubernetes.io/instance";
 
 /// NodePool that a node or NodeClaim belongs to.
 pub const NODEPOOL: &str = "karpenter.sh/nodepool";
+/// Capacity reservation that a node runs in.
+pub const CAPACITY_RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
+/// Kind of that reservation: `default` or `capacity-block`.
+pub const CAPACITY_RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservation-type";
+/// Whether the owner of that reservation may take the node back: `true` or `false`.
+pub const CAPACITY_RESERVATION_INTERRUPTIBLE: &str =
+    "karpenter.k8s.aws/capacity-reservation-interruptible";
 /// How a node is paid for: `on-demand`, `spot` or `reserved`.
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
 /// `true` once a node is ready for pods.
@@ -206,6 +213,8 @@ pub const OS_WINDOWS: &str = "windows";
 pub const ON_DEMAND: &str = "on-demand";
 /// Value of [`CAPACITY_TYPE`] for spot instances.
 pub const SPOT: &str = "spot";
+/// Value of [`CAPACITY_TYPE`]: paid for as part of a capacity reservation.
+pub const RESERVED: &str = "reserved";
 
 /// Labels the provisioner knows the values of, so that a pod may ask for them although no NodePool
 /// names them (Karpenter: `v1.WellKnownLabels` and the AWS provider's additions).
@@ -240,6 +249,9 @@ pub const WELL_KNOWN: &[&str] = &[
     INSTANCE_ACCELERATOR_NAME,
     INSTANCE_ACCELERATOR_MANUFACTURER,
     INSTANCE_ACCELERATOR_COUNT,
+    CAPACITY_RESERVATION_ID,
+    CAPACITY_RESERVATION_TYPE,
+    CAPACITY_RESERVATION_INTERRUPTIBLE,
 ];
 
 /// Today's spelling of a label: old beta names are the same label under another name.

@@ -20,6 +20,7 @@ mod message;
 pub mod node_group;
 mod provider;
 mod refusals;
+mod reservation;
 mod resources;
 pub mod sim;
 mod speed;
@@ -37,6 +38,10 @@ pub use provider::{
     SecurityGroup, Shortage, Subnet, TagSelector, instance_id,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
+pub use reservation::{
+    CapacityReservation, EXPIRING_BEFORE_END, MatchCriteria, RECLAIMED_BEFORE_END, Reservation,
+    ReservationKind, ReservedShare,
+};
 pub use resources::{Resources, format_bytes, format_milli};
 pub use speed::Speed;
 pub use template::{

@@ -165,6 +165,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
                     instance_type: instance_type.clone(),
                     zone: zone.clone(),
                     capacity_type,
+                    reservation: None,
                 })
         })
         .collect();

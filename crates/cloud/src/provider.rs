@@ -16,11 +16,12 @@ use jiff::Timestamp;
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::{KubernetesVersion, Taint},
+    karpenter::CapacityReservationSelectorTerm,
     labels,
 };
 
 use crate::{
-    Impairment, Message, NodeTemplate, Resources,
+    CapacityReservation, Impairment, Message, NodeTemplate, Reservation, ReservedShare, Resources,
     catalogue::{Arch, InstanceType, Price},
     image::NodeImage,
 };
@@ -51,6 +52,8 @@ pub enum CapacityType {
     OnDemand,
     /// Cheaper, and taken back when EC2 needs it.
     Spot,
+    /// Paid for whether it runs or not, as part of a capacity reservation.
+    Reserved,
 }
 
 impl CapacityType {
@@ -59,6 +62,7 @@ impl CapacityType {
         match self {
             Self::OnDemand => labels::ON_DEMAND,
             Self::Spot => labels::SPOT,
+            Self::Reserved => labels::RESERVED,
         }
     }
 }
@@ -84,6 +88,8 @@ pub struct Offering {
     pub available: bool,
     /// Whether it was refused lately and may be tried again, by one launch at first.
     pub on_trial: bool,
+    /// What it draws on, if its capacity is reserved.
+    pub reservation: Option<ReservedShare>,
 }
 
 /// An instance type and the ways to buy it.
@@ -157,6 +163,8 @@ pub struct LaunchOption {
     pub zone: String,
     /// How it is paid for.
     pub capacity_type: CapacityType,
+    /// Id of the capacity reservation that it draws on, if its capacity is reserved.
+    pub reservation: Option<String>,
 }
 
 impl fmt::Display for LaunchOption {
@@ -165,7 +173,11 @@ impl fmt::Display for LaunchOption {
             f,
             "{} {} in {}",
             self.capacity_type, self.instance_type, self.zone
-        )
+        )?;
+        match &self.reservation {
+            Some(id) => write!(f, " from {id}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -188,6 +200,8 @@ pub enum Shortage {
     },
     /// No spare capacity is left to be sold as spot.
     Spot,
+    /// The capacity reservation has no machine left, or there is no such reservation.
+    Reservation,
     /// No subnet that was asked for has an address left in the zone.
     Addresses,
     /// The account may not run that many vCPUs more.
@@ -203,6 +217,7 @@ impl Shortage {
         match self {
             Self::Hosts { .. } => "InsufficientInstanceCapacity",
             Self::Spot => "UnfulfillableCapacity",
+            Self::Reservation => "ReservationCapacityExceeded",
             Self::Addresses => "InsufficientFreeAddressesInSubnet",
             Self::Vcpus { .. } => "VcpuLimitExceeded",
         }
@@ -247,6 +262,9 @@ impl fmt::Display for FleetError {
             }
             Shortage::Spot => f.write_str(
                 "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again.",
+            ),
+            Shortage::Reservation => f.write_str(
+                "The requested reservation does not have sufficient compatible and available capacity for this request.",
             ),
             Shortage::Addresses => f.write_str(
                 "The specified subnet does not have enough free addresses to satisfy the request.",
@@ -347,6 +365,8 @@ pub struct Instance {
     pub subnet_prefix_len: u8,
     /// How it is paid for.
     pub capacity_type: CapacityType,
+    /// The capacity reservation that it runs in, if its capacity is reserved.
+    pub reservation: Option<Reservation>,
     /// Price per hour, operating system included.
     pub price: Price,
     /// First private address.
@@ -462,6 +482,13 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         selectors: &'a [TagSelector],
     ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>>;
 
+    /// Returns the capacity reservations that any of the terms selects and whose time is not over, by id (EC2: DescribeCapacityReservations).
+    /// Who controls nodes asks often: launches count at once in what is available.
+    fn capacity_reservations<'a>(
+        &'a self,
+        terms: &'a [CapacityReservationSelectorTerm],
+    ) -> BoxFuture<'a, Result<Vec<CapacityReservation>, CloudError>>;
+
     /// Returns the newest image of a family (SSM: GetParameter).
     fn newest_image(
         &self,
@@ -519,6 +546,7 @@ mod tests {
                 instance_type: instance_type.into(),
                 zone: zone.into(),
                 capacity_type: CapacityType::OnDemand,
+                reservation: None,
             },
             shortage,
             unavailable_for: Duration::ZERO,

@@ -59,6 +59,12 @@ impl Refusals {
         lasts
     }
 
+    /// Whether an offering rests because it was refused.
+    pub fn rests(&self, option: &LaunchOption, now: Instant) -> bool {
+        let refusal = self.known.get(option);
+        refusal.is_some_and(|refusal| refusal.rests(now))
+    }
+
     /// Forgets what was refused before, because the offering has just been sold.
     pub fn sold(&mut self, option: &LaunchOption) {
         self.known.remove(option);
@@ -85,6 +91,7 @@ impl Refusals {
                     instance_type: name.to_string(),
                     zone: offering.zone.to_string(),
                     capacity_type: offering.capacity_type,
+                    reservation: None,
                 };
                 if let Some(refusal) = self.known.get(&option) {
                     offering.available = !refusal.rests(now);
@@ -154,6 +161,7 @@ mod tests {
                     price: Price(1),
                     available: true,
                     on_trial: false,
+                    reservation: None,
                 })
                 .collect(),
         };
@@ -165,6 +173,7 @@ mod tests {
             instance_type: name.to_owned(),
             zone: zone.to_owned(),
             capacity_type: CapacityType::OnDemand,
+            reservation: None,
         }
     }
 

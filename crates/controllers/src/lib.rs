@@ -41,6 +41,7 @@ pub mod pods;
 pub mod provisioner;
 pub mod queue;
 pub mod quota;
+mod reservations;
 pub mod resource_claims;
 pub mod scheduler;
 pub mod service;

@@ -343,6 +343,10 @@ impl Cluster {
                 format!("{resource}: more than any type offers beside its DaemonSets")
             }
             PoolReason::NoOffering => "every type that would hold the pod is sold out".to_owned(),
+            PoolReason::ReservationHeld => {
+                "other nodes hold all reserved capacity that would do until it is known what they run in"
+                    .to_owned()
+            }
             PoolReason::Topology { reason, .. } => self.reason_detail(*reason),
             PoolReason::MinValues { key, wanted, found } => {
                 format!("{key}: {found} values would stay possible, the pool demands {wanted}")

@@ -437,7 +437,8 @@ pub(crate) struct UpArgs {
 
     /// Karpenter's feature gates, with commas between: NodeRepair=true replaces nodes that are unhealthy for too long,
     /// StaticCapacity=true lets NodePools with spec.replicas keep that many nodes, NodeOverlay=true lets NodeOverlays change prices
-    /// and capacity of machines, CapacityBuffer=true lets CapacityBuffers keep room free (docs/nodes-on-demand.md)
+    /// and capacity of machines, CapacityBuffer=true lets CapacityBuffers keep room free, ReservedCapacity=false leaves
+    /// capacity reservations alone (docs/nodes-on-demand.md)
     #[arg(long, value_name = "GATES", default_value = "NodeRepair=false", hide_default_value = true, value_parser = feature_gates)]
     pub(crate) feature_gates: FeatureGates,
 

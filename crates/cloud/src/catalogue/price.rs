@@ -16,6 +16,9 @@ use crate::CapacityType;
 /// Spot price in percent of the Linux on-demand price.
 pub const SPOT_PERCENT: u64 = 35;
 
+/// A machine of a capacity reservation counts as this part of its on-demand price.
+const RESERVED_DIVISOR: u64 = 100_000;
+
 /// What a GiB of an EBS volume of type gp3 costs an hour: 0.08 USD a month of 730 hours in us-west-2, whose machines' prices these are too.
 const GP3_USD_PER_GIB_MONTH_MICRO: u64 = 80_000;
 const HOURS_PER_MONTH: u64 = 730;
@@ -42,6 +45,12 @@ impl Price {
         Self(gib * GP3_USD_PER_GIB_MONTH_MICRO / HOURS_PER_MONTH)
     }
 
+    /// What a machine with this on-demand price counts as where it runs in a capacity reservation: next to nothing, since it is paid for
+    /// anyway, but more where the machine is dearer (AWS provider: a ten-millionth, in fractions of what is the least price here).
+    pub fn as_reserved(self) -> Self {
+        Self(self.0.div_ceil(RESERVED_DIVISOR))
+    }
+
     /// Dollars per hour.
     pub fn usd_per_hour(self) -> f64 {
         self.0 as f64 / 1e6
@@ -61,8 +70,10 @@ pub fn of(instance_type: &InstanceType, os: Os, capacity_type: CapacityType) -> 
         Os::Linux => 0,
         Os::Windows => instance_type.windows_price?.0.checked_sub(linux.0)?,
     };
+    let on_demand = Price(linux.0 + licence);
     match capacity_type {
-        CapacityType::OnDemand => Some(Price(linux.0 + licence)),
+        CapacityType::OnDemand => Some(on_demand),
+        CapacityType::Reserved => Some(on_demand.as_reserved()),
         CapacityType::Spot => instance_type
             .supports_spot
             .then_some(Price(linux.0 * SPOT_PERCENT / 100 + licence)),
@@ -100,6 +111,18 @@ mod tests {
             price("c6a.xlarge", Os::Windows, CapacityType::Spot),
             Some(Price(237_550))
         );
+    }
+
+    #[test]
+    fn what_is_reserved_costs_next_to_nothing_and_keeps_its_order() {
+        let reserved = |name: &str| price(name, Os::Linux, CapacityType::Reserved).unwrap();
+        assert_eq!(reserved("c6a.xlarge"), Price(2));
+        assert!(reserved("c6a.xlarge") < reserved("c6a.4xlarge"));
+        let cheapest_spot = catalogue::all()
+            .iter()
+            .filter_map(|own| of(own, Os::Linux, CapacityType::Spot))
+            .min();
+        assert!(reserved("p5.48xlarge") < cheapest_spot.unwrap());
     }
 
     #[test]

@@ -217,10 +217,12 @@ impl SimulatedEc2 {
             (own.id.to_string(), facts)
         });
         let instances = instances.collect();
+        let capacity_reservations = self.reservation_facts(&state);
         let linux_profiles = linux.iter().map(|own| profile(own)).collect();
         SimulatedAccountStatus {
             subnets,
             instances,
+            capacity_reservations,
             linux_profiles,
         }
     }

@@ -291,7 +291,7 @@ impl SimulatedEc2 {
         let instance = self.instance_named(target)?;
         match instance.capacity_type {
             CapacityType::Spot => Ok(instance.id.clone()),
-            CapacityType::OnDemand => {
+            other => {
                 let all = self.instances();
                 let spot = all.iter().filter(|own| {
                     own.capacity_type == CapacityType::Spot
@@ -299,7 +299,11 @@ impl SimulatedEc2 {
                 });
                 Err(RefusedFault {
                     message: format!(
-                        "{target} is an on-demand instance, and EC2 takes back spot instances only"
+                        "{target} is {} instance, and EC2 takes back spot instances only",
+                        match other {
+                            CapacityType::Reserved => "a reserved",
+                            _ => "an on-demand",
+                        }
                     ),
                     near: spot
                         .take(NEAR)

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{CapacityType, LaunchOption, Offer, Refusals};
 
 /// Which purchases find no capacity. Written `type`, `type/zone` or `type/zone/capacity-type` with `*` for any:
-/// `c6a.xlarge`, `c6a.xlarge/us-west-2a`, `*/*/spot`.
+/// `c6a.xlarge`, `c6a.xlarge/us-west-2a`, `*/*/spot`. Reserved capacity is meant where the pattern says `reserved`, or no type and no capacity type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapacityPattern {
     /// Instance type; any if none.
@@ -27,9 +27,13 @@ impl CapacityPattern {
             .as_deref()
             .is_none_or(|name| name == option.instance_type)
             && self.zone.as_deref().is_none_or(|zone| zone == option.zone)
-            && self
-                .capacity_type
-                .is_none_or(|capacity_type| capacity_type == option.capacity_type)
+            && match self.capacity_type {
+                Some(capacity_type) => capacity_type == option.capacity_type,
+                // What is reserved is kept free when a type is sold out, and lost with its zone.
+                None => {
+                    option.capacity_type != CapacityType::Reserved || self.instance_type.is_none()
+                }
+            }
     }
 }
 
@@ -45,7 +49,7 @@ impl fmt::Display for CapacityPattern {
 /// A text that is no [`CapacityPattern`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not of the form type, type/zone or type/zone/capacity-type, each part of which may be *, with on-demand or spot as the last"
+    "{0:?} is not of the form type, type/zone or type/zone/capacity-type, each part of which may be *, with on-demand, spot or reserved as the last"
 )]
 pub struct ParsePatternError(String);
 
@@ -69,6 +73,7 @@ impl FromStr for CapacityPattern {
                 "*" => None,
                 "on-demand" => Some(CapacityType::OnDemand),
                 "spot" => Some(CapacityType::Spot),
+                "reserved" => Some(CapacityType::Reserved),
                 _ => return Err(error()),
             },
         })
@@ -123,6 +128,11 @@ impl Faults {
         self.refused.refuse(option, Instant::now())
     }
 
+    /// Whether an option was refused so lately that nobody asks for it.
+    pub(super) fn rests(&self, option: &LaunchOption) -> bool {
+        self.refused.rests(option, Instant::now())
+    }
+
     /// Forgets refusals of what was just sold.
     pub(super) fn sold(&mut self, option: &LaunchOption) {
         self.refused.sold(option);
@@ -139,9 +149,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_reserved_is_there_when_its_type_is_sold_out() {
+        let option = LaunchOption {
+            instance_type: "c6a.xlarge".to_owned(),
+            zone: "us-west-2a".to_owned(),
+            capacity_type: CapacityType::Reserved,
+            reservation: Some("cr-1".to_owned()),
+        };
+        let matches = |text: &str| text.parse::<CapacityPattern>().unwrap().matches(&option);
+        assert!(!matches("c6a.xlarge"));
+        assert!(!matches("c6a.xlarge/us-west-2a"));
+        assert!(matches("c6a.xlarge/*/reserved"));
+        assert!(matches("*/us-west-2a"));
+        assert!(!matches("*/us-west-2b"));
+    }
+
+    #[test]
     fn patterns_are_written_and_read() {
         for text in [
             "c6a.xlarge/us-west-2a/spot",
+            "*/*/reserved",
             "*/*/spot",
             "*/us-west-2b/*",
             "*/*/*",

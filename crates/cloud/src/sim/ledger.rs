@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::interface::Interface;
 use crate::{
-    CapacityType, Instance, InstanceId, InstanceState, Registration, Resources,
+    CapacityType, Instance, InstanceId, InstanceState, Registration, Reservation, ReservationKind,
+    Resources,
     catalogue::{self, Price},
     image::NodeImage,
 };
@@ -61,6 +62,9 @@ pub(super) struct SavedInstance {
     security_groups: Vec<String>,
     subnet_prefix_len: u8,
     spot: bool,
+    /// The capacity reservation that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reservation: Option<SavedReservation>,
     price: u64,
     private_ip: Ipv4Addr,
     private_dns_name: String,
@@ -82,6 +86,13 @@ pub(super) struct SavedInstance {
     state: String,
     booted: bool,
     launched_at: Timestamp,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct SavedReservation {
+    id: String,
+    kind: String,
+    interruptible: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -135,6 +146,11 @@ impl SavedInstance {
                 .collect(),
             subnet_prefix_len: instance.subnet_prefix_len,
             spot: instance.capacity_type == CapacityType::Spot,
+            reservation: instance.reservation.as_ref().map(|own| SavedReservation {
+                id: own.id.to_string(),
+                kind: own.kind.as_str().to_owned(),
+                interruptible: own.interruptible,
+            }),
             price: instance.price.0,
             private_ip: instance.private_ip,
             private_dns_name: instance.private_dns_name.clone(),
@@ -191,6 +207,15 @@ impl SavedInstance {
             .into_iter()
             .find(|state| state.as_str() == self.state)
             .ok_or_else(|| format!("{:?} is no state of an instance", self.state))?;
+        let reservation = match self.reservation {
+            None => None,
+            Some(saved) => Some(Reservation {
+                id: saved.id.into(),
+                kind: ReservationKind::parse(&saved.kind)
+                    .ok_or_else(|| format!("{:?} is no kind of reservation", saved.kind))?,
+                interruptible: saved.interruptible,
+            }),
+        };
         let taints = self.taints.into_iter().map(|[key, value, effect]| {
             let effect = effect
                 .parse()
@@ -207,10 +232,12 @@ impl SavedInstance {
             subnet: self.subnet.into(),
             security_groups: self.security_groups.into_iter().map(Into::into).collect(),
             subnet_prefix_len: self.subnet_prefix_len,
-            capacity_type: match self.spot {
-                true => CapacityType::Spot,
-                false => CapacityType::OnDemand,
+            capacity_type: match (self.spot, &reservation) {
+                (true, _) => CapacityType::Spot,
+                (false, Some(_)) => CapacityType::Reserved,
+                (false, None) => CapacityType::OnDemand,
             },
+            reservation,
             price: Price(self.price),
             private_ip: self.private_ip,
             private_dns_name: self.private_dns_name,

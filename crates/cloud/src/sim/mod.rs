@@ -22,6 +22,7 @@ mod provider;
 mod queue;
 mod random;
 mod region;
+mod reservations;
 mod subnet;
 
 use std::{
@@ -58,6 +59,7 @@ use ledger::{INSTANCE, RANDOM, SavedInstance};
 use network::Network;
 use queue::Queue;
 use random::Random;
+use reservations::Reservations;
 
 /// What a simulated EC2 starts from.
 #[derive(Clone, Debug)]
@@ -167,6 +169,7 @@ struct State {
     in_force: InForce,
     /// When interrupted spot instances are taken back.
     interrupted: BTreeMap<InstanceId, Instant>,
+    reservations: Reservations,
     /// Checks that instances fail, and since when.
     impaired: BTreeMap<(InstanceId, StatusCheck), Timestamp>,
     ledger: Option<Arc<dyn Ledger>>,
@@ -244,6 +247,7 @@ impl SimulatedEc2 {
                     releases: Releases::default(),
                     in_force: InForce::default(),
                     interrupted: BTreeMap::new(),
+                    reservations: Reservations::default(),
                     impaired: BTreeMap::new(),
                     ledger: None,
                 }),

@@ -8,14 +8,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
+    karpenter::CapacityReservationSelectorTerm,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{SimulatedEc2, State, Zone, life, network};
 use crate::{
-    BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Impairment, Instance,
-    InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message, Offer, Offering,
-    SecurityGroup, Shortage, Subnet, TagSelector,
+    BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, FleetError,
+    Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message,
+    Offer, Offering, SecurityGroup, Shortage, Subnet, TagSelector,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
@@ -58,6 +59,21 @@ impl CloudProvider for SimulatedEc2 {
                 return Err(CloudError::Throttled);
             }
             Ok(state.network.select_groups(selectors))
+        })
+    }
+
+    fn capacity_reservations<'a>(
+        &'a self,
+        terms: &'a [CapacityReservationSelectorTerm],
+    ) -> BoxFuture<'a, Result<Vec<CapacityReservation>, CloudError>> {
+        Box::pin(async move {
+            let mut state = self.state();
+            if state.faults.is_throttled() {
+                return Err(CloudError::Throttled);
+            }
+            let mut selected = self.active_reservations(&state);
+            selected.retain(|own| terms.iter().any(|term| own.is_selected_by(term)));
+            Ok(selected)
         })
     }
 
@@ -295,6 +311,7 @@ impl SimulatedEc2 {
                 price: *price,
                 available: true,
                 on_trial: false,
+                reservation: None,
             }));
         }
         offerings
@@ -330,8 +347,10 @@ impl SimulatedEc2 {
 
     /// What EC2 says of an option that a fault has exhausted.
     fn exhausted(&self, state: &State, option: &LaunchOption) -> Shortage {
-        if option.capacity_type == CapacityType::Spot {
-            return Shortage::Spot;
+        match option.capacity_type {
+            CapacityType::OnDemand => {}
+            CapacityType::Spot => return Shortage::Spot,
+            CapacityType::Reserved => return Shortage::Reservation,
         }
         let zones = self.inner.zones.iter().map(|zone| &zone.name);
         let has_some = |zone: &&Arc<str>| {
@@ -375,6 +394,13 @@ impl SimulatedEc2 {
             .iter()
             .find(|zone| *zone.name == option.zone)
             .ok_or_else(|| CloudError::Invalid(format!("{} is not a zone here", option.zone)))?;
+        let reservation = match option.capacity_type {
+            CapacityType::Reserved => Some(
+                self.reserved_for(state, option)
+                    .ok_or(Miss::Short(Shortage::Reservation))?,
+            ),
+            _ => None,
+        };
         if let Some(limit) = state.faults.vcpu_limit() {
             let alive = state.fleet.iter().filter(|i| i.state.is_alive());
             let running: u64 = alive.map(|i| i.instance_type.vcpus).sum();
@@ -407,6 +433,7 @@ impl SimulatedEc2 {
             security_groups,
             subnet_prefix_len: place.prefix_len,
             capacity_type: option.capacity_type,
+            reservation,
             price,
             private_dns_name: network::private_dns_name(place.address, &config.region),
             private_ip: place.address,

@@ -49,6 +49,7 @@ fn order(instance_type: &str, token: &str) -> LaunchRequest {
             instance_type: instance_type.into(),
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::OnDemand,
+            reservation: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),

@@ -23,6 +23,7 @@ async fn instance() -> (SimulatedEc2, InstanceId) {
             instance_type: "m5.large".into(),
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::Spot,
+            reservation: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),

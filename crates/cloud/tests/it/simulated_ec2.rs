@@ -38,6 +38,7 @@ fn option(instance_type: &str, zone: &str) -> LaunchOption {
         instance_type: instance_type.into(),
         zone: zone.into(),
         capacity_type: CapacityType::OnDemand,
+        reservation: None,
     }
 }
 

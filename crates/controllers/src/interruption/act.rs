@@ -102,5 +102,6 @@ fn offering(claim: &NodeClaim) -> Option<LaunchOption> {
         instance_type: claim.label(labels::INSTANCE_TYPE)?.to_owned(),
         zone: claim.label(labels::ZONE)?.to_owned(),
         capacity_type: CapacityType::Spot,
+        reservation: None,
     })
 }

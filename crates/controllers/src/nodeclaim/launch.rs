@@ -13,7 +13,9 @@ use mullion_api::{
     karpenter::{EC2NodeClass, NodeClaim, Operator, node_claim_condition as condition},
     labels,
 };
-use mullion_cloud::{CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration};
+use mullion_cloud::{
+    CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration, Reservation,
+};
 use serde_json::json;
 
 use super::{Error, edit, launch_turns::LaunchTurns, pass};
@@ -93,6 +95,7 @@ fn bought(instance: &Instance) -> LaunchOption {
         instance_type: instance.instance_type.name.to_string(),
         zone: instance.zone.to_string(),
         capacity_type: instance.capacity_type,
+        reservation: instance.reservation.as_ref().map(|own| own.id.to_string()),
     }
 }
 
@@ -291,6 +294,9 @@ fn note(
         instance.capacity_type,
     );
     own.extend(decided_labels(claim));
+    for (key, value) in instance.reservation.iter().flat_map(Reservation::labels) {
+        own.insert(key.to_owned(), value);
+    }
     own.extend(claim.labels().clone());
     claim.metadata.labels = Some(own);
     claim.annotations_mut().extend(

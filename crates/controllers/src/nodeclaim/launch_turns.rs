@@ -119,6 +119,7 @@ mod tests {
             instance_type: "m5.large".to_owned(),
             zone: (*zone).to_owned(),
             capacity_type: CapacityType::OnDemand,
+            reservation: None,
         };
         zones.iter().map(option).collect()
     }

@@ -7,6 +7,8 @@ mod finalizer;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
@@ -15,16 +17,16 @@ use mullion_api::{
     ami::{AmiFamily, WindowsRelease},
     eksctl::KubernetesVersion,
     karpenter::{
-        AmiStatus, EC2NodeClass, EC2NodeClassSpec, EC2NodeClassStatus, Requirement,
-        SecurityGroupStatus, SubnetStatus,
+        AmiStatus, CapacityReservation as ReservationStatus, EC2NodeClass, EC2NodeClassSpec,
+        EC2NodeClassStatus, Requirement, SecurityGroupStatus, SubnetStatus,
     },
     labels,
 };
 use mullion_cloud::{
-    CloudError, NodeTemplate, SecurityGroup, Subnet, TagSelector, catalogue::Arch, family_of,
-    image::NodeImage,
+    CapacityReservation, CloudError, NodeTemplate, SecurityGroup, Subnet, TagSelector,
+    catalogue::Arch, family_of, image::NodeImage,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{annotate, hash, inert};
 use crate::{
@@ -32,6 +34,7 @@ use crate::{
     provisioner::{
         KarpenterContext,
         conditions::{Conditions, Status},
+        reserved::EXPIRING,
     },
 };
 
@@ -99,13 +102,20 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .security_groups(&group_selectors(&class.spec))
             .await?,
         images: newest_images(karpenter, &class.spec).await?,
+        reservations: reservations(karpenter, &class.spec).await?,
     };
+    let next_end = next_end(&found);
     let now = karpenter.base.clock.now();
     let options = &karpenter.options;
     let status = status_of(&class, found, options.version, &options.cluster, now);
     let api = karpenter.class_api();
     if class.status.as_ref() != Some(&status) {
-        let patch = Patch::Merge(json!({ "status": status }));
+        let mut patch = json!({ "status": status });
+        if status.capacity_reservations.is_empty() {
+            // A list that is left out of a merge patch stays.
+            patch["status"]["capacityReservations"] = Value::Null;
+        }
+        let patch = Patch::Merge(patch);
         let patched = api
             .patch_status(name, &PatchParams::default(), &patch)
             .await;
@@ -116,7 +126,8 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         labels::EC2NODECLASS_HASH_VERSION: labels::EC2NODECLASS_HASH_VERSION_VALUE,
     });
     annotate(&api, &*class, annotations).await?;
-    Ok(Some(REFRESH))
+    let until_end = next_end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+    Ok(Some(until_end.map_or(REFRESH, |until| until.min(REFRESH))))
 }
 
 /// What the cloud answered.
@@ -125,6 +136,27 @@ struct Found {
     security_groups: Vec<SecurityGroup>,
     /// The newest of each architecture.
     images: Vec<NodeImage>,
+    /// None if nodes cannot have reserved capacity.
+    reservations: Option<Vec<CapacityReservation>>,
+}
+
+/// The reservations that a class selects, if nodes can have reserved capacity.
+async fn reservations(
+    karpenter: &KarpenterContext,
+    spec: &EC2NodeClassSpec,
+) -> Result<Option<Vec<CapacityReservation>>, CloudError> {
+    let terms = &spec.capacity_reservation_selector_terms;
+    match (karpenter.options.gates.reserved_capacity, terms.is_empty()) {
+        (false, _) => Ok(None),
+        (true, true) => Ok(Some(Vec::new())),
+        (true, false) => Ok(Some(karpenter.cloud.capacity_reservations(terms).await?)),
+    }
+}
+
+/// When the first of the reservations ends, or expires before its end.
+fn next_end(found: &Found) -> Option<Timestamp> {
+    let ends = found.reservations.iter().flatten();
+    ends.filter_map(|own| own.ends_at).min()
 }
 
 fn subnet_selectors(spec: &EC2NodeClassSpec) -> Vec<TagSelector> {
@@ -155,7 +187,7 @@ fn status_of(
     found: Found,
     version: KubernetesVersion,
     cluster: &str,
-    now: jiff::Timestamp,
+    now: Timestamp,
 ) -> EC2NodeClassStatus {
     let mut status = class.status.clone().unwrap_or_default();
     let images = family(&class.spec, version)
@@ -194,8 +226,9 @@ fn status_of(
             .map(|message| ("AMINotFound", message.clone())),
     );
     judge(INSTANCE_PROFILE, None);
-    // There are no reservations, so every selector was resolved: to none.
-    judge(CAPACITY_RESERVATIONS, None);
+    if found.reservations.is_some() {
+        judge(CAPACITY_RESERVATIONS, None);
+    }
     judge(PLACEMENT_GROUP, missing_placement_group(&class.spec));
     let template = NodeTemplate::from_class(&class.spec, version);
     let invalid = template
@@ -206,15 +239,24 @@ fn status_of(
         invalid.or_else(|| unsupported_kubelet(&class.spec)),
     );
     inert::set_condition(&mut conditions, &inert::of_node_class(&class.spec));
-    conditions.summarize(&[
+    let mut summarized = vec![
         AMIS,
-        CAPACITY_RESERVATIONS,
         INSTANCE_PROFILE,
         PLACEMENT_GROUP,
         SECURITY_GROUPS,
         SUBNETS,
         VALIDATION,
-    ]);
+    ];
+    match found.reservations {
+        Some(_) => summarized.insert(1, CAPACITY_RESERVATIONS),
+        None => conditions.clear(CAPACITY_RESERVATIONS),
+    }
+    conditions.summarize(&summarized);
+    let reservations = found.reservations.unwrap_or_default().into_iter();
+    status.capacity_reservations = reservations
+        .map(|own| reservation_status(own, now))
+        .collect();
+    status.capacity_reservations.sort_by(|a, b| a.id.cmp(&b.id));
     status.amis = images.unwrap_or_default();
     status.instance_profile = instance_profile(class, cluster);
     let group = |group: SecurityGroup| SecurityGroupStatus {
@@ -233,6 +275,25 @@ fn status_of(
         .subnets
         .sort_by(|a, b| (&a.zone, &a.id).cmp(&(&b.zone, &b.id)));
     status
+}
+
+/// A capacity reservation as the status of a class has it.
+pub fn reservation_status(own: CapacityReservation, now: Timestamp) -> ReservationStatus {
+    let state = match own.is_expiring(now) {
+        true => EXPIRING,
+        false => "active",
+    };
+    ReservationStatus {
+        availability_zone: own.zone,
+        end_time: own.ends_at.map(Time),
+        id: own.reservation.id.to_string(),
+        instance_match_criteria: own.match_criteria.as_str().to_owned(),
+        instance_type: own.instance_type,
+        interruptible: Some(own.reservation.interruptible),
+        owner_id: own.owner_id,
+        reservation_type: Some(own.reservation.kind.as_str().to_owned()),
+        state: Some(state.to_owned()),
+    }
 }
 
 /// The placement group that was asked for: there are none.
@@ -347,6 +408,7 @@ mod tests {
                 KubernetesVersion::NEWEST,
                 Arch::Amd64,
             )],
+            reservations: Some(Vec::new()),
         }
     }
 
@@ -378,6 +440,7 @@ mod tests {
             subnets: Vec::new(),
             security_groups: Vec::new(),
             images: Vec::new(),
+            reservations: Some(Vec::new()),
         };
         let status = judged(&class(json!({ "amiFamily": "AL2023" })), nothing, 31);
         assert_eq!(

@@ -119,12 +119,6 @@ pub fn of_node_class(spec: &EC2NodeClassSpec) -> Vec<Inert> {
         .filter(|(_, set)| *set)
         .map(|(path, _)| Inert::new(path, OF_INSTANCES))
         .collect();
-    if !spec.capacity_reservation_selector_terms.is_empty() {
-        fields.push(Inert::new(
-            "spec.capacityReservationSelectorTerms",
-            "there are no capacity reservations",
-        ));
-    }
     fields.extend(of_images(&spec.ami_selector_terms));
     fields.extend(of_volumes(&spec.block_device_mappings));
     if let Some(kubelet) = &spec.kubelet {
@@ -310,7 +304,6 @@ mod tests {
         let all = json!({
             "amiSelectorTerms": [{ "alias": "al2023@v20260101" }, { "id": "ami-1" }],
             "userData": "echo", "context": "c", "detailedMonitoring": true, "ipPrefixCount": 1,
-            "capacityReservationSelectorTerms": [{ "id": "cr-1" }],
             "metadataOptions": { "httpTokens": "optional" },
             "kubelet": { "clusterDNS": ["10.0.0.1"], "registryPullQPS": 5, "evictionSoft": { "pid.available": "5%" } },
             "blockDeviceMappings": [{ "ebs": { "volumeSize": "50Gi", "volumeType": "gp3" } }],
@@ -321,7 +314,6 @@ mod tests {
             "spec.metadataOptions",
             "spec.detailedMonitoring",
             "spec.context",
-            "spec.capacityReservationSelectorTerms",
             "spec.amiSelectorTerms[0]",
             "spec.amiSelectorTerms[1]",
             "spec.blockDeviceMappings[0].ebs beyond volumeSize",

@@ -108,6 +108,7 @@ mod tests {
             requests: [("pods".to_owned(), "10".parse().expect("a quantity"))].into(),
             node_price_micro_usd: 0,
             min_values_relaxed: false,
+            reservations: [].into(),
         };
         let claim = of(&planned, &pool);
         assert_eq!(

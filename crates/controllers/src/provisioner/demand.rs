@@ -14,7 +14,7 @@ use mullion_engine::{
     Cluster, ModelError,
     disrupt::Consolidation,
     model::{NodeSpec, PodSpec, ResourceMap},
-    provision::{InFlightNode, NodeTemplate, Plan, PlanRequest},
+    provision::{InFlightNode, NodeTemplate, Plan, PlanRequest, ReservedPolicy},
 };
 
 use super::{
@@ -49,7 +49,7 @@ pub(crate) struct Demand {
 pub struct Answer {
     /// Where pods go, and what to buy.
     pub plan: Plan,
-    /// Why each unplaceable pod has no place, in words, by its key.
+    /// Why each unplaceable pod has no place, in words, by its key. Pods that wait for reserved capacity are told nothing.
     pub refusals: BTreeMap<String, Arc<str>>,
 }
 
@@ -87,6 +87,10 @@ impl Demand {
                 effort: None,
                 preferences: karpenter.options.settings.preferences,
                 min_values: karpenter.options.settings.min_values,
+                reserved: match is_careful {
+                    true => ReservedPolicy::FallBack,
+                    false => ReservedPolicy::Wait,
+                },
             },
             reshaped,
             leaving: waiting.leaving,
@@ -220,7 +224,10 @@ pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, Mo
     let overheads = templates
         .map(|template| (template.pool.as_str(), &template.daemon_overhead))
         .collect();
-    let refusals = refusal::texts(cluster, &plan.unplaceable, &overheads);
+    let mut refusals = refusal::texts(cluster, &plan.unplaceable, &overheads);
+    for pod in plan.unplaceable.iter().filter(|pod| pod.waits()) {
+        refusals.remove(&pod.pod);
+    }
     Ok(Answer { plan, refusals })
 }
 

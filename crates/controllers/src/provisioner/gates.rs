@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 /// Which features are on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeatureGates {
     /// Nodes that are unhealthy for too long are replaced (`NodeRepair`, off unless said otherwise).
     pub node_repair: bool,
@@ -13,12 +13,26 @@ pub struct FeatureGates {
     pub node_overlay: bool,
     /// CapacityBuffers keep room free (`CapacityBuffer`, off unless said otherwise).
     pub capacity_buffer: bool,
+    /// Capacity reservations that node classes select are used first (`ReservedCapacity`, on unless said otherwise).
+    pub reserved_capacity: bool,
+}
+
+impl Default for FeatureGates {
+    fn default() -> Self {
+        Self {
+            node_repair: false,
+            static_capacity: false,
+            node_overlay: false,
+            capacity_buffer: false,
+            reserved_capacity: true,
+        }
+    }
 }
 
 /// A text that names no gates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair, StaticCapacity, NodeOverlay and CapacityBuffer"
+    "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair, StaticCapacity, NodeOverlay, CapacityBuffer and ReservedCapacity"
 )]
 pub struct ParseGatesError(String);
 
@@ -37,6 +51,7 @@ impl FromStr for FeatureGates {
                 "StaticCapacity" => gates.static_capacity = value,
                 "NodeOverlay" => gates.node_overlay = value,
                 "CapacityBuffer" => gates.capacity_buffer = value,
+                "ReservedCapacity" => gates.reserved_capacity = value,
                 _ => return Err(error()),
             }
         }
@@ -57,6 +72,9 @@ mod tests {
         let all = all.expect("gates");
         assert!(all.node_repair && all.static_capacity);
         assert!(all.node_overlay && all.capacity_buffer);
+        assert!(all.reserved_capacity, "it is on by itself");
+        let off = read("ReservedCapacity=false").expect("a gate");
+        assert!(!off.reserved_capacity);
         for wrong in [
             "",
             "NodeRepair",

@@ -28,6 +28,7 @@ use super::{
     Settings,
     discovered::{self, Amounts, Book},
     requirements::admits,
+    reserved,
     risk::Premiums,
 };
 use crate::{nodepool::hash::class_hash, overlays::Changed};
@@ -90,6 +91,7 @@ impl Market {
             ..NodeTemplate::from_class(&class.spec, version)?
         };
         let offers = cloud.offers(template.family.os()).await?;
+        let offers = reserved::with_reservations(offers, class, cloud).await?;
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
         Ok(Self {
             region: cloud.region().to_owned(),
@@ -140,10 +142,19 @@ impl Market {
     pub fn price(&self, instance_type: &str, zone: &str, capacity_type: &str) -> Option<u64> {
         let mut offers = self.offers.iter();
         let offer = offers.find(|offer| &*offer.instance_type.name == instance_type)?;
-        let sold =
-            |own: &&Offering| &*own.zone == zone && own.capacity_type.as_str() == capacity_type;
-        let offering = offer.offerings.iter().find(sold)?;
-        Some(offering.price.0)
+        let sold = |capacity_type: &str| {
+            let mut offerings = offer.offerings.iter();
+            let offering = offerings
+                .find(|own| &*own.zone == zone && own.capacity_type.as_str() == capacity_type)?;
+            Some(offering.price)
+        };
+        let price = sold(capacity_type);
+        // A node may outlive the reservation that it was bought from.
+        let price = match capacity_type {
+            labels::RESERVED => price.or_else(|| Some(sold(labels::ON_DEMAND)?.as_reserved())),
+            _ => price,
+        };
+        Some(price?.0)
     }
 
     /// What every node costs beside its machine, which is its root volume: micro-dollars an hour.
@@ -179,6 +190,7 @@ impl Market {
                 capacity_type: offering.capacity_type.as_str().to_owned(),
                 price_micro_usd: self.premiums.price(&offer.instance_type.name, offering),
                 available: offering.available,
+                reservation: offering.reservation.as_ref().map(reserved::to_engine),
             })
             .collect();
         if offerings.is_empty() {
@@ -236,6 +248,10 @@ impl Market {
                             instance_type: offer.instance_type.name.to_string(),
                             zone: offering.zone.to_string(),
                             capacity_type: offering.capacity_type,
+                            reservation: offering
+                                .reservation
+                                .as_ref()
+                                .map(|share| share.reservation.id.to_string()),
                         },
                     ));
                 }
@@ -310,7 +326,15 @@ pub(crate) fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> St
 
 /// Labels that an offering decides.
 pub(crate) fn is_of_offering(key: &str) -> bool {
-    matches!(key, labels::ZONE | labels::CAPACITY_TYPE | labels::ZONE_ID)
+    matches!(
+        key,
+        labels::ZONE
+            | labels::CAPACITY_TYPE
+            | labels::ZONE_ID
+            | labels::CAPACITY_RESERVATION_ID
+            | labels::CAPACITY_RESERVATION_TYPE
+            | labels::CAPACITY_RESERVATION_INTERRUPTIBLE
+    )
 }
 
 /// Labels that an offering decides, or that the requirements alone decide.
@@ -335,6 +359,11 @@ pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering)
             labels::ZONE => admits(requirement, Some(&offering.zone)),
             labels::ZONE_ID => admits(requirement, Some(&offering.zone_id)),
             labels::CAPACITY_TYPE => admits(requirement, Some(offering.capacity_type.as_str())),
+            key if is_of_offering(key) => {
+                let share = offering.reservation.as_ref();
+                let own = share.and_then(|share| reserved::label(&share.reservation, key));
+                admits(requirement, own.as_deref())
+            }
             _ => true,
         })
 }

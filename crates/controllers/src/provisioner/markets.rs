@@ -11,7 +11,7 @@ use mullion_api::{
 };
 use mullion_engine::model::StringMap;
 
-use super::{KarpenterContext, market::Market};
+use super::{KarpenterContext, market::Market, reserved};
 use crate::overlays::Overlay;
 
 /// Markets by class, and by pool where they differ.
@@ -64,7 +64,7 @@ impl Markets {
                 Err(error) => tracing::debug!(class = name, %error, "node class has no market"),
             }
         }
-        Self::new(markets)
+        Self::new(markets).without(&reserved::held(claims.iter().map(|claim| &**claim)))
     }
 
     /// The markets as overlays have them for these pools and their claims.

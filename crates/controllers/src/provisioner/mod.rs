@@ -26,6 +26,7 @@ pub mod pending;
 mod pools;
 mod refusal;
 pub mod requirements;
+pub(crate) mod reserved;
 pub mod risk;
 mod run;
 mod settings;
@@ -48,7 +49,7 @@ pub use settings::Settings;
 
 use crate::{
     Context, buffers, disruption, interruption, legacy, nodeclaim, nodepool, overlays,
-    state::SharedState, static_pools,
+    reservations, state::SharedState, static_pools,
 };
 
 /// Starts all controllers of nodes-on-demand; they end with `context`. `state` is the scheduler's, so that what it has
@@ -74,6 +75,7 @@ pub fn start(
     static_pools::start(&karpenter);
     disruption::start(&karpenter);
     interruption::start(&karpenter);
+    reservations::start(&karpenter);
     legacy::start(&karpenter);
     karpenter
 }

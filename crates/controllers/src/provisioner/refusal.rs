@@ -76,6 +76,10 @@ fn of_pool(cluster: &Cluster, refusal: &PoolRefusal, overhead: &str) -> String {
         }
         PoolReason::TooLarge { .. } => "no instance type has enough resources".to_owned(),
         PoolReason::NoOffering => "no instance type has the required offering".to_owned(),
+        PoolReason::ReservationHeld => {
+            return "one or more instance types with compatible reserved offerings are available, but could not be reserved"
+                .to_owned();
+        }
         PoolReason::MinValues { key, .. } => {
             format!("minValues requirement is not met for label(s) (label(s)=[{key}])")
         }

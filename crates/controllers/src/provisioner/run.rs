@@ -148,7 +148,8 @@ struct Provisioner {
     pools_told: FxHashMap<String, Instant>,
     /// The claim or node that the last plan has for each waiting pod.
     places: FxHashMap<String, String>,
-    /// Whether nodes of the last plan were not ordered because another tries their offerings first.
+    /// Whether nodes of the last plan were not ordered because another tries their offerings first, or pods wait for reserved capacity that nodes
+    /// hold until they are launched.
     holds_back: bool,
 }
 
@@ -226,7 +227,20 @@ impl Provisioner {
         let mut trials = Trials::new(&self.karpenter, demand.markets());
         let planned = answer.plan.nodes.iter();
         let orders: Vec<&PlannedNode> = planned.filter(|node| trials.may_order(node)).collect();
-        self.holds_back = orders.len() < answer.plan.nodes.len();
+        let deferred: Vec<&String> = answer
+            .plan
+            .unplaceable
+            .iter()
+            .filter(|pod| pod.waits())
+            .map(|pod| &pod.pod)
+            .collect();
+        self.holds_back = orders.len() < answer.plan.nodes.len() || !deferred.is_empty();
+        if !deferred.is_empty() {
+            let deferred = deferred.into_iter().filter_map(|key| demand.pods.get(key));
+            pass.clone()
+                .with("Pods", abbreviated(&names(deferred), SHOWN))
+                .debug("deferring scheduling decision for provisionable pod(s) to future simulation due to limited reserved offering capacity");
+        }
         if !orders.is_empty() {
             let duration = self.karpenter.base.clock.now().duration_since(start);
             pass.clone()

@@ -21,6 +21,7 @@ pub(crate) fn planned(pool: &NodePool) -> PlannedNode {
         requests: ResourceMap::new(),
         node_price_micro_usd: 0,
         min_values_relaxed: false,
+        reservations: [].into(),
     }
 }
 

@@ -124,6 +124,7 @@ async fn nodes_that_are_bought_register_as_late_as_documented() {
                 instance_type: "m5.xlarge".to_owned(),
                 zone: "us-west-2a".to_owned(),
                 capacity_type: CapacityType::OnDemand,
+                reservation: None,
             }],
             images: Vec::new(),
             subnets: Vec::new(),

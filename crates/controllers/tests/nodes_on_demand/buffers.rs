@@ -14,6 +14,7 @@ const OPEN: FeatureGates = FeatureGates {
     node_overlay: false,
     node_repair: false,
     static_capacity: false,
+    reserved_capacity: true,
 };
 
 /// A cluster whose pool `linux` of these types gives nodes back at once.

@@ -17,6 +17,7 @@ mod pools;
 mod refusals;
 mod removal;
 mod repair;
+mod reservations;
 mod restart;
 #[path = "../served/mod.rs"]
 mod served;

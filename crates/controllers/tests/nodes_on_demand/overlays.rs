@@ -17,6 +17,7 @@ const OPEN: FeatureGates = FeatureGates {
     node_repair: false,
     static_capacity: false,
     capacity_buffer: false,
+    reserved_capacity: true,
 };
 
 fn api(whole: &Whole) -> Api<NodeOverlay> {

@@ -49,6 +49,7 @@ const ON: FeatureGates = FeatureGates {
     static_capacity: false,
     capacity_buffer: false,
     node_overlay: false,
+    reserved_capacity: true,
 };
 
 #[tokio::test(start_paused = true)]

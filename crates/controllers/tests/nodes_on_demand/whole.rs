@@ -134,6 +134,7 @@ impl Whole {
                 instance_type: "m5.large".to_owned(),
                 zone: "us-west-2a".to_owned(),
                 capacity_type: CapacityType::OnDemand,
+                reservation: None,
             }],
             images: Vec::new(),
             subnets: Vec::new(),

@@ -313,7 +313,7 @@ impl<'a> Round<'a> {
         found
             .replacements
             .iter()
-            .for_each(|node| self.pools.buy(node));
+            .for_each(|node| self.pools.buy(node, self.cluster));
         self.moves.moves.push(Move {
             nodes: set
                 .iter()

@@ -75,6 +75,8 @@ pub mod label {
     pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
     /// Spot, on-demand or reserved.
     pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+    /// The capacity reservation that the node runs in.
+    pub const RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
     /// The pool a node was bought for.
     pub const NODE_POOL: &str = "karpenter.sh/nodepool";
 }

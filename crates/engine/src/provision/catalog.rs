@@ -57,6 +57,8 @@ pub(super) struct Catalog {
     by_type: Vec<Vec<usize>>,
     /// Options that can be had now.
     pub(super) available: FixedBitSet,
+    /// How many nodes may be planned for each reservation.
+    pub(super) reservations: FxHashMap<Symbol, u32>,
     /// By kind of pod: those of a kind agree in what the static filters look at.
     verdicts: Vec<Verdicts>,
     kinds: FxHashMap<NodeRules, usize>,
@@ -81,6 +83,8 @@ pub(super) struct Choice {
     pub(super) offering: usize,
     pub(super) price_micro_usd: u64,
     pub(super) labels: LabelSet,
+    /// Id of the capacity reservation that it draws on.
+    pub(super) reservation: Option<Symbol>,
 }
 
 /// Which options let a class of pods in, and what the first that does not says.
@@ -120,6 +124,7 @@ impl Catalog {
             options: Vec::new(),
             by_type: Vec::new(),
             available: FixedBitSet::new(),
+            reservations: FxHashMap::default(),
             verdicts: Vec::new(),
             kinds: FxHashMap::default(),
             kind_of: FxHashMap::default(),
@@ -147,6 +152,7 @@ impl Catalog {
                     &spec.name,
                     &offering.zone,
                     &offering.capacity_type,
+                    offering.reservation.as_ref().map(|own| &own.id),
                 )
             };
             key(a).cmp(&key(b))
@@ -195,8 +201,22 @@ impl Catalog {
             for (key, value) in place {
                 labels.insert(key.to_owned(), value.clone());
             }
-            let place = place.map(|(key, value)| (key.to_owned(), value.clone()));
-            for choice in choices(&labels, &template.requirements) {
+            let mut place: Vec<(String, String)> = place
+                .map(|(key, value)| (key.to_owned(), value.clone()))
+                .into();
+            let reservation = sold.reservation.as_ref();
+            let mut all = labels.clone();
+            if let Some(reservation) = reservation {
+                place.extend(reservation.labels.clone());
+                all.extend(reservation.labels.clone());
+            }
+            let reservation = reservation.map(|own| {
+                let id = cluster.names_mut().intern(&own.id);
+                let left = self.reservations.entry(id).or_insert(own.left);
+                *left = own.left.min(*left);
+                id
+            });
+            for choice in choices(&all, &template.requirements) {
                 let more = place.iter().cloned().chain(choice);
                 self.options.push(Choice {
                     type_index,
@@ -204,6 +224,7 @@ impl Catalog {
                     offering,
                     price_micro_usd: sold.price_micro_usd,
                     labels: common.with_all(more, cluster.names_mut()),
+                    reservation,
                 });
             }
         }

@@ -39,6 +39,8 @@ pub(super) struct Claim {
     room: Amounts,
     /// What of the pool's limits is set aside for it.
     pub(super) reserved: ResourceMap,
+    /// Capacity reservations of each of which it holds a machine.
+    pub(super) held: Vec<Symbol>,
 }
 
 /// What of a class's topology matters to where it is planned.
@@ -76,6 +78,7 @@ impl Claim {
             pods: Vec::new(),
             requests: Amounts::default(),
             reserved: ResourceMap::new(),
+            held: Vec::new(),
         })
     }
 
@@ -159,6 +162,10 @@ impl Claim {
             .and_then(|options| match catalog.too_few_values(&options, cluster) {
                 Some(reason) => Err(reason),
                 None => Ok(options),
+            })
+            .and_then(|options| match self.loses_reserved(&options, catalog) {
+                true => Err(PoolReason::ReservationHeld),
+                false => Ok(options),
             });
         match chosen {
             Ok(options) => {
@@ -246,7 +253,7 @@ impl Claim {
             .ones()
             .filter(|option| catalog.is_spot(*option))
             .collect();
-        if !spot.is_clear() {
+        if !spot.is_clear() && self.held.is_empty() {
             keep.intersect_with(&spot);
         }
         let is_enough = catalog.too_few_values(&keep, cluster).is_none();
@@ -254,6 +261,23 @@ impl Claim {
             self.options = keep;
         }
         is_enough
+    }
+
+    /// Gives up options but for these, of which there are some.
+    pub(super) fn narrow(
+        &mut self,
+        options: FixedBitSet,
+        catalog: &Catalog,
+        cluster: &mut Cluster,
+    ) {
+        if options == self.options {
+            return;
+        }
+        if let Some(first) = options.minimum() {
+            self.room = catalog.least(&options);
+            self.options = options;
+            self.show(first, catalog, cluster);
+        }
     }
 
     /// Gives up options of types larger than the cheapest one's, so that less of the limits is set aside.
@@ -285,7 +309,8 @@ impl Claim {
         known: &mut Lists,
         cluster: &Cluster,
     ) -> PlannedNode {
-        let listed = catalog.listed(&self.options, cluster);
+        let own = self.to_list(catalog);
+        let listed = catalog.listed(&own, cluster);
         let entry = known.entry((self.catalog, listed.clone()));
         let (options, requirements) = entry.or_insert_with(|| {
             let requirements = requirements(&listed, catalog, cluster);
@@ -302,7 +327,11 @@ impl Claim {
                 .collect(),
             requests: self.requests(catalog, cluster),
             node_price_micro_usd: catalog.node_price,
-            min_values_relaxed: catalog.missing_values(&listed, cluster).is_some(),
+            min_values_relaxed: match self.held.is_empty() {
+                true => catalog.missing_values(&listed, cluster).is_some(),
+                false => catalog.missing_values(&self.options, cluster).is_some(),
+            },
+            reservations: catalog.ids_of(&listed, cluster),
         }
     }
 
@@ -364,6 +393,9 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
         label::NODE_POOL,
     ];
     let mut keys: BTreeMap<&str, Option<u32>> = decided.iter().map(|key| (*key, None)).collect();
+    if !catalog.ids_of(options, cluster).is_empty() {
+        keys.insert(label::RESERVATION_ID, None);
+    }
     for requirement in &catalog.requirements {
         let min_values = keys.entry(&requirement.key).or_default();
         *min_values = (*min_values).max(requirement.min_values);

@@ -27,6 +27,19 @@ pub struct PlanRequest {
     pub preferences: PreferencePolicy,
     /// Whether pods are planned for pools whose demands for a choice of values cannot be met (Karpenter: `MIN_VALUES_POLICY`).
     pub min_values: MinValuesPolicy,
+    /// What becomes of pods for which planned nodes leave no reserved capacity.
+    pub reserved: ReservedPolicy,
+}
+
+/// What becomes of a pod that reserved capacity is there for, all of which other planned nodes hold. A planned node holds a machine of every
+/// reservation that it may run in, though it will run in one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReservedPolicy {
+    /// Other capacity is bought for it (Karpenter: while it looks for what to give back).
+    #[default]
+    FallBack,
+    /// It waits until it is known what the nodes run in (Karpenter: while it provisions).
+    Wait,
 }
 
 /// What the `minValues` of a pool's requirements do where fewer values would stay possible.
@@ -175,4 +188,17 @@ pub struct Offering {
     pub price_micro_usd: u64,
     /// Whether it can be had now.
     pub available: bool,
+    /// What it draws on, if its capacity is reserved.
+    pub reservation: Option<Reservation>,
+}
+
+/// A capacity reservation that an offering draws on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// Its id; offerings with one id draw on one reservation.
+    pub id: String,
+    /// What nodes in it have as labels, the capacity type left out.
+    pub labels: StringMap,
+    /// How many more nodes may be planned for it. Where an offering that can be had has none left, nodes that are being launched hold it.
+    pub left: u32,
 }

@@ -77,8 +77,12 @@ impl Catalog {
 
     /// Of some options those whose price is within the cap of their capacity type.
     fn capped(&self, options: &FixedBitSet) -> FixedBitSet {
+        // What is reserved costs next to nothing.
+        let (reserved, bought): (Vec<usize>, Vec<usize>) = options
+            .ones()
+            .partition(|option| self.options[*option].reservation.is_some());
         let (spot, others): (Vec<usize>, Vec<usize>) =
-            options.ones().partition(|option| self.is_spot(*option));
+            bought.into_iter().partition(|option| self.is_spot(*option));
         let price = |option: &usize| self.options[*option].price_micro_usd;
         let cap = |options: &[usize], percent: u64| {
             options
@@ -87,6 +91,7 @@ impl Catalog {
         };
         let (most, most_spot) = (cap(&others, CAP_PERCENT), cap(&spot, SPOT_CAP_PERCENT));
         let mut kept = FixedBitSet::with_capacity(options.len());
+        kept.extend(reserved);
         kept.extend(others.into_iter().filter(|option| price(option) <= most));
         let mut cheapest = FixedBitSet::with_capacity(self.types.len());
         let mut count = 0;

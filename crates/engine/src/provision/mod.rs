@@ -7,7 +7,7 @@
 //! latter the question is put in numbers (`numbers`), packed (`pack`) and carried out (`packed`). What a pool could buy
 //! under other requirements (`sale`) is for those who look for changes,
 //! what to buy in place of nodes that go (`replace`) for those who give back. What pods prefer is demanded as far as it
-//! may cost (`preferences`).
+//! may cost (`preferences`). No plan puts more nodes into a capacity reservation than it has machines (`reservations`).
 
 mod catalog;
 mod claim;
@@ -21,13 +21,14 @@ mod places;
 mod plan;
 mod preferences;
 mod replace;
+mod reservations;
 mod sale;
 mod solve;
 
 pub(crate) use catalog::reachable;
 pub use input::{
     InFlightNode, InstanceType, MinValuesPolicy, NodeTemplate, Offering, PlanRequest,
-    PreferencePolicy, Requirement,
+    PreferencePolicy, Requirement, Reservation, ReservedPolicy,
 };
 pub use plan::{InstanceTypeOption, Plan, PlannedNode, PoolReason, PoolRefusal, Unplaceable};
 pub(crate) use replace::{NoReplacement, Pools, Values};

@@ -162,12 +162,14 @@ impl Solver<'_> {
         };
         let holds = |option: &usize| requests.exceeds(&catalog.room_of(*option).free).is_none();
         let serves = |option: usize| holds(&option) && alike(&option) && no_larger(&option);
-        let options = catalog.candidates_that(&options, serves, self.cluster);
+        let mut options = catalog.candidates_that(&options, serves, self.cluster);
         if options.is_clear() || catalog.too_few_values(&options, self.cluster).is_some() {
             return None;
         }
+        let held = self.reservations.choose(&mut options, chosen, catalog)?;
         let name = format!("{PLANNED}{}", self.claims.len());
         let mut claim = Claim::open((index, catalog), options, &name, self.cluster)?;
+        self.reservations.take(held, &mut claim);
         reserve(&mut claim, catalog);
         self.claims.push(claim);
         Some(self.claims.len() - 1)

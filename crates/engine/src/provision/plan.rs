@@ -47,6 +47,8 @@ pub struct PlannedNode {
     pub node_price_micro_usd: u64,
     /// Fewer values stay possible than the pool demands; `requirements` says how many there are.
     pub min_values_relaxed: bool,
+    /// Ids of the capacity reservations that it may run in, of one of which it takes a machine; empty where its capacity is not reserved.
+    pub reservations: Arc<[String]>,
 }
 
 impl PlannedNode {
@@ -77,6 +79,14 @@ pub struct Unplaceable {
     pub invalid: Option<ModelError>,
     /// Why each pool cannot buy for it, in the order pools were tried. Empty: there are no pools. Pods of equal templates share one list.
     pub pools: Arc<[PoolRefusal]>,
+}
+
+impl Unplaceable {
+    /// Whether it only waits until it is known what nodes of the plan run in.
+    pub fn waits(&self) -> bool {
+        let held = |refusal: &PoolRefusal| refusal.reason == PoolReason::ReservationHeld;
+        self.pools.iter().any(held)
+    }
 }
 
 /// Why a pool cannot buy for a pod.
@@ -114,6 +124,8 @@ pub enum PoolReason {
     },
     /// Types fit, but none can be had now.
     NoOffering,
+    /// Reserved capacity would do, but other nodes of the plan hold all of it until it is known what they run in.
+    ReservationHeld,
     /// A node would fit, but not beside the pods that are there.
     Topology {
         /// Which filter.

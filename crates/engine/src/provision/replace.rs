@@ -74,13 +74,23 @@ impl Pools {
         }
     }
 
-    /// Counts a node that will be bought against its pool's limits, as the largest type it may become.
-    pub(crate) fn buy(&mut self, node: &PlannedNode) {
+    /// Counts a node that will be bought against its pool's limits, as the largest type it may become, and against the reservations it may run in.
+    pub(crate) fn buy(&mut self, node: &PlannedNode, cluster: &Cluster) {
         for own in self.of(&node.pool) {
             let listed = |name: &str| node.options.iter().any(|option| option.name == name);
             let types = own.types.iter().filter(|spec| listed(&spec.name));
             let largest = own.limits.largest(types.map(|spec| &spec.capacity));
             own.limits.take(&largest);
+        }
+        for id in node
+            .reservations
+            .iter()
+            .filter_map(|id| cluster.names().find(id))
+        {
+            let own = self.catalogs.iter_mut();
+            for left in own.filter_map(|own| own.reservations.get_mut(&id)) {
+                *left = left.saturating_sub(1);
+            }
         }
     }
 

@@ -36,8 +36,12 @@ impl NodeTemplate {
             label::CAPACITY_TYPE,
             label::NODE_POOL,
         ];
-        let mut types = self.for_sale().iter();
-        by_offering.contains(&key) || types.any(|own| own.labels.contains_key(key))
+        let decides = |own: &Arc<InstanceType>| {
+            let mut reservations = own.offerings.iter().flat_map(|sold| &sold.reservation);
+            own.labels.contains_key(key)
+                || reservations.any(|reservation| reservation.labels.contains_key(key))
+        };
+        by_offering.contains(&key) || self.for_sale().iter().any(decides)
     }
 
     /// Lets the pool's nodes have this value of a label, beside what its requirements allow now.

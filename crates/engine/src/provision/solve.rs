@@ -27,6 +27,7 @@ use super::catalog::Catalog;
 use super::claim::{Claim, Lists, Topology};
 use super::limit::Limits;
 use super::preferences::Preferences;
+use super::reservations::Reservations;
 use super::{
     InFlightNode, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
     Unplaceable,
@@ -68,6 +69,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     solver.wants_bound = true;
     solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
     solver.preferences = Preferences::of(request);
+    solver.reservations.policy = request.reserved;
     let pending = solver.with_preferences(&pending);
     let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
     solver.add_hosts(&pending);
@@ -251,6 +253,7 @@ pub(super) struct Solver<'a> {
     /// What all nodes may cost together: where they cost less, each lists what it may be up to its share of it.
     pub(super) ceiling: Option<u64>,
     pub(super) preferences: Preferences,
+    pub(super) reservations: Reservations,
 }
 
 impl<'a> Solver<'a> {
@@ -263,6 +266,7 @@ impl<'a> Solver<'a> {
     ) -> Self {
         Solver {
             cluster,
+            reservations: Reservations::of(&catalogs),
             catalogs,
             keys,
             claims: Vec::new(),
@@ -407,12 +411,13 @@ impl Solver<'_> {
             .iter()
             .map(|catalog| catalog.limits.clone())
             .collect();
+        let reservations = self.reservations.clone();
         self.add_places(pending);
         let mut existing = Vec::new();
         let (pending, bound) = match way {
             Way::OneByOne => (pending.to_vec(), None),
             Way::Packed(nodes) => {
-                let (rest, bound) = self.pack(pending, nodes, &mut existing);
+                let (rest, bound) = self.pack_reserved_first(pending, nodes, &mut existing);
                 match nodes.is_empty() {
                     true => (rest, bound),
                     false => (self.place_on_nodes(&rest, &mut existing), None),
@@ -421,11 +426,14 @@ impl Solver<'_> {
         };
         let placed_one_by_one = pending.len();
         let mut pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+        let mut unplaceable = Vec::with_capacity(pending.len());
+        // Who waits may have what it prefers later.
+        self.take_waiting(&mut pending, &mut unplaceable);
         while self.give_up_one(&mut pending) {
             pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+            self.take_waiting(&mut pending, &mut unplaceable);
         }
         let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
-        let mut unplaceable = Vec::with_capacity(pending.len());
         for pod in pending {
             let known = refusals.entry(pod.class);
             let pools = known.or_insert_with(|| self.refusals(&pod).into());
@@ -449,6 +457,7 @@ impl Solver<'_> {
         for (catalog, limits) in self.catalogs.iter_mut().zip(limits) {
             catalog.limits = limits;
         }
+        self.reservations = reservations;
         self.closed.clear();
         self.tightened.clear();
         Attempt {
@@ -543,7 +552,11 @@ impl Solver<'_> {
             ..topology.clone()
         };
         let prefers = topology.strict && self.preferences.policy != PreferencePolicy::Ignore;
-        (prefers && self.place_with(pod, &topology)) || self.place_with(pod, &relaxed)
+        self.reservations.waiting.remove(&pod.class);
+        if prefers && self.place_with(pod, &topology) {
+            return true;
+        }
+        !self.reservations.waiting.contains_key(&pod.class) && self.place_with(pod, &relaxed)
     }
 
     fn place_with(&mut self, pod: &Pending, topology: &Topology) -> bool {
@@ -555,7 +568,10 @@ impl Solver<'_> {
             let claim = &mut self.claims[index];
             let catalog = &mut self.catalogs[claim.catalog];
             match claim.add(*pod, catalog, topology, self.cluster) {
-                Ok(()) => return true,
+                Ok(()) => {
+                    self.release(index);
+                    return true;
+                }
                 Err(PoolReason::Topology { .. }) => {}
                 Err(_) => self
                     .closed
@@ -564,7 +580,18 @@ impl Solver<'_> {
                     .grow_and_insert(index),
             }
         }
-        (0..self.catalogs.len()).any(|catalog| self.open(catalog, pod, topology).is_ok())
+        for catalog in 0..self.catalogs.len() {
+            match self.open(catalog, pod, topology) {
+                Ok(()) => return true,
+                // Karpenter: no pool of lower weight is asked then.
+                Err(PoolReason::ReservationHeld) => {
+                    self.reservations.waiting.insert(pod.class, catalog);
+                    return false;
+                }
+                Err(_) => {}
+            }
+        }
+        false
     }
 
     fn topology(&mut self, class: PodClassId) -> Topology {
@@ -618,6 +645,7 @@ impl Solver<'_> {
         let within = within_limits(catalog, verdicts.fits)?;
         let mut options = within.clone();
         options.intersect_with(&catalog.available);
+        self.reservations.leave_out(&mut options, catalog);
         let name = format!("{PLANNED}{}", self.claims.len());
         // Without an offering to be had, find out whether that is what is missing.
         let sold_out = options.is_clear();
@@ -626,10 +654,9 @@ impl Solver<'_> {
         let claim = Claim::open((index, catalog), from, &name, self.cluster);
         let mut claim = claim.ok_or(PoolReason::NoInstanceTypes)?;
         let added = claim.add(*pod, catalog, topology, self.cluster);
-        let added = if sold_out {
-            added.and(Err(PoolReason::NoOffering))
-        } else {
-            added
+        let added = match sold_out {
+            true => added.and(Err(PoolReason::NoOffering)),
+            false => added.and_then(|()| self.reservations.hold(&mut claim, catalog, self.cluster)),
         };
         if let Err(mut reason) = added {
             if let PoolReason::TooLarge { .. } = reason {
@@ -661,6 +688,7 @@ impl Solver<'_> {
             claim.tighten(catalog);
             catalog.limits.give_back(&claim.reserved);
             reserve(claim, catalog);
+            self.reservations.release(claim, catalog);
         }
         planned > 0
     }

@@ -1,6 +1,7 @@
 //! What a plan promises: every pod once, nothing left behind in the cluster, and nodes that hold what is planned.
 
 mod preferences;
+mod reservations;
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ fn kind(name: &str, os: &str, cpu: i64, price_micro_usd: u64) -> Arc<InstanceTyp
         capacity_type: capacity_type.to_owned(),
         price_micro_usd,
         available: true,
+        reservation: None,
     };
     let capacity = amounts(&[
         ("cpu", &cpu.to_string()),

@@ -299,6 +299,7 @@ impl Session {
                     capacity_type: capacity_type.to_owned(),
                     price_micro_usd: price.expect("micro-dollars"),
                     available,
+                    reservation: None,
                 });
             }
         }

@@ -18,6 +18,7 @@ pub(super) fn of_node(node: &NodeSpec) -> Option<u64> {
     let bought = label(labels::CAPACITY_TYPE).or_else(|| label(labels::EKS_CAPACITY_TYPE));
     let capacity = match bought {
         Some(labels::SPOT | "SPOT") => CapacityType::Spot,
+        Some(labels::RESERVED) => CapacityType::Reserved,
         _ => CapacityType::OnDemand,
     };
     let price = catalogue::price::of(catalogue::get(kind)?, os, capacity)?;

@@ -71,6 +71,9 @@ pub(super) struct Bought {
     pub(super) zone: String,
     pub(super) zones: Vec<String>,
     pub(super) capacity_type: String,
+    /// Ids of the capacity reservations that it may run in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) capacity_reservations: Vec<String>,
     pub(super) usd_per_hour: f64,
     /// By resource: what its pods and DaemonSets ask for, what they can have, and what the machine has.
     pub(super) resources: BTreeMap<String, Amount>,
@@ -316,6 +319,7 @@ fn bought(planned: &PlannedNode, question: &Question) -> Option<Bought> {
         zone: zone.clone(),
         zones,
         capacity_type: capacity_type.clone(),
+        capacity_reservations: planned.reservations.to_vec(),
         usd_per_hour: dollars(planned.price_micro_usd()),
         resources: amounts(planned, machine, &template.daemon_overhead),
         pods: planned.pods.iter().map(name).collect(),

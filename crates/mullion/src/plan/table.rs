@@ -144,7 +144,7 @@ fn nodes(page: &mut Page, report: &Report) {
             first.instance_type.clone(),
             or,
             zones(group),
-            first.capacity_type.clone(),
+            payment(first),
             group
                 .iter()
                 .map(|node| node.pods.len())
@@ -162,12 +162,20 @@ fn nodes(page: &mut Page, report: &Report) {
     page.blank();
 }
 
+/// How a node is paid for: where its capacity is reserved, with the reservations that it may run in.
+fn payment(node: &Bought) -> String {
+    match node.capacity_reservations.as_slice() {
+        [] => node.capacity_type.clone(),
+        ids => format!("{} {}", node.capacity_type, ids.join("|")),
+    }
+}
+
 fn is_like(a: &Bought, b: &Bought) -> bool {
     let kind = |node: &Bought| {
         (
             node.node_pool.clone(),
             node.instance_type.clone(),
-            node.capacity_type.clone(),
+            payment(node),
             node.alternatives.len(),
         )
     };

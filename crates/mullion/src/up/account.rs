@@ -20,7 +20,7 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{Instance, catalogue::Arch, image::NodeImage, sim::SimulatedEc2};
-use mullion_controllers::{Context, api_error};
+use mullion_controllers::{Context, Informer, api_error};
 use serde_json::{Value, json};
 
 use super::plan::Plan;
@@ -194,6 +194,37 @@ fn profile(cluster: &str, instance: &Instance) -> String {
         (_, Some(class)) => class_profile(cluster, class),
         _ => String::new(),
     }
+}
+
+/// Has the simulated EC2 know the capacity reservations of the account that an earlier start left, before anything is bought.
+pub(super) async fn resume_reservations(context: &Context, ec2: &SimulatedEc2) {
+    let api: Api<SimulatedAccount> = Api::all(context.client.clone());
+    // A new cluster has no account yet, and a user may have deleted it.
+    if let Ok(account) = api.get(NAME).await {
+        ec2.reserve(&account.spec.capacity_reservations);
+    }
+}
+
+/// Has the simulated EC2 follow the capacity reservations of the account.
+pub(super) fn follow_reservations(context: &Context, ec2: &SimulatedEc2) {
+    let api: Api<SimulatedAccount> = Api::all(context.client.clone());
+    let (tasks, shutdown) = (context.tasks.clone(), context.shutdown.clone());
+    let accounts: Informer<SimulatedAccount> = Informer::new(api, &[], tasks, shutdown);
+    let ec2 = ec2.clone();
+    accounts.on_change(move |change| {
+        let account = change.object();
+        if account.metadata.name.as_deref() != Some(NAME) {
+            return;
+        }
+        let before = change.previous().map(|old| &old.spec.capacity_reservations);
+        let now = &account.spec.capacity_reservations;
+        if change.is_deleted() {
+            ec2.reserve(&BTreeMap::new());
+        } else if before != Some(now) && !(before.is_none() && now.is_empty()) {
+            ec2.reserve(now);
+        }
+    });
+    accounts.start();
 }
 
 /// Writes what the simulated EC2 has into the account, now and after every change.

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use mullion_api::{
+    account::{CapacityReservation, SimulatedAccount},
     eksctl::KubernetesVersion,
     karpenter::{
         EC2NodeClass, NodeClaim, NodeOverlay, NodePool, SubnetStatus,
@@ -20,10 +21,11 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    Clock, WindowsAddresses, catalogue,
+    Clock, CloudProvider, WindowsAddresses, catalogue,
     sim::{Config, SimulatedEc2},
 };
 use mullion_controllers::{
+    nodepool::class::reservation_status,
     overlays::{self, Verdict},
     provisioner::{
         self,
@@ -151,7 +153,9 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         },
         Clock::starting_at(Timestamp::UNIX_EPOCH),
     );
-    resolve(&mut classes, &cloud);
+    let accounts: Vec<SimulatedAccount> = state.kept("SimulatedAccount").map_err(Failure::input)?;
+    cloud.reserve(&unused(&accounts, &claims));
+    resolve(&mut classes, &cloud).await;
     let discovered = state.discovered_capacity();
     let mut markets = BTreeMap::new();
     for class in &classes {
@@ -363,7 +367,7 @@ fn zones(class: &EC2NodeClass) -> impl Iterator<Item = String> + '_ {
 
 /// Gives classes that no controller has seen yet, as those of a manifest, the subnets that are known: one in each zone of the other classes, else
 /// of the region.
-fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
+async fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
     let subnets: Vec<SubnetStatus> = cloud
         .zones()
         .iter()
@@ -374,12 +378,46 @@ fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
         })
         .collect();
     for class in classes.iter_mut().filter(|class| class.status.is_none()) {
-        class
-            .status
-            .get_or_insert_default()
-            .subnets
-            .clone_from(&subnets);
+        let terms = &class.spec.capacity_reservation_selector_terms;
+        let reservations = cloud.capacity_reservations(terms).await.unwrap_or_default();
+        let now = Timestamp::UNIX_EPOCH;
+        let reservations = reservations.into_iter();
+        let status = class.status.get_or_insert_default();
+        status.subnets.clone_from(&subnets);
+        status.capacity_reservations = reservations
+            .map(|own| reservation_status(own, now))
+            .collect();
     }
+}
+
+/// The capacity reservations of the account whose time is not over, each with as many machines as no claim has or may get.
+fn unused(
+    accounts: &[SimulatedAccount],
+    claims: &[NodeClaim],
+) -> BTreeMap<String, CapacityReservation> {
+    let mut all = BTreeMap::new();
+    for account in accounts {
+        let status = account.status.as_ref();
+        for (id, own) in &account.spec.capacity_reservations {
+            let facts = status.and_then(|status| status.capacity_reservations.get(id));
+            if facts.is_some_and(|facts| facts.state != "active") {
+                continue;
+            }
+            let uses = |claim: &&NodeClaim| {
+                let mut asked = claim.spec.requirements.iter();
+                claim.label(labels::CAPACITY_RESERVATION_ID) == Some(id)
+                    || asked.any(|asked| {
+                        asked.key == labels::CAPACITY_RESERVATION_ID && asked.values.contains(id)
+                    })
+            };
+            let used = claims.iter().filter(uses).count();
+            let used = u32::try_from(used).unwrap_or(u32::MAX);
+            let mut own = own.clone();
+            own.total_instance_count = own.total_instance_count.saturating_sub(used);
+            all.insert(id.clone(), own);
+        }
+    }
+    all
 }
 
 /// The region of a class's subnets: their zone less its letter.

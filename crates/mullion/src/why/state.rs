@@ -35,11 +35,12 @@ use super::{
 };
 
 /// Kinds that are kept as they are, for those who understand them.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 10] = [
     "DaemonSet",
     "NodePool",
     "NodeOverlay",
     "EC2NodeClass",
+    "SimulatedAccount",
     "NodeClaim",
     "LimitRange",
     "ResourceClaimTemplate",

@@ -19,7 +19,7 @@ use crate::{failure::Failure, out};
 
 /// Kinds that matter to placing beside those that make pods, in the order in which they need each other: their plural, whether they are
 /// in a namespace, and whether the admission of pods asks for them.
-const KINDS: [(&str, &str, bool, bool); 23] = [
+const KINDS: [(&str, &str, bool, bool); 24] = [
     ("Namespace", "namespaces", false, true),
     ("ServiceAccount", "serviceaccounts", true, true),
     ("LimitRange", "limitranges", true, true),
@@ -53,15 +53,17 @@ const KINDS: [(&str, &str, bool, bool); 23] = [
     ("EC2NodeClass", "ec2nodeclasses", false, false),
     ("NodePool", "nodepools", false, false),
     ("NodeOverlay", "nodeoverlays", false, false),
+    ("SimulatedAccount", "simulatedaccounts", false, false),
 ];
 /// Those that are taken as they are written: an API server in this process does not know them, or keeps pods off until a kubelet reports, or
 /// there may be many of which only one counts.
-const FOREIGN: [&str; 5] = [
+const FOREIGN: [&str; 6] = [
     "ConfigMap",
     "EC2NodeClass",
     "Node",
     "NodeOverlay",
     "NodePool",
+    "SimulatedAccount",
 ];
 
 /// A pod of a manifest, as it would be created.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     super::edit,
     DRIFTED,
-    reason::{is_launched, is_of_age, of_class, of_instance, of_market, of_pool},
+    reason::{is_launched, is_of_age, of_class, of_instance, of_market, of_pool, of_reservation},
 };
 use crate::provisioner::{
     BY_POOL, KarpenterContext,
@@ -96,8 +96,23 @@ impl Marker {
         if let Some(reason) = of_class(claim, &class) {
             return Ok(Some(reason));
         }
-        let instance = self.instance(karpenter, claim).await?;
-        Ok(instance.and_then(|instance| of_instance(&instance, &class)))
+        let Some(mut instance) = self.instance(karpenter, claim).await? else {
+            return Ok(None);
+        };
+        if let Some(reason) = of_instance(&instance, &class) {
+            return Ok(Some(reason));
+        }
+        if !karpenter.options.gates.reserved_capacity || of_reservation(&instance, &class).is_none()
+        {
+            return Ok(None);
+        }
+        // The reservation may have ended, and the instance is an on-demand one since.
+        self.instances.remove(&claim.name_any());
+        match self.instance(karpenter, claim).await? {
+            Some(now) => instance = now,
+            None => return Ok(None),
+        }
+        Ok(of_reservation(&instance, &class))
     }
 
     async fn of_market(

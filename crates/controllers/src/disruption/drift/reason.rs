@@ -76,6 +76,15 @@ pub(super) fn of_instance(instance: &Instance, class: &EC2NodeClass) -> Option<&
     (!subnets.is_empty() && is_elsewhere).then_some("SubnetDrift")
 }
 
+/// Returns why an instance is not in a capacity reservation that its class selects.
+pub(super) fn of_reservation(instance: &Instance, class: &EC2NodeClass) -> Option<&'static str> {
+    let own = instance.reservation.as_ref()?;
+    let status = class.status.iter();
+    let mut selected = status.flat_map(|status| &status.capacity_reservations);
+    let is_selected = selected.any(|selected| *selected.id == *own.id);
+    (!is_selected).then_some("CapacityReservationDrift")
+}
+
 /// Whether a claim can have drifted at all.
 pub(super) fn is_launched(claim: &NodeClaim) -> bool {
     claim.is(condition::LAUNCHED)

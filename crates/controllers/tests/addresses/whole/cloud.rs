@@ -73,6 +73,7 @@ impl Cloud {
                 instance_type: instance_type.into(),
                 zone: zone.into(),
                 capacity_type: CapacityType::OnDemand,
+                reservation: None,
             }],
             images: Vec::new(),
             subnets: Vec::new(),

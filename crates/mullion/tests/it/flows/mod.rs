@@ -15,6 +15,7 @@ mod profiles;
 mod quick_start;
 mod readme;
 mod reasons;
+mod reservations;
 mod restart;
 mod start;
 mod streams;

@@ -1,0 +1,238 @@
+//! Capacity reservations: machines of one type in one zone that are paid for whether they run or not.
+//!
+//! Invariant: a reservation is known by its id everywhere: as an offering, as an option of a launch and on the instance that runs in it.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use mullion_api::{karpenter::CapacityReservationSelectorTerm, labels};
+
+/// Karpenter gives nodes of a capacity block up this long before the block ends: ten minutes before EC2 takes the first instance.
+pub const EXPIRING_BEFORE_END: SignedDuration = SignedDuration::from_mins(40);
+/// EC2 takes the instances of a capacity block this long before the block ends.
+pub const RECLAIMED_BEFORE_END: SignedDuration = SignedDuration::from_mins(30);
+
+/// What kind of reservation it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReservationKind {
+    /// An On-Demand Capacity Reservation: when it ends its instances go on as on-demand ones.
+    #[default]
+    Default,
+    /// A Capacity Block for ML: its instances are terminated before it ends.
+    CapacityBlock,
+}
+
+impl ReservationKind {
+    /// EC2's name, which is the value of the label `karpenter.k8s.aws/capacity-reservation-type`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::CapacityBlock => "capacity-block",
+        }
+    }
+
+    /// The kind that EC2 calls so; an empty name is that of the default.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "" | "default" => Some(Self::Default),
+            "capacity-block" => Some(Self::CapacityBlock),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ReservationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which instances run in a reservation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MatchCriteria {
+    /// Any of its type and zone that does not say otherwise.
+    #[default]
+    Open,
+    /// Only those whose launch names it.
+    Targeted,
+}
+
+impl MatchCriteria {
+    /// EC2's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Targeted => "targeted",
+        }
+    }
+
+    /// The criteria that EC2 calls so; an empty name is that of the default.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "" | "open" => Some(Self::Open),
+            "targeted" => Some(Self::Targeted),
+            _ => None,
+        }
+    }
+}
+
+/// The reservation that an offering draws on, or that an instance runs in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reservation {
+    /// EC2's id, `cr-0123456789abcdef0`.
+    pub id: Arc<str>,
+    /// Its kind.
+    pub kind: ReservationKind,
+    /// Whether its owner may take instances back.
+    pub interruptible: bool,
+}
+
+impl Reservation {
+    /// The labels of a node that runs in it, beside its capacity type.
+    pub fn labels(&self) -> [(&'static str, String); 3] {
+        [
+            (labels::CAPACITY_RESERVATION_ID, self.id.to_string()),
+            (
+                labels::CAPACITY_RESERVATION_TYPE,
+                self.kind.as_str().to_owned(),
+            ),
+            (
+                labels::CAPACITY_RESERVATION_INTERRUPTIBLE,
+                self.interruptible.to_string(),
+            ),
+        ]
+    }
+}
+
+/// What an offering draws on a reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedShare {
+    /// The reservation.
+    pub reservation: Reservation,
+    /// How many more instances may be planned to run in it.
+    pub left: u32,
+}
+
+/// A reservation as EC2 describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapacityReservation {
+    /// Id and kind.
+    pub reservation: Reservation,
+    /// Account that owns it.
+    pub owner_id: String,
+    /// Type of its machines.
+    pub instance_type: String,
+    /// Availability zone of its machines.
+    pub zone: String,
+    /// Which instances run in it.
+    pub match_criteria: MatchCriteria,
+    /// Machines that no instance runs on.
+    pub available: u32,
+    /// All its machines.
+    pub total: u32,
+    /// When it ends, if it does.
+    pub ends_at: Option<Timestamp>,
+    /// Tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl CapacityReservation {
+    /// Whether it is a capacity block that is so close to its end that its nodes are given up (AWS provider: 40 minutes).
+    pub fn is_expiring(&self, now: Timestamp) -> bool {
+        self.ends_within(EXPIRING_BEFORE_END, now)
+    }
+
+    /// Whether it is a capacity block whose instances EC2 takes.
+    pub fn is_reclaimed(&self, now: Timestamp) -> bool {
+        self.ends_within(RECLAIMED_BEFORE_END, now)
+    }
+
+    /// Whether its time is over.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.ends_at.is_some_and(|end| end <= now)
+    }
+
+    fn ends_within(&self, time: SignedDuration, now: Timestamp) -> bool {
+        let end = self
+            .ends_at
+            .filter(|_| self.reservation.kind == ReservationKind::CapacityBlock);
+        end.is_some_and(|end| end.duration_since(now) <= time)
+    }
+
+    /// Whether a term of an EC2NodeClass selects it: by id, or by all else that the term says. An account alone selects nothing.
+    pub fn is_selected_by(&self, term: &CapacityReservationSelectorTerm) -> bool {
+        if let Some(id) = &term.id {
+            return **id == *self.reservation.id;
+        }
+        let criteria = term.instance_match_criteria.as_deref();
+        let is_said = !term.tags.is_empty() || criteria.is_some();
+        is_said
+            && term
+                .owner_id
+                .as_ref()
+                .is_none_or(|own| *own == self.owner_id)
+            && criteria.is_none_or(|own| own == self.match_criteria.as_str())
+            && term.tags.iter().all(|(key, wanted)| {
+                let value = self.tags.get(key);
+                value.is_some_and(|value| wanted == "*" || wanted == value)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reservation(kind: ReservationKind) -> CapacityReservation {
+        CapacityReservation {
+            reservation: Reservation {
+                id: "cr-1".into(),
+                kind,
+                interruptible: false,
+            },
+            owner_id: "111122223333".to_owned(),
+            instance_type: "m5.large".to_owned(),
+            zone: "us-west-2a".to_owned(),
+            match_criteria: MatchCriteria::Targeted,
+            available: 1,
+            total: 1,
+            ends_at: Some("2026-01-01T10:00:00Z".parse().expect("a time")),
+            tags: BTreeMap::from([("team".to_owned(), "ml".to_owned())]),
+        }
+    }
+
+    #[test]
+    fn a_term_selects_by_id_or_by_all_else_that_it_says() {
+        let own = reservation(ReservationKind::Default);
+        let is_selected = |term| {
+            let term = serde_json::from_value(term).expect("a term");
+            own.is_selected_by(&term)
+        };
+        assert!(is_selected(json!({ "id": "cr-1" })));
+        assert!(!is_selected(json!({ "id": "cr-2" })));
+        assert!(is_selected(json!({ "tags": { "team": "*" } })));
+        assert!(!is_selected(json!({ "tags": { "team": "web" } })));
+        assert!(is_selected(json!({ "instanceMatchCriteria": "targeted" })));
+        let other = json!({ "instanceMatchCriteria": "open", "tags": { "team": "ml" } });
+        assert!(!is_selected(other));
+        let stranger = json!({ "ownerID": "444455556666", "tags": { "team": "ml" } });
+        assert!(!is_selected(stranger));
+        assert!(!is_selected(json!({ "ownerID": "111122223333" })));
+    }
+
+    #[test]
+    fn only_a_capacity_block_expires_before_its_end() {
+        let at = |text: &str| text.parse().expect("a time");
+        let block = reservation(ReservationKind::CapacityBlock);
+        assert!(!block.is_expiring(at("2026-01-01T09:19:59Z")));
+        assert!(block.is_expiring(at("2026-01-01T09:20:00Z")));
+        assert!(!block.is_reclaimed(at("2026-01-01T09:29:59Z")));
+        assert!(block.is_reclaimed(at("2026-01-01T09:30:00Z")));
+        let plain = reservation(ReservationKind::Default);
+        assert!(!plain.is_expiring(at("2026-01-01T09:59:00Z")));
+        assert!(!plain.is_over(at("2026-01-01T09:59:59Z")));
+        assert!(plain.is_over(at("2026-01-01T10:00:00Z")));
+    }
+}

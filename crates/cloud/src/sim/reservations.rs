@@ -1,0 +1,270 @@
+//! The capacity reservations of the simulated EC2, and what happens when their time is over.
+//!
+//! Invariant: no more instances run in a reservation than it has machines. An instance whose reservation is gone goes on as an on-demand one, or
+//! is terminated if that was a capacity block.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use mullion_api::account;
+use tokio::time::sleep;
+
+use super::{SimulatedEc2, State};
+use crate::{
+    CapacityReservation, CapacityType, Instance, InstanceId, InstanceState, LaunchOption,
+    MatchCriteria, RECLAIMED_BEFORE_END, Reservation, ReservationKind,
+    catalogue::{self, price},
+};
+
+/// Reservations by id, whether their time is over or not; `available` is not kept.
+#[derive(Default)]
+pub(super) struct Reservations {
+    all: BTreeMap<String, Result<CapacityReservation, String>>,
+    /// How often they have been replaced.
+    generation: u64,
+}
+
+impl SimulatedEc2 {
+    /// Replaces the capacity reservations. Instances in one that is no longer there lose it.
+    pub fn reserve(&self, wanted: &BTreeMap<String, account::CapacityReservation>) {
+        let zones = self.zones();
+        let read = |(id, own): (&String, &account::CapacityReservation)| {
+            (id.clone(), read(id, own, &zones))
+        };
+        let generation = {
+            let reservations = &mut self.state().reservations;
+            reservations.all = wanted.iter().map(read).collect();
+            reservations.generation += 1;
+            reservations.generation
+        };
+        self.settle();
+        self.await_ends(generation);
+    }
+
+    /// Takes from instances what their reservations do not have any more.
+    fn settle(&self) {
+        let now = self.inner.clock.now();
+        let (mut lost, mut reclaimed): (Vec<InstanceId>, Vec<InstanceId>) = Default::default();
+        {
+            let state = self.state();
+            for instance in state.fleet.iter().filter(|own| own.state.is_alive()) {
+                let Some(own) = &instance.reservation else {
+                    continue;
+                };
+                let known = state.reservations.all.get(&*own.id);
+                let known = known.and_then(|known| known.as_ref().ok());
+                let is_there = known.is_some_and(|known| !known.is_over(now));
+                let is_reclaimed = known.is_none_or(|known| known.is_reclaimed(now));
+                match own.kind {
+                    ReservationKind::CapacityBlock if is_reclaimed || !is_there => {
+                        reclaimed.push(instance.id.clone());
+                    }
+                    ReservationKind::Default if !is_there => lost.push(instance.id.clone()),
+                    _ => {}
+                }
+            }
+        }
+        for id in reclaimed {
+            self.end(&id);
+        }
+        for id in lost {
+            self.inner.update(&id, |instance| {
+                instance.capacity_type = CapacityType::OnDemand;
+                instance.reservation = None;
+                let (kind, os) = (&instance.instance_type, instance.os());
+                let price = price::of(kind, os, CapacityType::OnDemand);
+                instance.price = price.unwrap_or(instance.price);
+            });
+        }
+        // What is left of reservations is part of what is shown.
+        self.inner.changed.send_modify(|_| {});
+    }
+
+    /// Settles again whenever the time of a reservation is over, until they are replaced.
+    fn await_ends(&self, generation: u64) {
+        let weak = Arc::downgrade(&self.inner);
+        tokio::spawn(async move {
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                let ec2 = SimulatedEc2 { inner };
+                let now = ec2.inner.clock.now();
+                let next = {
+                    let reservations = &ec2.state().reservations;
+                    if reservations.generation != generation {
+                        return;
+                    }
+                    reservations.next_end(now)
+                };
+                let Some(next) = next else { return };
+                drop(ec2);
+                let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
+                sleep(wait).await;
+                let Some(inner) = weak.upgrade() else { return };
+                SimulatedEc2 { inner }.settle();
+            }
+        });
+    }
+
+    /// The reservations whose time is not over, with what is left of them.
+    pub(super) fn active_reservations(&self, state: &State) -> Vec<CapacityReservation> {
+        let now = self.inner.clock.now();
+        let known = state.reservations.all.values().flatten();
+        known
+            .filter(|own| !own.is_over(now))
+            .map(|own| CapacityReservation {
+                available: state.left_of(own, now),
+                ..own.clone()
+            })
+            .collect()
+    }
+
+    /// The reservation that an option draws on, if it has a machine left.
+    pub(super) fn reserved_for(&self, state: &State, option: &LaunchOption) -> Option<Reservation> {
+        let id = option.reservation.as_ref()?;
+        let known = state.reservations.all.get(id)?.as_ref().ok()?;
+        let now = self.inner.clock.now();
+        let is_meant = known.instance_type == option.instance_type && known.zone == option.zone;
+        let has_some = !known.is_over(now) && state.free_of(known, now) > 0;
+        (is_meant && has_some).then(|| known.reservation.clone())
+    }
+
+    /// What is told of the reservations in the account.
+    pub(super) fn reservation_facts(
+        &self,
+        state: &State,
+    ) -> BTreeMap<String, account::ReservationFacts> {
+        let now = self.inner.clock.now();
+        let told = |own: &Result<CapacityReservation, String>| match own {
+            Err(message) => account::ReservationFacts {
+                state: "failed".to_owned(),
+                message: message.clone(),
+                ..account::ReservationFacts::default()
+            },
+            Ok(own) if own.is_over(now) => account::ReservationFacts {
+                state: "expired".to_owned(),
+                ..account::ReservationFacts::default()
+            },
+            Ok(own) => account::ReservationFacts {
+                state: "active".to_owned(),
+                available_instance_count: state.free_of(own, now),
+                message: String::new(),
+            },
+        };
+        let all = state.reservations.all.iter();
+        all.map(|(id, own)| (id.clone(), told(own))).collect()
+    }
+}
+
+impl Reservations {
+    /// When something happens to a reservation next.
+    fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
+        let ends = self.all.values().flatten().filter_map(|own| {
+            let end = own.ends_at?;
+            let before = match own.reservation.kind {
+                ReservationKind::CapacityBlock => end.checked_sub(RECLAIMED_BEFORE_END).ok(),
+                ReservationKind::Default => None,
+            };
+            [before, Some(end)]
+                .into_iter()
+                .flatten()
+                .find(|at| *at > now)
+        });
+        ends.min()
+    }
+}
+
+impl State {
+    /// Machines of a reservation that no instance runs on.
+    fn free_of(&self, own: &CapacityReservation, now: Timestamp) -> u32 {
+        if own.is_reclaimed(now) {
+            return 0;
+        }
+        let runs_in = |instance: &&Arc<Instance>| {
+            let is_there =
+                instance.state.is_alive() || instance.state == InstanceState::ShuttingDown;
+            let runs_in = instance.reservation.as_ref();
+            is_there && runs_in.is_some_and(|runs_in| runs_in.id == own.reservation.id)
+        };
+        let used = self.fleet.iter().filter(runs_in).count();
+        own.total
+            .saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
+    }
+
+    /// The same, or none while EC2 has refused it a moment ago.
+    fn left_of(&self, own: &CapacityReservation, now: Timestamp) -> u32 {
+        let option = LaunchOption {
+            instance_type: own.instance_type.clone(),
+            zone: own.zone.clone(),
+            capacity_type: CapacityType::Reserved,
+            reservation: Some(own.reservation.id.to_string()),
+        };
+        match self.faults.rests(&option) {
+            true => 0,
+            false => self.free_of(own, now),
+        }
+    }
+}
+
+/// A reservation as it stands in the account, or why EC2 has no such.
+fn read(
+    id: &str,
+    own: &account::CapacityReservation,
+    zones: &[Arc<str>],
+) -> Result<CapacityReservation, String> {
+    let name = id.strip_prefix("cr-").unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if name.is_empty() || !name.chars().all(is_plain) {
+        return Err(format!(
+            "{id:?} is no id of a capacity reservation: it is cr- and then lower-case letters and digits"
+        ));
+    }
+    if catalogue::get(&own.instance_type).is_none() {
+        return Err(format!(
+            "InvalidInstanceType: the instance type {:?} does not exist",
+            own.instance_type
+        ));
+    }
+    if !zones.iter().any(|zone| **zone == *own.availability_zone) {
+        return Err(format!(
+            "InvalidAvailabilityZone: {:?} is not a zone here; there are {}",
+            own.availability_zone,
+            zones.join(", ")
+        ));
+    }
+    let kind = ReservationKind::parse(&own.reservation_type).ok_or_else(|| {
+        format!(
+            "{:?} is no kind of reservation: it is default or capacity-block",
+            own.reservation_type
+        )
+    })?;
+    let match_criteria = MatchCriteria::parse(&own.instance_match_criteria).ok_or_else(|| {
+        format!(
+            "{:?} is no instance match criteria: it is open or targeted",
+            own.instance_match_criteria
+        )
+    })?;
+    let ends_at = match own.end_date.as_str() {
+        "" => None,
+        text => Some(text.parse().map_err(|_| {
+            format!("{text:?} is no time such as 2026-01-01T00:00:00Z, which endDate wants")
+        })?),
+    };
+    Ok(CapacityReservation {
+        reservation: Reservation {
+            id: id.into(),
+            kind,
+            interruptible: own.interruptible,
+        },
+        owner_id: match own.owner_id.as_str() {
+            "" => account::ID.to_owned(),
+            id => id.to_owned(),
+        },
+        instance_type: own.instance_type.clone(),
+        zone: own.availability_zone.clone(),
+        match_criteria,
+        available: 0,
+        total: own.total_instance_count,
+        ends_at,
+        tags: own.tags.clone(),
+    })
+}
