@@ -68,7 +68,12 @@ fn what_is_reserved_is_used_first_and_never_more_than_there_is() {
     let [small, medium, large] = linux();
     let pool = pool("p", &[small, reserved(&medium, "cr-1", 2, true), large]);
     for by_cost in [false, true] {
-        let (nodes, waiting) = asked(&[pool.clone()], 5, ReservedPolicy::FallBack, by_cost);
+        let (nodes, waiting) = asked(
+            std::slice::from_ref(&pool),
+            5,
+            ReservedPolicy::FallBack,
+            by_cost,
+        );
         assert_eq!(waiting, 0);
         assert_eq!(in_reservation(&nodes, "cr-1"), 2, "{by_cost}: {nodes:?}");
         let pods: usize = nodes.iter().map(|node| node.pods.len()).sum();
@@ -91,7 +96,12 @@ fn pods_wait_for_reserved_capacity_that_nodes_of_the_plan_hold() {
     let [_, medium, _] = linux();
     let pool = pool("p", &[reserved(&medium, "cr-1", 2, true)]);
     for by_cost in [false, true] {
-        let (nodes, waiting) = asked(&[pool.clone()], 5, ReservedPolicy::Wait, by_cost);
+        let (nodes, waiting) = asked(
+            std::slice::from_ref(&pool),
+            5,
+            ReservedPolicy::Wait,
+            by_cost,
+        );
         assert_eq!((nodes.len(), waiting), (2, 3), "{by_cost}");
         assert_eq!(in_reservation(&nodes, "cr-1"), 2);
     }
@@ -137,7 +147,12 @@ fn what_launches_hold_is_waited_for_and_what_is_used_up_is_not() {
     let [_, medium, _] = linux();
     for by_cost in [false, true] {
         let held = pool("p", &[reserved(&medium, "cr-1", 0, true)]);
-        let (nodes, waiting) = asked(&[held.clone()], 2, ReservedPolicy::Wait, by_cost);
+        let (nodes, waiting) = asked(
+            std::slice::from_ref(&held),
+            2,
+            ReservedPolicy::Wait,
+            by_cost,
+        );
         assert_eq!((nodes.len(), waiting), (0, 2));
         let (nodes, waiting) = asked(&[held], 2, ReservedPolicy::FallBack, by_cost);
         assert_eq!((nodes.len(), waiting), (2, 0));
