@@ -3,4 +3,5 @@
 mod addresses;
 mod ledger;
 mod messages;
+mod reservations;
 mod simulated_ec2;
