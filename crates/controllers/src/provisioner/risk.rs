@@ -182,6 +182,7 @@ mod tests {
             price: Price(price),
             available: true,
             on_trial: false,
+            reservation: None,
         }
     }
 
@@ -240,6 +241,7 @@ mod tests {
             instance_type: "m5.large".to_owned(),
             zone: "a".to_owned(),
             capacity_type,
+            reservation: None,
         };
         risks.refused(&option(CapacityType::Spot));
         assert_eq!(counted(&risks)[0], 40_000);

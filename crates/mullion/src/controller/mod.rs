@@ -208,6 +208,8 @@ impl Lead {
         self.start(context);
         let ended = tokio::select! {
             why = election.lost() => {
+                // At once: another process may act from now on.
+                context.shutdown.cancel();
                 tracing::error!("this process stops: {why}");
                 return Ok(false);
             }

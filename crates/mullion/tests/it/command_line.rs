@@ -404,9 +404,9 @@ fn capacity_that_the_cloud_does_not_have_cannot_run_out() {
              hint:  --insufficient-capacity '*/us-west-2a'\n",
         ),
         (
-            "*/us-west-2a/reserved",
-            "error: --insufficient-capacity */us-west-2a/reserved: \"*/us-west-2a/reserved\" is not of the form type, type/zone or \
-             type/zone/capacity-type, each part of which may be *, with on-demand or spot as the last\n\
+            "*/us-west-2a/dedicated",
+            "error: --insufficient-capacity */us-west-2a/dedicated: \"*/us-west-2a/dedicated\" is not of the form type, type/zone or \
+             type/zone/capacity-type, each part of which may be *, with on-demand, spot or reserved as the last\n\
              hint:  --insufficient-capacity c6a.xlarge, or '*/us-west-2a/spot'\n",
         ),
         (
