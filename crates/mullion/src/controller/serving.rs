@@ -1,6 +1,10 @@
 //! `/metrics`, `/healthz` and `/readyz` of `mullion controller`.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
 
 use axum::{Router, http::StatusCode, routing::get};
 use tokio::{net::TcpListener, sync::watch};
@@ -72,12 +76,21 @@ pub(super) async fn serve(address: SocketAddr, routes: Router, what: &str) -> Re
     Ok(())
 }
 
-/// Takes a port.
+/// Takes a port. Where all addresses are meant and the machine has no IPv6, those of IPv4.
 ///
 /// # Errors
 /// The port is taken or may not be listened on.
 pub(super) async fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|error| {
+    let mut bound = TcpListener::bind(address).await;
+    let is_all = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    if is_all
+        && bound
+            .as_ref()
+            .is_err_and(|error| error.kind() != ErrorKind::AddrInUse)
+    {
+        bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await;
+    }
+    bound.map_err(|error| {
         Failure::input(format!("{what} cannot be served on {address}: {error}"))
             .hint("another process may listen there: give another port")
     })
