@@ -130,7 +130,17 @@ impl Gate {
             };
             (verdict, system, lacks_address, secrets)
         });
-        let (verdict, system, lacks_address, secrets) = looked.await?;
+        let (verdict, system, lacks_address, secrets) = match looked.await {
+            Ok(looked) => looked,
+            Err(error) if self.rest(&pod).is_zero() => {
+                let note = format!(
+                    "what its placement needs cannot be looked up, so the pod is scheduled as it is: {error}"
+                );
+                self.recorder.warning(&pod, "NotPlacedByImage", note);
+                return self.release(&pods, &pod, Verdict::default()).await;
+            }
+            Err(error) => return Err(error),
+        };
         if let Some(refusal) = &verdict.refusal {
             let note = format!("{}; the pod is scheduled as it is", refusal.text);
             self.recorder.warning(&pod, "ImagesDisagree", note);
@@ -156,6 +166,14 @@ impl Gate {
         self.release(&pods, &pod, verdict).await
     }
 
+    /// How long the pod may wait yet.
+    fn rest(&self, pod: &Pod) -> Duration {
+        let created = pod.metadata.creation_timestamp.as_ref();
+        let waited = created.map(|created| self.context.clock.now().duration_since(created.0));
+        let waited = waited.map_or(LONGEST, |waited| waited.try_into().unwrap_or_default());
+        LONGEST.saturating_sub(waited)
+    }
+
     /// Has the registries asked again, or releases the pod once it has waited long enough.
     async fn wait(
         &self,
@@ -164,10 +182,7 @@ impl Gate {
         object: &Value,
         secrets: &[Arc<Value>],
     ) -> kube::Result<()> {
-        let created = pod.metadata.creation_timestamp.as_ref();
-        let waited = created.map(|created| self.context.clock.now().duration_since(created.0));
-        let waited = waited.map_or(LONGEST, |waited| waited.try_into().unwrap_or_default());
-        let rest = LONGEST.saturating_sub(waited);
+        let rest = self.rest(pod);
         if rest.is_zero() {
             let note = format!(
                 "no registry said within {} s what its images run on; the pod is scheduled as it is",

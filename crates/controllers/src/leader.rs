@@ -15,7 +15,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
 };
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::Clock;
 
@@ -63,19 +63,19 @@ impl Election {
 
     /// Waits until this candidate holds the Lease.
     pub async fn won(&mut self) {
-        let mut told = None;
+        let mut last = None;
         loop {
             match self.attempt().await {
                 Ok(true) => return,
                 Ok(false) => {
                     let holder = self.holder();
-                    if told != holder {
+                    if last != holder {
                         let lease = &self.lease;
                         tracing::info!(
                             "{} leads by Lease {lease}; this process waits",
                             holder.as_deref().unwrap_or("nobody")
                         );
-                        told = holder;
+                        last = holder;
                     }
                 }
                 Err(error) => tracing::warn!(
@@ -94,10 +94,12 @@ impl Election {
         let mut until = Instant::now() + DEADLINE;
         let mut why = None;
         loop {
-            sleep(PERIOD).await;
+            sleep_until((Instant::now() + PERIOD).min(until)).await;
+            // The Lease is valid from the moment of the request, not of its answer.
+            let begun = Instant::now();
             let failed = match timeout_at(until, self.attempt()).await {
                 Ok(Ok(true)) => {
-                    until = Instant::now() + DEADLINE;
+                    until = begun + DEADLINE;
                     continue;
                 }
                 Ok(Ok(false)) => {

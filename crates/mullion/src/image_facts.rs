@@ -103,7 +103,9 @@ impl Facts for ImageFacts {
         }
         // Not under the lock: other pods may go on with what they find.
         let taints = taints::common(known);
-        *lock() = Some((now, taints.clone()));
+        if known.is_complete() {
+            *lock() = Some((now, taints.clone()));
+        }
         taints
     }
 }

@@ -29,8 +29,8 @@ use tokio::time::{Instant, timeout};
 use super::{Access, Known, Permission, ServiceAccount};
 use crate::{Context, api_error};
 
-/// How often a rule is called at most: the longest chain of lookups has four links (pod, service account, secret, registry).
-const ROUNDS: usize = 8;
+/// How often a rule is called at most. GMSA asks for two things about each spec that a pod names, one after the other.
+const ROUNDS: usize = 64;
 /// How long what is the same for all pods is believed.
 const HOLD: Duration = Duration::from_secs(1);
 /// How long one request may take.
@@ -298,6 +298,10 @@ fn place(group: &str, plural: &str) -> usize {
 }
 
 impl Known for Round<'_> {
+    fn is_complete(&self) -> bool {
+        self.missing.borrow().is_empty()
+    }
+
     fn find(
         &self,
         group: &str,

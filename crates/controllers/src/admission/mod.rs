@@ -48,6 +48,11 @@ pub trait Known {
     /// Returns all objects of a kind, of one namespace or of all.
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 
+    /// Whether everything that was asked for so far is known. What is concluded before that must not be kept.
+    fn is_complete(&self) -> bool {
+        true
+    }
+
     /// Returns whether a service account may do something in its namespace, as a LocalSubjectAccessReview says it.
     fn may(&self, account: &ServiceAccount<'_>, access: &Access<'_>) -> Permission;
 }

@@ -39,6 +39,7 @@ use crate::{
     devices::Judge,
     failure::Failure,
     image_facts::ImageFacts,
+    input,
     up::{self, images, scheduler_config},
     why::source,
 };
@@ -99,25 +100,34 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     )
     .await?;
     let metrics = serving::metrics(|| {
-        let pods = "# HELP mullion_build_info The version of this program.\n# TYPE mullion_build_info gauge\n";
+        let head = "# HELP mullion_build_info The version of this program.\n# TYPE mullion_build_info gauge\n";
         format!(
-            "{pods}mullion_build_info{{version=\"{}\"}} 1\n",
+            "{head}mullion_build_info{{version=\"{}\"}} 1\n",
             env!("CARGO_PKG_VERSION")
         )
     });
     serving::serve(SocketAddr::new(bind, args.metrics_port), metrics, "metrics").await?;
     let mut interrupted = pin!(up::interrupts());
+    let (parts, place) = (settings.parts.clone(), settings.place.clone());
     let started = tokio::select! {
-        started = start(&context, settings, args.webhook_port) => started?,
-        early = &mut interrupted => return early.map(|()| true),
+        started = start(&context, settings, args.webhook_port) => started.map(Some),
+        early = &mut interrupted => early.map(|()| None),
+    };
+    let Started { served, lead } = match started {
+        Ok(Some(started)) => started,
+        // Some configurations may have been written.
+        early => {
+            place.withdraw(&context.client, &parts).await;
+            return early.map(|_| true);
+        }
     };
     readiness.reached();
-    let Started { served, lead } = started;
     let ended = match lead {
         None => interrupted.await.map(|()| true),
-        Some(lead) => lead.until(&context, interrupted).await,
+        Some(lead) => lead.until(&context, interrupted, &readiness).await,
     };
     readiness.lost("it is stopping");
+    place.withdraw(&context.client, &parts).await;
     if let Some(served) = served {
         served.stop().await;
     }
@@ -158,10 +168,12 @@ async fn start(
                 parts: parts.clone(),
                 place,
             };
-            // Rules look at nodes.
-            context.informers.nodes.synced().await;
+            if parts.has(Part::Placement) || parts.has(Part::Addresses) {
+                tracing::info!("waits for the list of nodes, at which rules look");
+                context.informers.nodes.synced().await;
+            }
             let address = SocketAddr::new(bind, webhook_port);
-            Some(webhooks::serve(context, address, hooks, rules).await?)
+            Some(webhooks::serve(context, address, &namespace, hooks, rules).await?)
         }
         false => None,
     };
@@ -195,6 +207,7 @@ impl Lead {
         mut self,
         context: &Context,
         mut interrupted: impl Future<Output = Result<(), Failure>> + Unpin,
+        readiness: &Readiness,
     ) -> Result<bool, Failure> {
         let Some(mut election) = self.election.take() else {
             self.start(context);
@@ -202,7 +215,11 @@ impl Lead {
         };
         tokio::select! {
             () = election.won() => {}
-            early = &mut interrupted => return early.map(|()| true),
+            early = &mut interrupted => {
+                // The last try may have succeeded.
+                election.give_back().await;
+                return early.map(|()| true);
+            }
         }
         tracing::info!("this process leads");
         self.start(context);
@@ -215,6 +232,7 @@ impl Lead {
             }
             ended = interrupted => ended,
         };
+        readiness.lost("it is stopping");
         // Nobody may act any more when the next one begins.
         let stopped = timeout(STOP_PATIENCE, context.stop()).await;
         if stopped.is_ok() {
@@ -259,7 +277,17 @@ impl Lead {
 fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure> {
     let parts = args.only.clone().unwrap_or_default();
     let scheduler = match &args.scheduler_config {
-        Some(path) => scheduler_config::read(path)?.0,
+        Some(path) => {
+            let (config, text) = scheduler_config::read(path)?;
+            let value: Option<serde_json::Value> = input::fields(&text).ok();
+            if value.is_some_and(|value| value.get("leaderElection").is_some()) {
+                tracing::warn!(
+                    "{}: leaderElection is not read: --leader-election-name and --disable-leader-election say it",
+                    input::named(path)
+                );
+            }
+            config
+        }
         None => {
             let mut config = scheduler::config::Config::default();
             config.profiles[0].scheduler_name = SCHEDULER_NAME.to_owned();
@@ -278,8 +306,14 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
         .or_else(|| in_cluster.then(own_namespace).flatten())
         .unwrap_or_else(|| NAMESPACE.to_owned());
     let place = match (&args.webhook_url, &args.webhook_service, in_cluster) {
-        (Some(url), _, _) => Place::Url(checked(url)?),
-        (None, None, false) => Place::Url(format!("https://127.0.0.1:{}", args.webhook_port)),
+        (Some(url), _, _) => Place::Url {
+            url: checked(url)?,
+            is_own: false,
+        },
+        (None, None, false) => Place::Url {
+            url: format!("https://127.0.0.1:{}", args.webhook_port),
+            is_own: true,
+        },
         (None, service, _) => Place::Service {
             namespace: namespace.clone(),
             name: service.clone().unwrap_or_else(|| SERVICE.to_owned()),

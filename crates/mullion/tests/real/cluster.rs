@@ -68,7 +68,18 @@ impl Process {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &pid]).status();
         assert!(sent.expect("kill can be run").success());
-        self.child.wait().expect("it ends").code()
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be asked") {
+                return status.code();
+            }
+            assert!(
+                Instant::now() < deadline,
+                "it does not end:\n{}",
+                self.said()
+            );
+            thread::sleep(LOOK);
+        }
     }
 }
 

@@ -269,6 +269,14 @@ fn the_scheduler_takes_the_place_of_kube_scheduler_and_hands_over_at_once() {
         available(&cluster, "win") == "2" && available(&cluster, "web") == "4"
     });
     assert_eq!(first.terminate(), Some(0));
+    let lease = ["get", "lease", "-n", "kube-system", "mullion-scheduler"];
+    let holder = "jsonpath={.spec.holderIdentity} {.spec.leaseDurationSeconds}";
+    let held = cluster.get(&[&lease[..], &["-o", holder]].concat());
+    // It was given back, or the second one has it: nobody waits until it runs out.
+    assert!(
+        held == " 1" || held == "1" || second.said().contains("this process leads"),
+        "{held}"
+    );
     second.says("this process leads");
     cluster.get(&["scale", "deployment", "web", "--replicas=8"]);
     cluster.until("the second one schedules", || {

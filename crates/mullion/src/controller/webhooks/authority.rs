@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const TRIES: usize = 5;
 /// Years after which the authority is followed by another one; three before it ends.
 const YEARS: i64 = 7;
-/// How often certificates are looked at.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(3600);
+/// How often the authority and the configurations are looked at.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Days after which a replica's certificate is renewed.
 const RENEW_AFTER_DAYS: i64 = 60;
 
@@ -45,14 +45,14 @@ pub(super) struct Shared {
 }
 
 /// A replica's certificate.
-pub(super) struct Own {
+pub(super) struct Leaf {
     /// Certificate and key, PEM.
     pub(super) pair: Pair,
     /// When it was made.
     made: Timestamp,
 }
 
-impl Own {
+impl Leaf {
     /// Whether it is time for another one.
     pub(super) fn is_old(&self, now: Timestamp) -> bool {
         now.duration_since(self.made) > jiff::SignedDuration::from_hours(24 * RENEW_AFTER_DAYS)
@@ -61,11 +61,11 @@ impl Own {
 
 impl Shared {
     /// Signs a certificate for the names that API servers call the webhooks by.
-    pub(super) fn sign(&self, now: Timestamp, names: &[String]) -> Result<Own, Failure> {
+    pub(super) fn sign(&self, now: Timestamp, names: &[String]) -> Result<Leaf, Failure> {
         let pair = self.authority.webhook(now, names).map_err(|error| {
             Failure::run(format!("the webhooks' certificate cannot be made: {error}"))
         })?;
-        Ok(Own { pair, made: now })
+        Ok(Leaf { pair, made: now })
     }
 }
 

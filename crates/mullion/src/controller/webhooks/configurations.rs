@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions},
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use super::Hooks;
 use crate::{controller::args::Part, failure::Failure};
 
-/// The name of both configurations.
-const NAME: &str = "mullion";
+const MUTATING: &str = "MutatingWebhookConfiguration";
+const VALIDATING: &str = "ValidatingWebhookConfiguration";
 /// How long an API server waits for an answer. A registry may take one second.
 const TIMEOUT_SECONDS: u32 = 3;
 /// How long one request may take.
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const NAMES_SPEC: &str = "has({}.spec.[]) && {}.spec.[].exists(c, has(c.securityContext) && has(c.securityContext.windowsOptions) && (has(c.securityContext.windowsOptions.gmsaCredentialSpecName) || has(c.securityContext.windowsOptions.gmsaCredentialSpec)))";
 /// The same of the pod itself.
 const POD_NAMES_SPEC: &str = "has({}.spec.securityContext) && has({}.spec.securityContext.windowsOptions) && (has({}.spec.securityContext.windowsOptions.gmsaCredentialSpecName) || has({}.spec.securityContext.windowsOptions.gmsaCredentialSpec))";
+/// Whether an object is made or its spec changes.
+const SPEC_CHANGES: &str = "oldObject == null || object.spec != oldObject.spec";
 /// Whether the annotation with a pod's address is there, or was; or changes.
 const ADDRESS_CHANGES: &str = "(has(object.metadata.annotations) && 'vpc.amazonaws.com/PrivateIPv4Address' in object.metadata.annotations ? object.metadata.annotations['vpc.amazonaws.com/PrivateIPv4Address'] : '') != (oldObject != null && has(oldObject.metadata.annotations) && 'vpc.amazonaws.com/PrivateIPv4Address' in oldObject.metadata.annotations ? oldObject.metadata.annotations['vpc.amazonaws.com/PrivateIPv4Address'] : '')";
 
@@ -46,33 +48,40 @@ struct Hook {
     condition: Option<(&'static str, String)>,
 }
 
-/// Writes the configurations for the parts that run.
+/// The configurations of one part. Each part has its own, so that processes with other parts leave them alone. Mutating webhooks run in the order
+/// of these names: what placement adds to a pod decides about its address.
+struct Configurations {
+    name: &'static str,
+    mutating: Vec<Hook>,
+    validating: Vec<Hook>,
+}
+
+/// Writes the configurations of the parts that run.
 ///
 /// # Errors
 /// The API server does not take them.
 pub(super) async fn write(client: &Client, hooks: &Hooks, trusted: &str) -> Result<(), Failure> {
-    let (mutating, validating) = (mutating(hooks), validating(hooks));
     let params = PatchParams::apply("mullion").force();
     let written = async {
-        let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-        let kind = "MutatingWebhookConfiguration";
-        match configuration(kind, &mutating, hooks, trusted) {
-            Some(object) => drop(api.patch(NAME, &params, &Patch::Apply(object)).await?),
-            None => drop(api.delete(NAME, &DeleteParams::default()).await),
-        }
-        let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-        let kind = "ValidatingWebhookConfiguration";
-        match configuration(kind, &validating, hooks, trusted) {
-            Some(object) => drop(api.patch(NAME, &params, &Patch::Apply(object)).await?),
-            None => drop(api.delete(NAME, &DeleteParams::default()).await),
+        for part in all(hooks) {
+            let name = part.name;
+            if let Some(object) = configuration(MUTATING, name, &part.mutating, hooks, trusted) {
+                let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+                api.patch(name, &params, &Patch::Apply(object)).await?;
+            }
+            if let Some(object) = configuration(VALIDATING, name, &part.validating, hooks, trusted)
+            {
+                let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+                api.patch(name, &params, &Patch::Apply(object)).await?;
+            }
         }
         kube::Result::Ok(())
     };
     let failed = |why: String| {
         Failure::run(format!(
-            "the webhook configurations {NAME} cannot be written: {why}"
+            "the webhook configurations mullion-* cannot be written: {why}"
         ))
-        .hint("this program must be allowed to patch mutating- and validatingwebhookconfigurations of this name")
+        .hint("this program must be allowed to create and patch mutating- and validatingwebhookconfigurations (docs/real-clusters.md)")
     };
     timeout(PATIENCE, written)
         .await
@@ -80,95 +89,115 @@ pub(super) async fn write(client: &Client, hooks: &Hooks, trusted: &str) -> Resu
         .map_err(|error: kube::Error| failed(error.to_string()))
 }
 
-/// Deletes the configurations: nobody answers any more.
-pub(super) async fn delete(client: &Client) {
+/// Deletes the configurations that lead to `url`: nobody answers there any more.
+pub(super) async fn delete(client: &Client, hooks: &Hooks, url: &str) {
     let deleted = async {
-        let params = DeleteParams::default();
-        let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-        let mutating = api.delete(NAME, &params).await;
-        let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-        let validating = api.delete(NAME, &params).await;
-        mutating.map(drop).and(validating.map(drop))
+        for part in all(hooks) {
+            let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+            if let Some(found) = api.get_opt(part.name).await? {
+                let mut webhooks = found.webhooks.iter().flatten();
+                if webhooks.any(|own| leads_to(&own.client_config, url)) {
+                    delete_as_read(&api, part.name, &found.metadata).await?;
+                }
+            }
+            let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+            if let Some(found) = api.get_opt(part.name).await? {
+                let mut webhooks = found.webhooks.iter().flatten();
+                if webhooks.any(|own| leads_to(&own.client_config, url)) {
+                    delete_as_read(&api, part.name, &found.metadata).await?;
+                }
+            }
+        }
+        Ok::<(), kube::Error>(())
     };
     match timeout(PATIENCE, deleted).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!("the webhook configurations {NAME} stay: {error}"),
-        Err(_) => tracing::warn!("the webhook configurations {NAME} stay: no answer"),
+        Ok(Err(error)) => tracing::warn!("webhook configurations mullion-* stay: {error}"),
+        Err(_) => tracing::warn!("webhook configurations mullion-* stay: no answer"),
     }
 }
 
-fn mutating(hooks: &Hooks) -> Vec<Hook> {
+fn leads_to(config: &WebhookClientConfig, url: &str) -> bool {
+    let path = config.url.as_deref().and_then(|own| own.strip_prefix(url));
+    path.is_some_and(|path| path.starts_with('/'))
+}
+
+/// Deletes an object unless another process has written it meanwhile.
+async fn delete_as_read<K>(api: &Api<K>, name: &str, metadata: &ObjectMeta) -> kube::Result<()>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let params = DeleteParams::default().preconditions(Preconditions {
+        uid: metadata.uid.clone(),
+        resource_version: metadata.resource_version.clone(),
+    });
+    match api.delete(name, &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn all(hooks: &Hooks) -> Vec<Configurations> {
     let mut all = Vec::new();
     if hooks.parts.has(Part::Placement) {
-        all.push(Hook {
-            name: "placement.mullion.dev",
-            path: "/placement/pods",
-            operations: &["CREATE", "UPDATE"],
-            group: "",
-            resources: &["pods", "pods/ephemeralcontainers"],
-            fails: false,
-            in_kube_system: false,
-            // Updates of a pod's status are not asked about: they are another subresource.
-            condition: Some((
-                "images-are-new",
-                "oldObject == null || object.spec != oldObject.spec".to_owned(),
-            )),
-        });
-        all.push(Hook {
-            name: "templates.placement.mullion.dev",
-            path: "/placement/daemonsets",
-            operations: &["CREATE", "UPDATE"],
-            group: "apps",
-            resources: &["daemonsets"],
-            fails: false,
-            in_kube_system: false,
-            condition: None,
+        all.push(Configurations {
+            name: "mullion-placement",
+            mutating: vec![
+                Hook {
+                    name: "placement.mullion.dev",
+                    path: "/placement/pods",
+                    operations: &["CREATE", "UPDATE"],
+                    group: "",
+                    resources: &["pods", "pods/ephemeralcontainers"],
+                    fails: false,
+                    in_kube_system: false,
+                    condition: Some(("spec-changes", SPEC_CHANGES.to_owned())),
+                },
+                Hook {
+                    name: "templates.placement.mullion.dev",
+                    path: "/placement/daemonsets",
+                    operations: &["CREATE", "UPDATE"],
+                    group: "apps",
+                    resources: &["daemonsets"],
+                    fails: false,
+                    in_kube_system: false,
+                    condition: Some(("spec-changes", SPEC_CHANGES.to_owned())),
+                },
+            ],
+            validating: Vec::new(),
         });
     }
     if hooks.parts.has(Part::Addresses) {
-        all.push(Hook {
+        let hook = |path, operations, condition| Hook {
             name: "addresses.mullion.dev",
-            path: "/addresses/mutate",
-            operations: &["CREATE"],
+            path,
+            operations,
             group: "",
             resources: &["pods"],
             fails: false,
             in_kube_system: true,
-            condition: None,
+            condition,
+        };
+        let changes = Some(("address-changes", ADDRESS_CHANGES.to_owned()));
+        all.push(Configurations {
+            name: "mullion-windows-addresses",
+            mutating: vec![hook("/addresses/mutate", &["CREATE"], None)],
+            validating: vec![hook("/addresses/validate", &["CREATE", "UPDATE"], changes)],
         });
     }
     if hooks.parts.has(Part::Gmsa) {
-        all.push(gmsa("gmsa.mullion.dev", "/gmsa/mutate", &["CREATE"]));
+        all.push(Configurations {
+            name: "mullion-windows-gmsa",
+            mutating: vec![gmsa("/gmsa/mutate", &["CREATE"])],
+            validating: vec![gmsa("/gmsa/validate", &["CREATE", "UPDATE"])],
+        });
     }
     all
 }
 
-fn validating(hooks: &Hooks) -> Vec<Hook> {
-    let mut all = Vec::new();
-    if hooks.parts.has(Part::Addresses) {
-        all.push(Hook {
-            name: "addresses.mullion.dev",
-            path: "/addresses/validate",
-            operations: &["CREATE", "UPDATE"],
-            group: "",
-            resources: &["pods"],
-            fails: false,
-            in_kube_system: true,
-            condition: Some(("address-changes", ADDRESS_CHANGES.to_owned())),
-        });
-    }
-    if hooks.parts.has(Part::Gmsa) {
-        all.push(gmsa(
-            "gmsa.mullion.dev",
-            "/gmsa/validate",
-            &["CREATE", "UPDATE"],
-        ));
-    }
-    all
-}
-
-/// A webhook about pods that name, or named, a GMSACredentialSpec.
-fn gmsa(name: &'static str, path: &'static str, operations: &'static [&'static str]) -> Hook {
+/// A webhook about pods that name a GMSACredentialSpec, when they are made or their spec changes.
+fn gmsa(path: &'static str, operations: &'static [&'static str]) -> Hook {
     let of = |object: &str| {
         let list = |list: &str| NAMES_SPEC.replace("[]", list).replace("{}", object);
         [
@@ -179,20 +208,27 @@ fn gmsa(name: &'static str, path: &'static str, operations: &'static [&'static s
         .map(|condition| format!("({condition})"))
         .join(" || ")
     };
+    let condition = format!("({SPEC_CHANGES}) && ({})", of("object"));
     Hook {
-        name,
+        name: "gmsa.mullion.dev",
         path,
         operations,
         group: "",
         resources: &["pods"],
         fails: true,
         in_kube_system: false,
-        condition: Some(("names-a-credential-spec", of("object"))),
+        condition: Some(("names-a-credential-spec", condition)),
     }
 }
 
 /// The object of a configuration; `None` without webhooks.
-fn configuration(kind: &str, all: &[Hook], hooks: &Hooks, trusted: &str) -> Option<Value> {
+fn configuration(
+    kind: &str,
+    name: &str,
+    all: &[Hook],
+    hooks: &Hooks,
+    trusted: &str,
+) -> Option<Value> {
     if all.is_empty() {
         return None;
     }
@@ -200,7 +236,7 @@ fn configuration(kind: &str, all: &[Hook], hooks: &Hooks, trusted: &str) -> Opti
     Some(json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": kind,
-        "metadata": {"name": NAME, "labels": {"app.kubernetes.io/name": "mullion"}},
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": "mullion"}},
         "webhooks": all.collect::<Vec<_>>(),
     }))
 }
@@ -241,7 +277,7 @@ fn webhook(kind: &str, hook: &Hook, hooks: &Hooks, trusted: &str) -> Value {
     if let Some((name, expression)) = &hook.condition {
         object["matchConditions"] = json!([{"name": name, "expression": expression}]);
     }
-    if kind == "MutatingWebhookConfiguration" {
+    if kind == MUTATING {
         // A later webhook may add what says that a pod is for Windows.
         object["reinvocationPolicy"] = json!("IfNeeded");
     }
@@ -262,20 +298,16 @@ mod tests {
                 name: "mullion".to_owned(),
             },
         };
-        let all = [
-            configuration(
-                "MutatingWebhookConfiguration",
-                &mutating(&hooks),
-                &hooks,
-                "CA",
-            ),
-            configuration(
-                "ValidatingWebhookConfiguration",
-                &validating(&hooks),
-                &hooks,
-                "CA",
-            ),
-        ];
+        let all: Vec<_> = all(&hooks)
+            .iter()
+            .map(|part| {
+                let name = part.name;
+                [
+                    configuration(MUTATING, name, &part.mutating, &hooks, "CA"),
+                    configuration(VALIDATING, name, &part.validating, &hooks, "CA"),
+                ]
+            })
+            .collect();
         insta::assert_snapshot!(serde_json::to_string_pretty(&json!(all)).expect("JSON"));
     }
 }

@@ -13,6 +13,7 @@ use axum::{
     body::{Body, to_bytes},
     extract::State,
     http::{Request, StatusCode},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::post,
 };
@@ -33,13 +34,17 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
 
 use super::args::Parts;
 use crate::{certs::Pair, failure::Failure, image_facts::ImageFacts};
 
 /// The bytes of a review at most: an object and the one before, of 1.5 MiB each, escaped.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
+/// Requests that are worked on at once.
+const MOST_AT_ONCE: usize = 128;
+/// How long API servers may still call a process that has said that it is not ready.
+const ENDPOINT_LAG: Duration = Duration::from_secs(5);
 /// How long requests may go on after the shutdown has begun.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
 /// Where the pod template of a DaemonSet is.
@@ -56,7 +61,12 @@ pub(super) enum Place {
         name: String,
     },
     /// By a URL without a path.
-    Url(String),
+    Url {
+        /// The URL.
+        url: String,
+        /// Whether it leads to this process alone, so that the configurations go with it.
+        is_own: bool,
+    },
 }
 
 impl Place {
@@ -66,7 +76,7 @@ impl Place {
             Place::Service { namespace, name } => {
                 json!({"service": {"namespace": namespace, "name": name, "path": path, "port": 443}})
             }
-            Place::Url(url) => json!({"url": format!("{url}{path}")}),
+            Place::Url { url, .. } => json!({"url": format!("{url}{path}")}),
         }
     }
 
@@ -77,7 +87,7 @@ impl Place {
                 format!("{name}.{namespace}.svc"),
                 format!("{name}.{namespace}.svc.cluster.local"),
             ],
-            Place::Url(url) => {
+            Place::Url { url, .. } => {
                 let url: Option<http::Uri> = url.parse().ok();
                 let host = url.as_ref().and_then(|url| url.host()).unwrap_or_default();
                 vec![host.trim_matches(['[', ']']).to_owned()]
@@ -85,9 +95,15 @@ impl Place {
         }
     }
 
-    /// Whether the configurations go with this process: others do not answer in its place.
-    fn is_of_this_process(&self) -> bool {
-        matches!(self, Place::Url(_))
+    /// Deletes the configurations that lead to this process alone.
+    pub(super) async fn withdraw(&self, client: &Client, parts: &Parts) {
+        if let Place::Url { url, is_own: true } = self {
+            let hooks = Hooks {
+                parts: parts.clone(),
+                place: self.clone(),
+            };
+            configurations::delete(client, &hooks, url).await;
+        }
     }
 }
 
@@ -111,8 +127,8 @@ pub(super) struct Rules {
 /// Webhooks that are served.
 pub(super) struct Served {
     handle: Handle<SocketAddr>,
-    client: Client,
-    hooks: Hooks,
+    serving: JoinHandle<()>,
+    is_in_cluster: bool,
 }
 
 struct Server {
@@ -127,15 +143,12 @@ struct Server {
 pub(super) async fn serve(
     context: &Context,
     address: SocketAddr,
+    namespace: &str,
     hooks: Hooks,
     rules: Rules,
 ) -> Result<Served, Failure> {
     let (client, names) = (context.client.clone(), hooks.place.names());
-    let namespace = match &hooks.place {
-        Place::Service { namespace, .. } => namespace.clone(),
-        Place::Url(_) => "kube-system".to_owned(),
-    };
-    let shared = authority::shared(&client, &namespace, context.clock.now()).await?;
+    let shared = authority::shared(&client, namespace, context.clock.now()).await?;
     let own = shared.sign(context.clock.now(), &names)?;
     let tls = RustlsConfig::from_config(Arc::new(config(&own.pair)?));
     let listener = super::serving::listen(address, "webhooks").await?;
@@ -146,6 +159,7 @@ pub(super) async fn serve(
         rules,
         lookups: Lookups::new(context),
     });
+    let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
     let routes = Router::new()
         .route("/placement/pods", post(place_pod))
         .route("/placement/daemonsets", post(place_template))
@@ -153,23 +167,25 @@ pub(super) async fn serve(
         .route("/addresses/validate", post(judge_address))
         .route("/gmsa/mutate", post(expand_gmsa))
         .route("/gmsa/validate", post(judge_gmsa))
+        .layer(middleware::from_fn_with_state(places, in_turn))
         .with_state(server);
     let handle = Handle::new();
     let serving = axum_server::from_tcp_rustls(listener, tls.clone())
         .map_err(|error| Failure::run(format!("webhooks cannot be served on {address}: {error}")))?
         .handle(handle.clone())
         .serve(routes.into_make_service());
-    tokio::spawn(async move {
+    let serving = tokio::spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!("the webhooks are not served any more: {error}");
         }
     });
     configurations::write(&client, &hooks, &shared.trusted).await?;
     tracing::info!("webhooks on https://{address}");
+    let is_in_cluster = matches!(hooks.place, Place::Service { .. });
     let renewal = Renewal {
         context: context.clone(),
-        hooks: hooks.clone(),
-        namespace,
+        hooks,
+        namespace: namespace.to_owned(),
         names,
         tls,
         own,
@@ -178,18 +194,30 @@ pub(super) async fn serve(
     context.tasks.spawn(renewal.run());
     Ok(Served {
         handle,
-        client,
-        hooks,
+        serving,
+        is_in_cluster,
     })
 }
 
+/// Lets so many requests run at once and others wait: each may have megabytes.
+async fn in_turn(
+    State(places): State<Arc<Semaphore>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let _place = places.acquire().await;
+    next.run(request).await
+}
+
 impl Served {
-    /// Stops in order: API servers are told first, if nobody else answers.
+    /// Answers until nobody asks any more, and stops. Who is not ready stays an endpoint of its Service for a moment.
     pub(super) async fn stop(self) {
-        if self.hooks.place.is_of_this_process() {
-            configurations::delete(&self.client).await;
+        if self.is_in_cluster {
+            sleep(ENDPOINT_LAG).await;
         }
         self.handle.graceful_shutdown(Some(LAST_REQUESTS));
+        // A panic in there has been reported.
+        let _ = self.serving.await;
     }
 }
 
@@ -200,7 +228,7 @@ struct Renewal {
     namespace: String,
     names: Vec<String>,
     tls: RustlsConfig,
-    own: authority::Own,
+    own: authority::Leaf,
     trusted: String,
 }
 
@@ -212,7 +240,7 @@ impl Renewal {
                 sleep(authority::LOOK_EVERY).await;
                 if let Err(failure) = self.look().await {
                     tracing::warn!(
-                        "the webhooks' certificates are looked at again in an hour: {failure}"
+                        "the webhooks' certificates are looked at again in a minute: {failure}"
                     );
                 }
             }
