@@ -118,3 +118,56 @@ impl AskAgain for ImageFacts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mullion_controllers::admission::{Access, Permission, ServiceAccount};
+    use mullion_images::{Settings, SystemDial};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A cluster whose one NodePool buys tainted Windows nodes; its list of pools is read, or not yet.
+    struct Cluster {
+        is_read: bool,
+    }
+
+    impl Known for Cluster {
+        fn find(&self, _: &str, _: &str, _: Option<&str>, _: &str) -> Option<Arc<Value>> {
+            None
+        }
+
+        fn list(&self, _: &str, plural: &str, _: Option<&str>) -> Vec<Arc<Value>> {
+            let pool = json!({"spec": {"template": {"spec": {
+                "taints": [{"key": "team", "value": "win", "effect": "NoSchedule"}],
+                "requirements": [{"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]}],
+            }}}});
+            match self.is_read && plural == "nodepools" {
+                true => vec![Arc::new(pool)],
+                false => Vec::new(),
+            }
+        }
+
+        fn may(&self, _: &ServiceAccount<'_>, _: &Access<'_>) -> Permission {
+            Permission::default()
+        }
+
+        fn is_complete(&self) -> bool {
+            self.is_read
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn taints_are_kept_only_when_all_pools_are_known() {
+        let settings: Settings = "none".parse().expect("settings");
+        let facts = ImageFacts::new(Registries::new(settings, Arc::new(SystemDial::default())));
+        let key = |is_read| {
+            let taints = facts.windows_taints(&Cluster { is_read });
+            taints[0].key.clone()
+        };
+        assert_eq!(key(false), "os");
+        assert_eq!(key(true), "team");
+        // What is known is believed for a second.
+        assert_eq!(key(false), "team");
+    }
+}

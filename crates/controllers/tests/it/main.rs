@@ -18,6 +18,7 @@ mod job_pods;
 mod jobs;
 mod kubelet;
 mod leader;
+mod lookups;
 mod node_lifecycle;
 mod quotas;
 mod replica_sets;
