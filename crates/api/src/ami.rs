@@ -6,9 +6,10 @@
 use std::{fmt, str::FromStr};
 
 use crate::labels;
+use serde::{Deserialize, Serialize};
 
 /// Operating system of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Os {
     /// Linux.
     Linux,
@@ -33,7 +34,7 @@ impl fmt::Display for Os {
 }
 
 /// Release of Windows Server that nodes run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WindowsRelease {
     /// Windows Server 2019, LTSC.
     V2019,
@@ -64,7 +65,7 @@ impl WindowsRelease {
 }
 
 /// Installation option of Windows Server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum WindowsEdition {
     /// Without a desktop.
     Core,
@@ -73,7 +74,7 @@ pub enum WindowsEdition {
 }
 
 /// Family of machine images.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum AmiFamily {
     /// Amazon Linux 2.
     AmazonLinux2,

@@ -11,9 +11,10 @@ use std::{fmt, net::Ipv4Addr, sync::Arc};
 use mullion_engine::ip::{Cidr, Failure, Kind, Listing};
 
 use crate::{BoxFuture, InstanceId};
+use serde::{Deserialize, Serialize};
 
 /// EC2's id of a network interface, `eni-0123456789abcdef0`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InterfaceId(pub Arc<str>);
 
 impl fmt::Display for InterfaceId {
@@ -23,7 +24,7 @@ impl fmt::Display for InterfaceId {
 }
 
 /// The primary network interface of an instance, and what it can hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceFacts {
     /// Interface id.
     pub id: InterfaceId,
@@ -45,7 +46,7 @@ pub struct InterfaceFacts {
 pub const MOST_AT_ONCE: usize = 200;
 
 /// An instance's primary interface as [`Addresses::interfaces_of`] finds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceFound {
     /// Whose it is.
     pub instance: InstanceId,
@@ -56,7 +57,7 @@ pub struct InterfaceFound {
 }
 
 /// A subnet and what is left of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubnetFacts {
     /// CIDR block.
     pub cidr: Cidr,
@@ -67,7 +68,7 @@ pub struct SubnetFacts {
 }
 
 /// Why a call about addresses failed, in EC2's words.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum AddressError {
     /// The subnet has fewer free addresses than were asked for.
     #[error(

@@ -14,9 +14,10 @@ use mullion_api::{
 };
 
 use crate::catalogue::Arch;
+use serde::{Deserialize, Serialize};
 
 /// A machine image.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeImage {
     /// Family.
     pub family: AmiFamily,

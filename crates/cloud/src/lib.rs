@@ -20,6 +20,7 @@ mod message;
 pub mod node_group;
 mod provider;
 mod refusals;
+pub mod remote;
 mod reservation;
 mod resources;
 pub mod sim;

@@ -5,9 +5,10 @@
 use jiff::Timestamp;
 
 use crate::{InstanceId, InstanceState};
+use serde::{Deserialize, Serialize};
 
 /// What a message says of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MessageKind {
     /// EC2 takes a spot instance back in two minutes.
     SpotInterruption,
@@ -35,7 +36,7 @@ impl MessageKind {
 }
 
 /// A message about an instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// By which the queue knows the message.
     pub receipt: u64,
@@ -48,7 +49,7 @@ pub struct Message {
 }
 
 /// A check of EC2's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StatusCheck {
     /// Whether the instance itself answers.
     Instance,
@@ -59,7 +60,7 @@ pub enum StatusCheck {
 }
 
 /// A check that an instance fails.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Impairment {
     /// The instance.
     pub instance: InstanceId,

@@ -22,15 +22,16 @@ use mullion_api::{
 
 use crate::{
     CapacityReservation, Impairment, Message, NodeTemplate, Reservation, ReservedShare, Resources,
-    catalogue::{Arch, InstanceType, Price},
+    catalogue::{self, Arch, InstanceType, Price},
     image::NodeImage,
 };
+use serde::{Deserialize, Serialize};
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// EC2's id of an instance, `i-0123456789abcdef0`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InstanceId(pub Arc<str>);
 
 impl fmt::Display for InstanceId {
@@ -46,7 +47,7 @@ pub fn instance_id(provider_id: &str) -> Option<InstanceId> {
 }
 
 /// How an instance is paid for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CapacityType {
     /// At list price, until terminated.
     OnDemand,
@@ -74,7 +75,7 @@ impl fmt::Display for CapacityType {
 }
 
 /// One way to buy an instance type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offering {
     /// Availability zone.
     pub zone: Arc<str>,
@@ -93,16 +94,17 @@ pub struct Offering {
 }
 
 /// An instance type and the ways to buy it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// The type.
+    #[serde(with = "catalogue::by_name")]
     pub instance_type: Arc<InstanceType>,
     /// Ways to buy it; never empty.
     pub offerings: Vec<Offering>,
 }
 
 /// A subnet nodes can be in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subnet {
     /// Subnet id.
     pub id: Arc<str>,
@@ -119,7 +121,7 @@ pub struct Subnet {
 }
 
 /// A security group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecurityGroup {
     /// Security group id.
     pub id: Arc<str>,
@@ -130,7 +132,7 @@ pub struct SecurityGroup {
 }
 
 /// Chooses by tags, id or name, as a selector term of an EC2NodeClass does; fields are ANDed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagSelector {
     /// All of these; `*` matches any value.
     pub tags: BTreeMap<String, String>,
@@ -155,7 +157,7 @@ impl TagSelector {
 }
 
 /// One acceptable outcome of a launch.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LaunchOption {
     /// Instance type.
     pub instance_type: String,
@@ -182,7 +184,7 @@ impl fmt::Display for LaunchOption {
 }
 
 /// What the kubelet of a new node says of itself when it registers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     /// `--node-labels`, beyond those every kubelet sets.
     pub labels: BTreeMap<String, String>,
@@ -191,7 +193,7 @@ pub struct Registration {
 }
 
 /// Why EC2 does not sell an option now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shortage {
     /// The zone has no host left for the type.
     Hosts {
@@ -225,7 +227,7 @@ impl Shortage {
 }
 
 /// An option that a launch did not get. Written as EC2's CreateFleet tells it, code and message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetError {
     /// What was asked for.
     pub option: LaunchOption,
@@ -280,7 +282,7 @@ impl fmt::Display for FleetError {
 }
 
 /// What an order came to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Launch {
     /// What was bought.
     pub instance: Arc<Instance>,
@@ -289,7 +291,7 @@ pub struct Launch {
 }
 
 /// An order for one instance.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaunchRequest {
     /// Repeating a token returns the instance it bought.
     pub client_token: String,
@@ -310,7 +312,7 @@ pub struct LaunchRequest {
 }
 
 /// Where an instance is in its life. States are in the order in which an instance passes through them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum InstanceState {
     /// Being placed on a host.
     Pending,
@@ -343,13 +345,14 @@ impl InstanceState {
 }
 
 /// An instance and all that its node will say of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Instance {
     /// Instance id.
     pub id: InstanceId,
     /// `aws:///<zone>/<id>`, the node's `spec.providerID`.
     pub provider_id: String,
     /// Type.
+    #[serde(with = "catalogue::by_name")]
     pub instance_type: Arc<InstanceType>,
     /// Region.
     pub region: Arc<str>,
@@ -427,7 +430,7 @@ impl Instance {
 }
 
 /// Why a cloud did not do what it was asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum CloudError {
     /// None of the options can be had now.
     #[error("{}", told_once(.0))]
@@ -447,6 +450,9 @@ pub enum CloudError {
     /// A request that can never succeed.
     #[error("InvalidParameterValue: {0}")]
     Invalid(String),
+    /// No answer came: the cloud may have done what it was asked.
+    #[error("RequestTimeout: no answer came from the cloud: {0}")]
+    NoAnswer(String),
 }
 
 /// Refusals in the words of EC2, each only once.
@@ -513,7 +519,8 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
     fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>>;
 
     /// Takes an option as refused, because the cloud has just taken such an instance back. Returns for how long it is taken to be unavailable.
-    fn mark_unavailable(&self, option: LaunchOption) -> Duration;
+    fn mark_unavailable(&self, option: LaunchOption)
+    -> BoxFuture<'_, Result<Duration, CloudError>>;
 
     /// Waits for messages about instances, for 20 s at most, and returns ten of them at most. One that is not deleted within 20 s is
     /// returned again.

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use mullion_api::{karpenter::CapacityReservationSelectorTerm, labels};
+use serde::{Deserialize, Serialize};
 
 /// Karpenter gives nodes of a capacity block up this long before the block ends: ten minutes before EC2 takes the first instance.
 pub const EXPIRING_BEFORE_END: SignedDuration = SignedDuration::from_mins(40);
@@ -13,7 +14,9 @@ pub const EXPIRING_BEFORE_END: SignedDuration = SignedDuration::from_mins(40);
 pub const RECLAIMED_BEFORE_END: SignedDuration = SignedDuration::from_mins(30);
 
 /// What kind of reservation it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum ReservationKind {
     /// An On-Demand Capacity Reservation: when it ends its instances go on as on-demand ones.
     #[default]
@@ -48,7 +51,7 @@ impl fmt::Display for ReservationKind {
 }
 
 /// Which instances run in a reservation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MatchCriteria {
     /// Any of its type and zone that does not say otherwise.
     #[default]
@@ -77,7 +80,7 @@ impl MatchCriteria {
 }
 
 /// The reservation that an offering draws on, or that an instance runs in.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Reservation {
     /// EC2's id, `cr-0123456789abcdef0`.
     pub id: Arc<str>,
@@ -105,7 +108,7 @@ impl Reservation {
 }
 
 /// What an offering draws on a reservation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedShare {
     /// The reservation.
     pub reservation: Reservation,
@@ -114,7 +117,7 @@ pub struct ReservedShare {
 }
 
 /// A reservation as EC2 describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapacityReservation {
     /// Id and kind.
     pub reservation: Reservation,

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use mullion_api::{karpenter::ResourceList, labels};
+use serde::{Deserialize, Serialize};
 
 /// What a node has, or what it has for pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     /// Thousandths of a vCPU.
     pub cpu_milli: u64,

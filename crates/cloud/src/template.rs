@@ -15,9 +15,10 @@ use mullion_engine::{
 };
 
 use crate::catalogue::InstanceType;
+use serde::{Deserialize, Serialize};
 
 /// Image, root volume and kubelet settings of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTemplate {
     /// Image family.
     pub family: AmiFamily,
@@ -38,7 +39,7 @@ pub struct NodeTemplate {
 }
 
 /// The part of a type's memory that hypervisor and kernel keep, so that a node does not show it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryOverhead {
     millionths: u32,
 }
@@ -72,7 +73,7 @@ impl MemoryOverhead {
 }
 
 /// How pods on Windows nodes get their addresses: the switches of the ConfigMap `kube-system/amazon-vpc-cni`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WindowsAddresses {
     /// Not at all (`enable-windows-ipam` is not true).
     Off,
@@ -106,7 +107,7 @@ impl WindowsAddresses {
 }
 
 /// Settings of the kubelet that change what a node offers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletSettings {
     /// `--max-pods`.
     pub max_pods: Option<u64>,
@@ -123,7 +124,7 @@ pub struct KubeletSettings {
 }
 
 /// Reserved amounts, where given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// Thousandths of a vCPU.
     pub cpu_milli: Option<u64>,
@@ -134,7 +135,7 @@ pub struct Reserved {
 }
 
 /// An eviction threshold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Threshold {
     /// Bytes.
     Bytes(u64),

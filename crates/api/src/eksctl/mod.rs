@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::ami::{AmiFamily, WindowsRelease};
 use reader::Field;
+use serde::{Deserialize, Serialize};
 
 pub use group::{DEFAULT_INSTANCE_TYPE, NodeGroup};
 pub use taints::{Taint, TaintEffect};
@@ -56,7 +57,7 @@ pub struct IdentityMapping {
 }
 
 /// Minor version of Kubernetes 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KubernetesVersion {
     minor: u32,
 }

@@ -8,9 +8,10 @@ use std::str::FromStr;
 use serde_json::Value;
 
 use super::{ConfigError, reader::Field};
+use serde::{Deserialize, Serialize};
 
 /// A taint nodes register with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taint {
     /// Key.
     pub key: String,
@@ -21,7 +22,7 @@ pub struct Taint {
 }
 
 /// Effect of a taint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaintEffect {
     /// New pods stay away.
     NoSchedule,

@@ -8,9 +8,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use mullion_api::{ami::Os, labels};
 
 use super::{Price, TypeName, encryption};
+use serde::{Deserialize, Serialize};
 
 /// CPU architecture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Arch {
     /// x86-64.
     Amd64,

@@ -5,6 +5,7 @@
 //! sold for it. Go on with [`InstanceType`], [`allocatable`] and [`price`].
 
 pub mod allocatable;
+pub(crate) mod by_name;
 mod encryption;
 mod instance_type;
 mod name;

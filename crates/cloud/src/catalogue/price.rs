@@ -12,6 +12,7 @@ use mullion_api::ami::Os;
 
 use super::InstanceType;
 use crate::CapacityType;
+use serde::{Deserialize, Serialize};
 
 /// Spot price in percent of the Linux on-demand price.
 pub const SPOT_PERCENT: u64 = 35;
@@ -24,7 +25,9 @@ const GP3_USD_PER_GIB_MONTH_MICRO: u64 = 80_000;
 const HOURS_PER_MONTH: u64 = 730;
 
 /// Millionths of a US dollar per hour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Price(pub u64);
 
 impl Price {

@@ -175,8 +175,12 @@ impl CloudProvider for SimulatedEc2 {
         })
     }
 
-    fn mark_unavailable(&self, option: LaunchOption) -> Duration {
-        self.state().faults.refuse(option)
+    fn mark_unavailable(
+        &self,
+        option: LaunchOption,
+    ) -> BoxFuture<'_, Result<Duration, CloudError>> {
+        let rests = self.state().faults.refuse(option);
+        Box::pin(async move { Ok(rests) })
     }
 
     fn receive_messages(&self) -> BoxFuture<'_, Result<Vec<Message>, CloudError>> {

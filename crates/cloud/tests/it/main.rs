@@ -3,5 +3,6 @@
 mod addresses;
 mod ledger;
 mod messages;
+mod remote;
 mod reservations;
 mod simulated_ec2;

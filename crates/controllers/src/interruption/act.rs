@@ -53,8 +53,12 @@ async fn act_on(
                 .risks
                 .taken_back(claim, karpenter.base.clock.now());
         }
-        let rests = karpenter.cloud.mark_unavailable(option.clone());
-        tell_unavailable(pass, kind.as_str(), &option, rests);
+        match karpenter.cloud.mark_unavailable(option.clone()).await {
+            Ok(rests) => tell_unavailable(pass, kind.as_str(), &option, rests),
+            Err(error) => pass
+                .clone()
+                .error("marking an offering as unavailable", &error),
+        }
     }
     if action == Action::None {
         return Ok(());

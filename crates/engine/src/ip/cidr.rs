@@ -13,6 +13,7 @@ pub const PREFIX_SIZE: usize = 16;
 ///
 /// The mask belongs to the value, so an address has the same form when it is assigned, given to a pod and given back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Cidr {
     /// The address, or the first address of a prefix.
     pub ip: Ipv4Addr,
@@ -61,6 +62,7 @@ impl FromStr for Cidr {
 
 /// What fills one slot of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Kind {
     /// A single address (EC2: secondary private address). Pods get it with the mask of the subnet.
     Address,

@@ -84,6 +84,7 @@ pub enum Failure {
 
 /// Everything that EC2 has on the interface, without its primary address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Listing {
     /// The single addresses, each with the mask of the subnet.
     pub addresses: Vec<Cidr>,

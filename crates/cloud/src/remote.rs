@@ -1,0 +1,345 @@
+//! A cloud in another process: the traits of this crate as calls that can be sent and answered.
+//!
+//! [`answer`] asks a cloud in this process what somebody else's [`Remote`] sent; what carries the bytes between them is a [`Wire`]. Calls and
+//! answers are JSON; an instance type goes by its name, since both sides have the same catalogue.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use mullion_api::{
+    ami::{AmiFamily, Os},
+    eksctl::KubernetesVersion,
+    karpenter::CapacityReservationSelectorTerm,
+};
+use mullion_engine::ip::{Cidr, Kind, Listing};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment,
+    Instance, InstanceId, InterfaceFound, InterfaceId, Launch, LaunchOption, LaunchRequest,
+    Message, Offer, SecurityGroup, Subnet, SubnetFacts, TagSelector, catalogue::Arch,
+    image::NodeImage,
+};
+
+/// Carries calls to the process of a cloud.
+pub trait Wire: Debug + Send + Sync + 'static {
+    /// Sends the bytes of a call and returns those of its answer, within half a minute.
+    ///
+    /// # Errors
+    /// Why there is no answer. The call may have been carried out all the same.
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+}
+
+/// One call.
+#[derive(Debug, Deserialize, Serialize)]
+enum Call {
+    Region,
+    Offers {
+        os: Os,
+        /// The number of the offers that the caller has.
+        known: Option<u64>,
+    },
+    Subnets(Vec<TagSelector>),
+    SecurityGroups(Vec<TagSelector>),
+    CapacityReservations(Vec<CapacityReservationSelectorTerm>),
+    NewestImage {
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+    },
+    Launch(Box<LaunchRequest>),
+    Get(InstanceId),
+    List(BTreeMap<String, String>),
+    Terminate(InstanceId),
+    MarkUnavailable(LaunchOption),
+    ReceiveMessages,
+    DeleteMessage(Message),
+    Impairments,
+    Assign {
+        interface: InterfaceId,
+        kind: Kind,
+        count: u32,
+    },
+    GiveBack {
+        interface: InterfaceId,
+        kind: Kind,
+        blocks: Vec<Cidr>,
+    },
+    OnInterface(InterfaceId),
+    InterfacesOf(Vec<InstanceId>),
+    Subnet(String),
+}
+
+/// Offers with their number; `None` where the caller has them.
+type Numbered = Option<(u64, Vec<Offer>)>;
+
+/// Answers a call that a [`Remote`] sent.
+///
+/// # Errors
+/// The bytes are no call: the other process is of another version.
+pub async fn answer<C: CloudProvider + Addresses>(
+    cloud: &C,
+    call: &[u8],
+) -> Result<Vec<u8>, serde_json::Error> {
+    match serde_json::from_slice(call)? {
+        Call::Region => bytes(&cloud.region()),
+        Call::Offers { os, known } => {
+            let offers = cloud
+                .offers(os)
+                .await
+                .map(|offers| numbered(&offers, known));
+            bytes(&offers)
+        }
+        Call::Subnets(own) => bytes(&cloud.subnets(&own).await),
+        Call::SecurityGroups(own) => bytes(&cloud.security_groups(&own).await),
+        Call::CapacityReservations(own) => bytes(&cloud.capacity_reservations(&own).await),
+        Call::NewestImage {
+            family,
+            version,
+            arch,
+        } => bytes(&cloud.newest_image(family, version, arch).await),
+        Call::Launch(request) => bytes(&cloud.launch(*request).await),
+        Call::Get(id) => bytes(&cloud.get(id).await),
+        Call::List(tags) => bytes(&CloudProvider::list(cloud, tags).await),
+        Call::Terminate(id) => bytes(&cloud.terminate(id).await),
+        Call::MarkUnavailable(option) => bytes(&cloud.mark_unavailable(option).await),
+        Call::ReceiveMessages => bytes(&cloud.receive_messages().await),
+        Call::DeleteMessage(message) => bytes(&cloud.delete_message(&message).await),
+        Call::Impairments => bytes(&cloud.impairments().await),
+        Call::Assign {
+            interface,
+            kind,
+            count,
+        } => bytes(&cloud.assign(&interface, kind, count).await),
+        Call::GiveBack {
+            interface,
+            kind,
+            blocks,
+        } => bytes(&cloud.give_back(&interface, kind, &blocks).await),
+        Call::OnInterface(id) => bytes(&Addresses::list(cloud, &id).await),
+        Call::InterfacesOf(ids) => bytes(&cloud.interfaces_of(&ids).await),
+        Call::Subnet(id) => bytes(&cloud.subnet(&id).await),
+    }
+}
+
+fn bytes<T: Serialize>(answer: &T) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(answer)
+}
+
+/// Numbers offers by what is in them: thousands of them change seldom, and are sent only then.
+fn numbered(offers: &[Offer], known: Option<u64>) -> Numbered {
+    let mut hasher = DefaultHasher::new();
+    for offer in offers {
+        offer.instance_type.name.hash(&mut hasher);
+        for own in &offer.offerings {
+            (
+                &own.zone,
+                own.capacity_type,
+                own.price,
+                own.available,
+                own.on_trial,
+            )
+                .hash(&mut hasher);
+            own.reservation
+                .as_ref()
+                .map(|share| format!("{share:?}"))
+                .hash(&mut hasher);
+        }
+    }
+    let number = hasher.finish();
+    (known != Some(number)).then(|| (number, offers.to_vec()))
+}
+
+/// A cloud in another process.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    wire: Arc<dyn Wire>,
+    region: Arc<str>,
+    /// The offers for each system as they were last, with their number.
+    offers: Arc<Mutex<BTreeMap<Os, (u64, Arc<[Offer]>)>>>,
+}
+
+impl Remote {
+    /// Connects to the cloud behind a wire.
+    ///
+    /// # Errors
+    /// Why it does not answer.
+    pub async fn connect(wire: Arc<dyn Wire>) -> Result<Remote, String> {
+        let mut remote = Remote {
+            wire,
+            region: "".into(),
+            offers: Arc::default(),
+        };
+        remote.region = remote.ask::<String>(&Call::Region).await?.into();
+        Ok(remote)
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, String> {
+        let bytes = serde_json::to_vec(call).map_err(|error| error.to_string())?;
+        let answer = self.wire.send(bytes).await?;
+        serde_json::from_slice(&answer)
+            .map_err(|error| format!("the answer cannot be understood: {error}"))
+    }
+
+    async fn cloud<T: DeserializeOwned>(&self, call: Call) -> Result<T, CloudError> {
+        let answer: Result<Result<T, CloudError>, String> = self.ask(&call).await;
+        answer.map_err(CloudError::NoAnswer)?
+    }
+
+    async fn addresses<T: DeserializeOwned>(&self, call: Call) -> Result<T, AddressError> {
+        let answer: Result<Result<T, AddressError>, String> = self.ask(&call).await;
+        answer.map_err(|why| {
+            tracing::debug!("no answer about addresses: {why}");
+            AddressError::NoAnswer
+        })?
+    }
+}
+
+impl CloudProvider for Remote {
+    fn region(&self) -> &str {
+        &self.region
+    }
+
+    fn offers(&self, os: Os) -> BoxFuture<'_, Result<Arc<[Offer]>, CloudError>> {
+        Box::pin(async move {
+            let lock = || self.offers.lock().unwrap_or_else(PoisonError::into_inner);
+            let had = lock().get(&os).cloned();
+            let known = had.as_ref().map(|(number, _)| *number);
+            let news: Numbered = self.cloud(Call::Offers { os, known }).await?;
+            match (news, had) {
+                (Some((number, offers)), _) => {
+                    let offers: Arc<[Offer]> = offers.into();
+                    lock().insert(os, (number, Arc::clone(&offers)));
+                    Ok(offers)
+                }
+                (None, Some((_, offers))) => Ok(offers),
+                (None, None) => Err(CloudError::NoAnswer("it has no offers".to_owned())),
+            }
+        })
+    }
+
+    fn subnets<'a>(
+        &'a self,
+        selectors: &'a [TagSelector],
+    ) -> BoxFuture<'a, Result<Vec<Subnet>, CloudError>> {
+        Box::pin(self.cloud(Call::Subnets(selectors.to_vec())))
+    }
+
+    fn security_groups<'a>(
+        &'a self,
+        selectors: &'a [TagSelector],
+    ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>> {
+        Box::pin(self.cloud(Call::SecurityGroups(selectors.to_vec())))
+    }
+
+    fn capacity_reservations<'a>(
+        &'a self,
+        terms: &'a [CapacityReservationSelectorTerm],
+    ) -> BoxFuture<'a, Result<Vec<CapacityReservation>, CloudError>> {
+        Box::pin(self.cloud(Call::CapacityReservations(terms.to_vec())))
+    }
+
+    fn newest_image(
+        &self,
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+    ) -> BoxFuture<'_, Result<NodeImage, CloudError>> {
+        Box::pin(self.cloud(Call::NewestImage {
+            family,
+            version,
+            arch,
+        }))
+    }
+
+    fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {
+        Box::pin(self.cloud(Call::Launch(Box::new(request))))
+    }
+
+    fn get(&self, id: InstanceId) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>> {
+        Box::pin(self.cloud(Call::Get(id)))
+    }
+
+    fn list(
+        &self,
+        tags: BTreeMap<String, String>,
+    ) -> BoxFuture<'_, Result<Vec<Arc<Instance>>, CloudError>> {
+        Box::pin(self.cloud(Call::List(tags)))
+    }
+
+    fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>> {
+        Box::pin(self.cloud(Call::Terminate(id)))
+    }
+
+    fn mark_unavailable(
+        &self,
+        option: LaunchOption,
+    ) -> BoxFuture<'_, Result<Duration, CloudError>> {
+        Box::pin(self.cloud(Call::MarkUnavailable(option)))
+    }
+
+    fn receive_messages(&self) -> BoxFuture<'_, Result<Vec<Message>, CloudError>> {
+        Box::pin(self.cloud(Call::ReceiveMessages))
+    }
+
+    fn delete_message(&self, message: &Message) -> BoxFuture<'_, Result<(), CloudError>> {
+        Box::pin(self.cloud(Call::DeleteMessage(message.clone())))
+    }
+
+    fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>> {
+        Box::pin(self.cloud(Call::Impairments))
+    }
+}
+
+impl Addresses for Remote {
+    fn assign<'a>(
+        &'a self,
+        interface: &'a InterfaceId,
+        kind: Kind,
+        count: u32,
+    ) -> BoxFuture<'a, Result<Vec<Cidr>, AddressError>> {
+        let interface = interface.clone();
+        Box::pin(self.addresses(Call::Assign {
+            interface,
+            kind,
+            count,
+        }))
+    }
+
+    fn give_back<'a>(
+        &'a self,
+        interface: &'a InterfaceId,
+        kind: Kind,
+        blocks: &'a [Cidr],
+    ) -> BoxFuture<'a, Result<(), AddressError>> {
+        let (interface, blocks) = (interface.clone(), blocks.to_vec());
+        Box::pin(self.addresses(Call::GiveBack {
+            interface,
+            kind,
+            blocks,
+        }))
+    }
+
+    fn list<'a>(
+        &'a self,
+        interface: &'a InterfaceId,
+    ) -> BoxFuture<'a, Result<Listing, AddressError>> {
+        Box::pin(self.addresses(Call::OnInterface(interface.clone())))
+    }
+
+    fn interfaces_of<'a>(
+        &'a self,
+        instances: &'a [InstanceId],
+    ) -> BoxFuture<'a, Result<Vec<InterfaceFound>, AddressError>> {
+        Box::pin(self.addresses(Call::InterfacesOf(instances.to_vec())))
+    }
+
+    fn subnet<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<SubnetFacts, AddressError>> {
+        Box::pin(self.addresses(Call::Subnet(id.to_owned())))
+    }
+}

@@ -1,0 +1,155 @@
+//! A cloud behind a wire tells the same story as the cloud itself.
+
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+
+use mullion_api::{
+    ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
+    eksctl::KubernetesVersion,
+};
+use mullion_cloud::{
+    Addresses, BoxFuture, CapacityType, Clock, CloudProvider, InstanceId, LaunchOption,
+    LaunchRequest, NodeTemplate, Registration, Speed, TagSelector,
+    catalogue::Arch,
+    remote::{Remote, Wire, answer},
+    sim::{Config, SimulatedEc2},
+};
+use mullion_engine::ip::Kind;
+
+const WINDOWS: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
+
+fn ec2() -> SimulatedEc2 {
+    let config = Config {
+        speed: Speed::INSTANT,
+        subnet_bits: Some(27),
+        ..Config::new("demo", "us-west-2", version())
+    };
+    let ec2 = SimulatedEc2::new(
+        config,
+        Clock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")),
+    );
+    ec2.exhaust("c6a.xlarge/us-west-2a".parse().expect("a pattern"));
+    ec2
+}
+
+fn version() -> KubernetesVersion {
+    KubernetesVersion::from_minor(35).expect("a version")
+}
+
+fn order(token: &str, zones: &[&str]) -> LaunchRequest {
+    let option = |zone: &&str| LaunchOption {
+        instance_type: "c6a.xlarge".into(),
+        zone: (*zone).into(),
+        capacity_type: CapacityType::OnDemand,
+        reservation: None,
+    };
+    LaunchRequest {
+        client_token: token.into(),
+        options: zones.iter().map(option).collect(),
+        images: Vec::new(),
+        subnets: Vec::new(),
+        security_groups: Vec::new(),
+        template: NodeTemplate::new(WINDOWS, version()),
+        registration: Registration::default(),
+        tags: BTreeMap::from([("owner".to_owned(), "test".to_owned())]),
+    }
+}
+
+/// Carries calls within this process.
+#[derive(Debug)]
+struct Direct(SimulatedEc2);
+
+impl Wire for Direct {
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        Box::pin(async move {
+            let answer = answer(&self.0, &call).await;
+            answer.map_err(|error| error.to_string())
+        })
+    }
+}
+
+/// Does all that controllers do and writes down every answer.
+async fn story<C: CloudProvider + Addresses>(cloud: &C) -> String {
+    let mut told = String::new();
+    let mut tell = |what: &str, answer: &dyn std::fmt::Debug| {
+        writeln!(told, "{what}: {answer:?}").expect("a string takes all");
+    };
+    tell("region", &cloud.region());
+    for _ in 0..2 {
+        let offers = cloud.offers(Os::Windows).await.expect("offers");
+        tell(
+            "offers",
+            &(offers.len(), &offers[0], &offers[offers.len() - 1]),
+        );
+    }
+    let any = [TagSelector {
+        tags: BTreeMap::from([("*".to_owned(), "*".to_owned())]),
+        ..TagSelector::default()
+    }];
+    tell("subnets", &cloud.subnets(&any).await);
+    tell("groups", &cloud.security_groups(&any).await);
+    tell("reservations", &cloud.capacity_reservations(&[]).await);
+    let image = cloud.newest_image(WINDOWS, version(), Arch::Amd64);
+    tell("image", &image.await);
+    tell("none", &cloud.launch(order("a", &["us-west-2a"])).await);
+    let both = ["us-west-2a", "us-west-2b"];
+    let launched = cloud.launch(order("b", &both)).await;
+    tell("second choice", &launched);
+    let id = launched.expect("there is one").instance.id.clone();
+    tell("again", &cloud.launch(order("b", &both)).await);
+    tell("get", &cloud.get(id.clone()).await);
+    let tags = BTreeMap::from([("owner".to_owned(), "*".to_owned())]);
+    tell("list", &CloudProvider::list(cloud, tags).await);
+    let found = cloud.interfaces_of(std::slice::from_ref(&id)).await;
+    tell("interface", &found);
+    let facts = found.expect("an answer")[0].facts.clone();
+    let assigned = cloud.assign(&facts.id, Kind::Address, 2).await;
+    tell("assigned", &assigned);
+    // Of a /27 there is one free prefix at most.
+    tell("prefixes", &cloud.assign(&facts.id, Kind::Prefix, 4).await);
+    tell("on it", &Addresses::list(cloud, &facts.id).await);
+    let blocks = assigned.expect("addresses");
+    let back = cloud.give_back(&facts.id, Kind::Address, &blocks).await;
+    tell("given back", &back);
+    tell("subnet", &cloud.subnet(&facts.subnet).await);
+    tell("no subnet", &cloud.subnet("subnet-0").await);
+    let option = order("c", &["us-west-2c"]).options.remove(0);
+    tell("marked", &cloud.mark_unavailable(option).await);
+    tell("terminate", &cloud.terminate(id.clone()).await);
+    tell("gone", &cloud.get(id).await);
+    let messages = cloud.receive_messages().await;
+    tell("messages", &messages);
+    for message in messages.expect("an answer") {
+        tell("deleted", &cloud.delete_message(&message).await);
+    }
+    tell("impairments", &cloud.impairments().await);
+    let unknown = InstanceId("i-0123456789abcdef0".into());
+    tell("unknown", &cloud.terminate(unknown).await);
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cloud_behind_a_wire_gives_the_same_answers() {
+    let direct = story(&ec2()).await;
+    let remote = Remote::connect(Arc::new(Direct(ec2()))).await;
+    let remote = story(&remote.expect("it answers")).await;
+    for (own, others) in direct.lines().zip(remote.lines()) {
+        assert_eq!(own, others);
+    }
+    assert_eq!(direct.lines().count(), remote.lines().count());
+}
+
+/// Nobody is there.
+#[derive(Debug)]
+struct Cut;
+
+impl Wire for Cut {
+    fn send(&self, _: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        Box::pin(async { Err("connection refused".to_owned()) })
+    }
+}
+
+#[tokio::test]
+async fn a_wire_that_is_cut_is_an_error_with_its_reason() {
+    let refused = Remote::connect(Arc::new(Cut)).await.expect_err("nobody");
+    assert_eq!(refused, "connection refused");
+}
