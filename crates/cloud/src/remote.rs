@@ -155,13 +155,16 @@ fn numbered(offers: &[Offer], known: Option<u64>) -> Numbered {
     (known != Some(number)).then(|| (number, offers.to_vec()))
 }
 
+/// Offers for each system, with their number.
+type Offers = BTreeMap<Os, (u64, Arc<[Offer]>)>;
+
 /// A cloud in another process.
 #[derive(Clone, Debug)]
 pub struct Remote {
     wire: Arc<dyn Wire>,
     region: Arc<str>,
     /// The offers for each system as they were last, with their number.
-    offers: Arc<Mutex<BTreeMap<Os, (u64, Arc<[Offer]>)>>>,
+    offers: Arc<Mutex<Offers>>,
 }
 
 impl Remote {

@@ -28,6 +28,7 @@ mod nodes;
 mod open_files;
 mod out;
 mod plan;
+mod simulated_cloud;
 mod up;
 mod why;
 

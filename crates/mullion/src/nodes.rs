@@ -22,9 +22,9 @@ use mullion_images::{Registries, Settings, SystemDial};
 use tokio::time::timeout;
 
 use crate::{
-    cli::{Ipam, speed},
+    cli::{Ipam, port, speed},
     failure::Failure,
-    out,
+    out, simulated_cloud,
     up::{
         self,
         image_placement::Pulled,
@@ -66,6 +66,10 @@ pub(crate) struct NodesArgs {
     /// Whether Windows pods get their addresses from this program: `auto` does unless another controller does, `off` only watches
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     ipam: Ipam,
+
+    /// Port on 127.0.0.1 where the simulated EC2 answers `mullion controller --cloud simulated`; 0 takes any free one
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = port)]
+    cloud_port: u16,
 
     /// How long your own nodes take to boot and how fast they pull images, in place of typical figures (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
@@ -131,11 +135,13 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     kubelet::driver::start(&context, options, booted);
     ipam::start(&context, Arc::new(ec2.clone()), args.ipam.into());
     let count = ec2.instances().len();
+    let endpoint = simulated_cloud::serve(ec2.clone(), &client, args.cloud_port).await?;
     out::line(&format!(
-        "{count} simulated nodes boot and register with {server}\nCtrl-C stops them; they stay in the cluster and become NotReady."
+        "{count} simulated nodes boot and register with {server}\nthe simulated EC2 listens on {endpoint}\nCtrl-C stops them; they stay in the cluster and become NotReady."
     ));
     let progress = Progress::start(&ec2, &context.informers.nodes, begun);
     let ended = pin!(up::interrupts()).await;
+    simulated_cloud::withdraw(&client).await;
     if let Some(progress) = progress {
         progress.end().await;
     }

@@ -64,7 +64,42 @@ pub fn start(
     log: DecisionLog,
     options: Options,
 ) -> KarpenterContext {
+    start_work(context, state, cloud, log, options, Work::ALL)
+}
+
+/// What of nodes-on-demand a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Buys nodes and ends them, and keeps pools, classes and claims up to date.
+    pub provisioning: bool,
+    /// Decides which nodes are given back or replaced.
+    pub disruption: bool,
+}
+
+impl Work {
+    /// All of it.
+    pub const ALL: Work = Work {
+        provisioning: true,
+        disruption: true,
+    };
+}
+
+/// As [`start`], but only the controllers of that work. Other processes may do the rest.
+pub fn start_work(
+    context: &Context,
+    state: &SharedState,
+    cloud: Arc<dyn CloudProvider>,
+    log: DecisionLog,
+    options: Options,
+    work: Work,
+) -> KarpenterContext {
     let karpenter = KarpenterContext::new(context, state, cloud, log, options);
+    if work.disruption {
+        disruption::start(&karpenter);
+    }
+    if !work.provisioning {
+        return karpenter;
+    }
     discovered::start(&karpenter);
     metrics::watch(&karpenter);
     run::start(&karpenter);
@@ -73,7 +108,6 @@ pub fn start(
     buffers::start(&karpenter);
     nodepool::start(&karpenter);
     static_pools::start(&karpenter);
-    disruption::start(&karpenter);
     interruption::start(&karpenter);
     reservations::start(&karpenter);
     legacy::start(&karpenter);

@@ -4,13 +4,25 @@ use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, str::FromStr};
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::{UnknownImages, port};
+use mullion_controllers::provisioner::FeatureGates;
+
+use crate::{
+    cli::{Ipam, UnknownImages, feature_gates, port},
+    failure::Failure,
+    up::settings::KarpenterArgs,
+};
 
 /// A group of controllers that runs, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     /// Binds pods to nodes.
     Scheduler,
+    /// Buys nodes, and ends them.
+    Provisioner,
+    /// Gives nodes back that are not needed.
+    Disruption,
+    /// Hands out the addresses of Windows pods.
+    Ipam,
     /// Sends pods where their images run.
     Placement,
     /// Requests addresses for Windows pods, and keeps others from choosing them.
@@ -19,12 +31,12 @@ pub(super) enum Part {
     Gmsa,
 }
 
-/// Parts of Karpenter's and of the VPC resource controller's work that need a cloud.
-const NEED_A_CLOUD: [&str; 3] = ["provisioner", "disruption", "ipam"];
-
 impl Part {
-    const ALL: [Part; 4] = [
+    const ALL: [Part; 7] = [
         Part::Scheduler,
+        Part::Provisioner,
+        Part::Disruption,
+        Part::Ipam,
         Part::Placement,
         Part::Addresses,
         Part::Gmsa,
@@ -34,10 +46,23 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Part::Scheduler => "scheduler",
+            Part::Provisioner => "provisioner",
+            Part::Disruption => "disruption",
+            Part::Ipam => "ipam",
             Part::Placement => "placement",
             Part::Addresses => "addresses",
             Part::Gmsa => "gmsa",
         }
+    }
+
+    /// Whether it asks a cloud.
+    fn needs_cloud(self) -> bool {
+        matches!(self, Part::Provisioner | Part::Disruption | Part::Ipam)
+    }
+
+    /// Whether it answers the API server.
+    fn has_webhooks(self) -> bool {
+        matches!(self, Part::Placement | Part::Addresses | Part::Gmsa)
     }
 }
 
@@ -50,15 +75,21 @@ impl Parts {
         self.0.contains(&part)
     }
 
-    /// Whether one of them acts on what it sees, so that two processes must not run it at once: the scheduler, and the controller that
-    /// removes the gates of pods whose images were unknown.
+    /// Whether one of them acts on what it sees, so that two processes must not run it at once. Placement does, by the controller that removes
+    /// the gates of pods whose images were unknown.
     pub(super) fn need_a_leader(&self) -> bool {
-        self.has(Part::Scheduler) || self.has(Part::Placement)
+        let acts = |part: &Part| !part.has_webhooks() || *part == Part::Placement;
+        self.0.iter().any(acts)
+    }
+
+    /// The first of them that asks a cloud.
+    fn of_a_cloud(&self) -> Option<Part> {
+        self.0.iter().copied().find(|part| part.needs_cloud())
     }
 
     /// Whether one of them is asked by the API server.
     pub(super) fn have_webhooks(&self) -> bool {
-        self.0.iter().any(|part| *part != Part::Scheduler)
+        self.0.iter().any(|part| part.has_webhooks())
     }
 
     /// The name of the Lease of those that run the same parts.
@@ -85,11 +116,6 @@ impl FromStr for Parts {
             let word = word.trim();
             let mut all = Part::ALL.into_iter();
             all.find(|part| part.name() == word).ok_or_else(|| {
-                if NEED_A_CLOUD.contains(&word) {
-                    return format!(
-                        "{word} asks a cloud, which only `mullion up` has: on a real cluster it cannot run yet"
-                    );
-                }
                 let names: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
                 format!("{word:?} is none of {}", names.join(", "))
             })
@@ -101,6 +127,13 @@ impl FromStr for Parts {
     }
 }
 
+/// Where instances come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cloud {
+    /// The simulated EC2 of `mullion nodes`
+    Simulated,
+}
+
 /// How lines of the log look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -109,6 +142,8 @@ pub(crate) enum LogFormat {
     /// For people
     Text,
 }
+
+const KARPENTER: &str = "Karpenter's settings (docs/nodes-on-demand.md)";
 
 /// Flags of `mullion controller`.
 #[derive(Args, Clone, Debug)]
@@ -129,9 +164,18 @@ pub(crate) struct ControllerArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) context: Option<String>,
 
-    /// The parts that run, with commas between: scheduler, placement, addresses, gmsa [default: all of them]
+    /// The parts that run, with commas between: scheduler, provisioner, disruption, ipam, placement, addresses,
+    /// gmsa [default: all of them, without --cloud those that need none]
     #[arg(long, value_name = "PARTS")]
     pub(super) only: Option<Parts>,
+
+    /// Where instances come from, for the parts provisioner, disruption and ipam
+    #[arg(long, value_enum)]
+    pub(super) cloud: Option<Cloud>,
+
+    /// The simulated EC2 [default: the one that the cluster's ConfigMap kube-system/mullion-simulated-cloud names]
+    #[arg(long, value_name = "URL")]
+    pub(super) cloud_endpoint: Option<String>,
 
     /// kube-scheduler's configuration file [default: one profile, for pods with schedulerName: mullion]
     #[arg(long, value_name = "FILE")]
@@ -140,6 +184,10 @@ pub(crate) struct ControllerArgs {
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
     #[arg(long)]
     pub(super) ignore_pod_os: bool,
+
+    /// Whether the part ipam hands out addresses: `auto` does unless another controller does, `off` only watches
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub(super) ipam: Ipam,
 
     /// What is known of your own images, in front of the built-in table (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
@@ -221,6 +269,73 @@ pub(crate) struct ControllerArgs {
     /// Say more on stderr; twice for still more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
+
+    /// Name of the cluster; part of the names and tags of instances
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "CLUSTER_NAME",
+        hide_env_values = true,
+        help_heading = KARPENTER
+    )]
+    pub(super) cluster_name: Option<String>,
+
+    /// Karpenter's feature gates, with commas between
+    #[arg(
+        long,
+        value_name = "GATES",
+        env = "FEATURE_GATES",
+        hide_env_values = true,
+        value_parser = feature_gates,
+        help_heading = KARPENTER
+    )]
+    pub(super) feature_gates: Option<FeatureGates>,
+
+    #[command(flatten)]
+    pub(super) karpenter: KarpenterArgs,
+}
+
+impl ControllerArgs {
+    /// The parts that run.
+    ///
+    /// # Errors
+    /// They need a setting that is missing, or a setting needs others.
+    pub(super) fn parts(&self) -> Result<Parts, Failure> {
+        let Some(_) = self.cloud else {
+            let without = || {
+                Parts(
+                    Part::ALL
+                        .into_iter()
+                        .filter(|part| !part.needs_cloud())
+                        .collect(),
+                )
+            };
+            let parts = self.only.clone().unwrap_or_else(without);
+            return match parts.of_a_cloud() {
+                None => Ok(parts),
+                Some(part) => Err(Failure::input(format!(
+                    "--cloud is missing: {} has to know where instances come from",
+                    part.name()
+                ))
+                .hint("`--cloud simulated` asks the simulated EC2 of `mullion nodes`")),
+            };
+        };
+        let parts = self.only.clone().unwrap_or_default();
+        if parts.of_a_cloud().is_none() {
+            return Err(
+                Failure::input("--cloud: none of the parts that run asks a cloud")
+                    .hint("leave it out, or add provisioner, disruption or ipam to --only"),
+            );
+        }
+        let buys = parts.has(Part::Provisioner) || parts.has(Part::Disruption);
+        if buys && self.cluster_name.as_deref().is_none_or(str::is_empty) {
+            return Err(
+                Failure::input("--cluster-name is missing: instances carry it in their tags")
+                    .hint("it is the name in the ClusterConfig of `mullion nodes`, and CLUSTER_NAME of Karpenter"),
+            );
+        }
+        Ok(parts)
+    }
 }
 
 #[cfg(test)]
@@ -238,28 +353,42 @@ mod tests {
     fn parts(args: &[&str]) -> Result<Parts, String> {
         let all = ["controller"].iter().chain(args);
         let flags = Flags::try_parse_from(all).map_err(|error| error.to_string())?;
-        Ok(flags.own.only.unwrap_or_default())
+        flags.own.parts().map_err(|failure| failure.to_string())
     }
 
     #[test]
-    fn parts_are_named_and_others_are_refused_with_the_reason() {
-        let refused = parts(&["--only", "scheduler,nodes"]).expect_err("it is none");
-        assert!(
-            refused.contains("\"nodes\" is none of scheduler, placement, addresses, gmsa"),
-            "{refused}"
-        );
-        let refused = parts(&["--only", "provisioner"]).expect_err("it cannot run");
-        assert!(refused.contains("provisioner asks a cloud"), "{refused}");
-        let both = parts(&["--webhook-service=a", "--webhook-url=https://b"]);
-        assert!(both.is_err());
+    fn what_is_missing_or_contradicts_is_said_before_anything_runs() {
+        for (args, why) in [
+            (
+                &["--only", "scheduler,nodes"][..],
+                "\"nodes\" is none of scheduler, provisioner",
+            ),
+            (&["--only", "ipam"], "--cloud is missing: ipam has to know"),
+            (&["--cloud", "simulated"], "--cluster-name is missing"),
+            (
+                &["--cloud", "simulated", "--only", "gmsa"],
+                "none of the parts that run asks a cloud",
+            ),
+            (
+                &["--webhook-service=a", "--webhook-url=https://b"],
+                "cannot be used with",
+            ),
+        ] {
+            let refused = parts(args).expect_err("it is refused");
+            assert!(refused.contains(why), "{refused}");
+        }
     }
 
     #[test]
     fn those_that_run_the_same_parts_share_a_lease() {
-        assert_eq!(parts(&[]).expect("valid").lease(), "mullion-controller");
-        let some = parts(&["--only", "placement,scheduler"]).expect("valid");
-        assert_eq!(some.lease(), "mullion-scheduler-placement");
-        assert!(some.need_a_leader() && some.have_webhooks());
+        let all = parts(&["--cloud=simulated", "--cluster-name=demo"]);
+        assert_eq!(all.expect("valid").lease(), "mullion-controller");
+        let without = parts(&[]).expect("valid");
+        assert_eq!(
+            without.lease(),
+            "mullion-scheduler-placement-addresses-gmsa"
+        );
+        assert!(without.need_a_leader() && without.have_webhooks());
         let gmsa = parts(&["--only", "gmsa"]).expect("valid");
         assert!(!gmsa.need_a_leader() && gmsa.have_webhooks());
         let scheduler = parts(&["--only", "scheduler"]).expect("valid");

@@ -12,17 +12,21 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use kube::Client;
-use mullion_cloud::Clock;
+use mullion_api::eksctl::KubernetesVersion;
+use mullion_cloud::{Clock, remote::Remote};
 use mullion_controllers::{
     Context,
     admission::{addresses::WindowsAddresses, gmsa::Gmsa, placement::PlaceByImage},
-    image_gate,
+    image_gate, ipam,
     leader::Election,
+    provisioner::{
+        self, DecisionLog, KarpenterContext, Options, Work, decision_log::DEFAULT_LINES,
+    },
     scheduler,
     state::SharedState,
 };
@@ -30,7 +34,7 @@ use mullion_images::{Registries, SystemDial};
 use tokio::time::timeout;
 
 use self::{
-    args::{ControllerArgs, LogFormat, Part, Parts},
+    args::{Cloud, ControllerArgs, LogFormat, Part, Parts},
     serving::Readiness,
     webhooks::{Hooks, Place, Rules, Served},
 };
@@ -39,7 +43,7 @@ use crate::{
     devices::Judge,
     failure::Failure,
     image_facts::ImageFacts,
-    input,
+    input, simulated_cloud,
     up::{self, images, scheduler_config},
     why::source,
 };
@@ -78,6 +82,41 @@ struct Settings {
     lease: Option<String>,
     bind: IpAddr,
     place: Place,
+    /// What the provisioner is told beside its version.
+    nodes: NodeSettings,
+}
+
+/// Settings of the parts that ask a cloud.
+struct NodeSettings {
+    cluster: String,
+    gates: provisioner::FeatureGates,
+    settings: provisioner::Settings,
+    ipam: ipam::Mode,
+}
+
+/// A cloud, and the version of the cluster whose nodes it sells.
+struct Sold {
+    cloud: Remote,
+    version: KubernetesVersion,
+}
+
+/// What is counted, once somebody counts.
+#[derive(Clone, Default)]
+struct Counted {
+    provisioner: Arc<OnceLock<KarpenterContext>>,
+    addresses: Arc<OnceLock<ipam::metrics::Metrics>>,
+}
+
+impl Counted {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "# HELP mullion_build_info The version of this program.\n# TYPE mullion_build_info gauge\nmullion_build_info{{version=\"{}\"}} 1\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        text.extend(self.provisioner.get().map(KarpenterContext::metrics_text));
+        text.extend(self.addresses.get().map(|own| own.numbers().text()));
+        text
+    }
 }
 
 /// Runs until it is interrupted. False: the Lease was lost.
@@ -89,6 +128,14 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         false => source::client(args.kubeconfig.clone(), args.context.clone()).await?,
     };
     tracing::info!("the cluster is {server}");
+    let sold = match args.cloud {
+        None => None,
+        Some(Cloud::Simulated) => {
+            let cloud = simulated_cloud::connect(&client, args.cloud_endpoint.clone()).await?;
+            let version = version(&client).await?;
+            Some(Sold { cloud, version })
+        }
+    };
     let context = Context::new(client, Clock::system());
     let readiness = Readiness::waiting("it has not come that far");
     let bind = settings.bind;
@@ -99,18 +146,16 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         "probes",
     )
     .await?;
-    let metrics = serving::metrics(|| {
-        let head = "# HELP mullion_build_info The version of this program.\n# TYPE mullion_build_info gauge\n";
-        format!(
-            "{head}mullion_build_info{{version=\"{}\"}} 1\n",
-            env!("CARGO_PKG_VERSION")
-        )
+    let counted = Counted::default();
+    let metrics = serving::metrics({
+        let counted = counted.clone();
+        move || counted.text()
     });
     serving::serve(SocketAddr::new(bind, args.metrics_port), metrics, "metrics").await?;
     let mut interrupted = pin!(up::interrupts());
     let (parts, place) = (settings.parts.clone(), settings.place.clone());
     let started = tokio::select! {
-        started = start(&context, settings, args.webhook_port) => started.map(Some),
+        started = start(&context, settings, args.webhook_port, sold, counted) => started.map(Some),
         early = &mut interrupted => early.map(|()| None),
     };
     let Started { served, lead } = match started {
@@ -150,6 +195,8 @@ async fn start(
     context: &Context,
     settings: Settings,
     webhook_port: u16,
+    sold: Option<Sold>,
+    counted: Counted,
 ) -> Result<Started, Failure> {
     let Settings {
         parts,
@@ -160,6 +207,7 @@ async fn start(
         lease,
         bind,
         place,
+        nodes,
     } = settings;
     let gate = (rules.placement.clone(), rules.facts.clone());
     let served = match parts.have_webhooks() {
@@ -187,6 +235,9 @@ async fn start(
         scheduler,
         placement,
         gate,
+        nodes,
+        sold,
+        counted,
     });
     Ok(Started { served, lead })
 }
@@ -199,6 +250,9 @@ struct Lead {
     scheduler: scheduler::config::Config,
     placement: mullion_engine::Options,
     gate: (PlaceByImage, Arc<ImageFacts>),
+    nodes: NodeSettings,
+    sold: Option<Sold>,
+    counted: Counted,
 }
 
 impl Lead {
@@ -247,16 +301,47 @@ impl Lead {
             scheduler,
             placement,
             gate: (rule, facts),
+            nodes,
+            sold,
+            counted,
             ..
         } = self;
-        if parts.has(Part::Scheduler) {
+        let work = Work {
+            provisioning: parts.has(Part::Provisioner),
+            disruption: parts.has(Part::Disruption),
+        };
+        let decides = parts.has(Part::Scheduler) || work.provisioning || work.disruption;
+        let state = decides.then(|| {
             let state = SharedState::with_profiles(context, placement, &scheduler.profiles);
             state.with(|state| {
                 state
                     .cluster_mut()
                     .judge_devices_by(Arc::new(Judge::default()));
             });
-            scheduler::start_with(context, &state, 0, &scheduler);
+            state
+        });
+        if let (Some(state), Some(sold)) = (&state, &sold)
+            && (work.provisioning || work.disruption)
+        {
+            let log = DecisionLog::new(context.clock.clone(), DEFAULT_LINES);
+            let options = Options {
+                cluster: nodes.cluster,
+                version: sold.version,
+                seed: 0,
+                gates: nodes.gates,
+                settings: nodes.settings,
+            };
+            let cloud = Arc::new(sold.cloud.clone());
+            let own = provisioner::start_work(context, state, cloud, log.clone(), options, work);
+            counted.provisioner.get_or_init(|| own);
+            up::story::tell(context, &log);
+        }
+        if let (Some(sold), true) = (&sold, parts.has(Part::Ipam)) {
+            let own = ipam::start(context, Arc::new(sold.cloud.clone()), nodes.ipam);
+            counted.addresses.get_or_init(|| own);
+        }
+        if let (Some(state), true) = (&state, parts.has(Part::Scheduler)) {
+            scheduler::start_with(context, state, 0, &scheduler);
             let names: Vec<_> = scheduler
                 .profiles
                 .iter()
@@ -275,7 +360,7 @@ impl Lead {
 /// # Errors
 /// What is wrong, before anything runs.
 fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure> {
-    let parts = args.only.clone().unwrap_or_default();
+    let parts = args.parts()?;
     let scheduler = match &args.scheduler_config {
         Some(path) => {
             let (config, text) = scheduler_config::read(path)?;
@@ -354,11 +439,32 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
             },
         },
         lease: (!args.disable_leader_election).then_some(lease),
+        nodes: NodeSettings {
+            cluster: args.cluster_name.clone().unwrap_or_default(),
+            gates: args.feature_gates.unwrap_or_default(),
+            settings: args.karpenter.settings()?,
+            ipam: args.ipam.into(),
+        },
         namespace,
         bind,
         place,
         parts,
     })
+}
+
+/// The version that new nodes get: the API server's.
+async fn version(client: &Client) -> Result<KubernetesVersion, Failure> {
+    let failed =
+        |why: String| Failure::run(format!("the version of the API server is not known: {why}"));
+    let said = timeout(source::PATIENCE, client.apiserver_version()).await;
+    let said = said
+        .map_err(|_| failed("no answer".to_owned()))?
+        .map_err(|error| failed(error.to_string()))?;
+    // EKS says "35+".
+    let minor = said.minor.trim_end_matches('+').parse().ok();
+    minor
+        .and_then(KubernetesVersion::from_minor)
+        .ok_or_else(|| failed(format!("{}.{} has no images", said.major, said.minor)))
 }
 
 /// A URL that API servers may be given: with TLS, a host, and no path.

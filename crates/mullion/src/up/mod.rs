@@ -23,7 +23,7 @@ pub(crate) mod published;
 pub(crate) mod scheduler_config;
 pub(crate) mod settings;
 pub(crate) mod setup;
-mod story;
+pub(crate) mod story;
 
 use std::{pin::pin, time::Duration};
 

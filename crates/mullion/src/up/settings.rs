@@ -174,7 +174,7 @@ impl KarpenterArgs {
     ///
     /// # Errors
     /// They contradict each other.
-    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+    pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         let usual = Settings::default();
         let settings = Settings {
             batch_idle: self.batch_idle_duration.unwrap_or(usual.batch_idle),

@@ -45,7 +45,7 @@ const SURROUNDINGS: &[&str] = &[
 ];
 
 /// Tells the story until the context ends, if anybody listens.
-pub(super) fn tell(context: &Context, decisions: &DecisionLog) {
+pub(crate) fn tell(context: &Context, decisions: &DecisionLog) {
     if !tracing::enabled!(tracing::Level::INFO) {
         return;
     }

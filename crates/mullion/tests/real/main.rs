@@ -25,6 +25,9 @@ const GMSA_KIND: &str = concat!(
     "/../api/crds/windows.k8s.io_gmsacredentialspecs.yaml"
 );
 
+/// Karpenter's custom resource definitions, and ours.
+const KINDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../api/crds");
+
 fn deployment(name: &str, replicas: u32, spec: Value) -> Value {
     let labels = json!({"app": name});
     json!({
@@ -282,4 +285,96 @@ fn the_scheduler_takes_the_place_of_kube_scheduler_and_hands_over_at_once() {
     cluster.until("the second one schedules", || {
         available(&cluster, "web") == "8"
     });
+}
+
+/// A NodePool and an EC2NodeClass that buy Windows nodes of one release.
+fn pool(name: &str, alias: &str) -> [Value; 2] {
+    let terms = json!([{"tags": {"karpenter.sh/discovery": "mixed"}}]);
+    let class = json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": name},
+        "spec": {
+            "amiSelectorTerms": [{"alias": alias}], "role": "KarpenterNodeRole-mixed",
+            "subnetSelectorTerms": terms, "securityGroupSelectorTerms": terms,
+        },
+    });
+    let pool = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
+        "spec": {
+            "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s"},
+            "template": {"spec": {
+                "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name},
+                "taints": [{"key": "os", "value": "windows", "effect": "NoSchedule"}],
+                "requirements": [
+                    {"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]},
+                    {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+                ],
+            }},
+        },
+    });
+    [class, pool]
+}
+
+#[test]
+fn windows_nodes_are_bought_and_given_back_beside_kube_scheduler() {
+    let mut cluster = Cluster::start();
+    cluster.run_controller_manager();
+    cluster.run_scheduler();
+    cluster.get(&["apply", "-f", KINDS]);
+    let _nodes = start_nodes(&cluster);
+    let mut controller = cluster.mullion(
+        "controller",
+        &[
+            "controller",
+            "--only=provisioner,disruption",
+            "--cloud=simulated",
+            "--cluster-name=mixed",
+            "--health-probe-port=0",
+            "--metrics-port=0",
+        ],
+    );
+    controller.says("this process leads");
+    for (name, alias) in [
+        ("windows2022", "windows2022@latest"),
+        ("windows2019", "windows2019@latest"),
+    ] {
+        for object in pool(name, alias) {
+            cluster.apply(&object);
+        }
+    }
+    let of_release = |build: &str, image: &str| {
+        json!({
+            "nodeSelector": {"kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": build},
+            "tolerations": [{"key": "os", "operator": "Exists"}],
+            "containers": [{
+                "name": "a", "image": image,
+                "resources": {"limits": {"vpc.amazonaws.com/PrivateIPv4Address": "1", "cpu": "500m", "memory": "500Mi"}},
+            }],
+        })
+    };
+    let iis = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc";
+    cluster.apply(&deployment(
+        "iis-2022",
+        10,
+        of_release("10.0.20348", &format!("{iis}2022")),
+    ));
+    cluster.apply(&deployment(
+        "iis-2019",
+        10,
+        of_release("10.0.17763", &format!("{iis}2019")),
+    ));
+    cluster.until("all pods are available", || {
+        available(&cluster, "iis-2022") == "10" && available(&cluster, "iis-2019") == "10"
+    });
+    let bought = || cluster.get(&["get", "nodeclaims", "-o", "name"]);
+    assert!(bought().lines().count() >= 2, "{}", bought());
+    cluster.get(&[
+        "scale",
+        "deployment",
+        "iis-2022",
+        "iis-2019",
+        "--replicas=0",
+    ]);
+    cluster.until("all bought nodes are given back", || bought().is_empty());
+    let left = cluster.get(&["get", "nodes", "-o", "name"]);
+    assert_eq!(left.lines().count(), 3, "{left}");
 }

@@ -1,0 +1,188 @@
+//! The simulated EC2 of `mullion nodes` for the controllers of other processes: calls of the cloud's traits over HTTP on loopback.
+//!
+//! Where it listens stands in a ConfigMap of the cluster whose nodes it has, so that `mullion controller --cloud simulated` finds it.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::State,
+    http::{Request, StatusCode},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use mullion_cloud::{
+    BoxFuture,
+    remote::{Remote, Wire, answer},
+    sim::SimulatedEc2,
+};
+use serde_json::json;
+use tokio::{net::TcpListener, time::timeout};
+
+use crate::failure::Failure;
+
+const NAME: &str = "mullion-simulated-cloud";
+const NAMESPACE: &str = "kube-system";
+const ENDPOINT: &str = "endpoint";
+const PATH: &str = "/v1/call";
+/// The bytes of a call or an answer at most: all offers are two megabytes.
+const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// How long a call may take. Receiving messages takes 20 s when there are none.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Answers calls on loopback until the process ends, and says in the cluster where.
+///
+/// # Errors
+/// No port can be had, or the ConfigMap not be written.
+pub(crate) async fn serve(
+    ec2: SimulatedEc2,
+    client: &Client,
+    port: u16,
+) -> Result<String, Failure> {
+    let failed = |why: &dyn fmt::Display| {
+        Failure::run(format!("the simulated EC2 cannot be served: {why}"))
+            .hint("give another port with --cloud-port; 0 takes any free one")
+    };
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener = listener.map_err(|error| failed(&error))?;
+    let address = listener.local_addr().map_err(|error| failed(&error))?;
+    let routes = Router::new().route(PATH, post(call)).with_state(ec2);
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, routes).await {
+            tracing::error!("the simulated EC2 is not served any more: {error}");
+        }
+    });
+    let endpoint = format!("http://{address}");
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME},
+        "data": {ENDPOINT: endpoint},
+    });
+    let params = PatchParams::apply("mullion").force();
+    let applied = timeout(PATIENCE, api.patch(NAME, &params, &Patch::Apply(map))).await;
+    let unwritten = |why: String| {
+        Failure::run(format!(
+            "ConfigMap {NAMESPACE}/{NAME} cannot be written: {why}"
+        ))
+    };
+    applied
+        .map_err(|_| unwritten("no answer".to_owned()))?
+        .map_err(|error| unwritten(error.to_string()))?;
+    Ok(endpoint)
+}
+
+/// Takes back what [`serve`] said in the cluster.
+pub(crate) async fn withdraw(client: &Client) {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    match timeout(PATIENCE, api.delete(NAME, &DeleteParams::default())).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!("ConfigMap {NAMESPACE}/{NAME} stays: {error}"),
+        Err(_) => tracing::warn!("ConfigMap {NAMESPACE}/{NAME} stays: no answer"),
+    }
+}
+
+async fn call(State(ec2): State<SimulatedEc2>, request: Request<Body>) -> Response {
+    let refused = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
+    let body = match to_bytes(request.into_body(), MOST_BYTES).await {
+        Ok(body) => body,
+        Err(error) => return refused(error.to_string()),
+    };
+    match answer(&ec2, &body).await {
+        Ok(bytes) => bytes.into_response(),
+        Err(error) => refused(format!(
+            "the call cannot be understood, both processes have to be of one version: {error}"
+        )),
+    }
+}
+
+/// Calls over HTTP.
+struct Http {
+    client: Client,
+    endpoint: String,
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http")
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Wire for Http {
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        let request = http::Request::post(PATH).body(kube::client::Body::from(call));
+        Box::pin(async move {
+            let request = request.map_err(|error| error.to_string())?;
+            let asked = async {
+                let answer = self.client.send(request).await;
+                let answer = answer.map_err(|error| error.to_string())?;
+                let status = answer.status();
+                let body = to_bytes(Body::new(answer.into_body()), MOST_BYTES).await;
+                let body = body.map_err(|error| error.to_string())?;
+                match status.is_success() {
+                    true => Ok(body.to_vec()),
+                    false => Err(String::from_utf8_lossy(&body).into_owned()),
+                }
+            };
+            let answer = timeout(PATIENCE, asked).await;
+            let silent = || format!("{} s went by", PATIENCE.as_secs());
+            let answer = answer.unwrap_or_else(|_| Err(silent()));
+            answer.map_err(|why| format!("{}: {why}", self.endpoint))
+        })
+    }
+}
+
+/// Connects to the simulated EC2 at `endpoint`, or at the one that the cluster names.
+///
+/// # Errors
+/// There is none, or it does not answer.
+pub(crate) async fn connect(client: &Client, endpoint: Option<String>) -> Result<Remote, Failure> {
+    let hint = "start it with `mullion nodes`, which also makes the nodes of what is bought";
+    let endpoint = match endpoint {
+        Some(endpoint) => endpoint,
+        None => announced(client).await?.ok_or_else(|| {
+            Failure::input(format!(
+                "--cloud simulated: there is no simulated EC2: the cluster has no ConfigMap {NAMESPACE}/{NAME}"
+            ))
+            .hint(hint)
+        })?,
+    };
+    let failed = |why: String| {
+        Failure::input(format!(
+            "--cloud simulated: the simulated EC2 does not answer: {why}"
+        ))
+        .hint(hint)
+    };
+    let url = endpoint
+        .parse()
+        .map_err(|_| failed(format!("{endpoint} is no URL")))?;
+    let mut config = kube::Config::new(url);
+    config.proxy_url = None;
+    let http = kube::Client::try_from(config).map_err(|error| failed(error.to_string()))?;
+    let wire = Http {
+        client: http,
+        endpoint,
+    };
+    Remote::connect(Arc::new(wire)).await.map_err(failed)
+}
+
+async fn announced(client: &Client) -> Result<Option<String>, Failure> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let failed = |why: String| {
+        Failure::run(format!(
+            "ConfigMap {NAMESPACE}/{NAME} cannot be read: {why}"
+        ))
+    };
+    let found = timeout(PATIENCE, api.get_opt(NAME)).await;
+    let found = found
+        .map_err(|_| failed("no answer".to_owned()))?
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(found.and_then(|map| map.data?.remove(ENDPOINT)))
+}
