@@ -50,11 +50,16 @@ impl Batcher {
         }
     }
 
-    /// Waits for the next batch to be complete and empties it.
-    pub async fn wait(&self) {
+    /// Waits until a batch is open.
+    pub async fn opened(&self) {
         while self.is_empty() {
             self.shared.added.notified().await;
         }
+    }
+
+    /// Waits for the next batch to be complete and empties it.
+    pub async fn wait(&self) {
+        self.opened().await;
         let start = Instant::now();
         let last = start + self.max;
         let mut end = (start + self.idle).min(last);

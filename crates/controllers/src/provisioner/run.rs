@@ -160,19 +160,18 @@ impl Provisioner {
         }
         let mut waiting = false;
         loop {
-            let batch = self.karpenter.batcher.wait();
             // Running out of time is a reason to look again, unless every pod's node is on its way.
             let patience = match self.holds_back {
                 true => TRIAL,
                 false => RETRY,
             };
-            let complete = if waiting {
-                timeout(patience, batch).await.is_ok()
-            } else {
-                batch.await;
-                true
-            };
-            if complete || !self.all_placed() {
+            let batcher = &self.karpenter.batcher;
+            let is_open = !waiting || timeout(patience, batcher.opened()).await.is_ok();
+            // A batch that is open is waited for, so that no plan is made for the first of its pods alone.
+            if is_open {
+                batcher.wait().await;
+            }
+            if is_open || !self.all_placed() {
                 waiting = self.provision().await;
             }
         }

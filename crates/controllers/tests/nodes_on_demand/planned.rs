@@ -1,7 +1,7 @@
 //! Every pod ends where the last plan had it, and no node is bought that stays empty: random clusters with spread, affinity, daemons, both operating
 //! systems and pods that come while nodes boot.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
@@ -228,6 +228,44 @@ async fn differences(seed: u64) -> Vec<String> {
     whole.karpenter.base.stop().await;
     whole.context.stop().await;
     differences
+}
+
+/// A pod for which nothing can be bought is looked at again every ten seconds. Pods that come just before that are planned together with
+/// those that come just after.
+#[tokio::test(start_paused = true)]
+async fn a_second_look_at_waiting_pods_does_not_cut_a_batch_in_two() {
+    let whole = Whole::start().await;
+    pool(&whole, "linux", "al2023@latest").await;
+    let containers =
+        json!([{ "name": "a", "image": "nginx", "resources": { "requests": { "cpu": "1500m" } } }]);
+    let nowhere = json!({ "nodeSelector": { "team": "nobody" }, "containers": containers });
+    whole.deployment("nowhere", 1, nowhere).await;
+    let alone = json!([{
+        "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "Exists" }] },
+        "topologyKey": "kubernetes.io/hostname",
+    }]);
+    let some = json!({
+        "containers": containers,
+        "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": alone } },
+    });
+    // Wherever the second look falls between the two, there is one plan for both.
+    let waits_ms: Vec<u64> = (9_000..13_000).step_by(200).collect();
+    let pairs = waits_ms.len();
+    for (pair, wait_ms) in waits_ms.into_iter().enumerate() {
+        for (wait_ms, name) in [(wait_ms, "before"), (600, "after")] {
+            tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+            let name = format!("{name}-{pair}");
+            whole.deployment(&name, 1, some.clone()).await;
+        }
+    }
+    whole
+        .until_running(&format!("after-{}", pairs - 1), 1)
+        .await;
+    let story = whole.story();
+    let plans = story
+        .iter()
+        .filter(|line| *line == "computed new nodeclaim(s) to fit pod(s)");
+    assert_eq!(plans.count(), pairs, "{story:#?}");
 }
 
 #[tokio::test(start_paused = true)]
