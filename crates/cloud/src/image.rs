@@ -150,7 +150,11 @@ fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32)
     match family {
         AmiFamily::AmazonLinux2 => {
             let day = day(date(2025, 3, 17), "%Y%m%d");
-            format!("amazon-eks-node-{version}-v{day}")
+            let machine = match arch {
+                Arch::Amd64 => "",
+                Arch::Arm64 => "arm64-",
+            };
+            format!("amazon-eks-{machine}node-{version}-v{day}")
         }
         AmiFamily::AmazonLinux2023 => {
             let day = day(date(2025, 3, 17), "%Y%m%d");

@@ -389,7 +389,7 @@ impl State {
     }
 
     /// Returns the primary interface of an instance that is not terminated.
-    fn find(&mut self, id: &InstanceId) -> Option<InterfaceFound> {
+    pub(super) fn find(&mut self, id: &InstanceId) -> Option<InterfaceFound> {
         let instance = self.fleet.get(id).filter(|instance| is_there(instance))?;
         let instance_type = &instance.instance_type;
         let facts = InterfaceFacts {

@@ -15,6 +15,7 @@ mod failure;
 mod fault;
 mod fleet;
 mod interface;
+mod inventory;
 mod ledger;
 mod life;
 mod network;

@@ -87,6 +87,11 @@ impl Network {
         groups.filter(is_chosen).cloned().collect()
     }
 
+    /// Every security group: that of the cluster's nodes, then the VPC's own.
+    pub(super) fn groups(&self) -> &[SecurityGroup; 2] {
+        &self.security_groups
+    }
+
     /// The security group of the cluster's nodes.
     pub(super) fn node_group(&self) -> &Arc<str> {
         &self.security_groups[0].id

@@ -12,7 +12,7 @@ use mullion_api::{
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{SimulatedEc2, State, Zone, life, network};
+use super::{SimulatedEc2, State, Zone, life, network, queue::AT_ONCE};
 use crate::{
     BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, FleetError,
     Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message,
@@ -184,32 +184,11 @@ impl CloudProvider for SimulatedEc2 {
     }
 
     fn receive_messages(&self) -> BoxFuture<'_, Result<Vec<Message>, CloudError>> {
-        Box::pin(async {
-            let patience = Instant::now() + LONG_POLL;
-            let mut sent = self.state().queue.sent();
-            loop {
-                sent.mark_unchanged();
-                let next = {
-                    let queue = &mut self.state().queue;
-                    let messages = queue.receive();
-                    if !messages.is_empty() {
-                        return Ok(messages);
-                    }
-                    queue.next_visible()
-                };
-                let until = next.map_or(patience, |next| next.min(patience));
-                tokio::select! {
-                    _ = sent.changed() => {}
-                    () = sleep_until(until) => if Instant::now() >= patience {
-                        return Ok(Vec::new());
-                    },
-                }
-            }
-        })
+        Box::pin(self.receive_at_most(AT_ONCE))
     }
 
     fn delete_message(&self, message: &Message) -> BoxFuture<'_, Result<(), CloudError>> {
-        self.state().queue.delete(message.receipt);
+        self.delete_receipt(message.receipt);
         Box::pin(async { Ok(()) })
     }
 
@@ -225,6 +204,38 @@ impl CloudProvider for SimulatedEc2 {
 }
 
 impl SimulatedEc2 {
+    /// As [`CloudProvider::receive_messages`], but returns `most` messages at most.
+    ///
+    /// # Errors
+    /// None yet: the queue is never throttled.
+    pub async fn receive_at_most(&self, most: usize) -> Result<Vec<Message>, CloudError> {
+        let patience = Instant::now() + LONG_POLL;
+        let mut sent = self.state().queue.sent();
+        loop {
+            sent.mark_unchanged();
+            let next = {
+                let queue = &mut self.state().queue;
+                let messages = queue.receive(most);
+                if !messages.is_empty() {
+                    return Ok(messages);
+                }
+                queue.next_visible()
+            };
+            let until = next.map_or(patience, |next| next.min(patience));
+            tokio::select! {
+                _ = sent.changed() => {}
+                () = sleep_until(until) => if Instant::now() >= patience {
+                    return Ok(Vec::new());
+                },
+            }
+        }
+    }
+
+    /// Deletes the message of a receipt.
+    pub fn delete_receipt(&self, receipt: u64) {
+        self.state().queue.delete(receipt);
+    }
+
     /// An instance that was there before the simulation began: bought and booted without any delay.
     ///
     /// # Errors

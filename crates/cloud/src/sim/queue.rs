@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::{Clock, InstanceId, Message, MessageKind};
 
 /// How many messages a receiver gets at once.
-const AT_ONCE: usize = 10;
+pub(super) const AT_ONCE: usize = 10;
 /// How long a receiver has to delete a message that it got.
 const HIDDEN: Duration = Duration::from_secs(20);
 /// How long a message is kept.
@@ -66,15 +66,15 @@ impl Queue {
         self.sent.send_replace(self.last);
     }
 
-    /// Hands out messages, and hides them for a while.
-    pub(super) fn receive(&mut self) -> Vec<Message> {
+    /// Hands out `most` messages, or as many as there are, and hides them for a while.
+    pub(super) fn receive(&mut self, most: usize) -> Vec<Message> {
         let now = Instant::now();
         self.messages
             .retain(|kept| now.duration_since(kept.sent) < KEPT);
         let visible = self.messages.iter_mut();
         let visible = visible.filter(|kept| kept.hidden_until <= now);
         visible
-            .take(AT_ONCE)
+            .take(most)
             .map(|kept| {
                 kept.hidden_until = now + HIDDEN;
                 kept.message.clone()
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn receipts(queue: &mut Queue) -> Vec<u64> {
-        let messages = queue.receive();
+        let messages = queue.receive(AT_ONCE);
         messages.iter().map(|message| message.receipt).collect()
     }
 

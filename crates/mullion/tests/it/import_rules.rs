@@ -52,6 +52,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
             "mullion-apiserver",
             "mullion-images",
             "mullion-controllers",
+            "mullion-aws-wire",
             "mullion",
             "axum",
         ],
@@ -70,7 +71,13 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     (
         "mullion-controllers",
-        &["mullion-apiserver", "mullion-images", "mullion", "axum"],
+        &[
+            "mullion-apiserver",
+            "mullion-images",
+            "mullion-aws-wire",
+            "mullion",
+            "axum",
+        ],
     ),
     (
         "mullion-apiserver (dev)",
@@ -83,6 +90,16 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         ],
     ),
     ("mullion-controllers (dev)", &["mullion"]),
+    (
+        "mullion-aws-wire",
+        &[
+            "mullion-apiserver",
+            "mullion-controllers",
+            "mullion-images",
+            "kube",
+            "k8s-openapi",
+        ],
+    ),
 ];
 
 /// The crates that exist for the engine: small, about data, without an operating system underneath.

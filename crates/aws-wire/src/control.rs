@@ -1,0 +1,104 @@
+//! Faults from outside of the process: `POST /mullion/faults` with JSON, for tests of programs in other languages.
+//!
+//! Invariant: a request that cannot be understood changes nothing.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    body::Body,
+    http::{Method, Response, StatusCode},
+};
+use mullion_api::fault::FaultKind;
+use mullion_cloud::sim::{AddressFaults, CapacityPattern, Fault};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{Endpoint, json::respond};
+
+/// The path; no service of AWS has it.
+pub(crate) const PATH: &str = "/mullion/faults";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Change {
+    /// Actions that are refused from now on, `ec2:CreateFleet`.
+    deny: Vec<String>,
+    /// Actions that are not refused any more.
+    allow: Vec<String>,
+    /// How many of the next calls of an action are too many.
+    throttle: BTreeMap<String, u32>,
+    /// What is sold out, `m5.large/us-west-2a/spot`.
+    exhaust: Vec<String>,
+    /// What is no longer sold out.
+    replenish: Vec<String>,
+    /// What goes wrong with calls about addresses, `throttle=10%,lag=5s`.
+    addresses: Option<String>,
+    /// Faults to cause.
+    cause: Vec<Named>,
+    /// Faults to end.
+    heal: Vec<Named>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Named {
+    /// As `mullion fault` calls it, `spot-interruption`.
+    fault: String,
+    /// To what it happens.
+    target: String,
+}
+
+/// Answers a request.
+pub(crate) fn answer(
+    endpoint: &Endpoint,
+    method: &Method,
+    body: &[u8],
+    request_id: &str,
+) -> Response<Body> {
+    let done = match *method == Method::POST {
+        true => act(endpoint, body),
+        false => Err(format!("{PATH} takes POST, not {method}")),
+    };
+    let (status, value) = match done {
+        Ok(done) => (StatusCode::OK, json!({ "done": done })),
+        Err(why) => (StatusCode::BAD_REQUEST, json!({ "message": why })),
+    };
+    respond(status, "application/json", &value, request_id)
+}
+
+fn act(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Value>, String> {
+    let change: Change = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let patterns = |texts: &[String]| {
+        let read = |text: &String| text.parse::<CapacityPattern>();
+        let all: Result<Vec<_>, _> = texts.iter().map(read).collect();
+        all.map_err(|error| error.to_string())
+    };
+    let (exhaust, replenish) = (patterns(&change.exhaust)?, patterns(&change.replenish)?);
+    let addresses = change.addresses.as_deref().map(str::parse::<AddressFaults>);
+    let addresses = addresses.transpose().map_err(|error| error.to_string())?;
+    let ec2 = endpoint.ec2();
+    let found = |named: &[Named]| {
+        let find = |named: &Named| -> Result<Fault, String> {
+            let kind: FaultKind = named.fault.parse()?;
+            ec2.fault(kind, &named.target)
+                .map_err(|refused| refused.to_string())
+        };
+        named.iter().map(find).collect::<Result<Vec<_>, _>>()
+    };
+    let (cause, heal) = (found(&change.cause)?, found(&change.heal)?);
+    let faults = endpoint.faults();
+    change.deny.iter().for_each(|action| faults.deny(action));
+    change.allow.iter().for_each(|action| faults.allow(action));
+    for (action, calls) in &change.throttle {
+        faults.throttle(action, *calls);
+    }
+    exhaust.into_iter().for_each(|pattern| ec2.exhaust(pattern));
+    replenish.iter().for_each(|pattern| ec2.replenish(pattern));
+    if let Some(addresses) = addresses {
+        ec2.set_address_faults(addresses);
+    }
+    let caused = cause.iter().map(|fault| ec2.cause(fault));
+    let mut done: Vec<Value> = caused.map(Value::from).collect();
+    done.extend(heal.iter().map(|fault| Value::from(ec2.heal(fault))));
+    Ok(done)
+}

@@ -1,0 +1,299 @@
+//! What an instance is launched with, wherever a request says it: in a launch template, in an override of a fleet, in RunInstances.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use mullion_cloud::{
+    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate, Registration,
+    default_volume_gib, image::NodeImage,
+};
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{Call, Name, launch_templates::tags_for};
+use crate::{query::At, refusal::Refusal};
+
+/// How many client tokens are remembered.
+const MOST_TOKENS: usize = 20_000;
+/// Bytes of user data at most, before base64.
+const MOST_USER_DATA: usize = 16 * 1024;
+
+/// What of a launch the endpoint keeps beside the instance.
+#[derive(Clone, Debug)]
+pub(super) struct Launched {
+    /// When describing calls begin to show it.
+    pub(super) seen_at: Instant,
+    pub(super) client_token: String,
+    pub(super) profile: Option<String>,
+    pub(super) user_data: Option<String>,
+}
+
+/// What a launch template says, as far as it changes anything here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LaunchSpec {
+    pub(super) image: Option<String>,
+    pub(super) instance_type: Option<String>,
+    pub(super) subnet: Option<String>,
+    pub(super) zone: Option<String>,
+    security_groups: Vec<Name>,
+    /// Name or ARN.
+    pub(super) profile: Option<String>,
+    /// Sizes of volumes by device.
+    volumes: BTreeMap<String, u64>,
+    /// In base64.
+    pub(super) user_data: Option<String>,
+    pub(super) is_spot: bool,
+    /// The capacity reservation that it draws on.
+    pub(super) reservation: Option<String>,
+    pub(super) tags: BTreeMap<String, String>,
+}
+
+/// Settings of an instance that nothing here depends on.
+const WITHOUT_EFFECT: &[&str] = &[
+    "MetadataOptions",
+    "Monitoring",
+    "EbsOptimized",
+    "KeyName",
+    "CreditSpecification",
+    "CpuOptions",
+    "EnclaveOptions",
+    "HibernationOptions",
+    "MaintenanceOptions",
+    "PrivateDnsNameOptions",
+    "NetworkPerformanceOptions",
+    "DisableApiStop",
+    "DisableApiTermination",
+    "InstanceInitiatedShutdownBehavior",
+    "Placement.Tenancy",
+];
+
+impl LaunchSpec {
+    /// Reads `LaunchTemplateData`, or the parameters of RunInstances, which are called the same.
+    pub(super) fn of_template(at: &At<'_>) -> Result<Self, Refusal> {
+        at.accept(WITHOUT_EFFECT);
+        let mut spec = Self {
+            image: owned(at.text("ImageId")),
+            instance_type: owned(at.text("InstanceType")),
+            subnet: owned(at.text("SubnetId")),
+            zone: owned(at.at("Placement").text("AvailabilityZone")),
+            tags: tags_for(at, "instance")?,
+            ..Self::default()
+        };
+        let profile = at.at("IamInstanceProfile");
+        spec.profile = owned(profile.text("Arn").or_else(|| profile.text("Name")));
+        let groups = at.list("SecurityGroupId");
+        spec.security_groups = groups.into_iter().map(Name::from).collect();
+        for interface in at.each("NetworkInterface") {
+            spec.read_interface(&interface)?;
+        }
+        for device in at.each("BlockDeviceMapping") {
+            let name = device.required("DeviceName")?;
+            let volume = device.at("Ebs");
+            if let Some(gib) = volume.number("VolumeSize")? {
+                let gib = u64::try_from(gib)
+                    .ok()
+                    .filter(|gib| (1..=65_536).contains(gib));
+                let gib = gib.ok_or_else(|| {
+                    Refusal::value(format!("Volume of {name}: the size must be 1 to 65536 GiB"))
+                })?;
+                spec.volumes.insert(name.to_owned(), gib);
+            }
+            device.accept(&["Ebs", "VirtualName", "NoDevice"]);
+        }
+        if let Some(text) = at.text("UserData") {
+            let data = BASE64_STANDARD.decode(text).map_err(|_| {
+                Refusal::new(
+                    "InvalidUserData.Malformed",
+                    "Invalid BASE64 encoding of user data.",
+                )
+            })?;
+            if data.len() > MOST_USER_DATA {
+                return Err(Refusal::value("User data is limited to 16384 bytes"));
+            }
+            spec.user_data = Some(text.to_owned());
+        }
+        let market = at.at("InstanceMarketOptions");
+        match market.text("MarketType") {
+            None => {}
+            Some("spot") => spec.is_spot = true,
+            Some("capacity-block") => {}
+            Some(other) => {
+                return Err(Refusal::value(format!(
+                    "The market type '{other}' is not valid"
+                )));
+            }
+        }
+        market.accept(&["SpotOptions"]);
+        let reservation = at.at("CapacityReservationSpecification");
+        reservation.accept(&["CapacityReservationPreference"]);
+        let target = reservation.at("CapacityReservationTarget");
+        spec.reservation = owned(target.text("CapacityReservationId"));
+        Ok(spec)
+    }
+
+    fn read_interface(&mut self, at: &At<'_>) -> Result<(), Refusal> {
+        at.accept(&[
+            "AssociatePublicIpAddress",
+            "DeleteOnTermination",
+            "Description",
+            "DeviceIndex",
+            "InterfaceType",
+            "NetworkCardIndex",
+            "ConnectionTrackingSpecification",
+            "Ipv6AddressCount",
+            "PrimaryIpv6",
+        ]);
+        let groups = at.list("SecurityGroupId");
+        self.security_groups
+            .extend(groups.into_iter().map(Name::from));
+        if let Some(subnet) = at.text("SubnetId") {
+            self.subnet = Some(subnet.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Returns these settings, and those of a template where there are none.
+    pub(super) fn over(self, template: &Self) -> Self {
+        let either = |own: Option<String>, other: &Option<String>| own.or_else(|| other.clone());
+        let mut tags = template.tags.clone();
+        tags.extend(self.tags);
+        Self {
+            image: either(self.image, &template.image),
+            instance_type: either(self.instance_type, &template.instance_type),
+            subnet: either(self.subnet, &template.subnet),
+            zone: either(self.zone, &template.zone),
+            security_groups: match self.security_groups.is_empty() {
+                true => template.security_groups.clone(),
+                false => self.security_groups,
+            },
+            profile: either(self.profile, &template.profile),
+            volumes: match self.volumes.is_empty() {
+                true => template.volumes.clone(),
+                false => self.volumes,
+            },
+            user_data: either(self.user_data, &template.user_data),
+            is_spot: self.is_spot || template.is_spot,
+            reservation: either(self.reservation, &template.reservation),
+            tags,
+        }
+    }
+
+    /// Returns the order for one of these options, all of which boot the same image.
+    pub(super) fn order(&self, order: Order<'_>) -> LaunchRequest {
+        let family = order.image.family;
+        let mut tags = self.tags.clone();
+        tags.extend(order.tags);
+        LaunchRequest {
+            client_token: order.token,
+            options: order.options,
+            subnets: order.subnets,
+            security_groups: self.security_groups.clone(),
+            template: NodeTemplate {
+                root_volume_gib: self.root_volume_gib(order.image),
+                ..NodeTemplate::new(family, order.image.version)
+            },
+            images: vec![order.image.id.clone()],
+            registration: Registration::default(),
+            tags,
+        }
+    }
+
+    /// The volume that pods' files are on: at the family's root device, else the only one, else the family's default.
+    fn root_volume_gib(&self, image: &NodeImage) -> u64 {
+        let device = root_device(image);
+        let only = match self.volumes.len() {
+            1 => self.volumes.values().next(),
+            _ => None,
+        };
+        let size = self.volumes.get(device).or(only).copied();
+        size.unwrap_or_else(|| default_volume_gib(image.family))
+    }
+}
+
+/// The device of the volume that pods' files are on.
+pub(super) fn root_device(image: &NodeImage) -> &'static str {
+    use mullion_api::ami::AmiFamily;
+    match image.family {
+        AmiFamily::Windows(..) => "/dev/sda1",
+        AmiFamily::Bottlerocket => "/dev/xvdb",
+        _ => "/dev/xvda",
+    }
+}
+
+/// The parts of an order that are not in its launch template.
+pub(super) struct Order<'a> {
+    pub(super) token: String,
+    pub(super) image: &'a NodeImage,
+    pub(super) options: Vec<LaunchOption>,
+    pub(super) subnets: Vec<Name>,
+    pub(super) tags: BTreeMap<String, String>,
+}
+
+fn owned(text: Option<&str>) -> Option<String> {
+    text.map(str::to_owned)
+}
+
+/// Returns the image of an id.
+pub(super) fn image(call: &Call<'_>, id: &str) -> Result<NodeImage, Refusal> {
+    if !id.starts_with("ami-") {
+        let text = format!("Invalid id: \"{id}\" (expecting \"ami-...\")");
+        return Err(Refusal::new("InvalidAMIID.Malformed", text));
+    }
+    let all = call.ec2().all_images();
+    all.into_iter().find(|own| own.id == id).ok_or_else(|| {
+        Refusal::new(
+            "InvalidAMIID.NotFound",
+            format!("The image id '[{id}]' does not exist"),
+        )
+    })
+}
+
+/// EC2's name of a capacity type where it speaks of instances.
+pub(super) fn lifecycle(capacity_type: CapacityType) -> &'static str {
+    match capacity_type {
+        CapacityType::Spot => "spot",
+        CapacityType::OnDemand | CapacityType::Reserved => "on-demand",
+    }
+}
+
+/// The refusal of a client token that came with another request.
+pub(super) fn mismatch() -> Refusal {
+    Refusal::new(
+        "IdempotentParameterMismatch",
+        "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).",
+    )
+}
+
+/// The answers to requests with client tokens.
+///
+/// Invariant: of requests with one token one acts at a time, and what it answered is answered again.
+#[derive(Default)]
+pub(crate) struct Tokens {
+    all: HashMap<String, Arc<Mutex<Option<Answered>>>>,
+    order: VecDeque<String>,
+}
+
+/// A request that came with a token, and its result.
+#[derive(Clone, Debug)]
+pub(super) struct Answered {
+    pub(super) fingerprint: String,
+    pub(super) instances: Vec<InstanceId>,
+    pub(super) xml: Vec<u8>,
+}
+
+impl Tokens {
+    /// Returns the place of a token.
+    pub(super) fn of(&mut self, token: &str) -> Arc<Mutex<Option<Answered>>> {
+        if !self.all.contains_key(token) {
+            self.order.push_back(token.to_owned());
+            if self.order.len() > MOST_TOKENS
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.all.remove(&oldest);
+            }
+        }
+        Arc::clone(self.all.entry(token.to_owned()).or_default())
+    }
+}

@@ -1,0 +1,220 @@
+//! The actions of EC2 (API version 2016-11-15) over the simulated EC2.
+//!
+//! Invariant: an action reads all of its request, then asks [`Call::complete`], and only then changes anything.
+
+mod fleet;
+mod ids;
+mod images;
+mod instance_types;
+mod instances;
+mod interfaces;
+mod launch;
+mod launch_templates;
+mod network;
+mod places;
+mod prices;
+mod run;
+mod tags;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, MutexGuard},
+};
+
+use axum::{
+    body::Body,
+    http::{Response, StatusCode, header},
+};
+use mullion_cloud::{InstanceId, sim::SimulatedEc2};
+
+pub(crate) use ids::Ids;
+pub(crate) use launch_templates::time;
+pub(crate) use prices::usd;
+
+use crate::{
+    Endpoint,
+    endpoint::Blocked,
+    query::{At, Params},
+    refusal::Refusal,
+    xml::Xml,
+};
+use launch::{Launched, Tokens};
+use launch_templates::LaunchTemplate;
+
+/// The namespace of answers.
+const NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
+const VERSION: &str = "2016-11-15";
+
+/// What the endpoint keeps that the simulated EC2 has no words for.
+pub(crate) struct Kept {
+    pub(crate) ids: Ids,
+    templates: Vec<LaunchTemplate>,
+    launched: HashMap<InstanceId, Launched>,
+    tokens: Tokens,
+}
+
+impl Kept {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            ids: Ids::new(seed),
+            templates: Vec::new(),
+            launched: HashMap::new(),
+            tokens: Tokens::default(),
+        }
+    }
+}
+
+/// One request.
+struct Call<'a> {
+    endpoint: &'a Endpoint,
+    params: &'a Params,
+    action: &'a str,
+    request_id: &'a str,
+}
+
+impl<'a> Call<'a> {
+    fn ec2(&self) -> &'a SimulatedEc2 {
+        self.endpoint.ec2()
+    }
+
+    fn root(&self) -> At<'a> {
+        self.params.root()
+    }
+
+    fn kept(&self) -> MutexGuard<'a, Kept> {
+        self.endpoint.kept()
+    }
+
+    fn account_id(&self) -> &'a str {
+        &self.endpoint.settings().account_id
+    }
+
+    /// Ends the reading of the request.
+    fn complete(&self) -> Result<(), Refusal> {
+        self.params.complete()
+    }
+
+    fn answer(&self, content: impl FnOnce(&mut Xml)) -> Vec<u8> {
+        let root = format!("{}Response", self.action);
+        Xml::document(&root, Some(NAMESPACE), |xml| {
+            xml.leaf("requestId", self.request_id);
+            content(xml);
+        })
+    }
+
+    /// Refuses a call that is one too many or that the caller may not make.
+    fn admit(&self) -> Result<(), Refusal> {
+        if self.ec2().throttles() {
+            return Err(Refusal::too_many());
+        }
+        let admitted = self.endpoint.admit("ec2", self.action);
+        admitted.map_err(|blocked| match blocked {
+            Blocked::Throttled => Refusal::too_many(),
+            Blocked::Denied(why) => Refusal::with(
+                StatusCode::FORBIDDEN,
+                "UnauthorizedOperation",
+                format!("You are not authorized to perform this operation. {why}"),
+            ),
+        })
+    }
+}
+
+/// Answers a request.
+pub(crate) async fn answer(
+    endpoint: &Endpoint,
+    params: &Params,
+    request_id: &str,
+) -> Response<Body> {
+    let root = params.root();
+    let call = Call {
+        endpoint,
+        params,
+        action: root.text("Action").unwrap_or_default(),
+        request_id,
+    };
+    let done = match root.text("Version") {
+        Some(VERSION) => act(&call).await,
+        other => Err(Refusal::new(
+            "InvalidAction",
+            format!(
+                "The action {} is not valid for version {} of this web service; EC2's is {VERSION}.",
+                call.action,
+                other.unwrap_or("(none)")
+            ),
+        )),
+    };
+    match done {
+        Ok(xml) => respond(StatusCode::OK, xml),
+        Err(refusal) => refuse(&refusal, request_id),
+    }
+}
+
+async fn act(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
+    if call.action.is_empty() {
+        return Err(Refusal::new(
+            "MissingAction",
+            "The request is missing an action or a required parameter.",
+        ));
+    }
+    call.admit()?;
+    match call.action {
+        "AssignPrivateIpAddresses" => interfaces::assign(call).await,
+        "CreateFleet" => fleet::create(call).await,
+        "CreateLaunchTemplate" => launch_templates::create(call),
+        "CreateTags" => tags::create(call),
+        "DeleteLaunchTemplate" => launch_templates::delete(call),
+        "DescribeAvailabilityZones" => places::describe_zones(call),
+        "DescribeCapacityReservations" => places::describe_reservations(call),
+        "DescribeImages" => images::describe(call),
+        "DescribeInstanceStatus" => places::describe_status(call).await,
+        "DescribeInstanceTypeOfferings" => instance_types::describe_offerings(call).await,
+        "DescribeInstanceTypes" => instance_types::describe(call).await,
+        "DescribeInstances" => instances::describe(call),
+        "DescribeLaunchTemplates" => launch_templates::describe(call),
+        "DescribeNetworkInterfaces" => interfaces::describe(call).await,
+        "DescribePlacementGroups" => places::describe_groups(call),
+        "DescribeSecurityGroups" => network::describe_groups(call),
+        "DescribeSpotPriceHistory" => prices::describe(call).await,
+        "DescribeSubnets" => network::describe_subnets(call),
+        "RunInstances" => run::run(call).await,
+        "TerminateInstances" => instances::terminate(call).await,
+        "UnassignPrivateIpAddresses" => interfaces::unassign(call).await,
+        other => Err(Refusal::new(
+            "InvalidAction",
+            format!("The action {other} is not valid for this web service."),
+        )),
+    }
+}
+
+/// Writes a refusal as EC2 does.
+pub(crate) fn refuse(refusal: &Refusal, request_id: &str) -> Response<Body> {
+    let xml = Xml::document("Response", None, |xml| {
+        xml.node("Errors", |xml| {
+            xml.node("Error", |xml| {
+                xml.leaf("Code", &refusal.code);
+                xml.leaf("Message", &refusal.message);
+            });
+        });
+        xml.leaf("RequestID", request_id);
+    });
+    respond(refusal.status, xml)
+}
+
+pub(crate) fn respond(status: StatusCode, xml: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(xml));
+    *response.status_mut() = status;
+    let kind = header::HeaderValue::from_static("text/xml;charset=UTF-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// Writes tags.
+fn write_tags<'t>(xml: &mut Xml, tags: impl IntoIterator<Item = (&'t String, &'t String)>) {
+    xml.list("tagSet", tags, |xml, (key, value)| {
+        xml.leaf("key", key);
+        xml.leaf("value", value);
+    });
+}
+
+/// A name that many share.
+type Name = Arc<str>;

@@ -1,0 +1,209 @@
+//! RunInstances: as many instances as can be had of one type in one place.
+
+use std::sync::Arc;
+
+use mullion_cloud::{
+    CapacityType, CloudProvider, Instance, LaunchOption, catalogue, catalogue::price,
+};
+
+use super::{
+    Call, Name,
+    instances::write,
+    launch::{self, Answered, LaunchSpec, Launched, Order, image},
+    launch_templates::{Named, check_version},
+};
+use crate::refusal::Refusal;
+use tokio::time::Instant;
+
+/// Instances of one request at most.
+const MOST: i64 = 1000;
+
+/// RunInstances.
+pub(super) async fn run(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
+    let root = call.root();
+    let mut spec = LaunchSpec::of_template(&root)?;
+    let given = root.at("LaunchTemplate");
+    let mut template_tags = Vec::new();
+    if given.is_given() {
+        let named = Named::read(&given)?;
+        let version = given.text("Version").unwrap_or("$Default");
+        let kept = call.kept();
+        let template = kept.template(&named)?;
+        check_version(template, version)?;
+        template_tags.push(("aws:ec2launchtemplate:id".to_owned(), template.id.clone()));
+        template_tags.push(("aws:ec2launchtemplate:version".to_owned(), "1".to_owned()));
+        spec = spec.over(&template.spec);
+    }
+    let count = |name: &str| -> Result<u64, Refusal> {
+        let number = root.number(name)?.ok_or_else(|| Refusal::missing(name))?;
+        let is_right = (1..=MOST).contains(&number);
+        let number = u64::try_from(number).ok().filter(|_| is_right);
+        number.ok_or_else(|| Refusal::value(format!("{name} must be a number from 1 to {MOST}")))
+    };
+    let (least, most) = (count("MinCount")?, count("MaxCount")?);
+    if least > most {
+        return Err(Refusal::value("MinCount must not exceed MaxCount"));
+    }
+    let token = root.text("ClientToken");
+    let wanted = Wanted::read(call, spec, template_tags)?;
+    call.complete()?;
+    let Some(token) = token else {
+        let instances = wanted.buy(call, "", least, most).await?;
+        return Ok(answer(call, &instances));
+    };
+    let place = call.kept().tokens.of(&format!("run/{token}"));
+    let mut place = place.lock().await;
+    let fingerprint = call.params.fingerprint();
+    if let Some(before) = &*place {
+        if before.fingerprint != fingerprint {
+            return Err(launch::mismatch());
+        }
+        let ids = before.instances.iter();
+        let instances: Vec<_> = ids.filter_map(|id| call.ec2().instance(id)).collect();
+        return Ok(answer(call, &instances));
+    }
+    let instances = wanted.buy(call, token, least, most).await?;
+    let xml = answer(call, &instances);
+    *place = Some(Answered {
+        fingerprint,
+        instances: instances.iter().map(|own| own.id.clone()).collect(),
+        xml: xml.clone(),
+    });
+    Ok(xml)
+}
+
+fn answer(call: &Call<'_>, instances: &[Arc<Instance>]) -> Vec<u8> {
+    call.answer(|xml| {
+        let first = instances
+            .first()
+            .map(|own| own.id.0.replacen("i-", "r-", 1));
+        xml.maybe("reservationId", first);
+        xml.leaf("ownerId", call.account_id());
+        xml.list("groupSet", [(); 0], |_, ()| ());
+        xml.list("instancesSet", instances, |xml, own| write(xml, call, own));
+    })
+}
+
+struct Wanted {
+    spec: LaunchSpec,
+    image: mullion_cloud::image::NodeImage,
+    options: Vec<LaunchOption>,
+    subnets: Vec<Name>,
+    tags: Vec<(String, String)>,
+}
+
+impl Wanted {
+    fn read(
+        call: &Call<'_>,
+        spec: LaunchSpec,
+        tags: Vec<(String, String)>,
+    ) -> Result<Self, Refusal> {
+        let id = spec
+            .image
+            .as_deref()
+            .ok_or_else(|| Refusal::missing("ImageId"))?;
+        let image = image(call, id)?;
+        let name = spec.instance_type.as_deref().unwrap_or("m1.small");
+        let wrong = || Refusal::value(format!("Invalid value '{name}' for InstanceType."));
+        let instance_type = catalogue::get(name).ok_or_else(wrong)?;
+        if instance_type.arch != image.arch {
+            return Err(Refusal::value(format!(
+                "The architecture '{}' of the specified instance type does not match the architecture '{}' of the specified AMI. Specify an instance type and an AMI that have matching architectures, and try again.",
+                instance_type.arch.as_str(),
+                image.arch.as_str()
+            )));
+        }
+        let capacity_type = match (spec.is_spot, &spec.reservation) {
+            (true, _) => CapacityType::Spot,
+            (false, Some(_)) => CapacityType::Reserved,
+            (false, None) => CapacityType::OnDemand,
+        };
+        let is_sold = instance_type.runs(image.os())
+            && price::of(instance_type, image.os(), capacity_type).is_some();
+        if !is_sold {
+            return Err(Refusal::new(
+                "Unsupported",
+                format!(
+                    "The requested configuration is currently not supported: {name} with {} as {capacity_type}. Please check the documentation for supported configurations.",
+                    image.os()
+                ),
+            ));
+        }
+        let mut places = call.ec2().all_subnets();
+        if let Some(id) = &spec.subnet {
+            places.retain(|own| *own.id == **id);
+            if places.is_empty() {
+                let text = format!("The subnet ID '{id}' does not exist");
+                return Err(Refusal::new("InvalidSubnetID.NotFound", text));
+            }
+        }
+        if let Some(zone) = &spec.zone {
+            places.retain(|own| *own.zone == **zone);
+            if places.is_empty() {
+                let text = format!("Invalid availability zone: [{zone}]");
+                return Err(Refusal::value(text));
+            }
+        }
+        let options = places.iter().map(|place| LaunchOption {
+            instance_type: name.to_owned(),
+            zone: place.zone.to_string(),
+            capacity_type,
+            reservation: spec
+                .reservation
+                .clone()
+                .filter(|_| capacity_type == CapacityType::Reserved),
+        });
+        Ok(Self {
+            options: options.collect(),
+            subnets: places.iter().map(|own| own.id.clone()).collect(),
+            image,
+            tags,
+            spec,
+        })
+    }
+
+    /// Buys as many as can be had, or none where they are too few.
+    async fn buy(
+        &self,
+        call: &Call<'_>,
+        token: &str,
+        least: u64,
+        most: u64,
+    ) -> Result<Vec<Arc<Instance>>, Refusal> {
+        let name = call.kept().ids.request();
+        let mut bought = Vec::new();
+        for number in 0..most {
+            let order = self.spec.order(Order {
+                token: format!("run/{name}/{number}"),
+                image: &self.image,
+                options: self.options.clone(),
+                subnets: self.subnets.clone(),
+                tags: self.tags.iter().cloned().collect(),
+            });
+            match call.ec2().launch(order).await {
+                Ok(launch) => {
+                    let unseen = call.endpoint.settings().unseen_for;
+                    let unseen = call.ec2().config().speed.scale(unseen);
+                    let launched = Launched {
+                        seen_at: Instant::now() + unseen,
+                        client_token: token.to_owned(),
+                        profile: self.spec.profile.clone(),
+                        user_data: self.spec.user_data.clone(),
+                    };
+                    let id = launch.instance.id.clone();
+                    call.kept().launched.insert(id, launched);
+                    bought.push(launch.instance);
+                }
+                Err(_) if number >= least => break,
+                Err(error) => {
+                    for instance in bought {
+                        // Whether it could be terminated changes nothing for the caller, who learns of no instance.
+                        let _ = call.ec2().terminate(Instance::clone(&instance).id).await;
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(bought)
+    }
+}

@@ -1,0 +1,211 @@
+//! The endpoint of all services: which service a request is for, and what it holds beside the simulated EC2.
+
+use std::{
+    fmt, io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::State,
+    http::{HeaderMap, Method, Request, Response, StatusCode, header},
+};
+use mullion_cloud::sim::SimulatedEc2;
+use tokio::net::TcpListener;
+
+use crate::{
+    Faults, Settings, control,
+    ec2::{self, Kept},
+    iam::{self, Profiles},
+    json::{self, eks},
+    query::Params,
+    refusal::Refusal,
+    sts,
+};
+
+/// The bytes of a request at most.
+const MOST_BYTES: usize = 1 << 20;
+
+/// A simulated EC2 as clients of AWS reach it. Cheap to clone; all clones are one endpoint.
+#[derive(Clone)]
+pub struct Endpoint {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    ec2: SimulatedEc2,
+    settings: Settings,
+    faults: Faults,
+    kept: Mutex<Kept>,
+    profiles: Mutex<Profiles>,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("ec2", &self.inner.ec2)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Answers requests on a listener until the process ends.
+///
+/// # Errors
+/// The listener cannot accept connections any more.
+pub async fn serve(listener: TcpListener, endpoint: Endpoint) -> io::Result<()> {
+    axum::serve(listener, endpoint.router()).await
+}
+
+impl Endpoint {
+    /// An endpoint of this EC2, with no launch template and no fault.
+    pub fn new(ec2: SimulatedEc2, settings: Settings) -> Self {
+        let kept = Kept::new(ec2.config().seed);
+        Self {
+            inner: Arc::new(Inner {
+                ec2,
+                settings,
+                faults: Faults::default(),
+                kept: Mutex::new(kept),
+                profiles: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The simulated EC2 that answers.
+    pub fn ec2(&self) -> &SimulatedEc2 {
+        &self.inner.ec2
+    }
+
+    /// What goes wrong with calls.
+    pub fn faults(&self) -> &Faults {
+        &self.inner.faults
+    }
+
+    /// What it was made from.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// The service that answers requests of all AWS services.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(handle).with_state(self.clone())
+    }
+
+    pub(crate) fn profiles(&self) -> MutexGuard<'_, Profiles> {
+        // A panic while the lock was held left at worst a profile that nobody was told of.
+        let profiles = &self.inner.profiles;
+        profiles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is an IAM role of this name.
+    pub(crate) fn has_role(&self, name: &str) -> bool {
+        let cluster = &self.inner.ec2.config().cluster;
+        name == format!("KarpenterNodeRole-{cluster}")
+            || self.inner.settings.roles.iter().any(|own| own == name)
+    }
+
+    /// Name of the queue of messages about instances.
+    pub(crate) fn queue(&self) -> &str {
+        let cluster = &self.inner.ec2.config().cluster;
+        self.inner.settings.queue.as_ref().unwrap_or(cluster)
+    }
+
+    /// ARN of whoever calls: signatures are not verified, so all are one user.
+    pub(crate) fn caller(&self) -> String {
+        format!(
+            "arn:aws:iam::{}:user/mullion",
+            self.inner.settings.account_id
+        )
+    }
+
+    /// Lets a call through unless a fault is in its way.
+    pub(crate) fn admit(&self, service: &str, action: &str) -> Result<(), Blocked> {
+        let action = format!("{service}:{action}");
+        if self.inner.faults.throttles(&action) {
+            return Err(Blocked::Throttled);
+        }
+        match self.inner.faults.denies(&action) {
+            true => Err(Blocked::Denied(format!(
+                "User: {} is not authorized to perform: {action} because no identity-based policy allows the {action} action",
+                self.caller()
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
+        // A panic while the lock was held left at worst a template or a token that nobody was told of.
+        self.inner
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a call is not let through.
+pub(crate) enum Blocked {
+    /// There are too many.
+    Throttled,
+    /// The caller may not make it, for this reason.
+    Denied(String),
+}
+
+async fn handle(State(endpoint): State<Endpoint>, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let request_id = endpoint.kept().ids.request();
+    let body = match to_bytes(body, MOST_BYTES).await {
+        Ok(body) => body,
+        Err(error) => {
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            let refusal = Refusal::with(status, "RequestEntityTooLarge", error.to_string());
+            return ec2::refuse(&refusal, &request_id);
+        }
+    };
+    if head.uri.path() == control::PATH {
+        return control::answer(&endpoint, &head.method, &body, &request_id);
+    }
+    let is_signed = is_signed(&head.headers, head.uri.query());
+    if !is_signed {
+        let status = StatusCode::FORBIDDEN;
+        let text = "Request is missing Authentication Token";
+        let refusal = Refusal::with(status, "MissingAuthenticationToken", text);
+        return ec2::refuse(&refusal, &request_id);
+    }
+    if let Some(target) = head.headers.get("x-amz-target") {
+        let target = target.to_str().unwrap_or_default();
+        return json::answer(&endpoint, target, &body, &request_id).await;
+    }
+    if head.uri.path().starts_with(eks::PATH) {
+        return eks::answer(&endpoint, &head.method, head.uri.path(), &request_id);
+    }
+    // A GET has its parameters in its URL.
+    let form = match head.method {
+        Method::GET => head.uri.query().unwrap_or_default().as_bytes(),
+        _ => &body[..],
+    };
+    let params = Params::parse(form);
+    params.root().accept(&SIGNATURE);
+    match params.root().text("Version") {
+        Some(iam::VERSION) => iam::answer(&endpoint, &params, &request_id),
+        Some(sts::VERSION) => sts::answer(&endpoint, &params, &request_id),
+        _ => ec2::answer(&endpoint, &params, &request_id).await,
+    }
+}
+
+/// Parts of a signature that stands in a URL.
+const SIGNATURE: [&str; 7] = [
+    "X-Amz-Algorithm",
+    "X-Amz-Credential",
+    "X-Amz-Date",
+    "X-Amz-Expires",
+    "X-Amz-SignedHeaders",
+    "X-Amz-Security-Token",
+    "X-Amz-Signature",
+];
+
+/// Whether somebody has signed the request; by whom is not asked.
+fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
+    headers.contains_key(header::AUTHORIZATION)
+        || query.is_some_and(|query| query.contains("X-Amz-Signature="))
+}

@@ -1,0 +1,146 @@
+//! Filters of describing calls: each names what it looks at and which values do; all must match.
+
+use std::collections::BTreeMap;
+
+use crate::{query::At, refusal::Refusal};
+
+/// EC2 takes so many values of one filter.
+const MOST_VALUES: usize = 200;
+
+/// One filter.
+#[derive(Clone, Debug)]
+struct Filter {
+    name: String,
+    values: Vec<String>,
+}
+
+/// The filters of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Filters(Vec<Filter>);
+
+/// What something has under the name of a filter; `None` where there is no such filter.
+pub(crate) type Found = Option<Vec<String>>;
+
+impl Filters {
+    /// Reads `Filter.N.Name` and `Filter.N.Value.M`.
+    pub(crate) fn read(request: &At<'_>) -> Result<Self, Refusal> {
+        let mut filters = Vec::new();
+        for given in request.each("Filter") {
+            let name = given.required("Name")?.to_owned();
+            let values: Vec<_> = given.list("Value").into_iter().map(str::to_owned).collect();
+            if values.len() > MOST_VALUES {
+                return Err(Refusal::new(
+                    "FilterLimitExceeded",
+                    format!(
+                        "The maximum number of filter values specified on a single call is {MOST_VALUES}"
+                    ),
+                ));
+            }
+            filters.push(Filter { name, values });
+        }
+        Ok(Self(filters))
+    }
+
+    /// Returns whether all filters match something with these tags; `find` looks up all but tags.
+    ///
+    /// # Errors
+    /// A filter that there is not.
+    pub(crate) fn match_all(
+        &self,
+        tags: &BTreeMap<String, String>,
+        find: impl Fn(&str) -> Found,
+    ) -> Result<bool, Refusal> {
+        for filter in &self.0 {
+            let found = match (filter.name.as_str(), filter.name.strip_prefix("tag:")) {
+                ("tag-key", _) => Some(tags.keys().cloned().collect()),
+                (_, Some(key)) => Some(tags.get(key).cloned().into_iter().collect()),
+                (name, None) => find(name),
+            };
+            let Some(found) = found else {
+                return Err(Refusal::value(format!(
+                    "The filter '{}' is invalid",
+                    filter.name
+                )));
+            };
+            let matches = |value: &String| found.iter().any(|own| is_like(value, own));
+            if !filter.values.iter().any(matches) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Returns the one value that something has.
+pub(crate) fn one(value: impl ToString) -> Found {
+    Some(vec![value.to_string()])
+}
+
+/// Returns whether a text is like a pattern, in which `*` stands for any text and `?` for any character.
+pub(crate) fn is_like(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<_>, Vec<_>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // Where the last star is, and how much of the text it stands for.
+    let mut star = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => {
+                let Some((at, from)) = star else { return false };
+                star = Some((at, from + 1));
+                p = at + 1;
+                t = from + 1;
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::Params;
+
+    #[test]
+    fn patterns_have_stars_and_question_marks() {
+        for (pattern, text) in [
+            ("m5.*", "m5.large"),
+            ("*", ""),
+            ("a*b*c", "axxbxxc"),
+            ("?b", "ab"),
+        ] {
+            assert!(is_like(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("m5.*", "m6.large"), ("a*b", "abc"), ("?", ""), ("a", "A")] {
+            assert!(!is_like(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn all_filters_have_to_match_and_unknown_ones_are_refused() {
+        let tags = BTreeMap::from([("team".to_owned(), "web".to_owned())]);
+        let matches = |form: &str| {
+            let params = Params::parse(form.as_bytes());
+            let filters = Filters::read(&params.root()).unwrap();
+            filters.match_all(&tags, |name| {
+                (name == "state").then(|| vec!["up".to_owned()])
+            })
+        };
+        assert_eq!(
+            matches("Filter.1.Name=tag:team&Filter.1.Value.1=db&Filter.1.Value.2=w*"),
+            Ok(true)
+        );
+        let both =
+            "Filter.1.Name=tag-key&Filter.1.Value.1=team&Filter.2.Name=state&Filter.2.Value.1=down";
+        assert_eq!(matches(both), Ok(false));
+        let unknown = matches("Filter.1.Name=colour&Filter.1.Value.1=red").unwrap_err();
+        assert_eq!(unknown.message, "The filter 'colour' is invalid");
+    }
+}

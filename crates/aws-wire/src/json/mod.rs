@@ -1,0 +1,91 @@
+//! The services that speak JSON: SSM, SQS and the Price List by `X-Amz-Target`, EKS by path.
+
+pub(crate) mod eks;
+mod pricing;
+mod sqs;
+mod ssm;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::{Endpoint, endpoint::Blocked, refusal::Refusal};
+
+/// What a request is for: `AmazonSSM.GetParameter`.
+pub(crate) async fn answer(
+    endpoint: &Endpoint,
+    target: &str,
+    body: &[u8],
+    request_id: &str,
+) -> Response<Body> {
+    let (service, action) = target.split_once('.').unwrap_or((target, ""));
+    let (version, done) = match service {
+        "AmazonSSM" => ("1.1", ssm::act(endpoint, action, body)),
+        "AmazonSQS" => ("1.0", sqs::act(endpoint, action, body).await),
+        "AWSPriceListService" => ("1.1", pricing::act(endpoint, action, body)),
+        _ => ("1.1", Err(unknown(target))),
+    };
+    let kind = format!("application/x-amz-json-{version}");
+    match done {
+        Ok(value) => respond(StatusCode::OK, &kind, &value, request_id),
+        Err(refusal) => {
+            let value = json!({ "__type": refusal.code, "message": refusal.message });
+            let mut response = respond(refusal.status, &kind, &value, request_id);
+            // Clients of SQS that know its older protocol find the code here.
+            if service == "AmazonSQS" && refusal.code.ends_with("QueueDoesNotExist") {
+                let old = "AWS.SimpleQueueService.NonExistentQueue;Sender";
+                let old = HeaderValue::from_static(old);
+                response.headers_mut().insert("x-amzn-query-error", old);
+            }
+            response
+        }
+    }
+}
+
+pub(crate) fn respond(
+    status: StatusCode,
+    kind: &str,
+    value: &Value,
+    request_id: &str,
+) -> Response<Body> {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = status;
+    for (name, value) in [
+        (header::CONTENT_TYPE.as_str(), kind),
+        ("x-amzn-requestid", request_id),
+    ] {
+        if let (Ok(name), Ok(value)) = (
+            header::HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_str(value),
+        ) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// The refusal of an action that a service does not have.
+fn unknown(action: &str) -> Refusal {
+    let text = format!("The action {action} is not served by the simulated AWS endpoint.");
+    Refusal::new("UnknownOperationException", text)
+}
+
+/// Refuses calls as services of the JSON protocol do.
+fn admit(endpoint: &Endpoint, service: &str, action: &str) -> Result<(), Refusal> {
+    endpoint
+        .admit(service, action)
+        .map_err(|blocked| match blocked {
+            Blocked::Throttled => Refusal::new("ThrottlingException", "Rate exceeded"),
+            Blocked::Denied(why) => Refusal::new("AccessDeniedException", why),
+        })
+}
+
+/// Reads a request; fields that are not known are refused.
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| Refusal::new("SerializationException", error.to_string()))
+}

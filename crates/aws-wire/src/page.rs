@@ -1,0 +1,137 @@
+//! Answers in pages: `MaxResults`, `NextToken`.
+//!
+//! Invariant: things are in the order of their keys, and a token names the last key of a page; so what is there all the time is listed once,
+//! whatever comes and goes between two pages.
+
+use std::ops::RangeInclusive;
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+
+use crate::{query::At, refusal::Refusal, xml::Xml};
+
+/// Things on one page at most, whatever is asked for.
+const MOST: usize = 1000;
+
+/// What a request wants to see.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    most: usize,
+    after: Option<String>,
+    is_limited: bool,
+}
+
+impl Page {
+    /// Reads how many things a page has, and after which it begins. `default` is their number where the request gives none.
+    ///
+    /// # Errors
+    /// A number outside `allowed`, or a token that is none of these.
+    pub(crate) fn read(
+        request: &At<'_>,
+        allowed: RangeInclusive<i64>,
+        default: usize,
+    ) -> Result<Self, Refusal> {
+        let most = request.number("MaxResults")?;
+        if let Some(most) = most.filter(|most| !allowed.contains(most)) {
+            return Err(Refusal::value(format!(
+                "Value ( {most} ) for parameter maxResults is invalid. Expecting a value between {} and {}.",
+                allowed.start(),
+                allowed.end()
+            )));
+        }
+        let token = request.text("NextToken");
+        let after = token
+            .map(|token| {
+                let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).ok();
+                let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+                let after = text.and_then(|text| Some(text.strip_prefix("after ")?.to_owned()));
+                after.ok_or_else(|| Refusal::value("Unable to parse pagination token"))
+            })
+            .transpose()?;
+        let is_limited = most.is_some();
+        let most = most.and_then(|most| usize::try_from(most).ok());
+        Ok(Self {
+            most: most.unwrap_or(default).min(MOST),
+            after,
+            is_limited,
+        })
+    }
+
+    /// Refuses a limit where things are named.
+    ///
+    /// # Errors
+    /// `InvalidParameterCombination`.
+    pub(crate) fn not_with(&self, named: bool, what: &str) -> Result<(), Refusal> {
+        match named && self.is_limited {
+            true => Err(Refusal::new(
+                "InvalidParameterCombination",
+                format!("The parameter {what} cannot be used with the parameter maxResults"),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the page out of all things. Returns it with the token of the next one.
+    pub(crate) fn take<T>(
+        &self,
+        mut all: Vec<T>,
+        key: impl Fn(&T) -> String,
+    ) -> (Vec<T>, Option<String>) {
+        all.sort_by_cached_key(&key);
+        if let Some(after) = &self.after {
+            all.retain(|item| key(item) > *after);
+        }
+        let is_more = all.len() > self.most;
+        all.truncate(self.most);
+        let last = all.last().filter(|_| is_more);
+        let token = last.map(|item| BASE64_URL_SAFE_NO_PAD.encode(format!("after {}", key(item))));
+        (all, token)
+    }
+}
+
+/// Writes the token of the next page.
+pub(crate) fn next(xml: &mut Xml, token: Option<String>) {
+    xml.maybe("nextToken", token);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::Params;
+
+    fn read(form: &str) -> Result<Page, Refusal> {
+        Page::read(&Params::parse(form.as_bytes()).root(), 5..=1000, 1000)
+    }
+
+    #[test]
+    fn pages_follow_each_other_though_things_come_and_go() {
+        let all = |range: std::ops::Range<u32>| range.map(|n| format!("{n:02}")).collect();
+        let (first, token) = read("MaxResults=5")
+            .unwrap()
+            .take(all(0..12), String::clone);
+        assert_eq!(first.len(), 5);
+        let form = format!("MaxResults=5&NextToken={}", token.unwrap());
+        let mut later: Vec<_> = all(3..12);
+        later.remove(1);
+        let (second, token) = read(&form).unwrap().take(later, String::clone);
+        assert_eq!(second, ["05", "06", "07", "08", "09"]);
+        let form = format!("NextToken={}", token.unwrap());
+        let (last, token) = read(&form).unwrap().take(all(0..12), String::clone);
+        assert_eq!((last.len(), token), (2, None));
+    }
+
+    #[test]
+    fn limits_and_tokens_that_cannot_be_are_refused() {
+        for form in [
+            "MaxResults=4",
+            "MaxResults=1001",
+            "NextToken=x",
+            "NextToken=!",
+        ] {
+            assert_eq!(
+                read(form).unwrap_err().code,
+                "InvalidParameterValue",
+                "{form}"
+            );
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Buying instances.
+
+use mullion_api::ami::AmiFamily;
+
+use crate::wire::Wire;
+
+async fn ready() -> Wire {
+    let wire = Wire::new();
+    wire.template("al2023", AmiFamily::AmazonLinux2023).await;
+    wire
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_buys_once_and_not_with_another_request() {
+    let wire = ready().await;
+    let first = wire.fleet("t", "m5.large", "us-west-2a").await;
+    assert_eq!(first.status, 200, "{first:?}");
+    let again = wire.fleet("t", "m5.large", "us-west-2a").await;
+    assert_eq!(again.one("instanceIds"), first.one("instanceIds"));
+    assert_eq!(again.one("fleetId"), first.one("fleetId"));
+    let other = wire.fleet("t", "m5.xlarge", "us-west-2a").await;
+    assert_eq!(
+        other.refusal(),
+        (400, "IdempotentParameterMismatch".to_owned())
+    );
+    assert_eq!(wire.endpoint.ec2().instances().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_had_is_told_for_each_option() {
+    let wire = ready().await;
+    wire.endpoint.ec2().exhaust("m5.large".parse().unwrap());
+    let answer = wire.fleet("t", "m5.large", "us-west-2b").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.one("errorCode"), "InsufficientInstanceCapacity");
+    assert_eq!(answer.one("availabilityZone"), "us-west-2b");
+    assert_eq!(answer.one("lifecycle"), "on-demand");
+    assert!(
+        answer
+            .one("errorMessage")
+            .starts_with("We currently do not")
+    );
+    assert_eq!(answer.one("fleetInstanceSet"), "");
+    let wrong = wire.fleet("u", "zz9.plural", "us-west-2b").await;
+    assert_eq!(wrong.one("errorCode"), "InvalidFleetConfiguration");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_buys_the_cheapest_and_goes_on_to_the_next_when_it_is_sold_out() {
+    let wire = ready().await;
+    wire.endpoint
+        .ec2()
+        .exhaust("m5.large/us-west-2a".parse().unwrap());
+    let prefix = "LaunchTemplateConfigs.1";
+    let name = format!("{prefix}.LaunchTemplateSpecification.LaunchTemplateName");
+    let version = format!("{prefix}.LaunchTemplateSpecification.Version");
+    let kinds = ["m5.4xlarge", "m5.large", "m5.xlarge"];
+    let overrides: Vec<_> = (1..=3)
+        .map(|n| format!("{prefix}.Overrides.{n}"))
+        .map(|at| {
+            [
+                format!("{at}.InstanceType"),
+                format!("{at}.AvailabilityZone"),
+            ]
+        })
+        .collect();
+    let mut params = vec![
+        (name.as_str(), "al2023"),
+        (version.as_str(), "1"),
+        ("Type", "instant"),
+        ("OnDemandOptions.AllocationStrategy", "lowest-price"),
+        ("TargetCapacitySpecification.TotalTargetCapacity", "2"),
+        (
+            "TargetCapacitySpecification.DefaultTargetCapacityType",
+            "on-demand",
+        ),
+        ("TagSpecification.1.ResourceType", "instance"),
+        ("TagSpecification.1.Tag.1.Key", "karpenter.sh/nodepool"),
+        ("TagSpecification.1.Tag.1.Value", "default"),
+    ];
+    for (names, kind) in overrides.iter().zip(kinds) {
+        params.extend([(names[0].as_str(), kind), (names[1].as_str(), "us-west-2a")]);
+    }
+    let answer = wire.ec2("CreateFleet", &params).await;
+    assert_eq!(answer.all("errorCode"), ["InsufficientInstanceCapacity"]);
+    assert_eq!(answer.one("instanceIds").matches("<item>").count(), 2);
+    let bought = wire.endpoint.ec2().instances();
+    assert!(
+        bought
+            .iter()
+            .all(|own| &*own.instance_type.name == "m5.xlarge")
+    );
+    assert_eq!(bought[0].tags["karpenter.sh/nodepool"], "default");
+    assert_eq!(bought[0].tags["aws:ec2:fleet-id"], answer.one("fleetId"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_fleets_are_refused_as_ec2_does() {
+    let wire = ready().await;
+    let version = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.Version";
+    let name = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
+    let one = "TargetCapacitySpecification.TotalTargetCapacity";
+    let kind = "TargetCapacitySpecification.DefaultTargetCapacityType";
+    let base = [("Type", "instant"), (one, "1"), (kind, "spot")];
+    let refused = async |params: &[(&str, &str)]| {
+        let params: Vec<_> = base.iter().chain(params).copied().collect();
+        wire.ec2("CreateFleet", &params).await.refusal().1
+    };
+    assert_eq!(refused(&[]).await, "MissingParameter");
+    assert_eq!(
+        refused(&[(name, "gone"), (version, "1")]).await,
+        "InvalidLaunchTemplateName.NotFoundException"
+    );
+    assert_eq!(
+        refused(&[(name, "al2023"), (version, "7")]).await,
+        "InvalidLaunchTemplateId.VersionNotFound"
+    );
+    let strategy = ("SpotOptions.AllocationStrategy", "luck");
+    assert_eq!(
+        refused(&[(name, "al2023"), (version, "1"), strategy]).await,
+        "InvalidParameterValue"
+    );
+    let unknown = ("SpotOptions.MinTargetCapacity", "1");
+    assert_eq!(
+        refused(&[(name, "al2023"), (version, "1"), unknown]).await,
+        "UnknownParameter"
+    );
+    let dry = ("DryRun", "true");
+    assert_eq!(
+        refused(&[(name, "al2023"), (version, "1"), dry]).await,
+        "DryRunOperation"
+    );
+    assert_eq!(wire.endpoint.ec2().instances().len(), 0);
+}

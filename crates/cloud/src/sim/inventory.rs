@@ -1,0 +1,87 @@
+//! What the account has, as calls that describe it need it: all subnets, security groups, images and reservations, whoever chooses among them.
+//!
+//! Invariant: nothing here waits or meets a fault; who answers calls asks [`SimulatedEc2::throttles`] first.
+
+use std::collections::BTreeMap;
+
+use mullion_api::{
+    ami::{AmiFamily, Os},
+    eksctl::KubernetesVersion,
+};
+
+use super::SimulatedEc2;
+use crate::{
+    CapacityReservation, InstanceId, InterfaceFound, SecurityGroup, Subnet, catalogue::Arch,
+    image::NodeImage,
+};
+
+impl SimulatedEc2 {
+    /// Whether the next call is one too many ([`SimulatedEc2::throttle`]); counts it.
+    pub fn throttles(&self) -> bool {
+        self.state().faults.is_throttled()
+    }
+
+    /// Returns every subnet with what is left of it.
+    pub fn all_subnets(&self) -> Vec<Subnet> {
+        let state = self.state();
+        let subnets = state.network.subnets();
+        subnets.map(|own| own.subnet.clone()).collect()
+    }
+
+    /// Returns every security group.
+    pub fn all_security_groups(&self) -> Vec<SecurityGroup> {
+        self.state().network.groups().to_vec()
+    }
+
+    /// Returns the id of the VPC, which has the digits of its own security group.
+    pub fn vpc_id(&self) -> String {
+        let state = self.state();
+        let group = &state.network.groups()[1].id;
+        group.replacen("sg-", "vpc-", 1)
+    }
+
+    /// Returns every image that can be launched.
+    pub fn all_images(&self) -> Vec<NodeImage> {
+        let families: Vec<AmiFamily> = AmiFamily::eksctl_names()
+            .filter_map(|name| name.parse().ok())
+            .chain([AmiFamily::Custom])
+            .collect();
+        let versions =
+            (0..=KubernetesVersion::NEWEST.minor()).filter_map(KubernetesVersion::from_minor);
+        let versions: Vec<_> = versions.collect();
+        let state = self.state();
+        let mut images = Vec::new();
+        for family in families {
+            let releases: Vec<_> = state.releases.all(family).collect();
+            let archs: &[Arch] = match family.os() {
+                Os::Windows => &[Arch::Amd64],
+                Os::Linux => &[Arch::Amd64, Arch::Arm64],
+            };
+            for version in &versions {
+                for arch in archs {
+                    let image =
+                        |release: &u32| NodeImage::released(family, *version, *arch, *release);
+                    images.extend(releases.iter().map(image));
+                }
+            }
+        }
+        images
+    }
+
+    /// Returns the capacity reservations whose time is not over, with what is left of them.
+    pub fn all_reservations(&self) -> Vec<CapacityReservation> {
+        let state = self.state();
+        self.active_reservations(&state)
+    }
+
+    /// Returns the primary network interface of an instance that is not terminated; what changed lately may be missing.
+    pub fn interface_of(&self, id: &InstanceId) -> Option<InterfaceFound> {
+        self.state().find(id)
+    }
+
+    /// Gives an instance tags, in place of those of the same keys. Returns whether there is such an instance.
+    pub fn tag(&self, id: &InstanceId, tags: BTreeMap<String, String>) -> bool {
+        self.inner
+            .update_when(id, |_| true, |instance| instance.tags.extend(tags))
+    }
+}
