@@ -152,8 +152,20 @@ pub(crate) enum Blocked {
 }
 
 async fn handle(State(endpoint): State<Endpoint>, request: Request<Body>) -> Response<Body> {
-    let (head, body) = request.into_parts();
     let request_id = endpoint.kept().ids.request();
+    // What was asked is done to its end, whether the client waits for the answer or not.
+    let done = tokio::spawn(answer(endpoint, request, request_id.clone()));
+    done.await.unwrap_or_else(|error| {
+        tracing::error!("a request to the simulated AWS endpoint was not answered: {error}");
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        let text = "An internal error has occurred";
+        ec2::refuse(&Refusal::with(status, "InternalError", text), &request_id)
+    })
+}
+
+/// Finds the service that a request is for, and lets it answer.
+async fn answer(endpoint: Endpoint, request: Request<Body>, request_id: String) -> Response<Body> {
+    let (head, body) = request.into_parts();
     let body = match to_bytes(body, MOST_BYTES).await {
         Ok(body) => body,
         Err(error) => {

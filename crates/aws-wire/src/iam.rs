@@ -270,7 +270,7 @@ impl Call<'_> {
         xml.leaf("Path", path);
         xml.leaf("CreateDate", time(own.created));
         xml.node("Roles", |xml| {
-            for role in &own.role {
+            if let Some(role) = &own.role {
                 xml.node("member", |xml| self.write_role(xml, role));
             }
         });

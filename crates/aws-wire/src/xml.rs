@@ -4,7 +4,7 @@ use std::fmt;
 
 use quick_xml::{
     Writer,
-    events::{BytesEnd, BytesStart, BytesText, Event},
+    events::{BytesStart, BytesText, Event},
 };
 
 const INFALLIBLE: &str = "writing to memory does not fail";
@@ -77,7 +77,7 @@ impl Xml {
         let end = start.to_end().into_owned();
         self.event(Event::Start(start));
         content(self);
-        self.event(Event::End(BytesEnd::from(end)));
+        self.event(Event::End(end));
     }
 
     fn event(&mut self, event: Event<'_>) {

@@ -17,6 +17,7 @@ use mullion_controllers::provisioner::gates::{FeatureGates, ParseGatesError};
 use crate::{
     bench::{api, consolidate, engine, provision},
     check::CheckArgs,
+    cloud::CloudArgs,
     clusters::Chosen,
     controller::args::ControllerArgs,
     doctor::DoctorArgs,
@@ -113,6 +114,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Register simulated Linux and Windows nodes with a cluster, and run what is bound to them.
     Nodes(Box<NodesArgs>),
+    /// Answer clients of AWS from a simulated EC2: the AWS CLI, SDKs, Karpenter.
+    Cloud(CloudArgs),
     /// Run Mullion's controllers on a cluster that has an API server of its own.
     Controller(Box<ControllerArgs>),
     /// Let something go wrong in the simulated EC2 of a running cluster, and end it again.
@@ -572,7 +575,7 @@ pub(crate) fn speed(text: &str) -> Result<Speed, String> {
 }
 
 /// Reads the size of a subnet, `/24` or `24`, as the length of its mask.
-fn subnet_size(text: &str) -> Result<u8, String> {
+pub(crate) fn subnet_size(text: &str) -> Result<u8, String> {
     let bits = text.strip_prefix('/').unwrap_or(text).parse().ok();
     bits.filter(|bits| (largest_subnet(1)..=SMALLEST_SUBNET).contains(bits))
         .ok_or_else(|| {

@@ -11,6 +11,7 @@ mod bench;
 mod certs;
 mod check;
 mod cli;
+mod cloud;
 mod clusters;
 mod controller;
 mod devices;
@@ -89,6 +90,10 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Nodes(args) => {
             log_to_stderr(args.verbose, out::colours_on(&std::io::stderr()));
             runtime()?.block_on(nodes::run(*args))
+        }
+        Command::Cloud(args) => {
+            log_to_stderr(args.verbose, out::colours_on(&std::io::stderr()));
+            runtime()?.block_on(cloud::run(args))
         }
         Command::Controller(args) => {
             controller::log(&args);

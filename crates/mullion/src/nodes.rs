@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::{
     cli::{Ipam, port, speed},
+    cloud,
     failure::Failure,
     out, simulated_cloud,
     up::{
@@ -70,6 +71,10 @@ pub(crate) struct NodesArgs {
     /// Port on 127.0.0.1 where the simulated EC2 answers `mullion controller --cloud simulated`; 0 takes any free one
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = port)]
     cloud_port: u16,
+
+    /// Port on 127.0.0.1 where the simulated EC2 answers clients of AWS, as `mullion cloud` does; what they launch becomes nodes; 0 takes any free one
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = port)]
+    aws_port: Option<u16>,
 
     /// How long your own nodes take to boot and how fast they pull images, in place of typical figures (docs/simulation.md)
     #[arg(long, value_name = "FILE")]
@@ -139,6 +144,14 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     out::line(&format!(
         "{count} simulated nodes boot and register with {server}\nthe simulated EC2 listens on {endpoint}\nCtrl-C stops them; they stay in the cluster and become NotReady."
     ));
+    if let Some(port) = args.aws_port {
+        let settings = mullion_aws_wire::Settings {
+            cluster_endpoint: server,
+            ..mullion_aws_wire::Settings::default()
+        };
+        let account = mullion_aws_wire::Endpoint::new(ec2.clone(), settings);
+        out::line(&cloud::serve(account, port, "--aws-port").await?);
+    }
     let progress = Progress::start(&ec2, &context.informers.nodes, begun);
     let ended = pin!(up::interrupts()).await;
     simulated_cloud::withdraw(&client).await;

@@ -324,11 +324,14 @@ fn candidates(
     capacity_type: CapacityType,
     failed: &mut Vec<Failed>,
 ) -> Result<Vec<Candidate>, Refusal> {
-    let subnets = call.ec2().all_subnets();
+    let there = There {
+        subnets: call.ec2().all_subnets(),
+        images: call.ec2().all_images(),
+    };
     let mut all = Vec::new();
     for (config, own) in fleet.configs.iter().enumerate() {
         for given in &own.overrides {
-            let found = candidates_of(call, config, own, given, capacity_type, &subnets);
+            let found = candidates_of(call, config, own, given, capacity_type, &there);
             match found {
                 Ok(found) => all.extend(found),
                 Err(refusal) => failed.push(Failed {
@@ -357,13 +360,19 @@ fn candidates(
     Ok(all)
 }
 
+/// What there is to choose from.
+struct There {
+    subnets: Vec<Subnet>,
+    images: Vec<NodeImage>,
+}
+
 fn candidates_of(
     call: &Call<'_>,
     config: usize,
     own: &Config,
     given: &Override,
     capacity_type: CapacityType,
-    subnets: &[Subnet],
+    there: &There,
 ) -> Result<Vec<Candidate>, Refusal> {
     let spec = &own.spec;
     let id = given.image.as_ref().or(spec.image.as_ref());
@@ -373,7 +382,9 @@ fn candidates_of(
             "You must specify an ImageId in the launch template or the overrides.",
         )
     })?;
-    let image = image(call, id)?;
+    let image = image(&there.images, id)?;
+    spec.check_groups(call)?;
+    let subnets = &there.subnets;
     let name = given.instance_type.as_ref().or(spec.instance_type.as_ref());
     let name = name.ok_or_else(|| {
         Refusal::new(
@@ -540,7 +551,6 @@ impl Purchase<'_> {
             seen_at: Instant::now() + unseen,
             client_token: self.token.to_owned(),
             profile: template.spec.profile.clone(),
-            user_data: template.spec.user_data.clone(),
         };
         call.kept().launched.insert(instance.id.clone(), launched);
     }

@@ -30,7 +30,7 @@ pub(super) fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let all = call.ec2().all_images();
     for id in &ids {
         if !all.iter().any(|own| own.id == **id) {
-            super::launch::image(call, id)?;
+            super::launch::image(&all, id)?;
         }
     }
     let mut found = Vec::new();

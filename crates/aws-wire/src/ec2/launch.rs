@@ -7,12 +7,12 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use mullion_cloud::{
-    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate, Registration,
-    default_volume_gib, image::NodeImage,
+    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate, default_volume_gib,
+    image::NodeImage,
 };
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Call, Name, launch_templates::tags_for};
+use super::{Call, Name, launch_templates::tags_for, user_data::Kubelet};
 use crate::{query::At, refusal::Refusal};
 
 /// How many client tokens are remembered.
@@ -27,7 +27,6 @@ pub(super) struct Launched {
     pub(super) seen_at: Instant,
     pub(super) client_token: String,
     pub(super) profile: Option<String>,
-    pub(super) user_data: Option<String>,
 }
 
 /// What a launch template says, as far as it changes anything here.
@@ -81,6 +80,14 @@ impl LaunchSpec {
             tags: tags_for(at, "instance")?,
             ..Self::default()
         };
+        let placement = at.at("Placement");
+        let group = placement
+            .text("GroupName")
+            .or_else(|| placement.text("GroupId"));
+        if let Some(group) = group {
+            let text = format!("The Placement Group '{group}' is unknown.");
+            return Err(Refusal::new("InvalidPlacementGroup.Unknown", text));
+        }
         let profile = at.at("IamInstanceProfile");
         spec.profile = owned(profile.text("Arn").or_else(|| profile.text("Name")));
         let groups = at.list("SecurityGroupId");
@@ -180,9 +187,25 @@ impl LaunchSpec {
         }
     }
 
+    /// Refuses security groups that do not exist.
+    pub(super) fn check_groups(&self, call: &Call<'_>) -> Result<(), Refusal> {
+        let all = call.ec2().all_security_groups();
+        let is_missing = |id: &&Name| !all.iter().any(|own| own.id == **id);
+        match self.security_groups.iter().find(is_missing) {
+            Some(id) => Err(Refusal::new(
+                "InvalidGroup.NotFound",
+                format!("The security group '{id}' does not exist"),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the order for one of these options, all of which boot the same image.
     pub(super) fn order(&self, order: Order<'_>) -> LaunchRequest {
         let family = order.image.family;
+        let kubelet = self.user_data.as_deref();
+        let kubelet = kubelet.map(|text| Kubelet::read(text, family));
+        let kubelet = kubelet.unwrap_or_default();
         let mut tags = self.tags.clone();
         tags.extend(order.tags);
         LaunchRequest {
@@ -192,10 +215,11 @@ impl LaunchSpec {
             security_groups: self.security_groups.clone(),
             template: NodeTemplate {
                 root_volume_gib: self.root_volume_gib(order.image),
+                kubelet: kubelet.settings(),
                 ..NodeTemplate::new(family, order.image.version)
             },
             images: vec![order.image.id.clone()],
-            registration: Registration::default(),
+            registration: kubelet.registration,
             tags,
         }
     }
@@ -236,13 +260,13 @@ fn owned(text: Option<&str>) -> Option<String> {
 }
 
 /// Returns the image of an id.
-pub(super) fn image(call: &Call<'_>, id: &str) -> Result<NodeImage, Refusal> {
+pub(super) fn image(images: &[NodeImage], id: &str) -> Result<NodeImage, Refusal> {
     if !id.starts_with("ami-") {
         let text = format!("Invalid id: \"{id}\" (expecting \"ami-...\")");
         return Err(Refusal::new("InvalidAMIID.Malformed", text));
     }
-    let all = call.ec2().all_images();
-    all.into_iter().find(|own| own.id == id).ok_or_else(|| {
+    let found = images.iter().find(|own| own.id == id);
+    found.cloned().ok_or_else(|| {
         Refusal::new(
             "InvalidAMIID.NotFound",
             format!("The image id '[{id}]' does not exist"),

@@ -15,6 +15,7 @@ mod places;
 mod prices;
 mod run;
 mod tags;
+mod user_data;
 
 use std::{
     collections::HashMap,

@@ -102,7 +102,8 @@ impl Wanted {
             .image
             .as_deref()
             .ok_or_else(|| Refusal::missing("ImageId"))?;
-        let image = image(call, id)?;
+        let image = image(&call.ec2().all_images(), id)?;
+        spec.check_groups(call)?;
         let name = spec.instance_type.as_deref().unwrap_or("m1.small");
         let wrong = || Refusal::value(format!("Invalid value '{name}' for InstanceType."));
         let instance_type = catalogue::get(name).ok_or_else(wrong)?;
@@ -188,7 +189,6 @@ impl Wanted {
                         seen_at: Instant::now() + unseen,
                         client_token: token.to_owned(),
                         profile: self.spec.profile.clone(),
-                        user_data: self.spec.user_data.clone(),
                     };
                     let id = launch.instance.id.clone();
                     call.kept().launched.insert(id, launched);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use md5::{Digest, Md5};
-use mullion_cloud::{CloudProvider, InstanceState, Message, MessageKind};
+use mullion_cloud::{InstanceState, Message, MessageKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;

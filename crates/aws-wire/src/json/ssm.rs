@@ -23,13 +23,12 @@ pub(super) fn act(endpoint: &Endpoint, action: &str, body: &[u8]) -> Result<Valu
     }
     let request: GetParameter = read(body)?;
     let name = request.name.as_str();
-    // All images, the newest release of each family first.
+    // Releases of an image follow each other, the newest first.
     let images = endpoint.ec2().all_images();
+    let line = |image: &NodeImage| (image.family, image.version, image.arch);
+    let mut last = None;
     let found = images.iter().find(|image| {
-        let newest = images.iter().find(|other| {
-            (other.family, other.version, other.arch) == (image.family, image.version, image.arch)
-        });
-        let is_newest = newest.is_some_and(|newest| newest.id == image.id);
+        let is_newest = last.replace(line(image)) != Some(line(image));
         parameters(image, is_newest).iter().any(|own| own == name)
     });
     let image = found

@@ -1,6 +1,11 @@
 //! Buying instances.
 
-use mullion_api::ami::AmiFamily;
+use std::time::Duration;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion};
+use mullion_cloud::{Speed, catalogue::Arch, image::NodeImage};
+use tokio::time::timeout;
 
 use crate::wire::Wire;
 
@@ -24,6 +29,48 @@ async fn a_token_buys_once_and_not_with_another_request() {
         (400, "IdempotentParameterMismatch".to_owned())
     );
     assert_eq!(wire.endpoint.ec2().instances().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_whose_client_has_gone_away_is_found_again_by_its_token() {
+    let wire = Wire::with(|config| config.speed = Speed::REAL);
+    wire.template("al2023", AmiFamily::AmazonLinux2023).await;
+    let asked = wire.fleet("t", "m5.large", "us-west-2a");
+    let gone = timeout(Duration::from_secs(1), asked).await;
+    assert!(gone.is_err(), "the call takes longer");
+    let again = wire.fleet("t", "m5.large", "us-west-2a").await;
+    let bought = wire.endpoint.ec2().instances();
+    assert_eq!(bought.len(), 1);
+    assert!(again.one("instanceIds").contains(&*bought[0].id.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_data_makes_the_labels_and_taints_of_the_node() {
+    let wire = Wire::new();
+    let image = NodeImage::new(
+        AmiFamily::AmazonLinux2,
+        KubernetesVersion::NEWEST,
+        Arch::Amd64,
+    );
+    let script = "/etc/eks/bootstrap.sh 'demo' --kubelet-extra-args '--node-labels=\"team=web\" --register-with-taints=\"a=b:NoSchedule\" --max-pods=20'";
+    let script = BASE64_STANDARD.encode(script);
+    let answer = wire
+        .ec2(
+            "RunInstances",
+            &[
+                ("ImageId", image.id.as_str()),
+                ("InstanceType", "m5.large"),
+                ("MinCount", "1"),
+                ("MaxCount", "1"),
+                ("UserData", &script),
+            ],
+        )
+        .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let bought = wire.endpoint.ec2().instances();
+    assert_eq!(bought[0].registration.labels["team"], "web");
+    assert_eq!(bought[0].registration.taints[0].key, "a");
+    assert_eq!(bought[0].capacity.pods, 20);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 //!
 //! `tests/clients` holds their scripts and charts, and `install`, which has their versions and puts them below the target directory.
 
+mod aws;
 mod charts;
 mod helm;
 mod kube_rs;
