@@ -12,7 +12,7 @@ use mullion_cloud::{
 
 use super::{
     Call, Name,
-    launch::{self, Answered, LaunchSpec, Launched, Order, image, lifecycle},
+    launch::{self, Answered, LaunchSpec, Launched, Order, check_architecture, image, lifecycle},
     launch_templates::{Named, check_version, tags_for},
 };
 use crate::{query::At, refusal::Refusal, xml::Xml};
@@ -420,13 +420,7 @@ fn candidates_of(
     };
     let first = places.first().map_or("", |own| &own.zone);
     let instance_type = catalogue::get(name).ok_or_else(|| not_sold(first))?;
-    if instance_type.arch != image.arch {
-        return Err(Refusal::value(format!(
-            "The architecture '{}' of the specified instance type does not match the architecture '{}' of the specified AMI. Specify an instance type and an AMI that have matching architectures, and try again.",
-            instance_type.arch.as_str(),
-            image.arch.as_str()
-        )));
-    }
+    check_architecture(instance_type, &image)?;
     let capacity_type = match (capacity_type, &spec.reservation) {
         (CapacityType::OnDemand, Some(_)) => CapacityType::Reserved,
         (own, _) => own,

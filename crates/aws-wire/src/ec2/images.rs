@@ -7,9 +7,12 @@ use jiff::{
     civil::{Date, date},
 };
 use mullion_api::ami::{AmiFamily, Os};
-use mullion_cloud::{catalogue::Arch, image::NodeImage};
+use mullion_cloud::image::NodeImage;
 
-use super::{Call, launch::root_device};
+use super::{
+    Call,
+    launch::{architecture, root_device},
+};
 use crate::{
     filter::{Filters, one},
     page::{self, Page},
@@ -88,13 +91,6 @@ fn owner<'a>(call: &Call<'a>, family: AmiFamily) -> Owner<'a> {
         | AmiFamily::UbuntuPro2404 => ("099720109477", None),
     };
     Owner { id, alias }
-}
-
-fn architecture(arch: Arch) -> &'static str {
-    match arch {
-        Arch::Amd64 => "x86_64",
-        Arch::Arm64 => "arm64",
-    }
 }
 
 fn platform(image: &NodeImage) -> Option<&'static str> {

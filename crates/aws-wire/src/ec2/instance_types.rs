@@ -3,12 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_api::{ami::Os, labels};
-use mullion_cloud::{
-    CloudProvider, Offer,
-    catalogue::{Arch, InstanceType},
-};
+use mullion_cloud::{CloudProvider, Offer, catalogue::InstanceType};
 
-use super::Call;
+use super::{Call, launch::architecture};
 use crate::{
     filter::{Filters, one},
     page::{self, Page},
@@ -77,13 +74,6 @@ fn matches(filters: &Filters, own: &InstanceType) -> Result<bool, Refusal> {
         "network-info.ipv4-addresses-per-interface" => one(own.ipv4_per_eni),
         _ => None,
     })
-}
-
-fn architecture(arch: Arch) -> &'static str {
-    match arch {
-        Arch::Amd64 => "x86_64",
-        Arch::Arm64 => "arm64",
-    }
 }
 
 fn usage_classes(own: &InstanceType) -> &'static [&'static str] {

@@ -5,14 +5,12 @@
 use std::sync::Arc;
 
 use mullion_api::ami::Os;
-use mullion_cloud::{
-    CapacityType, CloudError, CloudProvider, Instance, InstanceId, InstanceState, catalogue::Arch,
-};
+use mullion_cloud::{CapacityType, CloudError, CloudProvider, Instance, InstanceId, InstanceState};
 use tokio::time::Instant;
 
 use super::{
     Call,
-    launch::{Launched, root_device},
+    launch::{Launched, architecture, root_device},
     launch_templates::time,
     write_tags,
 };
@@ -191,7 +189,7 @@ fn look_up(call: &Call<'_>, own: &Instance, launched: Option<&Launched>, name: &
                 .collect(),
         ),
         "network-interface.network-interface-id" => one(interface()),
-        "architecture" => one(architecture(own)),
+        "architecture" => one(architecture(own.image.arch)),
         "platform" => Some(platform(own).map(str::to_owned).into_iter().collect()),
         "instance-lifecycle" => {
             let spot = own.capacity_type == CapacityType::Spot;
@@ -242,13 +240,6 @@ pub(super) fn write_state(xml: &mut Xml, state: InstanceState) {
     xml.leaf("name", state.as_str());
 }
 
-pub(super) fn architecture(own: &Instance) -> &'static str {
-    match own.image.arch {
-        Arch::Amd64 => "x86_64",
-        Arch::Arm64 => "arm64",
-    }
-}
-
 fn platform(own: &Instance) -> Option<&'static str> {
     (own.os() == Os::Windows).then_some("windows")
 }
@@ -259,6 +250,15 @@ fn reservation_id(id: &InstanceId) -> String {
 
 pub(super) fn interface_id(id: &InstanceId) -> String {
     id.0.replacen("i-", "eni-", 1)
+}
+
+/// The address of an instance's interface on the link: locally administered, with digits of the id.
+pub(super) fn mac_address(id: &InstanceId) -> String {
+    let digits: Vec<char> = id.0.chars().rev().take(10).collect();
+    let pairs = digits.chunks(2).rev();
+    let pairs = pairs.map(|pair| pair.iter().rev().collect::<String>());
+    let all: Vec<_> = std::iter::once("02".to_owned()).chain(pairs).collect();
+    all.join(":")
 }
 
 /// Writes an instance.
@@ -275,6 +275,8 @@ pub(super) fn write(xml: &mut Xml, call: &Call<'_>, own: &Instance) {
         if is_there { &own.private_dns_name } else { "" },
     );
     xml.leaf("dnsName", "");
+    let reason = if is_there { "" } else { "User initiated" };
+    xml.leaf("reason", reason);
     xml.leaf("amiLaunchIndex", 0);
     xml.list("productCodes", [(); 0], |_, ()| ());
     xml.leaf("instanceType", &own.instance_type.name);
@@ -307,7 +309,7 @@ pub(super) fn write(xml: &mut Xml, call: &Call<'_>, own: &Instance) {
             );
         });
     }
-    xml.leaf("architecture", architecture(own));
+    xml.leaf("architecture", architecture(own.image.arch));
     xml.leaf("rootDeviceType", "ebs");
     xml.leaf("rootDeviceName", root_device(&own.image));
     xml.list("blockDeviceMapping", [(); 0], |_, ()| ());
@@ -344,6 +346,7 @@ pub(super) fn write(xml: &mut Xml, call: &Call<'_>, own: &Instance) {
         xml.leaf("capacityReservationId", &reservation.id);
     }
     xml.leaf("sourceDestCheck", true);
+    xml.leaf("ebsOptimized", false);
     xml.leaf("enaSupport", own.instance_type.is_nitro());
 }
 
@@ -364,6 +367,8 @@ fn write_interface(xml: &mut Xml, call: &Call<'_>, own: &Instance, vpc: &str) {
     xml.leaf("ownerId", call.account_id());
     xml.leaf("status", "in-use");
     xml.leaf("interfaceType", "interface");
+    xml.leaf("description", "");
+    xml.leaf("macAddress", mac_address(&own.id));
     xml.leaf("privateIpAddress", own.private_ip);
     xml.leaf("privateDnsName", &own.private_dns_name);
     xml.leaf("sourceDestCheck", true);

@@ -9,7 +9,7 @@ use mullion_engine::ip::{Cidr, Kind};
 
 use super::{
     Call,
-    instances::{interface_id, write_groups},
+    instances::{interface_id, mac_address, write_groups},
     launch_templates::time,
     write_tags,
 };
@@ -93,6 +93,7 @@ pub(super) async fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
             xml.leaf("requesterManaged", false);
             xml.leaf("status", "in-use");
             xml.leaf("interfaceType", "interface");
+            xml.leaf("macAddress", mac_address(&instance.id));
             xml.leaf("privateIpAddress", own.facts.primary);
             xml.leaf("privateDnsName", &instance.private_dns_name);
             xml.leaf("sourceDestCheck", true);

@@ -7,7 +7,9 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use mullion_cloud::{
-    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate, default_volume_gib,
+    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate,
+    catalogue::{Arch, InstanceType},
+    default_volume_gib,
     image::NodeImage,
 };
 use tokio::{sync::Mutex, time::Instant};
@@ -272,6 +274,29 @@ pub(super) fn image(images: &[NodeImage], id: &str) -> Result<NodeImage, Refusal
             format!("The image id '[{id}]' does not exist"),
         )
     })
+}
+
+/// EC2's name of an architecture.
+pub(super) fn architecture(arch: Arch) -> &'static str {
+    match arch {
+        Arch::Amd64 => "x86_64",
+        Arch::Arm64 => "arm64",
+    }
+}
+
+/// Refuses an image that machines of a type cannot boot.
+pub(super) fn check_architecture(
+    instance_type: &InstanceType,
+    image: &NodeImage,
+) -> Result<(), Refusal> {
+    match instance_type.arch == image.arch {
+        true => Ok(()),
+        false => Err(Refusal::value(format!(
+            "The architecture '{}' of the specified instance type does not match the architecture '{}' of the specified AMI. Specify an instance type and an AMI that have matching architectures, and try again.",
+            architecture(instance_type.arch),
+            architecture(image.arch)
+        ))),
+    }
 }
 
 /// EC2's name of a capacity type where it speaks of instances.

@@ -116,11 +116,20 @@ pub(super) fn describe_groups(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         xml.list("securityGroupInfo", &found, |xml, own| {
             xml.leaf("ownerId", call.account_id());
             xml.leaf("groupId", &own.id);
+            let (region, account) = (&call.ec2().config().region, call.account_id());
+            let id = &own.id;
+            let arn = format!("arn:aws:ec2:{region}:{account}:security-group/{id}");
+            xml.leaf("securityGroupArn", arn);
             xml.leaf("groupName", &own.name);
             xml.leaf("groupDescription", &own.name);
             xml.leaf("vpcId", &vpc);
             xml.list("ipPermissions", [(); 0], |_, ()| ());
-            xml.list("ipPermissionsEgress", [(); 0], |_, ()| ());
+            xml.list("ipPermissionsEgress", [()], |xml, ()| {
+                xml.leaf("ipProtocol", -1);
+                xml.list("ipRanges", [()], |xml, ()| {
+                    xml.leaf("cidrIp", "0.0.0.0/0");
+                });
+            });
             write_tags(xml, &own.tags);
         });
         page::next(xml, token);

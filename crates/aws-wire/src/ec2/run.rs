@@ -9,7 +9,7 @@ use mullion_cloud::{
 use super::{
     Call, Name,
     instances::write,
-    launch::{self, Answered, LaunchSpec, Launched, Order, image},
+    launch::{self, Answered, LaunchSpec, Launched, Order, check_architecture, image},
     launch_templates::{Named, check_version},
 };
 use crate::refusal::Refusal;
@@ -107,13 +107,7 @@ impl Wanted {
         let name = spec.instance_type.as_deref().unwrap_or("m1.small");
         let wrong = || Refusal::value(format!("Invalid value '{name}' for InstanceType."));
         let instance_type = catalogue::get(name).ok_or_else(wrong)?;
-        if instance_type.arch != image.arch {
-            return Err(Refusal::value(format!(
-                "The architecture '{}' of the specified instance type does not match the architecture '{}' of the specified AMI. Specify an instance type and an AMI that have matching architectures, and try again.",
-                instance_type.arch.as_str(),
-                image.arch.as_str()
-            )));
-        }
+        check_architecture(instance_type, &image)?;
         let capacity_type = match (spec.is_spot, &spec.reservation) {
             (true, _) => CapacityType::Spot,
             (false, Some(_)) => CapacityType::Reserved,

@@ -1,8 +1,9 @@
 //! Describing and terminating instances, and faults of calls.
 
+use std::time::Duration;
+
 use axum::{body::Body, http::Request};
 use mullion_cloud::Speed;
-use std::time::Duration;
 
 use crate::wire::Wire;
 
