@@ -136,6 +136,9 @@ fn read(call: &Call<'_>) -> Result<Fleet, Refusal> {
         "ExcessCapacityTerminationPolicy",
         "TerminateInstancesWithExpiration",
     ]);
+    // A fleet that asks for reserved capacity draws on the reservation of its launch template.
+    let reserved = root.at("ReservedCapacityOptions");
+    reserved.accept(&["ReservationType"]);
     let (spot, on_demand) = (root.at("SpotOptions"), root.at("OnDemandOptions"));
     spot.accept(&["InstanceInterruptionBehavior"]);
     on_demand.accept(&["CapacityReservationOptions"]);

@@ -127,7 +127,7 @@ impl LaunchSpec {
         match market.text("MarketType") {
             None => {}
             Some("spot") => spec.is_spot = true,
-            Some("capacity-block") => {}
+            Some("capacity-block" | "interruptible-capacity-reservation") => {}
             Some(other) => {
                 return Err(Refusal::value(format!(
                     "The market type '{other}' is not valid"

@@ -1,9 +1,9 @@
 //! Buying instances.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion};
+use mullion_api::{account::CapacityReservation, ami::AmiFamily, eksctl::KubernetesVersion};
 use mullion_cloud::{Speed, catalogue::Arch, image::NodeImage};
 use tokio::time::timeout;
 
@@ -178,4 +178,37 @@ async fn wrong_fleets_are_refused_as_ec2_does() {
         "DryRunOperation"
     );
     assert_eq!(wire.endpoint.ec2().instances().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_template_with_a_reservation_runs_in_it_until_it_is_full() {
+    let wire = Wire::new();
+    let reservation = CapacityReservation {
+        instance_type: "m5.large".to_owned(),
+        availability_zone: "us-west-2a".to_owned(),
+        total_instance_count: 1,
+        ..CapacityReservation::default()
+    };
+    let all = BTreeMap::from([("cr-1".to_owned(), reservation)]);
+    wire.endpoint.ec2().reserve(&all);
+    let image = NodeImage::new(
+        AmiFamily::AmazonLinux2023,
+        KubernetesVersion::NEWEST,
+        Arch::Amd64,
+    );
+    let target = "LaunchTemplateData.CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId";
+    let data = [
+        ("LaunchTemplateName", "al2023"),
+        ("LaunchTemplateData.ImageId", image.id.as_str()),
+        (target, "cr-1"),
+    ];
+    assert_eq!(wire.ec2("CreateLaunchTemplate", &data).await.status, 200);
+    let bought = wire.fleet("a", "m5.large", "us-west-2a").await;
+    assert_eq!(bought.one("lifecycle"), "on-demand");
+    let described = wire.ec2("DescribeInstances", &[]).await;
+    assert_eq!(described.one("capacityReservationId"), "cr-1");
+    let reserved = wire.ec2("DescribeCapacityReservations", &[]).await;
+    assert_eq!(reserved.one("availableInstanceCount"), "0");
+    let full = wire.fleet("b", "m5.large", "us-west-2a").await;
+    assert_eq!(full.one("errorCode"), "ReservationCapacityExceeded");
 }
