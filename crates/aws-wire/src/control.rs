@@ -2,7 +2,7 @@
 //!
 //! Invariant: a request that cannot be understood changes nothing.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use axum::{
     body::Body,
@@ -27,6 +27,8 @@ struct Change {
     allow: Vec<String>,
     /// How many of the next calls of an action are too many.
     throttle: BTreeMap<String, u32>,
+    /// Calls of an action that are taken a second; `null` takes all.
+    rate: BTreeMap<String, Option<NonZeroU32>>,
     /// What is sold out, `m5.large/us-west-2a/spot`.
     exhaust: Vec<String>,
     /// What is no longer sold out.
@@ -91,6 +93,9 @@ fn act(endpoint: &Endpoint, body: &[u8]) -> Result<Vec<Value>, String> {
     change.allow.iter().for_each(|action| faults.allow(action));
     for (action, calls) in &change.throttle {
         faults.throttle(action, *calls);
+    }
+    for (action, calls) in &change.rate {
+        faults.limit(action, *calls);
     }
     exhaust.into_iter().for_each(|pattern| ec2.exhaust(pattern));
     replenish.iter().for_each(|pattern| ec2.replenish(pattern));

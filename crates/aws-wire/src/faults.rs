@@ -4,8 +4,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
     sync::{Mutex, MutexGuard, PoisonError},
 };
+
+use tokio::time::Instant;
 
 /// Any action.
 const ANY: &str = "*";
@@ -20,6 +23,28 @@ pub struct Faults {
 struct State {
     denied: BTreeSet<String>,
     throttled: BTreeMap<String, u32>,
+    rates: BTreeMap<String, Bucket>,
+}
+
+/// Calls that may be made now: as many a second as at once.
+#[derive(Debug)]
+struct Bucket {
+    a_second: f64,
+    left: f64,
+    filled: Instant,
+}
+
+impl Bucket {
+    fn takes_one(&mut self, now: Instant) -> bool {
+        let gained = self.a_second * now.duration_since(self.filled).as_secs_f64();
+        self.left = self.a_second.min(self.left + gained);
+        self.filled = now;
+        let taken = self.left >= 1.0;
+        if taken {
+            self.left -= 1.0;
+        }
+        taken
+    }
 }
 
 impl Faults {
@@ -38,6 +63,23 @@ impl Faults {
         self.lock().throttled.insert(action.to_owned(), calls);
     }
 
+    /// Refuses calls of an action beyond this number a second; `None` takes all. With `*` all actions share the number.
+    pub fn limit(&self, action: &str, calls_a_second: Option<NonZeroU32>) {
+        let rates = &mut self.lock().rates;
+        match calls_a_second {
+            None => drop(rates.remove(action)),
+            Some(calls) => {
+                let a_second = f64::from(calls.get());
+                let bucket = Bucket {
+                    a_second,
+                    left: a_second,
+                    filled: Instant::now(),
+                };
+                rates.insert(action.to_owned(), bucket);
+            }
+        }
+    }
+
     pub(crate) fn denies(&self, action: &str) -> bool {
         let state = self.lock();
         [action, ANY].iter().any(|own| state.denied.contains(*own))
@@ -46,14 +88,20 @@ impl Faults {
     /// Whether this call is one too many; counts it.
     pub(crate) fn throttles(&self, action: &str) -> bool {
         let state = &mut *self.lock();
-        [action, ANY].iter().any(|own| {
+        let now = Instant::now();
+        let is_counted = [action, ANY].iter().any(|own| {
             let left = state.throttled.get_mut(*own);
             left.is_some_and(|left| {
                 let is_over = *left > 0;
                 *left = left.saturating_sub(1);
                 is_over
             })
-        })
+        });
+        is_counted
+            || [action, ANY].iter().any(|own| {
+                let rate = state.rates.get_mut(*own);
+                rate.is_some_and(|rate| !rate.takes_one(now))
+            })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,6 +1,6 @@
 //! Describing and terminating instances, and faults of calls.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use axum::{body::Body, http::Request};
 use mullion_cloud::Speed;
@@ -113,6 +113,29 @@ async fn calls_are_throttled_and_denied_by_their_action() {
     assert_eq!(wire.ec2("DescribeSubnets", &[]).await.status, 200);
     wire.endpoint.ec2().throttle(1);
     assert_eq!(wire.ec2("DescribeInstances", &[]).await.status, 503);
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_calls_are_taken_a_second() {
+    let wire = Wire::new();
+    wire.endpoint
+        .faults()
+        .limit("ec2:DescribeSubnets", NonZeroU32::new(3));
+    let taken = async || {
+        let mut taken = 0;
+        for _ in 0..10 {
+            let status = wire.ec2("DescribeSubnets", &[]).await.status;
+            assert!([200, 503].contains(&status), "{status}");
+            taken += u32::from(status == 200);
+        }
+        taken
+    };
+    assert_eq!(taken().await, 3);
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(taken().await, 2);
+    assert_eq!(wire.ec2("DescribeInstances", &[]).await.status, 200);
+    wire.endpoint.faults().limit("ec2:DescribeSubnets", None);
+    assert_eq!(taken().await, 10);
 }
 
 #[tokio::test(start_paused = true)]
