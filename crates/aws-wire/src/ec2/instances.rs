@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     Call,
-    launch::{Launched, architecture, root_device},
+    launch::{Launched, architecture, lifecycle, root_device},
     launch_templates::time,
     write_tags,
 };
@@ -191,10 +191,12 @@ fn look_up(call: &Call<'_>, own: &Instance, launched: Option<&Launched>, name: &
         "network-interface.network-interface-id" => one(interface()),
         "architecture" => one(architecture(own.image.arch)),
         "platform" => Some(platform(own).map(str::to_owned).into_iter().collect()),
-        "instance-lifecycle" => {
-            let spot = own.capacity_type == CapacityType::Spot;
-            Some(spot.then(|| "spot".to_owned()).into_iter().collect())
-        }
+        "instance-lifecycle" => Some(
+            special_lifecycle(own)
+                .map(str::to_owned)
+                .into_iter()
+                .collect(),
+        ),
         "client-token" => Some(
             launched
                 .map(|own| own.client_token.clone())
@@ -242,6 +244,12 @@ pub(super) fn write_state(xml: &mut Xml, state: InstanceState) {
 
 fn platform(own: &Instance) -> Option<&'static str> {
     (own.os() == Os::Windows).then_some("windows")
+}
+
+/// How an instance is paid for, which EC2 does not tell of plain on-demand ones.
+fn special_lifecycle(own: &Instance) -> Option<&'static str> {
+    let name = lifecycle(own.capacity_type, own.reservation.as_ref());
+    Some(name).filter(|name| *name != "on-demand")
 }
 
 fn reservation_id(id: &InstanceId) -> String {
@@ -314,8 +322,8 @@ pub(super) fn write(xml: &mut Xml, call: &Call<'_>, own: &Instance) {
     xml.leaf("rootDeviceName", root_device(&own.image));
     xml.list("blockDeviceMapping", [(); 0], |_, ()| ());
     xml.leaf("virtualizationType", "hvm");
+    xml.maybe("instanceLifecycle", special_lifecycle(own));
     if own.capacity_type == CapacityType::Spot {
-        xml.leaf("instanceLifecycle", "spot");
         xml.leaf("spotInstanceRequestId", own.id.0.replacen("i-", "sir-", 1));
     }
     let token = launched.as_ref().map_or("", |own| &own.client_token);

@@ -7,7 +7,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use mullion_cloud::{
-    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate,
+    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate, Reservation,
+    ReservationKind,
     catalogue::{Arch, InstanceType},
     default_volume_gib,
     image::NodeImage,
@@ -299,11 +300,20 @@ pub(super) fn check_architecture(
     }
 }
 
-/// EC2's name of a capacity type where it speaks of instances.
-pub(super) fn lifecycle(capacity_type: CapacityType) -> &'static str {
-    match capacity_type {
-        CapacityType::Spot => "spot",
-        CapacityType::OnDemand | CapacityType::Reserved => "on-demand",
+/// EC2's name of a way to pay for an instance.
+pub(super) fn lifecycle(
+    capacity_type: CapacityType,
+    reservation: Option<&Reservation>,
+) -> &'static str {
+    match (capacity_type, reservation) {
+        (CapacityType::Spot, _) => "spot",
+        (CapacityType::Reserved, Some(own)) if own.kind == ReservationKind::CapacityBlock => {
+            "capacity-block"
+        }
+        (CapacityType::Reserved, Some(own)) if own.interruptible => {
+            "interruptible-capacity-reservation"
+        }
+        (CapacityType::Reserved | CapacityType::OnDemand, _) => "on-demand",
     }
 }
 

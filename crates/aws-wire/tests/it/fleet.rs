@@ -207,8 +207,44 @@ async fn a_launch_template_with_a_reservation_runs_in_it_until_it_is_full() {
     assert_eq!(bought.one("lifecycle"), "on-demand");
     let described = wire.ec2("DescribeInstances", &[]).await;
     assert_eq!(described.one("capacityReservationId"), "cr-1");
+    assert_eq!(described.all("instanceLifecycle"), [""; 0]);
     let reserved = wire.ec2("DescribeCapacityReservations", &[]).await;
     assert_eq!(reserved.one("availableInstanceCount"), "0");
     let full = wire.fleet("b", "m5.large", "us-west-2a").await;
     assert_eq!(full.one("errorCode"), "ReservationCapacityExceeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_a_capacity_block_is_told_by_its_lifecycle() {
+    let wire = Wire::new();
+    let block = CapacityReservation {
+        instance_type: "p5.48xlarge".to_owned(),
+        availability_zone: "us-west-2a".to_owned(),
+        total_instance_count: 1,
+        reservation_type: "capacity-block".to_owned(),
+        end_date: "2099-01-01T00:00:00Z".to_owned(),
+        ..CapacityReservation::default()
+    };
+    let all = BTreeMap::from([("cr-1".to_owned(), block)]);
+    wire.endpoint.ec2().reserve(&all);
+    let image = NodeImage::new(
+        AmiFamily::AmazonLinux2023,
+        KubernetesVersion::NEWEST,
+        Arch::Amd64,
+    );
+    let run = [
+        ("ImageId", image.id.as_str()),
+        ("InstanceType", "p5.48xlarge"),
+        ("MinCount", "1"),
+        ("MaxCount", "1"),
+        ("InstanceMarketOptions.MarketType", "capacity-block"),
+        (
+            "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId",
+            "cr-1",
+        ),
+    ];
+    let bought = wire.ec2("RunInstances", &run).await;
+    assert_eq!(bought.one("instanceLifecycle"), "capacity-block");
+    let again = wire.ec2("RunInstances", &run).await;
+    assert_eq!(again.refusal().1, "ReservationCapacityExceeded");
 }

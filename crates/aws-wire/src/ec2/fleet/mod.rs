@@ -209,7 +209,7 @@ fn write(xml: &mut Xml, id: &str, fleet: &Fleet, failed: &[Failed], bought: &[Bo
     xml.list("errorSet", failed, |xml, own| {
         let config = &fleet.configs[own.config];
         write_option(xml, config, &own.given, own.zone.as_ref());
-        xml.leaf("lifecycle", lifecycle(own.capacity_type));
+        xml.leaf("lifecycle", lifecycle(own.capacity_type, None));
         xml.leaf("errorCode", &own.code);
         xml.leaf("errorMessage", &own.message);
     });
@@ -217,7 +217,11 @@ fn write(xml: &mut Xml, id: &str, fleet: &Fleet, failed: &[Failed], bought: &[Bo
         let candidate = &own.candidate;
         let config = &fleet.configs[candidate.config];
         write_option(xml, config, &candidate.given, Some(&candidate.zone));
-        xml.leaf("lifecycle", lifecycle(candidate.capacity_type));
+        let reservation = own
+            .instances
+            .first()
+            .and_then(|own| own.reservation.as_ref());
+        xml.leaf("lifecycle", lifecycle(candidate.capacity_type, reservation));
         xml.texts("instanceIds", own.instances.iter().map(|own| &own.id));
         xml.leaf("instanceType", &candidate.instance_type.name);
         if candidate.image.os() == mullion_api::ami::Os::Windows {
