@@ -7,15 +7,15 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use mullion_cloud::{
-    CapacityType, InstanceId, LaunchOption, LaunchRequest, NodeTemplate, Reservation,
-    ReservationKind,
+    CapacityType, CloudProvider, Instance, InstanceId, InterfaceId, LaunchOption, LaunchRequest,
+    NodeTemplate, Reservation, ReservationKind,
     catalogue::{Arch, InstanceType},
     default_volume_gib,
     image::NodeImage,
 };
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Call, Name, launch_templates::tags_for, user_data::Kubelet};
+use super::{Call, Name, instances::interface_id, launch_templates::tags_for, user_data::Kubelet};
 use crate::{query::At, refusal::Refusal};
 
 /// How many client tokens are remembered.
@@ -50,6 +50,8 @@ pub(super) struct LaunchSpec {
     /// The capacity reservation that it draws on.
     pub(super) reservation: Option<String>,
     pub(super) tags: BTreeMap<String, String>,
+    /// Prefixes that the interface gets with the launch.
+    prefixes: u32,
 }
 
 /// Settings of an instance that nothing here depends on.
@@ -155,6 +157,11 @@ impl LaunchSpec {
             "Ipv6AddressCount",
             "PrimaryIpv6",
         ]);
+        if let Some(prefixes) = at.number("Ipv4PrefixCount")? {
+            let prefixes = u32::try_from(prefixes).ok();
+            let wrong = || Refusal::value("Ipv4PrefixCount must not be negative");
+            self.prefixes += prefixes.ok_or_else(wrong)?;
+        }
         let groups = at.list("SecurityGroupId");
         self.security_groups
             .extend(groups.into_iter().map(Name::from));
@@ -186,6 +193,7 @@ impl LaunchSpec {
             user_data: either(self.user_data, &template.user_data),
             is_spot: self.is_spot || template.is_spot,
             reservation: either(self.reservation, &template.reservation),
+            prefixes: self.prefixes.max(template.prefixes),
             tags,
         }
     }
@@ -225,6 +233,34 @@ impl LaunchSpec {
             registration: kubelet.registration,
             tags,
         }
+    }
+
+    /// Does what is left to do for an instance that was bought: it is not described for a while, and gets its prefixes. Without them it is
+    /// terminated.
+    pub(super) async fn settle(
+        &self,
+        call: &Call<'_>,
+        instance: &Instance,
+        client_token: &str,
+    ) -> Result<(), Refusal> {
+        let unseen = call.endpoint.settings().unseen_for;
+        let launched = Launched {
+            seen_at: Instant::now() + call.ec2().config().speed.scale(unseen),
+            client_token: client_token.to_owned(),
+            profile: self.profile.clone(),
+        };
+        let id = &instance.id;
+        call.kept().launched.insert(id.clone(), launched);
+        if self.prefixes == 0 {
+            return Ok(());
+        }
+        let interface = InterfaceId(interface_id(id).into());
+        let given = call.ec2().assign_at_launch(&interface, self.prefixes);
+        if given.is_err() {
+            // Whether it could be terminated changes nothing for the caller, who learns of no instance.
+            let _ = call.ec2().terminate(id.clone()).await;
+        }
+        given.map(drop).map_err(Refusal::from)
     }
 
     /// The volume that pods' files are on: at the family's root device, else the only one, else the family's default.

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use mullion_cloud::{
-    CapacityType, CloudProvider, Instance, LaunchOption, catalogue, catalogue::price,
+    CapacityType, CloudProvider, Instance, Launch, LaunchOption, catalogue, catalogue::price,
 };
 
 use super::{
     Call, Name,
     instances::write,
-    launch::{self, Answered, LaunchSpec, Launched, Order, check_architecture, image},
+    launch::{self, Answered, LaunchSpec, Order, check_architecture, image},
     launch_templates::{Named, check_version},
 };
 use crate::refusal::Refusal;
-use tokio::time::Instant;
 
 /// Instances of one request at most.
 const MOST: i64 = 1000;
@@ -175,26 +174,22 @@ impl Wanted {
                 subnets: self.subnets.clone(),
                 tags: self.tags.iter().cloned().collect(),
             });
-            match call.ec2().launch(order).await {
-                Ok(launch) => {
-                    let unseen = call.endpoint.settings().unseen_for;
-                    let unseen = call.ec2().config().speed.scale(unseen);
-                    let launched = Launched {
-                        seen_at: Instant::now() + unseen,
-                        client_token: token.to_owned(),
-                        profile: self.spec.profile.clone(),
-                    };
-                    let id = launch.instance.id.clone();
-                    call.kept().launched.insert(id, launched);
-                    bought.push(launch.instance);
+            let settled = match call.ec2().launch(order).await {
+                Ok(Launch { instance, .. }) => {
+                    let settled = self.spec.settle(call, &instance, token).await;
+                    settled.map(|()| instance)
                 }
+                Err(error) => Err(error.into()),
+            };
+            match settled {
+                Ok(instance) => bought.push(instance),
                 Err(_) if number >= least => break,
-                Err(error) => {
+                Err(refusal) => {
                     for instance in bought {
                         // Whether it could be terminated changes nothing for the caller, who learns of no instance.
                         let _ = call.ec2().terminate(Instance::clone(&instance).id).await;
                     }
-                    return Err(error.into());
+                    return Err(refusal);
                 }
             }
         }

@@ -1,5 +1,8 @@
 //! Addresses and prefixes on the interface of an instance.
 
+use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion};
+use mullion_cloud::{catalogue::Arch, image::NodeImage};
+
 use crate::wire::{Answer, Wire};
 
 struct Interface {
@@ -95,4 +98,39 @@ async fn requests_that_say_too_much_or_too_little_are_refused() {
     let gone = [("NetworkInterfaceId.1", "eni-00000000000000000")];
     let gone = interface.wire.ec2("DescribeNetworkInterfaces", &gone).await;
     assert_eq!(gone.refusal().1, "InvalidNetworkInterfaceID.NotFound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_has_the_prefixes_of_its_launch_or_is_not_launched() {
+    let wire = Wire::with(|config| config.subnet_bits = Some(25));
+    let image = NodeImage::new(
+        AmiFamily::AmazonLinux2023,
+        KubernetesVersion::NEWEST,
+        Arch::Amd64,
+    );
+    let run = |prefixes: &'static str| {
+        [
+            ("ImageId", image.id.as_str()),
+            ("InstanceType", "m5.large"),
+            ("MinCount", "1"),
+            ("MaxCount", "1"),
+            ("Placement.AvailabilityZone", "us-west-2c"),
+            ("NetworkInterface.1.DeviceIndex", "0"),
+            ("NetworkInterface.1.Ipv4PrefixCount", prefixes),
+        ]
+    };
+    let bought = wire.ec2("RunInstances", &run("2")).await;
+    assert_eq!(bought.status, 200, "{bought:?}");
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let described = wire.ec2("DescribeInstances", &[]).await;
+    assert_eq!(described.all("ipv4Prefix").len(), 2);
+    // A subnet of 128 addresses has no room for so many.
+    let none = wire.ec2("RunInstances", &run("9")).await;
+    assert_eq!(none.refusal().1, "InvalidParameterValue");
+    let filter = [
+        ("Filter.1.Name", "instance-state-name"),
+        ("Filter.1.Value.1", "running"),
+    ];
+    let running = wire.ec2("DescribeInstances", &filter).await;
+    assert_eq!(running.all("imageId").len(), 1);
 }

@@ -268,7 +268,7 @@ impl State {
         Instant::now() + speed.scale(self.address_calls.lag())
     }
 
-    fn assign(
+    pub(super) fn assign(
         &mut self,
         interface: &InterfaceId,
         kind: Kind,

@@ -8,11 +8,12 @@ use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
 };
+use mullion_engine::ip::{Cidr, Kind};
 
 use super::SimulatedEc2;
 use crate::{
-    CapacityReservation, InstanceId, InterfaceFound, SecurityGroup, Subnet, catalogue::Arch,
-    image::NodeImage,
+    AddressError, CapacityReservation, InstanceId, InterfaceFound, InterfaceId, SecurityGroup,
+    Subnet, catalogue::Arch, image::NodeImage,
 };
 
 impl SimulatedEc2 {
@@ -77,6 +78,23 @@ impl SimulatedEc2 {
     /// Returns the primary network interface of an instance that is not terminated; what changed lately may be missing.
     pub fn interface_of(&self, id: &InstanceId) -> Option<InterfaceFound> {
         self.state().find(id)
+    }
+
+    /// Assigns /28 prefixes to an interface as part of a launch: at once, and whatever goes wrong with calls.
+    ///
+    /// # Errors
+    /// As [`crate::Addresses::assign`].
+    pub fn assign_at_launch(
+        &self,
+        interface: &InterfaceId,
+        prefixes: u32,
+    ) -> Result<Vec<Cidr>, AddressError> {
+        let speed = self.inner.config.speed;
+        let given = self
+            .state()
+            .assign(interface, Kind::Prefix, prefixes, speed);
+        self.inner.addresses_changed();
+        given
     }
 
     /// Gives an instance tags, in place of those of the same keys. Returns whether there is such an instance.

@@ -37,6 +37,18 @@ impl Candidate {
             && self.capacity_type == other.capacity_type
     }
 
+    /// What is told of it when it cannot be had.
+    pub(super) fn failed(self, code: &str, message: &str) -> Failed {
+        Failed {
+            config: self.config,
+            given: self.given,
+            zone: Some(self.zone),
+            capacity_type: self.capacity_type,
+            code: code.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
     pub(super) fn option(&self, spec: &LaunchSpec) -> LaunchOption {
         LaunchOption {
             instance_type: self.instance_type.name.to_string(),

@@ -8,11 +8,10 @@ mod request;
 use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_cloud::{CapacityType, CloudError, CloudProvider, Instance, LaunchOption};
-use tokio::time::Instant;
 
 use super::{
     Call, Name,
-    launch::{self, Answered, Launched, Order, lifecycle},
+    launch::{self, Answered, Order, lifecycle},
 };
 use crate::{refusal::Refusal, xml::Xml};
 use candidates::{Candidate, candidates};
@@ -154,29 +153,25 @@ impl Purchase<'_> {
                 let message = error.to_string();
                 let code = error.shortage.code();
                 let message = message.strip_prefix(&format!("{code}: "));
-                failed.push(Failed {
-                    config,
-                    given: own.given,
-                    zone: Some(own.zone),
-                    capacity_type: own.capacity_type,
-                    code: code.to_owned(),
-                    message: message.unwrap_or_default().to_owned(),
-                });
+                failed.push(own.failed(code, message.unwrap_or_default()));
             }
             let Some(instance) = instance else { continue };
-            let bought = candidates.iter().find(|own| {
+            let is_it = |own: &Candidate| {
                 own.config == config
                     && own.instance_type.name == instance.instance_type.name
                     && own.zone == instance.zone
-            });
-            let Some(candidate) = bought.cloned() else {
+            };
+            let Some(position) = candidates.iter().position(is_it) else {
                 return Err(Refusal::new(
                     "InternalError",
                     "an instance was bought that was not asked for",
                 ));
             };
-            self.remember(call, template, &instance);
-            return Ok(Some((candidate, instance)));
+            let Err(refusal) = template.spec.settle(call, &instance, self.token).await else {
+                return Ok(Some((candidates[position].clone(), instance)));
+            };
+            let own = candidates.remove(position);
+            failed.push(own.failed(&refusal.code, &refusal.message));
         }
         Ok(None)
     }
@@ -190,17 +185,6 @@ impl Purchase<'_> {
         ];
         tags.extend(own.map(|(key, value)| (key.to_owned(), value)));
         tags
-    }
-
-    fn remember(&self, call: &Call<'_>, template: &Config, instance: &Instance) {
-        let unseen = call.endpoint.settings().unseen_for;
-        let unseen = call.ec2().config().speed.scale(unseen);
-        let launched = Launched {
-            seen_at: Instant::now() + unseen,
-            client_token: self.token.to_owned(),
-            profile: template.spec.profile.clone(),
-        };
-        call.kept().launched.insert(instance.id.clone(), launched);
     }
 }
 
