@@ -20,7 +20,7 @@ use crate::{
     cloud::CloudArgs,
     clusters::Chosen,
     controller::args::ControllerArgs,
-    doctor::DoctorArgs,
+    doctor::{DoctorArgs, connectivity::TestArgs},
     failure::Failure,
     fault::FaultArgs,
     nodes::NodesArgs,
@@ -110,6 +110,11 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Find what keeps a cluster from running Windows, and mend it.
     Doctor(DoctorArgs),
+    /// Try the ways that traffic takes between nodes, pods, Services and the outside.
+    Connectivity {
+        #[command(subcommand)]
+        what: ConnectivityCommand,
+    },
     /// Say what would be bought for pods that wait, and where each of them goes.
     Plan(PlanArgs),
     /// Register simulated Linux and Windows nodes with a cluster, and run what is bound to them.
@@ -271,6 +276,13 @@ impl NamedArgs {
             directory: self.data_dir,
         }
     }
+}
+
+/// What `mullion connectivity` does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConnectivityCommand {
+    /// Try every way of the checklist with pods on real nodes that are removed again.
+    Test(TestArgs),
 }
 
 /// What `mullion snapshot` does.

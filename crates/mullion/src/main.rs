@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use tracing_subscriber::EnvFilter;
 
-use cli::{Bench, Cli, Command, SnapshotCommand};
+use cli::{Bench, Cli, Command, ConnectivityCommand, SnapshotCommand};
 use clusters::{Chosen, snapshot};
 use failure::Failure;
 
@@ -65,6 +65,11 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         }
         Command::Doctor(args) => {
             return runtime()?.block_on(doctor::run(args));
+        }
+        Command::Connectivity {
+            what: ConnectivityCommand::Test(args),
+        } => {
+            return runtime()?.block_on(doctor::connectivity::run(args));
         }
         Command::Plan(args) => {
             return runtime()?.block_on(plan::run(args));

@@ -6,13 +6,17 @@ use super::{Row, found::Problem, snapshot::Snapshot};
 
 /// Returns one JSON object with all results.
 pub(super) fn json(snapshot: &Snapshot, rows: &[Row]) -> String {
+    object(snapshot, rows).to_string()
+}
+
+/// Returns the object itself.
+pub(super) fn object(snapshot: &Snapshot, rows: &[Row]) -> Value {
     let checks: Vec<Value> = rows.iter().map(of_row).collect();
     json!({
         "server": snapshot.server,
         "version": snapshot.version,
         "checks": checks,
     })
-    .to_string()
 }
 
 fn of_row(row: &Row) -> Value {

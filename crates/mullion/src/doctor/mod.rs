@@ -3,10 +3,11 @@
 //! [`snapshot`] asks the cluster once, [`rows`] holds the rows as pure functions of what it said, and [`table`] their ids and words. What a
 //! row found is data ([`found`]); [`report`] and [`formats`] print it. A [`change`] is what mends a problem: [`fix`] shows each, asks, and
 //! makes it. Nothing is changed without `--fix`, and a row whose input could not be had says which permission or call was missing.
-//! `--network` asks the rows about traffic, for which [`network`] runs probe pods.
+//! `--network` asks the rows about traffic, for which [`network`] runs probe pods; [`connectivity`] is the command about nothing else.
 
 mod account;
 mod change;
+pub(crate) mod connectivity;
 mod explain;
 mod fix;
 mod formats;
@@ -103,7 +104,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
     let (client, server) = source::client(args.kubeconfig, args.context).await?;
     let mut snapshot = snapshot::take(&client, &server).await?;
     if args.network {
-        snapshot.probes = probes(&client, &snapshot, &args.probe_image).await?;
+        snapshot.probes = probes(&client, &snapshot, &args.probe_image, interrupted()).await?;
     }
     let mut rows = examine(&snapshot, args.network);
     if args.fix {
@@ -124,8 +125,21 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
         .any(|row| row.found.outcome() == Outcome::Failed))
 }
 
-/// Runs the probes between the real nodes of a cluster.
-async fn probes(client: &Client, snapshot: &Snapshot, image: &str) -> Result<Probes, Failure> {
+/// Ends when the user interrupts the command.
+async fn interrupted() {
+    if let Err(error) = up::interrupted().await {
+        tracing::debug!("no signal can be heard: {error}");
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Runs the probes between the real nodes of a cluster, until `stop` ends.
+async fn probes(
+    client: &Client,
+    snapshot: &Snapshot,
+    image: &str,
+    stop: impl Future<Output = ()>,
+) -> Result<Probes, Failure> {
     let hosts = match network::hosts(snapshot) {
         Ok(hosts) => hosts,
         Err(Unknown(missing)) => return Ok(Probes::None(missing)),
@@ -134,12 +148,6 @@ async fn probes(client: &Client, snapshot: &Snapshot, image: &str) -> Result<Pro
         let needed = "ready nodes that are real: on simulated ones nothing is measured";
         return Ok(Probes::None(needed.to_owned()));
     }
-    let stop = async {
-        if let Err(error) = up::interrupted().await {
-            tracing::debug!("no signal can be heard: {error}");
-            std::future::pending::<()>().await;
-        }
-    };
     network::probe::measure(client, &hosts, image, stop).await
 }
 

@@ -1,17 +1,20 @@
 //! `mullion apiserver`, as tests of controllers use it.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
-    Api, ResourceExt,
+    Api, Client, ResourceExt,
     api::{ListParams, PostParams},
 };
 use serde_json::json;
 
+#[cfg(unix)]
+use crate::process::Running;
 use crate::{
-    crash::{arguments, start_by},
-    process::Running,
+    cluster::{PATIENCE, text},
+    crash::{Server, arguments, start_by},
+    process::ended,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,9 +66,34 @@ async fn as_many_files_may_be_open_as_the_system_lets_the_process_have() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_measurement_of_the_network_that_is_interrupted_leaves_no_namespace() {
     let directory = tempfile::tempdir().expect("a temporary directory");
+    let (_server, client) = with_a_real_node(directory.path()).await;
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    doctor.args(["doctor", "--network", "--kubeconfig"]);
+    let doctor = Running::start(doctor.arg(directory.path().join("kubeconfig")));
+    let said = doctor.complains("Probe pods run in the namespace");
+    assert_eq!(doctor.interrupt(), Some(1));
+    assert_removed(&client, &said).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connectivity_test_that_takes_too_long_fails_and_leaves_no_namespace() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (_server, client) = with_a_real_node(directory.path()).await;
+    let mut test = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    test.args(["connectivity", "test", "--timeout=1s", "--kubeconfig"]);
+    test.arg(directory.path().join("kubeconfig"));
+    let output = ended(&mut test, "", PATIENCE);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("1 s were not enough"), "{said}");
+    assert_removed(&client, &said).await;
+}
+
+/// A server with a node that is ready, as far as it says.
+async fn with_a_real_node(directory: &Path) -> (Server, Client) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
-    command.args(arguments(directory.path()));
-    let (_server, client) = start_by(command, directory.path()).await;
+    command.args(arguments(directory));
+    let (server, client) = start_by(command, directory).await;
     let labels = json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "real"});
     let node = json!({
         "metadata": {"name": "real", "labels": labels},
@@ -75,17 +103,16 @@ async fn a_measurement_of_the_network_that_is_interrupted_leaves_no_namespace() 
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PostParams::default();
     nodes.create(&params, &node).await.expect("it is created");
-    let kubeconfig = directory.path().join("kubeconfig");
-    let mut doctor = Command::new(env!("CARGO_BIN_EXE_mullion"));
-    doctor.args(["doctor", "--network", "--kubeconfig"]);
-    let doctor = Running::start(doctor.arg(kubeconfig));
-    let said = doctor.complains("Probe pods run in the namespace");
+    (server, client)
+}
+
+/// Asserts that the namespace that was announced is deleted.
+async fn assert_removed(client: &Client, said: &str) {
     let name = said
         .split(' ')
         .find(|word| word.starts_with("mullion-network-"));
     let name = name.expect("its name").trim_end_matches(',');
-    assert_eq!(doctor.interrupt(), Some(1));
-    let namespaces: Api<Namespace> = Api::all(client);
+    let namespaces: Api<Namespace> = Api::all(client.clone());
     let all = namespaces
         .list(&ListParams::default())
         .await

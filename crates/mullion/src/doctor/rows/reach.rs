@@ -23,10 +23,7 @@ const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 pub(in super::super) fn from_linux_nodes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     ready_nodes(snapshot, Os::Linux, &mut found)?;
-    let to_pod = |way: &Way| matches!(way.target, Target::Pod { .. });
-    measured(snapshot, &mut found, |way| {
-        way.is_from(Os::Linux, Source::Node) && to_pod(way)
-    });
+    measured(snapshot, &mut found, "NET01");
     Ok(found)
 }
 
@@ -37,9 +34,7 @@ pub(in super::super) fn from_windows_nodes(snapshot: &Snapshot) -> Result<Found,
     }
     let mut found = Found::default();
     ready_nodes(snapshot, Os::Windows, &mut found)?;
-    measured(snapshot, &mut found, |way| {
-        way.is_from(Os::Windows, Source::Node)
-    });
+    measured(snapshot, &mut found, "NET02");
     Ok(found)
 }
 
@@ -68,9 +63,7 @@ pub(in super::super) fn between_pods(snapshot: &Snapshot) -> Result<Found, Unkno
         |found, text| found.fail(format!("{text}: pods of Linux nodes get no address")),
     );
     policies(snapshot, "Ingress", &mut found);
-    measured(snapshot, &mut found, |way| {
-        way.source == Source::Pod && matches!(way.target, Target::Pod { .. })
-    });
+    measured(snapshot, &mut found, "NET03");
     Ok(found)
 }
 
@@ -97,9 +90,7 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
             .command("mullion doctor --fix");
     }
     without_endpoints(snapshot, &mut found);
-    measured(snapshot, &mut found, |way| {
-        matches!(way.target, Target::Service(_))
-    });
+    measured(snapshot, &mut found, "NET04");
     if found.problems.is_empty() && found.missing.is_empty() {
         found.state += "; Windows hosts themselves reach no Service, and need not";
     }
@@ -128,18 +119,14 @@ pub(in super::super) fn names(snapshot: &Snapshot) -> Result<Found, Unknown> {
                 .command("aws eks create-addon --cluster-name CLUSTER --addon-name coredns");
         }
     }
-    measured(snapshot, &mut found, |way| {
-        matches!(way.target, Target::ShortName(_) | Target::FullName(_))
-    });
+    measured(snapshot, &mut found, "NET05");
     Ok(found)
 }
 
 /// NET06.
 pub(in super::super) fn node_ports(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
-    measured(snapshot, &mut found, |way| {
-        matches!(way.target, Target::NodePort(_))
-    });
+    measured(snapshot, &mut found, "NET06");
     Ok(found)
 }
 
@@ -147,9 +134,7 @@ pub(in super::super) fn node_ports(snapshot: &Snapshot) -> Result<Found, Unknown
 pub(in super::super) fn outside(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     policies(snapshot, "Egress", &mut found);
-    measured(snapshot, &mut found, |way| {
-        matches!(way.target, Target::OutsideAddress | Target::OutsideName)
-    });
+    measured(snapshot, &mut found, "NET07");
     Ok(found)
 }
 
@@ -259,11 +244,32 @@ fn without_endpoints(snapshot: &Snapshot, found: &mut Found) {
     }
 }
 
-/// Adds what probes found on the ways of a row.
-fn measured(snapshot: &Snapshot, found: &mut Found, is_own: impl Fn(&Way) -> bool) {
+/// Returns what probes found on the ways of the check `id`, and nothing of what objects say.
+pub(in super::super) fn tried(snapshot: &Snapshot, id: &str) -> Found {
+    let mut found = Found::default();
+    measured(snapshot, &mut found, id);
+    found
+}
+
+/// Whether a way is one of the check `id`.
+fn is_of(id: &str, way: &Way) -> bool {
+    match id {
+        "NET01" => way.is_from(Os::Linux, Source::Node) && matches!(way.target, Target::Pod { .. }),
+        "NET02" => way.is_from(Os::Windows, Source::Node),
+        "NET03" => way.source == Source::Pod && matches!(way.target, Target::Pod { .. }),
+        "NET04" => matches!(way.target, Target::Service(_)),
+        "NET05" => matches!(way.target, Target::ShortName(_) | Target::FullName(_)),
+        "NET06" => matches!(way.target, Target::NodePort(_)),
+        "NET07" => matches!(way.target, Target::OutsideAddress | Target::OutsideName),
+        _ => false,
+    }
+}
+
+/// Adds what probes found on the ways of a check.
+fn measured(snapshot: &Snapshot, found: &mut Found, id: &str) {
     let answers = match &snapshot.probes {
         Probes::None(needed) => return found.missing.push(needed.clone()),
-        Probes::Tried(answers) => answers.iter().filter(|(way, _)| is_own(way)),
+        Probes::Tried(answers) => answers.iter().filter(|(way, _)| is_of(id, way)),
     };
     let (mut open, mut slowest) = (0, 0_f64);
     for (way, answer) in answers {
