@@ -98,6 +98,9 @@ pub fn start_work(
         disruption::start(&karpenter);
     }
     if !work.provisioning {
+        // Decisions about nodes wait for both: what nodes turned out to have, and which overlays count.
+        discovered::start(&karpenter);
+        overlays::start(&karpenter);
         return karpenter;
     }
     discovered::start(&karpenter);

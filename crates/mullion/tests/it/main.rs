@@ -7,11 +7,14 @@ mod cluster;
 mod command_line;
 mod commands;
 mod crash;
+mod deploy;
 mod disks;
 mod every_kubectl;
 
 mod flows;
 mod import_rules;
+#[path = "../installed/mod.rs"]
+mod installed;
 mod kubectl;
 mod plan;
 mod process;

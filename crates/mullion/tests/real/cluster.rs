@@ -2,10 +2,8 @@
 
 use std::{
     cell::RefCell,
-    fs::File,
-    net::TcpListener,
     path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output},
     thread,
     time::{Duration, Instant},
 };
@@ -13,83 +11,12 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::installed::process::{Process, free_port};
+
 /// How long anything may take before a test says what it waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// A process that ends when this is dropped.
-pub(crate) struct Process {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Process {
-    pub(crate) fn start(command: &mut Command, log: PathBuf) -> Process {
-        let file = File::create(&log).expect("a file for the log");
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().expect("a second handle"))
-            .stderr(file)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
-        Process { child, log }
-    }
-
-    /// What it has said so far.
-    pub(crate) fn said(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Waits until it says this.
-    #[track_caller]
-    pub(crate) fn says(&mut self, words: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.said().contains(words) {
-            assert!(
-                !self.has_ended() && Instant::now() < deadline,
-                "it never says {words:?}:\n{}",
-                self.said()
-            );
-            thread::sleep(LOOK);
-        }
-    }
-
-    /// Whether it has ended by itself.
-    fn has_ended(&mut self) -> bool {
-        self.child
-            .try_wait()
-            .expect("a child can be asked")
-            .is_some()
-    }
-
-    /// Asks it to end (SIGTERM) and returns its exit code.
-    pub(crate) fn terminate(mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(sent.expect("kill can be run").success());
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be asked") {
-                return status.code();
-            }
-            assert!(
-                Instant::now() < deadline,
-                "it does not end:\n{}",
-                self.said()
-            );
-            thread::sleep(LOOK);
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A running cluster.
 pub(crate) struct Cluster {
@@ -321,10 +248,4 @@ contexts: [{{name: real, context: {{cluster: real, user: {user}}}}}]
 current-context: real
 "
     )
-}
-
-/// A port that nobody listens on now.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }

@@ -4,10 +4,16 @@
 //! --test real` builds them once and runs the tests.
 
 mod cluster;
+#[path = "../installed/mod.rs"]
+mod installed;
 
 use serde_json::{Value, json};
 
-use cluster::{Cluster, free_port};
+use cluster::Cluster;
+use installed::{
+    Site,
+    process::{Process, free_port},
+};
 
 /// A node group of each system.
 const NODES: &str = "
@@ -39,7 +45,7 @@ fn deployment(name: &str, replicas: u32, spec: Value) -> Value {
     })
 }
 
-fn start_nodes(cluster: &Cluster) -> cluster::Process {
+fn start_nodes(cluster: &Cluster) -> Process {
     let config = cluster.write("cluster.yaml", NODES);
     let nodes = cluster.mullion("nodes", &["nodes", "--config", &config, "--speed", "max"]);
     cluster.until("three nodes are ready", || {
@@ -377,4 +383,22 @@ fn windows_nodes_are_bought_and_given_back_beside_kube_scheduler() {
     cluster.until("all bought nodes are given back", || bought().is_empty());
     let left = cluster.get(&["get", "nodes", "-o", "name"]);
     assert_eq!(left.lines().count(), 3, "{left}");
+}
+
+#[test]
+fn the_chart_s_roles_are_what_the_program_needs_and_no_more() {
+    let mut cluster = Cluster::start();
+    cluster.run_controller_manager();
+    let helm = installed::clients::installed().join("bin/helm-4");
+    let site = Site::new(cluster.path("admin").into(), cluster.path("").into(), helm);
+    installed::story(&site);
+}
+
+#[test]
+fn each_part_alone_has_the_rights_that_it_needs() {
+    let mut cluster = Cluster::start();
+    cluster.run_controller_manager();
+    let helm = installed::clients::installed().join("bin/helm-4");
+    let site = Site::new(cluster.path("admin").into(), cluster.path("").into(), helm);
+    installed::each_part(&site);
 }
