@@ -223,6 +223,104 @@ fn each_part_alone_has_the_rights_that_it_needs() {
     each_part(&site);
 }
 
+/// The IAM policies of a template of `deploy/aws`: those in the text of the CloudFormation template, with the names of its references replaced by
+/// those of the other one.
+fn policies_of_cloudformation() -> Vec<Value> {
+    let text = std::fs::read_to_string(chart("aws/cloudformation.yaml")).expect("a file");
+    let names = [
+        ("AWS::Partition", "Partition"),
+        ("AWS::Region", "Region"),
+        ("AWS::AccountId", "Account"),
+        ("AWS::URLSuffix", "Suffix"),
+        ("ClusterName", "Cluster"),
+        ("NodeRole.Arn", "NodeRole"),
+        ("Queue.Arn", "Queue"),
+    ];
+    let documents = text.split("Fn::Sub: |\n").skip(1).map(|rest| {
+        let is_in = |line: &&str| line.starts_with("          ");
+        let lines: Vec<_> = rest.lines().take_while(is_in).collect();
+        let text = names.iter().fold(lines.join("\n"), |text, (from, to)| {
+            text.replace(&format!("${{{from}}}"), &format!("${{{to}}}"))
+        });
+        serde_json::from_str(&text).expect("a policy is JSON")
+    });
+    documents.collect()
+}
+
+fn policies_of_terraform() -> Vec<Value> {
+    let read = |name: &str| std::fs::read_to_string(chart("aws/terraform").join(name));
+    ["machines.json", "surroundings.json"]
+        .map(|name| serde_json::from_str(&read(name).expect("a file")).expect("a policy is JSON"))
+        .into()
+}
+
+fn texts(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        other => {
+            let all = other.as_array().into_iter().flatten();
+            all.filter_map(Value::as_str).collect()
+        }
+    }
+}
+
+#[test]
+fn both_templates_for_aws_have_the_same_policies() {
+    assert_eq!(policies_of_cloudformation(), policies_of_terraform());
+}
+
+#[test]
+fn policies_for_aws_fit_and_change_nothing_but_what_carries_the_cluster_s_tags() {
+    for policy in policies_of_terraform() {
+        // The longest name of a cluster, and the longest of all else.
+        let longest = [
+            ("Partition", 10),
+            ("Region", 14),
+            ("Account", 12),
+            ("Suffix", 16),
+            ("Cluster", 100),
+            ("NodeRole", 110),
+            ("Queue", 150),
+        ];
+        let text = longest
+            .iter()
+            .fold(policy.to_string(), |text, (name, length)| {
+                text.replace(&format!("${{{name}}}"), &"x".repeat(*length))
+            });
+        let length = text
+            .chars()
+            .filter(|letter| !letter.is_whitespace())
+            .count();
+        assert!(length <= 6144, "{length} characters are too many");
+        for statement in policy["Statement"].as_array().expect("a list") {
+            let reads = |action: &&str| {
+                let (_, call) = action.split_once(':').expect("service and call");
+                ["Describe", "Get"].iter().any(|own| call.starts_with(own))
+            };
+            let actions = texts(&statement["Action"]);
+            assert!(
+                actions.iter().all(|action| !action.contains('*')),
+                "{statement}"
+            );
+            let writes: Vec<_> = actions.iter().filter(|action| !reads(action)).collect();
+            if writes.is_empty() {
+                continue;
+            }
+            assert!(!texts(&statement["Resource"]).contains(&"*"), "{statement}");
+            let condition = statement["Condition"].to_string();
+            let is_tagged = condition.contains("Tag/kubernetes.io/cluster/${Cluster}");
+            // What is there already is used, not changed; a role and a queue are named.
+            let sid = statement["Sid"].as_str().expect("a name");
+            let exceptions = [
+                "LaunchFromWhatIsThere",
+                "GiveNodesTheirRole",
+                "ReadTheQueue",
+            ];
+            assert_eq!(is_tagged, !exceptions.contains(&sid), "{statement}");
+        }
+    }
+}
+
 #[test]
 fn a_release_becomes_ready_on_two_nodes_and_is_upgraded_and_uninstalled() {
     let cluster = Cluster::start(&["--speed", "max"]);
