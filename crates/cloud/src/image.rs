@@ -13,8 +13,38 @@ use mullion_api::{
     labels,
 };
 
-use crate::catalogue::Arch;
+use crate::catalogue::{Arch, InstanceType};
 use serde::{Deserialize, Serialize};
+
+/// What hardware an image has drivers for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ImageVariant {
+    /// Runs on any machine of its architecture, as far as is known.
+    #[default]
+    Any,
+    /// For machines without accelerators.
+    Standard,
+    /// For machines with graphics processors of NVIDIA.
+    Nvidia,
+    /// For machines with AWS Neuron devices.
+    Neuron,
+}
+
+impl ImageVariant {
+    /// Whether machines of a type are to run images of this variant.
+    pub fn fits(self, instance_type: &InstanceType) -> bool {
+        let (gpu, neuron) = (
+            instance_type.gpu.is_some(),
+            instance_type.neuron_devices > 0,
+        );
+        match self {
+            Self::Any => true,
+            Self::Standard => !gpu && !neuron,
+            Self::Nvidia => gpu,
+            Self::Neuron => neuron,
+        }
+    }
+}
 
 /// A machine image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +61,8 @@ pub struct NodeImage {
     pub id: String,
     /// Image name as EKS publishes it.
     pub name: String,
+    /// What hardware it has drivers for.
+    pub variant: ImageVariant,
 }
 
 impl NodeImage {
@@ -54,6 +86,7 @@ impl NodeImage {
             arch,
             release,
             name,
+            variant: ImageVariant::default(),
         }
     }
 

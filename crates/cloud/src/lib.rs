@@ -35,7 +35,7 @@ pub use clock::Clock;
 pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
-    InstanceState, Launch, LaunchOption, LaunchRequest, Offer, Offering, Registration,
+    InstanceState, Launch, LaunchClass, LaunchOption, LaunchRequest, Offer, Offering, Registration,
     SecurityGroup, Shortage, Subnet, TagSelector, instance_id,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};

@@ -195,6 +195,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
             taints: group.taints.clone(),
         },
         tags,
+        class: None,
     }
 }
 

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::{KubernetesVersion, Taint},
-    karpenter::CapacityReservationSelectorTerm,
+    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, EC2NodeClassSpec},
     labels,
 };
 
@@ -211,12 +211,20 @@ pub enum Shortage {
         /// The account's limit.
         limit: u64,
     },
+    /// Another reason that may pass, such as a quota.
+    Other {
+        /// EC2's error code.
+        code: String,
+        /// EC2's sentence.
+        message: String,
+    },
 }
 
 impl Shortage {
     /// EC2's error code.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> &str {
         match self {
+            Self::Other { code, .. } => code,
             Self::Hosts { .. } => "InsufficientInstanceCapacity",
             Self::Spot => "UnfulfillableCapacity",
             Self::Reservation => "ReservationCapacityExceeded",
@@ -262,6 +270,7 @@ impl fmt::Display for FleetError {
                     elsewhere.join(", ")
                 )
             }
+            Shortage::Other { message, .. } => f.write_str(message),
             Shortage::Spot => f.write_str(
                 "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again.",
             ),
@@ -309,6 +318,17 @@ pub struct LaunchRequest {
     pub registration: Registration,
     /// Tags of the instance.
     pub tags: BTreeMap<String, String>,
+    /// The EC2NodeClass that it is launched from; none for a node of a node group.
+    pub class: Option<Box<LaunchClass>>,
+}
+
+/// What a launch takes from an EC2NodeClass beyond the template.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LaunchClass {
+    /// What the class says: user data, volumes, metadata options and the like.
+    pub spec: EC2NodeClassSpec,
+    /// The instance profile that its status names.
+    pub instance_profile: String,
 }
 
 /// Where an instance is in its life. States are in the order in which an instance passes through them.
@@ -450,6 +470,17 @@ pub enum CloudError {
     /// A request that can never succeed.
     #[error("InvalidParameterValue: {0}")]
     Invalid(String),
+    /// The caller's permissions do not allow the call.
+    #[error("UnauthorizedOperation: {0}")]
+    Unauthorized(String),
+    /// The cloud refused the call for another reason, which its error code tells.
+    #[error("{code}: {message}")]
+    Refused {
+        /// The cloud's error code.
+        code: String,
+        /// The cloud's sentence.
+        message: String,
+    },
     /// No answer came: the cloud may have done what it was asked.
     #[error("RequestTimeout: no answer came from the cloud: {0}")]
     NoAnswer(String),
@@ -502,6 +533,50 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         version: KubernetesVersion,
         arch: Arch,
     ) -> BoxFuture<'_, Result<NodeImage, CloudError>>;
+
+    /// Returns the images that terms of an EC2NodeClass select, for each architecture the newest first. A cloud that has nothing but the newest
+    /// images of its families answers with these.
+    fn images<'a>(
+        &'a self,
+        terms: &'a [AmiSelectorTerm],
+        family: AmiFamily,
+        version: KubernetesVersion,
+    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
+        let _ = terms;
+        Box::pin(async move {
+            let architectures: &[Arch] = match family {
+                AmiFamily::Windows(..) => &[Arch::Amd64],
+                _ => &[Arch::Amd64, Arch::Arm64],
+            };
+            let mut images = Vec::new();
+            for arch in architectures {
+                images.push(self.newest_image(family, version, *arch).await?);
+            }
+            Ok(images)
+        })
+    }
+
+    /// Returns the name of the instance profile that machines of a class get: its own, or the one of its role, which is made if it is not there.
+    /// A cloud without identities makes none.
+    fn instance_profile<'a>(
+        &'a self,
+        class: &'a EC2NodeClass,
+        cluster: &'a str,
+    ) -> BoxFuture<'a, Result<String, CloudError>> {
+        let name = match &class.spec.instance_profile {
+            Some(profile) => profile.clone(),
+            None => {
+                let name = class.metadata.name.as_deref().unwrap_or_default();
+                format!("{cluster}_{name}")
+            }
+        };
+        Box::pin(async move { Ok(name) })
+    }
+
+    /// Whether user data, volumes and the like that an EC2NodeClass asks for change the machines. Those of simulated machines change nothing.
+    fn heeds_machine_settings(&self) -> bool {
+        false
+    }
 
     /// Buys one instance: the first of the request's options that has capacity.
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>>;

@@ -220,6 +220,7 @@ impl LaunchSpec {
         let mut tags = self.tags.clone();
         tags.extend(order.tags);
         LaunchRequest {
+            class: None,
             client_token: order.token,
             options: order.options,
             subnets: order.subnets,

@@ -57,6 +57,7 @@ fn order(instance_type: &str, token: &str) -> LaunchRequest {
         template: NodeTemplate::new(WINDOWS, version()),
         registration: Registration::default(),
         tags: BTreeMap::new(),
+        class: None,
     }
 }
 

@@ -31,6 +31,7 @@ async fn instance() -> (SimulatedEc2, InstanceId) {
         template: NodeTemplate::new(AmiFamily::AmazonLinux2023, version),
         registration: Registration::default(),
         tags: BTreeMap::new(),
+        class: None,
     };
     let id = ec2.launch(order).await.unwrap().instance.id.clone();
     (ec2, id)

@@ -51,6 +51,7 @@ fn order(token: &str, zones: &[&str]) -> LaunchRequest {
         template: NodeTemplate::new(WINDOWS, version()),
         registration: Registration::default(),
         tags: BTreeMap::from([("owner".to_owned(), "test".to_owned())]),
+        class: None,
     }
 }
 

@@ -61,6 +61,7 @@ async fn launch(ec2: &SimulatedEc2, token: &str) -> Result<Arc<Instance>, CloudE
         template: NodeTemplate::new(AmiFamily::AmazonLinux2023, version()),
         registration: Registration::default(),
         tags: BTreeMap::new(),
+        class: None,
     };
     Ok(ec2.launch(request).await?.instance)
 }

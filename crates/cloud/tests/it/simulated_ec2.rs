@@ -52,6 +52,7 @@ fn order(token: &str, family: AmiFamily, options: &[LaunchOption]) -> LaunchRequ
         template: NodeTemplate::new(family, KubernetesVersion::from_minor(27).unwrap()),
         registration: Registration::default(),
         tags: BTreeMap::from([("owner".to_owned(), token.to_owned())]),
+        class: None,
     }
 }
 

@@ -14,7 +14,8 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CloudError, FleetError, Instance, LaunchOption, LaunchRequest, Registration, Reservation,
+    CloudError, FleetError, Instance, LaunchClass, LaunchOption, LaunchRequest, Registration,
+    Reservation,
 };
 use serde_json::json;
 
@@ -82,7 +83,7 @@ pub(super) async fn step(
         Err(error) => {
             edit(karpenter, claim, |conditions| {
                 let (reason, message) = classified(&error);
-                conditions.set(condition::LAUNCHED, Status::Unknown, reason, message);
+                conditions.set(condition::LAUNCHED, Status::Unknown, reason, &message);
             });
             Err(Error::Launch(error))
         }
@@ -99,17 +100,99 @@ fn bought(instance: &Instance) -> LaunchOption {
     }
 }
 
-/// Reason and message by which a condition tells that a launch failed.
-fn classified(error: &CloudError) -> (&'static str, &'static str) {
-    match error {
-        CloudError::Throttled => (
-            "RequestLimitExceeded",
-            "Error creating fleet request: Request limit exceeded",
+/// Reason and message by which a condition tells that a launch failed (AWS provider: `errors.ToReasonMessage`).
+fn classified(error: &CloudError) -> (&'static str, String) {
+    let (reason, message) = match error {
+        CloudError::Throttled => ("RequestLimitExceeded", "Request limit exceeded"),
+        CloudError::Unauthorized(message) => unauthorized(message),
+        CloudError::Refused { code, message } => refused(code, message),
+        _ => ("LaunchFailed", "Instance launch failed"),
+    };
+    let message = format!("Error creating fleet request: {message}");
+    (reason, message)
+}
+
+fn unauthorized(message: &str) -> (&'static str, &'static str) {
+    let of_policy = [
+        (
+            "with an explicit deny in a permissions boundary",
+            "User is not authorized to perform this operation due to a permission boundary",
         ),
-        _ => (
-            "LaunchFailed",
-            "Error creating fleet request: Instance launch failed",
+        (
+            "with an explicit deny in a service control policy",
+            "User is not authorized to perform this operation due to a service control policy",
         ),
+    ];
+    if let Some((_, told)) = of_policy.iter().find(|(part, _)| message.contains(part)) {
+        return ("Unauthorized", told);
+    }
+    match message.contains("Not authorized for images") {
+        true => (
+            "AMIAuthorizationFailure",
+            "User is not authorized for AMI used in instance launch",
+        ),
+        false => (
+            "Unauthorized",
+            "User is not authorized to perform this operation because no identity-based policy allows it",
+        ),
+    }
+}
+
+/// Codes or parts of sentences by which EC2 refuses launches, with reason and message.
+const REFUSALS: [(&str, &str, &str); 9] = [
+    (
+        "belong to different networks",
+        "SecurityGroupSubnetVPCMismatch",
+        "Security groups and subnets must be in the same VPC.",
+    ),
+    (
+        "iamInstanceProfile.name is invalid",
+        "InstanceProfileNameInvalid",
+        "Instance profile name used from EC2NodeClass status does not exist",
+    ),
+    (
+        "InvalidLaunchTemplateId.NotFound",
+        "LaunchTemplateNotFound",
+        "Launch template used for instance launch wasn't found",
+    ),
+    (
+        "User data is limited to",
+        "UserDataSizeLimitExceeded",
+        "Rendered user data exceeds the EC2 user data size limit",
+    ),
+    (
+        "InvalidAMIID.Malformed",
+        "InvalidAMIID",
+        "AMI used for instance launch is invalid",
+    ),
+    (
+        "InvalidAMIID.NotFound",
+        "AMINotFound",
+        "AMI used for instance launch either does not exist or you don't have permissions to use it",
+    ),
+    (
+        "InternalError",
+        "InternalError",
+        "An internal error has occurred",
+    ),
+    (
+        "not eligible for Free Tier",
+        "FreeTierIneligible",
+        "The specified instance type is not eligible for Free Tier",
+    ),
+    (
+        "PendingVerification",
+        "AccountPendingVerification",
+        "An instance launch was requested but the request for launching resources in this region is still being verified",
+    ),
+];
+
+fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
+    let is_said = |part: &str| code.contains(part) || message.contains(part);
+    let known = REFUSALS.iter().find(|(part, ..)| is_said(part));
+    match known {
+        Some((_, reason, told)) => (reason, told),
+        None => ("LaunchFailed", "Instance launch failed"),
     }
 }
 
@@ -249,6 +332,14 @@ fn order(
             taints: registration_taints(claim),
         },
         tags,
+        class: Some(Box::new(LaunchClass {
+            spec: class.spec.clone(),
+            instance_profile: class
+                .status
+                .as_ref()
+                .map(|own| own.instance_profile.clone())
+                .unwrap_or_default(),
+        })),
     }
 }
 
@@ -376,6 +467,34 @@ fn truncated(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_launch_that_the_cloud_refuses_is_told_by_a_reason() {
+        let refused = |code: &str, message: &str| CloudError::Refused {
+            code: code.to_owned(),
+            message: message.to_owned(),
+        };
+        let reasons = [
+            (CloudError::Throttled, "RequestLimitExceeded"),
+            (CloudError::Unauthorized("no".into()), "Unauthorized"),
+            (
+                CloudError::Unauthorized("Not authorized for images: [ami-1]".into()),
+                "AMIAuthorizationFailure",
+            ),
+            (refused("InvalidAMIID.NotFound", "gone"), "AMINotFound"),
+            (
+                refused(
+                    "InvalidParameterValue",
+                    "User data is limited to 16384 bytes",
+                ),
+                "UserDataSizeLimitExceeded",
+            ),
+            (refused("Odd", "never seen"), "LaunchFailed"),
+        ];
+        for (error, reason) in reasons {
+            assert_eq!(classified(&error).0, reason, "{error}");
+        }
+    }
 
     fn claim() -> NodeClaim {
         serde_json::from_value(json!({

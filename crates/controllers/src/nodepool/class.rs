@@ -18,13 +18,13 @@ use mullion_api::{
     eksctl::KubernetesVersion,
     karpenter::{
         AmiStatus, CapacityReservation as ReservationStatus, EC2NodeClass, EC2NodeClassSpec,
-        EC2NodeClassStatus, Requirement, SecurityGroupStatus, SubnetStatus,
+        EC2NodeClassStatus, Operator, Requirement, SecurityGroupStatus, SubnetStatus,
     },
     labels,
 };
 use mullion_cloud::{
-    CapacityReservation, CloudError, NodeTemplate, SecurityGroup, Subnet, TagSelector,
-    catalogue::Arch, family_of, image::NodeImage,
+    CapacityReservation, CloudError, NodeTemplate, SecurityGroup, Subnet, TagSelector, family_of,
+    image::{ImageVariant, NodeImage},
 };
 use serde_json::{Value, json};
 
@@ -101,13 +101,18 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .cloud
             .security_groups(&group_selectors(&class.spec))
             .await?,
-        images: newest_images(karpenter, &class.spec).await?,
+        images: images(karpenter, &class.spec).await?,
         reservations: reservations(karpenter, &class.spec).await?,
+        instance_profile: karpenter
+            .cloud
+            .instance_profile(&class, &karpenter.options.cluster)
+            .await,
+        heeds_machine_settings: karpenter.cloud.heeds_machine_settings(),
     };
     let next_end = next_end(&found);
     let now = karpenter.base.clock.now();
     let options = &karpenter.options;
-    let status = status_of(&class, found, options.version, &options.cluster, now);
+    let status = status_of(&class, found, options.version, now);
     let api = karpenter.class_api();
     if class.status.as_ref() != Some(&status) {
         let mut patch = json!({ "status": status });
@@ -134,10 +139,14 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
 struct Found {
     subnets: Vec<Subnet>,
     security_groups: Vec<SecurityGroup>,
-    /// The newest of each architecture.
+    /// Those that the class selects.
     images: Vec<NodeImage>,
     /// None if nodes cannot have reserved capacity.
     reservations: Option<Vec<CapacityReservation>>,
+    /// Its name, or why there is none.
+    instance_profile: Result<String, CloudError>,
+    /// Whether all that the class says of machines has an effect.
+    heeds_machine_settings: bool,
 }
 
 /// The reservations that a class selects, if nodes can have reserved capacity.
@@ -186,7 +195,6 @@ fn status_of(
     class: &EC2NodeClass,
     found: Found,
     version: KubernetesVersion,
-    cluster: &str,
     now: Timestamp,
 ) -> EC2NodeClassStatus {
     let mut status = class.status.clone().unwrap_or_default();
@@ -218,14 +226,17 @@ fn status_of(
             "SecurityGroupSelector did not match any SecurityGroups",
         ),
     );
+    let no_image = "AMISelector did not match any AMIs".to_owned();
+    let no_image = match &images {
+        Ok(images) => images.is_empty().then_some(no_image),
+        Err(message) => Some(message.clone()),
+    };
+    judge(AMIS, no_image.map(|message| ("AMINotFound", message)));
+    let no_profile = found.instance_profile.as_ref().err();
     judge(
-        AMIS,
-        images
-            .as_ref()
-            .err()
-            .map(|message| ("AMINotFound", message.clone())),
+        INSTANCE_PROFILE,
+        no_profile.map(|error| ("InstanceProfileNotReady", error.to_string())),
     );
-    judge(INSTANCE_PROFILE, None);
     if found.reservations.is_some() {
         judge(CAPACITY_RESERVATIONS, None);
     }
@@ -238,7 +249,11 @@ fn status_of(
         VALIDATION,
         invalid.or_else(|| unsupported_kubelet(&class.spec)),
     );
-    inert::set_condition(&mut conditions, &inert::of_node_class(&class.spec));
+    let ignored = match found.heeds_machine_settings {
+        true => Vec::new(),
+        false => inert::of_node_class(&class.spec),
+    };
+    inert::set_condition(&mut conditions, &ignored);
     let mut summarized = vec![
         AMIS,
         INSTANCE_PROFILE,
@@ -258,7 +273,9 @@ fn status_of(
         .collect();
     status.capacity_reservations.sort_by(|a, b| a.id.cmp(&b.id));
     status.amis = images.unwrap_or_default();
-    status.instance_profile = instance_profile(class, cluster);
+    if let Ok(profile) = found.instance_profile {
+        status.instance_profile = profile;
+    }
     let group = |group: SecurityGroup| SecurityGroupStatus {
         id: group.id.to_string(),
         name: group.name,
@@ -325,33 +342,19 @@ fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)
     })
 }
 
-/// The class's own profile, or the name of the one made for its role.
-fn instance_profile(class: &EC2NodeClass, cluster: &str) -> String {
-    match &class.spec.instance_profile {
-        Some(profile) => profile.clone(),
-        None => format!("{cluster}_{}", class.name_any()),
-    }
-}
-
-/// Asks for the newest images of a class, one per architecture; none if no family can be launched.
-async fn newest_images(
+/// Asks for the images of a class; none if its family cannot be launched.
+async fn images(
     karpenter: &KarpenterContext,
     spec: &EC2NodeClassSpec,
 ) -> Result<Vec<NodeImage>, CloudError> {
     let version = karpenter.options.version;
-    let mut images = Vec::new();
-    let Ok(family) = family(spec, version) else {
-        return Ok(images);
-    };
-    let architectures: &[Arch] = match family {
-        AmiFamily::Windows(..) => &[Arch::Amd64],
-        _ => &[Arch::Amd64, Arch::Arm64],
-    };
-    for arch in architectures {
-        let image = karpenter.cloud.newest_image(family, version, *arch);
-        images.push(image.await?);
+    match family(spec, version) {
+        Ok(family) => {
+            let terms = &spec.ami_selector_terms;
+            karpenter.cloud.images(terms, family, version).await
+        }
+        Err(_) => Ok(Vec::new()),
     }
-    Ok(images)
 }
 
 /// The image family of a class, or why nodes cannot be launched of it.
@@ -371,6 +374,7 @@ fn ami_status(image: NodeImage) -> AmiStatus {
             Requirement::is(labels::WINDOWS_BUILD, build),
         ];
     }
+    requirements.extend(of_variant(image.variant));
     AmiStatus {
         id: image.id,
         deprecated: false,
@@ -379,8 +383,26 @@ fn ami_status(image: NodeImage) -> AmiStatus {
     }
 }
 
+/// What a machine must have, or must not, to run images of a variant.
+fn of_variant(variant: ImageVariant) -> Vec<Requirement> {
+    let gpu = |operator| Requirement::new(labels::INSTANCE_GPU_COUNT, operator, [""; 0]);
+    let accelerator =
+        |operator| Requirement::new(labels::INSTANCE_ACCELERATOR_COUNT, operator, [""; 0]);
+    match variant {
+        ImageVariant::Any => Vec::new(),
+        ImageVariant::Standard => vec![
+            accelerator(Operator::DoesNotExist),
+            gpu(Operator::DoesNotExist),
+        ],
+        ImageVariant::Nvidia => vec![gpu(Operator::Exists)],
+        ImageVariant::Neuron => vec![accelerator(Operator::Exists)],
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use mullion_cloud::catalogue::Arch;
+
     use super::*;
 
     fn class(spec: serde_json::Value) -> EC2NodeClass {
@@ -409,12 +431,14 @@ mod tests {
                 Arch::Amd64,
             )],
             reservations: Some(Vec::new()),
+            instance_profile: Ok("demo_c".to_owned()),
+            heeds_machine_settings: false,
         }
     }
 
     fn judged(class: &EC2NodeClass, found: Found, minor: u32) -> EC2NodeClassStatus {
         let version = KubernetesVersion::from_minor(minor).expect("known");
-        status_of(class, found, version, "demo", jiff::Timestamp::UNIX_EPOCH)
+        status_of(class, found, version, jiff::Timestamp::UNIX_EPOCH)
     }
 
     fn condition<'a>(status: &'a EC2NodeClassStatus, kind: &str) -> (&'a str, &'a str) {
@@ -439,8 +463,10 @@ mod tests {
         let nothing = Found {
             subnets: Vec::new(),
             security_groups: Vec::new(),
-            images: Vec::new(),
+            images: found().images,
             reservations: Some(Vec::new()),
+            instance_profile: Ok("demo_c".to_owned()),
+            heeds_machine_settings: false,
         };
         let status = judged(&class(json!({ "amiFamily": "AL2023" })), nothing, 31);
         assert_eq!(

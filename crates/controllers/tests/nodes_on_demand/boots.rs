@@ -132,6 +132,7 @@ async fn nodes_that_are_bought_register_as_late_as_documented() {
             template: NodeTemplate::new(family, whole.ec2.config().version),
             registration: Registration::default(),
             tags: BTreeMap::new(),
+            class: None,
         };
         let began = tokio::time::Instant::now();
         let launch = whole.ec2.launch(order).await.expect("there is capacity");

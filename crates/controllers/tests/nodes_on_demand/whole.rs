@@ -142,6 +142,7 @@ impl Whole {
             template: NodeTemplate::new(AmiFamily::AmazonLinux2, version),
             registration: Registration::default(),
             tags: BTreeMap::new(),
+            class: None,
         };
         self.ec2.launch(order).await.expect("there is capacity");
         self.until("the Linux node is ready", || {

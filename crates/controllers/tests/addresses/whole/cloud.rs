@@ -81,6 +81,7 @@ impl Cloud {
             template: NodeTemplate::new(WINDOWS, version),
             registration: Registration::default(),
             tags: BTreeMap::new(),
+            class: None,
         });
         bought.expect("EC2 has capacity and an address")
     }
