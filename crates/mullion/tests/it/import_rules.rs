@@ -50,6 +50,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         "mullion-cloud",
         &[
             "mullion-apiserver",
+            "mullion-aws",
             "mullion-images",
             "mullion-controllers",
             "mullion-aws-wire",
@@ -74,8 +75,20 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         &[
             "mullion-apiserver",
             "mullion-images",
+            "mullion-aws",
             "mullion-aws-wire",
             "mullion",
+            "axum",
+        ],
+    ),
+    (
+        "mullion-aws",
+        &[
+            "mullion-apiserver",
+            "mullion-images",
+            "mullion-controllers",
+            "kube",
+            "k8s-openapi",
             "axum",
         ],
     ),

@@ -1,0 +1,144 @@
+//! User data: what a new machine runs so that it joins the cluster, in the form that its image family wants.
+//!
+//! [`user_data`] writes it as text; EC2 takes it in base64. The user's own user data comes first, or is merged where the form allows it (AWS
+//! provider: `pkg/providers/amifamily/bootstrap`). The same input gives the same bytes, because launch templates are found again by their hash.
+
+mod bottlerocket;
+mod kubelet_args;
+mod mime;
+mod nodeadm;
+mod script;
+mod windows;
+mod yaml;
+
+use std::collections::BTreeMap;
+
+use mullion_api::{
+    ami::AmiFamily,
+    eksctl::Taint,
+    karpenter::{EC2NodeClassSpec, KubeletConfiguration},
+    labels,
+};
+
+/// What machines have to know of the cluster that they join.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterFacts {
+    /// Name.
+    pub name: String,
+    /// URL of the API server.
+    pub endpoint: String,
+    /// Its certificate authority, PEM in base64.
+    pub ca_bundle: Option<String>,
+    /// Address of the DNS service.
+    pub dns: Option<String>,
+    /// Addresses of services, a CIDR block.
+    pub service_cidr: Option<String>,
+}
+
+/// What the user data of a machine is made from.
+#[derive(Clone, Debug)]
+pub struct Bootstrap<'a> {
+    /// The cluster.
+    pub cluster: &'a ClusterFacts,
+    /// The class of the machine.
+    pub class: &'a EC2NodeClassSpec,
+    /// Pods that the machine may run.
+    pub max_pods: u64,
+    /// Labels of the node.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Taints of the node.
+    pub taints: &'a [Taint],
+    /// Name of the image.
+    pub image_name: &'a str,
+}
+
+/// Why there is no user data.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BootstrapError {
+    /// The class's own user data cannot be read.
+    #[error("spec.userData of the EC2NodeClass cannot be merged: {0}")]
+    UserData(String),
+    /// The service CIDR is unknown.
+    #[error(
+        "the addresses of the cluster's services are not known, which AL2023 nodes have to be told: eks:DescribeCluster has to be allowed"
+    )]
+    NoServiceCidr,
+}
+
+/// Writes the user data of a machine.
+///
+/// # Errors
+/// The class's own user data cannot be merged, or a fact about the cluster is missing.
+pub fn user_data(family: AmiFamily, bootstrap: &Bootstrap<'_>) -> Result<String, BootstrapError> {
+    let input = Input::new(family, bootstrap);
+    match family {
+        AmiFamily::AmazonLinux2023 => nodeadm::write(&input),
+        AmiFamily::Bottlerocket => bottlerocket::write(&input, bootstrap.image_name),
+        AmiFamily::Windows(..) => Ok(windows::write(&input)),
+        AmiFamily::Custom => Ok(input.user_data.to_owned()),
+        AmiFamily::AmazonLinux2
+        | AmiFamily::Ubuntu2004
+        | AmiFamily::UbuntuPro2004
+        | AmiFamily::Ubuntu2204
+        | AmiFamily::UbuntuPro2204
+        | AmiFamily::Ubuntu2404
+        | AmiFamily::UbuntuPro2404 => script::write(&input),
+    }
+}
+
+/// What every form is written from: labels that a kubelet may set, kubelet settings with the number of pods and the DNS service.
+struct Input<'a> {
+    cluster: &'a ClusterFacts,
+    kubelet: KubeletConfiguration,
+    labels: BTreeMap<&'a str, &'a str>,
+    taints: &'a [Taint],
+    user_data: &'a str,
+    raid0: bool,
+    alias: Option<&'a str>,
+}
+
+impl<'a> Input<'a> {
+    fn new(family: AmiFamily, bootstrap: &Bootstrap<'a>) -> Self {
+        let Bootstrap { cluster, class, .. } = *bootstrap;
+        let mut kubelet = class.kubelet.clone().unwrap_or_default();
+        if kubelet.max_pods.is_none() {
+            kubelet.max_pods = i32::try_from(bootstrap.max_pods).ok();
+        }
+        if kubelet.cluster_dns.is_empty() {
+            kubelet.cluster_dns.extend(cluster.dns.clone());
+        }
+        let own = bootstrap.labels.iter().map(|(k, v)| (&**k, &**v));
+        let mut labels: BTreeMap<_, _> = own.filter(|(key, _)| may_set(key)).collect();
+        // The registration of the node must not be overwritten from the claim: its startup taints may be gone by then.
+        if family != AmiFamily::Custom {
+            labels.insert(labels::DO_NOT_SYNC_TAINTS, "true");
+        }
+        Self {
+            cluster,
+            kubelet,
+            labels,
+            taints: bootstrap.taints,
+            user_data: class.user_data.as_deref().unwrap_or_default(),
+            raid0: class.instance_store_policy.as_deref() == Some("RAID0"),
+            alias: class
+                .ami_selector_terms
+                .iter()
+                .find_map(|term| term.alias.as_deref()),
+        }
+    }
+}
+
+/// Whether a kubelet may give its node a label (kube-apiserver: NodeRestriction).
+fn may_set(label: &str) -> bool {
+    let domain = label.split_once('/').map_or("", |(domain, _)| domain);
+    let is_within = |of: &str| {
+        let before = domain.strip_suffix(of);
+        before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    };
+    !["node-restriction.kubernetes.io", "kubernetes.io", "k8s.io"]
+        .into_iter()
+        .any(is_within)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,596 @@
+//! Launching: one CreateFleet of type `instant` for the options that are paid for alike.
+//!
+//! A fleet is asked for with the order's client token, so that a launch that is repeated after a crash buys nothing twice. Options that are paid for in
+//! another way are tried with a token of their own after the first ones were refused. Because the token is the claim's and tags name the claim, the
+//! orders of several claims are not put into one fleet.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
+
+use aws_sdk_ec2::types::{
+    CreateFleetError, CreateFleetInstance, DefaultTargetCapacityType,
+    FleetLaunchTemplateConfigRequest, FleetLaunchTemplateOverridesRequest,
+    FleetLaunchTemplateSpecificationRequest, FleetOnDemandAllocationStrategy, FleetReservationType,
+    FleetType, OnDemandOptionsRequest, ReservedCapacityOptionsRequest, ResourceType,
+    SpotAllocationStrategy, SpotOptionsRequest, TagSpecification,
+    TargetCapacitySpecificationRequest,
+};
+use jiff::Timestamp;
+use mullion_api::karpenter::EC2NodeClassSpec;
+use mullion_api::labels;
+use mullion_cloud::{
+    CapacityType, CloudError, FleetError, Instance, InstanceId, InstanceState, Launch,
+    LaunchOption, LaunchRequest, Reservation, ReservationKind, Shortage, Subnet, UNAVAILABLE_FOR,
+    catalogue::{InstanceType, allocatable},
+    image::NodeImage,
+};
+use tokio::time::Instant;
+
+use super::{
+    Inner,
+    errors::Failed,
+    filters::to_tags,
+    lock,
+    template::{Parts, Template},
+};
+use crate::{
+    bootstrap::{Bootstrap, user_data},
+    codes,
+    limits::Kind,
+};
+
+/// Tags that tell one claim from another, which templates that several claims share cannot have.
+const OF_ONE_CLAIM: [&str; 2] = ["Name", "karpenter.sh/nodeclaim"];
+
+/// What every fleet of an order is made from.
+struct Order<'a> {
+    request: &'a LaunchRequest,
+    class: &'a EC2NodeClassSpec,
+    profile: &'a str,
+    subnets: BTreeMap<Arc<str>, Subnet>,
+    security_groups: Vec<String>,
+    images: Vec<NodeImage>,
+    tags: BTreeMap<String, String>,
+}
+
+/// An option with what it would be launched as.
+struct Candidate<'a> {
+    option: &'a LaunchOption,
+    instance_type: Arc<InstanceType>,
+    image: &'a NodeImage,
+    subnet: &'a Subnet,
+    max_pods: u64,
+    /// Its place among the options.
+    rank: usize,
+}
+
+impl Inner {
+    pub(super) async fn launch(&self, request: LaunchRequest) -> Result<Launch, CloudError> {
+        if request.options.is_empty() {
+            return Err(CloudError::Invalid("no instance type was asked for".into()));
+        }
+        let usual = EC2NodeClassSpec::default();
+        let class = request.class.as_deref();
+        let order = Order {
+            class: class.map_or(&usual, |own| &own.spec),
+            profile: class.map_or("", |own| &own.instance_profile),
+            subnets: self.launch_subnets(&request.subnets).await?,
+            security_groups: self.launch_groups(&request).await?,
+            images: self.launch_images(&request).await?,
+            tags: self.launch_tags(&request),
+            request: &request,
+        };
+        let mut refused: Vec<FleetError> = Vec::new();
+        for (index, options) in paid_alike(&request.options).into_iter().enumerate() {
+            let candidates = self.candidates(&order, &options).await;
+            if candidates.is_empty() {
+                continue;
+            }
+            let token = match index {
+                0 => request.client_token.clone(),
+                index => format!("{}-{}", request.client_token, index + 1),
+            };
+            match self.fleet(&order, &candidates, &token).await? {
+                (Some(instance), more) => {
+                    refused.extend(more);
+                    return Ok(Launch { instance, refused });
+                }
+                (None, more) => refused.extend(more),
+            }
+        }
+        match refused.is_empty() {
+            false => Err(CloudError::InsufficientCapacity(refused)),
+            true => Err(CloudError::Invalid(
+                "no option has a subnet in its zone and an image for its type".to_owned(),
+            )),
+        }
+    }
+
+    async fn launch_groups(&self, request: &LaunchRequest) -> Result<Vec<String>, CloudError> {
+        if !request.security_groups.is_empty() {
+            let named = request.security_groups.iter();
+            return Ok(named.map(ToString::to_string).collect());
+        }
+        let found = self.security_groups(&[self.of_cluster()]).await?;
+        Ok(found.iter().map(|group| group.id.to_string()).collect())
+    }
+
+    /// The images that may be launched, as far as they are known; without names the newest ones of the family.
+    async fn launch_images(&self, request: &LaunchRequest) -> Result<Vec<NodeImage>, CloudError> {
+        let (family, version) = (request.template.family, request.template.version);
+        if request.images.is_empty() {
+            let alias = mullion_api::karpenter::AmiSelectorTerm {
+                alias: Some("newest@latest".to_owned()),
+                ..Default::default()
+            };
+            return self.images(&[alias], family, version).await;
+        }
+        // The class's own look-up has told this process which variants they are, unless it has just started.
+        let terms = match &request.class {
+            Some(class) => class.spec.ami_selector_terms.clone(),
+            None => Vec::new(),
+        };
+        let found = self.images(&terms, family, version).await?;
+        let named = |image: &NodeImage| request.images.contains(&image.id);
+        let chosen: Vec<_> = found.into_iter().filter(named).collect();
+        if !chosen.is_empty() {
+            return Ok(chosen);
+        }
+        let ids = request.images.iter().cloned().collect();
+        self.learn_images(ids).await?;
+        Ok(self.known_images(&request.images))
+    }
+
+    /// The order's tags, and the one by which AWS's own controllers know the cluster's machines.
+    fn launch_tags(&self, request: &LaunchRequest) -> BTreeMap<String, String> {
+        let cluster = &self.settings.cluster.name;
+        let mut tags = request.tags.clone();
+        tags.insert(
+            format!("kubernetes.io/cluster/{cluster}"),
+            "owned".to_owned(),
+        );
+        tags
+    }
+
+    async fn candidates<'a>(
+        &self,
+        order: &'a Order<'a>,
+        options: &[&'a LaunchOption],
+    ) -> Vec<Candidate<'a>> {
+        let mut candidates = Vec::new();
+        for (rank, option) in options.iter().enumerate() {
+            let Some(instance_type) = self.instance_type(&option.instance_type).await else {
+                continue;
+            };
+            let fits = |image: &&NodeImage| {
+                image.arch == instance_type.arch && image.variant.fits(&instance_type)
+            };
+            let image = order.images.iter().find(fits);
+            let subnet = order.subnets.get(option.zone.as_str());
+            if let (Some(image), Some(subnet)) = (image, subnet) {
+                let resources = allocatable::of(&instance_type, &order.request.template);
+                candidates.push(Candidate {
+                    option,
+                    image,
+                    subnet,
+                    max_pods: resources.capacity.pods,
+                    rank,
+                    instance_type,
+                });
+            }
+        }
+        candidates
+    }
+
+    /// Asks for one instance of these candidates. Returns it, if there is one, and the options that were refused.
+    async fn fleet(
+        &self,
+        order: &Order<'_>,
+        candidates: &[Candidate<'_>],
+        token: &str,
+    ) -> Result<(Option<Arc<Instance>>, Vec<FleetError>), CloudError> {
+        let option = candidates[0].option;
+        let reservation = option.reservation.as_deref();
+        let reservation = reservation.map(|id| self.reservation(id));
+        let templates = self.templates_of(order, candidates, reservation.as_ref())?;
+        let template_tags = shared_tags(&order.tags);
+        let mut tries = 0;
+        let answer = loop {
+            for (template, _) in &templates {
+                self.ensure_template(template, &template_tags).await?;
+            }
+            let request = self.fleet_request(order, &templates, reservation.as_ref(), option);
+            self.may(Kind::Launch).await;
+            let sent = request.client_token(token).send().await;
+            match sent.map_err(Failed::of) {
+                Ok(answer) => break answer,
+                // Another process has tidied them up: they are made again, once.
+                Err(failed) if is_template_gone(&failed) && tries == 0 => {
+                    tries += 1;
+                    for (template, _) in &templates {
+                        self.miss_template(&template.name);
+                    }
+                }
+                Err(failed) if failed.is("IdempotentParameterMismatch") => {
+                    return self.bought_before(order, failed).await;
+                }
+                Err(failed) => return Err(failed.into()),
+            }
+        };
+        let refused = self.refused(answer.errors(), candidates, option.capacity_type);
+        let bought = answer.instances().iter();
+        let bought = bought.filter_map(|own| Some((own, own.instance_ids().first()?)));
+        let Some((own, id)) = bought.into_iter().next() else {
+            return self.unfulfilled(answer.errors(), refused, option);
+        };
+        let instance = self.bought(order, candidates, own, id, reservation).await?;
+        Ok((Some(instance), refused))
+    }
+
+    /// The instance that an earlier try has bought with the order's token, when other options were the best ones.
+    async fn bought_before(
+        &self,
+        order: &Order<'_>,
+        failed: Failed,
+    ) -> Result<(Option<Arc<Instance>>, Vec<FleetError>), CloudError> {
+        let claim = order.tags.get("karpenter.sh/nodeclaim");
+        let claim = claim.ok_or_else(|| CloudError::from(failed))?;
+        let cluster = format!("kubernetes.io/cluster/{}", self.settings.cluster.name);
+        let tags = [
+            ("karpenter.sh/nodeclaim".to_owned(), claim.clone()),
+            (cluster, "owned".to_owned()),
+        ];
+        let mut found = self.list(&tags.into()).await?;
+        found.retain(|own| own.state < InstanceState::ShuttingDown);
+        match found.into_iter().next() {
+            Some(instance) => Ok((Some(instance), Vec::new())),
+            None => Err(CloudError::NoAnswer(
+                "an earlier try to launch for this claim may still succeed".to_owned(),
+            )),
+        }
+    }
+
+    /// One template for each image and number of pods, with its candidates.
+    fn templates_of<'c, 'a>(
+        &self,
+        order: &Order<'_>,
+        candidates: &'c [Candidate<'a>],
+        reservation: Option<&Reservation>,
+    ) -> Result<Vec<(Template, Vec<&'c Candidate<'a>>)>, CloudError> {
+        let mut groups: BTreeMap<(&str, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
+        for own in candidates {
+            let key = (own.image.id.as_str(), own.max_pods);
+            groups.entry(key).or_default().push(own);
+        }
+        let capacity_type = candidates[0].option.capacity_type;
+        let mut labels = order.request.registration.labels.clone();
+        let paid = capacity_type.as_str().to_owned();
+        labels.insert(labels::CAPACITY_TYPE.to_owned(), paid);
+        let tags = shared_tags(&order.tags);
+        let cluster = &self.settings.cluster;
+        let is_ipv6 = |dns: &String| dns.contains(':');
+        let mut templates = Vec::new();
+        for ((image, max_pods), own) in groups {
+            let template = &order.request.template;
+            let user_data = user_data(
+                template.family,
+                &Bootstrap {
+                    cluster,
+                    class: order.class,
+                    max_pods,
+                    labels: &labels,
+                    taints: &order.request.registration.taints,
+                    image_name: &own[0].image.name,
+                },
+            );
+            let user_data = user_data.map_err(|error| CloudError::Invalid(error.to_string()))?;
+            let parts = Parts {
+                region: &self.region,
+                class: order.class,
+                family: template.family,
+                root_volume_gib: template.root_volume_gib,
+                image,
+                profile: order.profile,
+                security_groups: &order.security_groups,
+                user_data: &user_data,
+                tags: &tags,
+                capacity_type,
+                reservation,
+                targets_reservations: self.settings.reserved_capacity,
+                ipv6: cluster.dns.as_ref().is_some_and(is_ipv6),
+            };
+            templates.push((parts.template(), own));
+        }
+        Ok(templates)
+    }
+
+    fn fleet_request(
+        &self,
+        order: &Order<'_>,
+        templates: &[(Template, Vec<&Candidate<'_>>)],
+        reservation: Option<&Reservation>,
+        option: &LaunchOption,
+    ) -> aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder {
+        let configs = templates.iter().map(|(template, candidates)| {
+            let overrides = candidates.iter().map(|own| {
+                FleetLaunchTemplateOverridesRequest::builder()
+                    .instance_type(own.option.instance_type.as_str().into())
+                    .subnet_id(&*own.subnet.id)
+                    .image_id(&own.image.id)
+                    // Errors name it again, which saves looking up the subnet.
+                    .availability_zone(&own.option.zone)
+                    .priority(own.rank as f64)
+                    .build()
+            });
+            let named = FleetLaunchTemplateSpecificationRequest::builder()
+                .launch_template_name(&template.name)
+                .version("$Latest");
+            FleetLaunchTemplateConfigRequest::builder()
+                .launch_template_specification(named.build())
+                .set_overrides(Some(overrides.collect()))
+                .build()
+        });
+        let tagged = [
+            ResourceType::Instance,
+            ResourceType::Volume,
+            ResourceType::Fleet,
+        ];
+        let tagged = tagged.into_iter().map(|kind| {
+            TagSpecification::builder()
+                .resource_type(kind)
+                .set_tags(Some(to_tags(&order.tags)))
+                .build()
+        });
+        let is_block = reservation.is_some_and(|own| own.kind == ReservationKind::CapacityBlock);
+        let is_interruptible = reservation.is_some_and(|own| own.interruptible);
+        let kind = match option.capacity_type {
+            CapacityType::Spot => DefaultTargetCapacityType::Spot,
+            CapacityType::Reserved if is_block => DefaultTargetCapacityType::CapacityBlock,
+            CapacityType::Reserved if is_interruptible => {
+                DefaultTargetCapacityType::ReservedCapacity
+            }
+            CapacityType::Reserved | CapacityType::OnDemand => DefaultTargetCapacityType::OnDemand,
+        };
+        let request = self
+            .ec2
+            .create_fleet()
+            .r#type(FleetType::Instant)
+            .set_context(order.class.context.clone())
+            .set_launch_template_configs(Some(configs.collect()))
+            .set_tag_specifications(Some(tagged.collect()))
+            .target_capacity_specification(
+                TargetCapacitySpecificationRequest::builder()
+                    .total_target_capacity(1)
+                    .default_target_capacity_type(kind)
+                    .build(),
+            );
+        if option.capacity_type == CapacityType::Spot {
+            let spot = SpotOptionsRequest::builder()
+                .allocation_strategy(SpotAllocationStrategy::PriceCapacityOptimized);
+            return request.spot_options(spot.build());
+        }
+        if is_interruptible {
+            let reserved = ReservedCapacityOptionsRequest::builder()
+                .reservation_types(FleetReservationType::InterruptibleCapacityReservation);
+            return request.reserved_capacity_options(reserved.build());
+        }
+        if is_block {
+            return request;
+        }
+        let on_demand = OnDemandOptionsRequest::builder()
+            .allocation_strategy(FleetOnDemandAllocationStrategy::LowestPrice);
+        request.on_demand_options(on_demand.build())
+    }
+
+    /// Remembers what was refused, each option once.
+    fn refused(
+        &self,
+        errors: &[CreateFleetError],
+        candidates: &[Candidate<'_>],
+        capacity_type: CapacityType,
+    ) -> Vec<FleetError> {
+        let mut refused: Vec<FleetError> = Vec::new();
+        for error in errors {
+            let (code, message) = told(error);
+            let overrides = error.launch_template_and_overrides();
+            let overrides = overrides.and_then(|own| own.overrides());
+            let (Some(shortage), Some(overrides)) =
+                (codes::shortage(code, message, capacity_type), overrides)
+            else {
+                continue;
+            };
+            let name = overrides.instance_type().map(|own| own.as_str());
+            let subnet = overrides.subnet_id();
+            let is_meant = |own: &&Candidate<'_>| {
+                let in_zone = match (overrides.availability_zone(), subnet) {
+                    (Some(zone), _) => zone == own.option.zone,
+                    (None, Some(subnet)) => subnet == &*own.subnet.id,
+                    (None, None) => false,
+                };
+                name == Some(own.option.instance_type.as_str()) && in_zone
+            };
+            let Some(candidate) = candidates.iter().find(is_meant) else {
+                continue;
+            };
+            if shortage == Shortage::Addresses {
+                lock(&self.network).is_full(&candidate.subnet.id);
+            }
+            let option = candidate.option;
+            if refused.iter().any(|own| own.option == *option) {
+                continue;
+            }
+            let unavailable_for = match &option.reservation {
+                Some(id) => {
+                    self.reservation_is_full(id);
+                    UNAVAILABLE_FOR
+                }
+                None => lock(&self.refusals).refuse(option.clone(), Instant::now()),
+            };
+            refused.push(FleetError {
+                option: option.clone(),
+                shortage,
+                unavailable_for,
+            });
+        }
+        refused
+    }
+
+    /// What a fleet without an instance comes to: nothing, if all of it may pass by itself, else the error that will not.
+    fn unfulfilled(
+        &self,
+        errors: &[CreateFleetError],
+        refused: Vec<FleetError>,
+        option: &LaunchOption,
+    ) -> Result<(Option<Arc<Instance>>, Vec<FleetError>), CloudError> {
+        let passes = |error: &&CreateFleetError| {
+            let (code, message) = told(error);
+            codes::shortage(code, message, option.capacity_type).is_some()
+        };
+        if let Some(lasting) = errors.iter().find(|error| !passes(error)) {
+            let (code, message) = told(lasting);
+            return Err(codes::error(code, message));
+        }
+        if refused.is_empty() {
+            return Err(CloudError::Refused {
+                code: "UnfulfillableCapacity".to_owned(),
+                message: "EC2 has launched nothing and does not say why".to_owned(),
+            });
+        }
+        Ok((None, refused))
+    }
+
+    /// The instance that a fleet has bought. Its address and name are not known before it is described.
+    async fn bought(
+        &self,
+        order: &Order<'_>,
+        candidates: &[Candidate<'_>],
+        own: &CreateFleetInstance,
+        id: &str,
+        reservation: Option<Reservation>,
+    ) -> Result<Arc<Instance>, CloudError> {
+        let overrides = own.launch_template_and_overrides();
+        let overrides = overrides.and_then(|own| own.overrides());
+        let name = own.instance_type().map(|own| own.as_str());
+        let name = name.or_else(|| overrides?.instance_type().map(|own| own.as_str()));
+        let zone = own.availability_zone();
+        let zone = zone.or_else(|| overrides?.availability_zone());
+        let subnet = own.subnet_id().or_else(|| overrides?.subnet_id());
+        let is_bought = |own: &&Candidate<'_>| {
+            let in_zone = zone.is_none_or(|zone| zone == own.option.zone);
+            let in_subnet = subnet.is_none_or(|subnet| subnet == &*own.subnet.id);
+            name == Some(own.option.instance_type.as_str()) && in_zone && in_subnet
+        };
+        let id = InstanceId(id.into());
+        let Some(candidate) = candidates.iter().find(is_bought) else {
+            // A retried fleet may have been filled from options of another subnet.
+            let found = self.describe_all(vec![id.clone()]).await;
+            return found
+                .into_iter()
+                .next()
+                .unwrap_or(Err(CloudError::NotFound(id)));
+        };
+        let (option, request) = (candidate.option, order.request);
+        let instance_type = &candidate.instance_type;
+        let resources = allocatable::of(instance_type, &request.template);
+        let (os, zone) = (request.template.family.os(), &option.zone);
+        let subnet = candidate.subnet;
+        let prefix_len = subnet.cidr.split_once('/');
+        let price = self.price(instance_type, os, zone, option.capacity_type);
+        let instance = Arc::new(Instance {
+            provider_id: format!("aws:///{zone}/{id}"),
+            instance_type: Arc::clone(instance_type),
+            region: self.region.as_str().into(),
+            zone: zone.as_str().into(),
+            zone_id: Arc::clone(&subnet.zone_id),
+            subnet: Arc::clone(&subnet.id),
+            security_groups: order
+                .security_groups
+                .iter()
+                .map(|id| id.as_str().into())
+                .collect(),
+            subnet_prefix_len: prefix_len
+                .and_then(|(_, bits)| bits.parse().ok())
+                .unwrap_or_default(),
+            capacity_type: option.capacity_type,
+            reservation,
+            price: price.await,
+            private_ip: Ipv4Addr::UNSPECIFIED,
+            private_dns_name: String::new(),
+            image: candidate.image.clone(),
+            capacity: resources.capacity,
+            allocatable: resources.allocatable,
+            registration: request.registration.clone(),
+            tags: order.tags.clone(),
+            state: InstanceState::Pending,
+            booted: false,
+            launched_at: Timestamp::now(),
+            id,
+        });
+        lock(&self.refusals).sold(option);
+        lock(&self.network).take(&subnet.id);
+        if let Some(id) = &option.reservation {
+            self.reservation_is_used(id);
+        }
+        lock(&self.young).add(&instance);
+        Ok(instance)
+    }
+}
+
+fn told(error: &CreateFleetError) -> (&str, &str) {
+    let message = error.error_message().unwrap_or_default();
+    (error.error_code().unwrap_or_default(), message)
+}
+
+fn is_template_gone(failed: &Failed) -> bool {
+    failed.is("InvalidLaunchTemplateName.NotFoundException")
+        || failed.is("InvalidLaunchTemplateId.NotFound")
+}
+
+fn shared_tags(tags: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut tags = tags.clone();
+    tags.retain(|key, _| !OF_ONE_CLAIM.contains(&key.as_str()));
+    tags
+}
+
+/// Options that one fleet can ask for, in the order of the first of each.
+fn paid_alike(options: &[LaunchOption]) -> Vec<Vec<&LaunchOption>> {
+    let mut groups: Vec<Vec<&LaunchOption>> = Vec::new();
+    for option in options {
+        let is_like = |group: &&mut Vec<&LaunchOption>| {
+            let first = group[0];
+            first.capacity_type == option.capacity_type && first.reservation == option.reservation
+        };
+        match groups.iter_mut().find(is_like) {
+            Some(group) => group.push(option),
+            None => groups.push(vec![option]),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_are_paid_for_alike_go_into_one_fleet() {
+        let option = |name: &str, capacity_type, reservation: Option<&str>| LaunchOption {
+            instance_type: name.to_owned(),
+            zone: "a".to_owned(),
+            capacity_type,
+            reservation: reservation.map(str::to_owned),
+        };
+        use CapacityType::{OnDemand, Reserved, Spot};
+        let options = [
+            option("a", Reserved, Some("cr-1")),
+            option("b", Spot, None),
+            option("c", OnDemand, None),
+            option("d", Spot, None),
+            option("e", Reserved, Some("cr-2")),
+        ];
+        let groups: Vec<String> = paid_alike(&options)
+            .iter()
+            .map(|group| group.iter().map(|own| own.instance_type.as_str()).collect())
+            .collect();
+        assert_eq!(groups, ["a", "bd", "c", "e"]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Images: by alias through SSM parameters, by the selectors of a class, and those that instances were launched from.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use aws_sdk_ec2::types::{ArchitectureValues, Filter, Image};
+use jiff::Timestamp;
+use mullion_api::{
+    ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
+    eksctl::KubernetesVersion,
+    karpenter::AmiSelectorTerm,
+};
+use mullion_cloud::{
+    CloudError,
+    catalogue::Arch,
+    image::{ImageVariant, NodeImage},
+};
+
+use super::{Dated, Inner, errors::Failed, filters::filter, filters::of_tags, forget_older, lock};
+use crate::{
+    image_names::{LATEST, family_of, parameters},
+    limits::Kind,
+};
+
+/// How long the value of a parameter is used. AWS publishes images every week or two.
+const PARAMETERS_FOR: Duration = Duration::from_secs(3600);
+/// How long it is used what selectors have chosen (AWS provider: `DefaultTTL`).
+const CHOSEN_FOR: Duration = Duration::from_secs(60);
+/// How many ids one call asks about (EC2: a filter has up to 200 values).
+const MOST_IDS: usize = 200;
+
+/// What is known of images.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    /// Values of SSM parameters; `None`: there is no such parameter.
+    parameters: BTreeMap<String, Dated<Option<String>>>,
+    /// Images by id. What an image is never changes.
+    known: BTreeMap<String, NodeImage>,
+    /// What selectors have chosen, by selectors, family and version.
+    chosen: BTreeMap<String, Dated<Vec<NodeImage>>>,
+}
+
+/// An image that a class may use, with what decides which one it does.
+struct Found {
+    image: NodeImage,
+    created: Option<Timestamp>,
+    deprecated: bool,
+}
+
+impl Inner {
+    pub(super) async fn images(
+        &self,
+        terms: &[AmiSelectorTerm],
+        family: AmiFamily,
+        version: KubernetesVersion,
+    ) -> Result<Vec<NodeImage>, CloudError> {
+        let key = format!("{family} {version} {terms:?}");
+        {
+            let mut images = lock(&self.images);
+            forget_older(&mut images.chosen, CHOSEN_FOR);
+            if let Some(known) = images.chosen.get(&key) {
+                return Ok(known.value.clone());
+            }
+        }
+        let chosen = self.select(terms, family, version).await?;
+        let dated = Dated::now(chosen.clone());
+        lock(&self.images).chosen.insert(key, dated);
+        Ok(chosen)
+    }
+
+    async fn select(
+        &self,
+        terms: &[AmiSelectorTerm],
+        family: AmiFamily,
+        version: KubernetesVersion,
+    ) -> Result<Vec<NodeImage>, CloudError> {
+        let alias = terms.iter().find_map(|term| term.alias.as_deref());
+        if let Some((_, release)) = alias.and_then(|alias| alias.split_once('@')) {
+            return self.images_of_release(family, version, release).await;
+        }
+        let mut ids: BTreeSet<String> = BTreeSet::new();
+        let mut found = Vec::new();
+        for term in terms {
+            if let Some(id) = &term.id {
+                ids.insert(id.clone());
+            } else if let Some(parameter) = &term.ssm_parameter {
+                ids.extend(self.parameter(parameter).await?);
+            } else {
+                let mut filters = of_tags(&term.tags);
+                filters.extend(term.name.iter().map(|name| filter("name", [name])));
+                let owners = match (&term.owner, &term.name) {
+                    (Some(owner), _) => vec![owner.clone()],
+                    // A name alone would also choose images that strangers have published under it.
+                    (None, Some(_)) => vec!["self".to_owned(), "amazon".to_owned()],
+                    (None, None) => Vec::new(),
+                };
+                found.extend(self.describe_images(filters, owners).await?);
+            }
+        }
+        if !ids.is_empty() {
+            let by_id = vec![filter("image-id", ids)];
+            found.extend(self.describe_images(by_id, Vec::new()).await?);
+        }
+        let found = found
+            .iter()
+            .filter_map(|image| self.read(image, family, version, ImageVariant::Any))
+            .collect();
+        Ok(self.choose(found))
+    }
+
+    pub(super) async fn newest_image(
+        &self,
+        family: AmiFamily,
+        version: KubernetesVersion,
+        arch: Arch,
+    ) -> Result<NodeImage, CloudError> {
+        let images = self.images_of_release(family, version, LATEST).await?;
+        let fits = |image: &NodeImage| {
+            let plain = matches!(image.variant, ImageVariant::Any | ImageVariant::Standard);
+            image.arch == arch && plain
+        };
+        images.into_iter().find(fits).ok_or_else(|| {
+            CloudError::Invalid(format!(
+                "AWS publishes no {} image of {family} for Kubernetes {version}",
+                arch.as_str()
+            ))
+        })
+    }
+
+    /// The images of a family's release, one for each architecture and variant that there is.
+    async fn images_of_release(
+        &self,
+        family: AmiFamily,
+        version: KubernetesVersion,
+        release: &str,
+    ) -> Result<Vec<NodeImage>, CloudError> {
+        let mut variants: BTreeMap<String, Vec<ImageVariant>> = BTreeMap::new();
+        for parameter in parameters(family, version, release) {
+            if let Some(id) = self.parameter(&parameter.name).await? {
+                variants.entry(id).or_default().push(parameter.variant);
+            }
+        }
+        if variants.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids = vec![filter("image-id", variants.keys().cloned())];
+        let images = self.describe_images(ids, Vec::new()).await?;
+        let mut found = Vec::new();
+        for image in &images {
+            let Some(variants) = image.image_id().and_then(|id| variants.get(id)) else {
+                continue;
+            };
+            let of_variant = |variant: &ImageVariant| self.read(image, family, version, *variant);
+            found.extend(variants.iter().filter_map(of_variant));
+        }
+        Ok(self.choose(found))
+    }
+
+    /// The newest image of each architecture and variant, those first that are not deprecated; they are known from now on.
+    fn choose(&self, mut found: Vec<Found>) -> Vec<NodeImage> {
+        found.sort_by(|a, b| {
+            let deprecated = a.deprecated.cmp(&b.deprecated);
+            deprecated
+                .then_with(|| b.created.cmp(&a.created))
+                .then_with(|| b.image.name.cmp(&a.image.name))
+        });
+        let mut chosen: Vec<NodeImage> = Vec::new();
+        for Found { image, .. } in found {
+            let same = |own: &NodeImage| own.arch == image.arch && own.variant == image.variant;
+            if !chosen.iter().any(same) {
+                chosen.push(image);
+            }
+        }
+        let mut images = lock(&self.images);
+        for image in &chosen {
+            images.known.insert(image.id.clone(), image.clone());
+        }
+        chosen
+    }
+
+    fn read(
+        &self,
+        image: &Image,
+        family: AmiFamily,
+        version: KubernetesVersion,
+        variant: ImageVariant,
+    ) -> Option<Found> {
+        let time = |text: Option<&str>| text.and_then(|text| text.parse::<Timestamp>().ok());
+        let deprecated = time(image.deprecation_time());
+        Some(Found {
+            image: NodeImage {
+                family,
+                version,
+                arch: arch_of(image.architecture()?)?,
+                release: 0,
+                id: image.image_id()?.to_owned(),
+                name: image.name().unwrap_or_default().to_owned(),
+                variant,
+            },
+            created: time(image.creation_date()),
+            deprecated: deprecated.is_some_and(|at| at <= Timestamp::now()),
+        })
+    }
+
+    async fn describe_images(
+        &self,
+        filters: Vec<Filter>,
+        owners: Vec<String>,
+    ) -> Result<Vec<Image>, Failed> {
+        self.may(Kind::Describe).await;
+        let mut pages = self
+            .ec2
+            .describe_images()
+            .set_filters(Some(filters))
+            .filters(filter("state", ["available"]))
+            .set_owners((!owners.is_empty()).then_some(owners))
+            .include_deprecated(true)
+            .max_results(1000)
+            .into_paginator()
+            .send();
+        let mut found = Vec::new();
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(Failed::of)?;
+            found.extend(page.images.unwrap_or_default());
+        }
+        Ok(found)
+    }
+
+    /// The value of a parameter, if there is one.
+    async fn parameter(&self, name: &str) -> Result<Option<String>, CloudError> {
+        {
+            let mut images = lock(&self.images);
+            forget_older(&mut images.parameters, PARAMETERS_FOR);
+            if let Some(known) = images.parameters.get(name) {
+                return Ok(known.value.clone());
+            }
+        }
+        self.may(Kind::Other).await;
+        let call = self.ssm.get_parameter().name(name).send();
+        let value = match call.await.map_err(Failed::of) {
+            Ok(answer) => answer.parameter.and_then(|own| own.value),
+            Err(failed) if failed.is_not_found() => None,
+            Err(failed) => return Err(failed.into()),
+        };
+        let value = value.filter(|value| value.starts_with("ami-"));
+        let dated = Dated::now(value.clone());
+        lock(&self.images).parameters.insert(name.to_owned(), dated);
+        Ok(value)
+    }
+
+    /// Looks up images of which nothing is known. Those that are gone stay unknown.
+    pub(super) async fn learn_images(&self, ids: BTreeSet<String>) -> Result<(), Failed> {
+        let unknown: Vec<String> = {
+            let images = lock(&self.images);
+            let unknown = ids.into_iter();
+            unknown
+                .filter(|id| !images.known.contains_key(id))
+                .collect()
+        };
+        for some in unknown.chunks(MOST_IDS) {
+            let by_id = vec![filter("image-id", some.to_vec())];
+            let found = self.describe_images(by_id, Vec::new()).await?;
+            for image in &found {
+                let name = image.name().unwrap_or_default();
+                let is_windows = image.platform().is_some();
+                let os = if is_windows { Os::Windows } else { Os::Linux };
+                let (family, version) = family_of(name).unwrap_or_else(|| unnamed(os));
+                if let Some(found) = self.read(image, family, version, ImageVariant::Any) {
+                    let image = found.image;
+                    lock(&self.images).known.insert(image.id.clone(), image);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The images of these ids that are known, in their order.
+    pub(super) fn known_images(&self, ids: &[String]) -> Vec<NodeImage> {
+        let images = lock(&self.images);
+        let known = ids.iter().filter_map(|id| images.known.get(id));
+        known.cloned().collect()
+    }
+
+    /// What is known of an image; if nothing is, an image of the user's own with this system.
+    pub(super) fn image(&self, id: &str, os: Os, arch: Arch) -> NodeImage {
+        let known = lock(&self.images).known.get(id).cloned();
+        known.unwrap_or_else(|| {
+            let (family, version) = unnamed(os);
+            NodeImage {
+                id: id.to_owned(),
+                name: String::new(),
+                ..NodeImage::new(family, version, arch)
+            }
+        })
+    }
+}
+
+/// What an image is taken for whose name says nothing.
+fn unnamed(os: Os) -> (AmiFamily, KubernetesVersion) {
+    let family = match os {
+        Os::Linux => AmiFamily::Custom,
+        Os::Windows => AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core),
+    };
+    (family, KubernetesVersion::NEWEST)
+}
+
+fn arch_of(architecture: &ArchitectureValues) -> Option<Arch> {
+    match architecture {
+        ArchitectureValues::X8664 => Some(Arch::Amd64),
+        ArchitectureValues::Arm64 => Some(Arch::Arm64),
+        _ => None,
+    }
+}

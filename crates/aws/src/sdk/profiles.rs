@@ -1,0 +1,164 @@
+//! Instance profiles of roles: made when a class names a role, under a name that region, class and role decide.
+//!
+//! Invariant: a profile has the role that its name was made for and never another one, so that a class that changes its role gets another profile
+//! and machines that run keep theirs.
+
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+
+use mullion_api::{karpenter::EC2NodeClass, labels};
+use mullion_cloud::CloudError;
+use sha2::{Digest, Sha256};
+
+use super::{Dated, Inner, errors::Failed, forget_older, lock, templates::CLUSTER_TAG};
+use crate::limits::Kind;
+
+/// How long a profile is taken to be there (AWS provider: `InstanceProfileTTL`).
+const THERE_FOR: Duration = Duration::from_secs(900);
+
+/// Names of profiles that were there.
+#[derive(Debug, Default)]
+pub(super) struct Profiles(BTreeMap<String, Dated<()>>);
+
+impl Inner {
+    pub(super) async fn instance_profile(
+        &self,
+        class: &EC2NodeClass,
+        cluster: &str,
+    ) -> Result<String, CloudError> {
+        if let Some(profile) = &class.spec.instance_profile {
+            return Ok(profile.clone());
+        }
+        let class_name = class.metadata.name.as_deref().unwrap_or_default();
+        let role = class.spec.role.as_deref().filter(|role| !role.is_empty());
+        let role = role.ok_or_else(|| {
+            CloudError::Invalid(format!(
+                "EC2NodeClass {class_name:?} names neither a role nor an instance profile"
+            ))
+        })?;
+        let name = profile_name(cluster, &self.region, class_name, role);
+        {
+            let mut profiles = lock(&self.profiles);
+            forget_older(&mut profiles.0, THERE_FOR);
+            if profiles.0.contains_key(&name) {
+                return Ok(name);
+            }
+        }
+        self.ensure_profile(class, cluster, &name, role).await?;
+        lock(&self.profiles).0.insert(name.clone(), Dated::now(()));
+        Ok(name)
+    }
+
+    async fn ensure_profile(
+        &self,
+        class: &EC2NodeClass,
+        cluster: &str,
+        name: &str,
+        role: &str,
+    ) -> Result<(), Failed> {
+        self.may(Kind::Other).await;
+        let call = self.iam.get_instance_profile().instance_profile_name(name);
+        let roles = match call.send().await.map_err(Failed::of) {
+            Ok(answer) => {
+                let profile = answer.instance_profile;
+                profile.map(|own| own.roles).unwrap_or_default()
+            }
+            Err(failed) if failed.is_not_found() => {
+                self.create_profile(class, cluster, name).await?;
+                Vec::new()
+            }
+            Err(failed) => return Err(failed),
+        };
+        if !roles.is_empty() {
+            return Ok(());
+        }
+        self.may(Kind::Other).await;
+        // IAM takes the role's name without its path.
+        let role = role.rsplit('/').next().unwrap_or(role);
+        let call = self
+            .iam
+            .add_role_to_instance_profile()
+            .instance_profile_name(name)
+            .role_name(role);
+        match call.send().await.map_err(Failed::of) {
+            Ok(_) => Ok(()),
+            // Another process was faster.
+            Err(failed) if failed.is("LimitExceeded") => Ok(()),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    async fn create_profile(
+        &self,
+        class: &EC2NodeClass,
+        cluster: &str,
+        name: &str,
+    ) -> Result<(), Failed> {
+        self.may(Kind::Other).await;
+        let class_name = class.metadata.name.clone().unwrap_or_default();
+        let mut tags = class.spec.tags.clone();
+        tags.extend([
+            (
+                format!("kubernetes.io/cluster/{cluster}"),
+                "owned".to_owned(),
+            ),
+            (CLUSTER_TAG.to_owned(), cluster.to_owned()),
+            (labels::EC2NODECLASS.to_owned(), class_name),
+            (labels::REGION.to_owned(), self.region.clone()),
+        ]);
+        let tags: Result<Vec<_>, _> = tags
+            .iter()
+            .map(|(key, value)| {
+                let tag = aws_sdk_iam::types::Tag::builder();
+                tag.key(key).value(value).build()
+            })
+            .collect();
+        let tags = tags.map_err(|error| Failed {
+            code: None,
+            message: error.to_string(),
+        })?;
+        let uid = class.metadata.uid.as_deref().unwrap_or("none");
+        let call = self
+            .iam
+            .create_instance_profile()
+            .instance_profile_name(name)
+            .path(format!("/karpenter/{}/{cluster}/{uid}/", self.region))
+            .set_tags(Some(tags));
+        match call.send().await.map_err(Failed::of) {
+            Ok(_) => Ok(()),
+            Err(failed) if failed.is("EntityAlreadyExists") => Ok(()),
+            Err(failed) => Err(failed),
+        }
+    }
+}
+
+/// IAM is one for all regions, so the region is part of what decides the name.
+fn profile_name(cluster: &str, region: &str, class: &str, role: &str) -> String {
+    let digest = Sha256::digest(format!("{region}\n{class}\n{role}"));
+    // IAM's names have 128 characters at most, of which the hash takes 21.
+    let mut name: String = cluster.chars().take(100).collect();
+    name.push('_');
+    for byte in &digest[..10] {
+        write!(name, "{byte:02x}").expect("a string takes all");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_role_of_each_class_in_each_region_has_its_own_profile() {
+        let plain = profile_name("demo", "us-west-2", "web", "nodes");
+        assert_eq!(plain, profile_name("demo", "us-west-2", "web", "nodes"));
+        assert!(plain.starts_with("demo_") && plain.len() == 25);
+        for other in [
+            profile_name("demo", "us-east-1", "web", "nodes"),
+            profile_name("demo", "us-west-2", "jobs", "nodes"),
+            profile_name("demo", "us-west-2", "web", "others"),
+        ] {
+            assert_ne!(plain, other);
+        }
+        assert!(profile_name(&"x".repeat(200), "r", "c", "r").len() <= 128);
+    }
+}
