@@ -69,13 +69,10 @@ fn listed<'a>(
     subnet: Cidr,
 ) -> Listing {
     let single = single.filter_map(|text| text.parse().ok());
-    let mut listing = Listing {
+    Listing {
         addresses: single.map(|ip| Cidr::new(ip, subnet.bits)).collect(),
         prefixes: prefixes.filter_map(|text| text.parse().ok()).collect(),
-    };
-    listing.addresses.sort();
-    listing.prefixes.sort();
-    listing
+    }
 }
 
 impl Addresses for Aws {
@@ -109,7 +106,7 @@ impl Addresses for Aws {
             };
             let answer = call.send().await.map_err(Failed::of);
             let answer = answer.map_err(|failed| failed.of_interface(interface))?;
-            let mut blocks: Vec<Cidr> = match kind {
+            Ok(match kind {
                 Kind::Address => answer
                     .assigned_private_ip_addresses()
                     .iter()
@@ -121,9 +118,7 @@ impl Addresses for Aws {
                     .iter()
                     .filter_map(|own| own.ipv4_prefix()?.parse().ok())
                     .collect(),
-            };
-            blocks.sort();
-            Ok(blocks)
+            })
         })
     }
 
@@ -326,7 +321,7 @@ mod tests {
     #[test]
     fn what_is_on_an_interface_has_the_mask_of_the_subnet() {
         let subnet = "10.0.0.0/18".parse().expect("a block");
-        let single = ["10.0.0.9", "10.0.0.7"].into_iter();
+        let single = ["10.0.0.7", "10.0.0.9"].into_iter();
         let listing = listed(single, ["10.0.0.32/28"].into_iter(), subnet);
         let addresses: Vec<_> = listing.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.0.0.7/18", "10.0.0.9/18"]);

@@ -269,7 +269,7 @@ impl Inner {
         let unique: BTreeSet<InstanceId> = ids.iter().cloned().collect();
         let mut ended: BTreeMap<InstanceId, Ended> = BTreeMap::new();
         match self.terminate_ids(unique.iter()).await {
-            Ok(all) => ended.extend(all.into_iter().map(|id| (id, Ok(())))),
+            Ok(all) => ended.extend(all),
             Err(failed) if unique.len() == 1 => {
                 ended.extend(
                     unique
@@ -289,7 +289,10 @@ impl Inner {
         for id in unique {
             if !ended.contains_key(&id) {
                 let alone = self.terminate_ids(std::iter::once(&id)).await;
-                let alone = alone.map(drop).or_else(|failed| gone(failed, &id));
+                let alone = match alone {
+                    Ok(all) => all.get(&id).cloned().unwrap_or(Ok(())),
+                    Err(failed) => gone(failed, &id),
+                };
                 ended.insert(id, alone);
             }
         }
@@ -300,21 +303,32 @@ impl Inner {
         ids.iter().map(answer).collect()
     }
 
-    /// Returns those that are on their way out now.
+    /// Returns those that are on their way out now. One that was gone before is not found, although EC2 takes the call.
     async fn terminate_ids<'a>(
         &self,
         ids: impl Iterator<Item = &'a InstanceId>,
-    ) -> Result<Vec<InstanceId>, Failed> {
+    ) -> Result<BTreeMap<InstanceId, Ended>, Failed> {
         self.may(Kind::Terminate).await;
         let ids = ids.map(ToString::to_string).collect();
         let call = self.ec2.terminate_instances().set_instance_ids(Some(ids));
         let answer = call.send().await.map_err(Failed::of)?;
-        let ended = answer.terminating_instances().iter().filter(|change| {
-            let state = change.current_state().and_then(|own| own.name());
-            state.map(state_of) >= Some(InstanceState::ShuttingDown)
-        });
-        let ids = ended.filter_map(|change| change.instance_id());
-        Ok(ids.map(|id| InstanceId(id.into())).collect())
+        let mut ended = BTreeMap::new();
+        for change in answer.terminating_instances() {
+            let state = |own: Option<&aws_sdk_ec2::types::InstanceState>| {
+                own.and_then(|own| own.name()).map(state_of)
+            };
+            let is_ending = state(change.current_state()) >= Some(InstanceState::ShuttingDown);
+            if let (Some(id), true) = (change.instance_id(), is_ending) {
+                let id = InstanceId(id.into());
+                let was_gone = state(change.previous_state()) == Some(InstanceState::Terminated);
+                let own = match was_gone {
+                    true => Err(CloudError::NotFound(id.clone())),
+                    false => Ok(()),
+                };
+                ended.insert(id, own);
+            }
+        }
+        Ok(ended)
     }
 
     /// What EC2's checks find, and what maintenance is ahead.

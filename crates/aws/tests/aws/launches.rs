@@ -1,0 +1,191 @@
+//! Buying from AWS, and what goes wrong there.
+
+use std::collections::BTreeMap;
+
+use mullion_api::{
+    ami::AmiFamily,
+    eksctl::{Taint, TaintEffect},
+};
+use mullion_cloud::{CapacityType, CloudError, CloudProvider, Registration, Shortage};
+
+use crate::world::{WINDOWS, World, option, order};
+
+const OFFERED: [(&str, &str); 3] = [
+    ("m5.large", "us-west-2a"),
+    ("m5.large", "us-west-2b"),
+    ("m5a.large", "us-west-2a"),
+];
+
+fn options(capacity_type: CapacityType) -> Vec<mullion_cloud::LaunchOption> {
+    let all = OFFERED.iter();
+    all.map(|(name, zone)| option(name, zone, capacity_type))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_claim_that_is_launched_again_by_another_process_buys_nothing_twice() {
+    let world = World::new().await;
+    let on_demand = options(CapacityType::OnDemand);
+    let request = order("claim-1", WINDOWS, &on_demand);
+    let first = world.aws.launch(request.clone()).await.expect("bought");
+    let second = world.restarted().await;
+    let again = second.launch(request).await.expect("found");
+    assert_eq!(again.instance.id, first.instance.id);
+    // The next process may find other options the best ones: EC2 refuses the token with another request, and the instance is found by its tag.
+    let other = order("claim-1", WINDOWS, &on_demand[1..]);
+    let found = second.launch(other).await.expect("found by its tag");
+    assert_eq!(found.instance.id, first.instance.id);
+    assert_eq!(world.ec2.instances().len(), 1);
+}
+
+#[tokio::test]
+async fn on_demand_is_tried_when_spot_is_sold_out() {
+    let world = World::new().await;
+    world.ec2.exhaust("*/*/spot".parse().expect("a pattern"));
+    let mut all = options(CapacityType::Spot);
+    all.extend(options(CapacityType::OnDemand));
+    let launch = world
+        .aws
+        .launch(order("c", WINDOWS, &all))
+        .await
+        .expect("bought");
+    assert_eq!(launch.instance.capacity_type, CapacityType::OnDemand);
+    assert_eq!(launch.refused.len(), 3);
+    assert!(
+        launch
+            .refused
+            .iter()
+            .all(|own| own.shortage == Shortage::Spot)
+    );
+    let offers = world
+        .aws
+        .offers(mullion_api::ami::Os::Windows)
+        .await
+        .expect("offers");
+    let m5 = offers
+        .iter()
+        .find(|own| &*own.instance_type.name == "m5.large")
+        .expect("sold");
+    let rests = m5.offerings.iter().filter(|own| !own.available);
+    let rests: Vec<_> = rests.map(|own| (own.capacity_type, &*own.zone)).collect();
+    assert_eq!(
+        rests,
+        [
+            (CapacityType::Spot, "us-west-2a"),
+            (CapacityType::Spot, "us-west-2b")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_node_registers_with_what_its_user_data_says() {
+    let world = World::new().await;
+    for (family, claim) in [
+        (WINDOWS, "windows"),
+        (AmiFamily::AmazonLinux2023, "al2023"),
+        (AmiFamily::AmazonLinux2, "al2"),
+        (AmiFamily::Bottlerocket, "bottlerocket"),
+    ] {
+        let mut request = order(claim, family, &options(CapacityType::OnDemand));
+        request.registration = Registration {
+            labels: BTreeMap::from([("team".to_owned(), claim.to_owned())]),
+            taints: vec![Taint {
+                key: "os".to_owned(),
+                value: claim.to_owned(),
+                effect: TaintEffect::NoSchedule,
+            }],
+        };
+        let id = world
+            .aws
+            .launch(request)
+            .await
+            .expect("bought")
+            .instance
+            .id
+            .clone();
+        let bought = world.ec2.instance(&id).expect("it is there");
+        assert_eq!(bought.registration.labels["team"], claim, "{claim}");
+        let paid = &bought.registration.labels["karpenter.sh/capacity-type"];
+        assert_eq!(paid, "on-demand", "{claim}");
+        let taints = bought.registration.taints.iter();
+        assert!(
+            taints.clone().any(|own| own.value == claim),
+            "{claim}: {taints:?}"
+        );
+        assert_eq!(bought.image.family, family);
+    }
+}
+
+#[tokio::test]
+async fn a_launch_template_serves_several_claims_and_one_that_was_deleted_is_made_again() {
+    let world = World::new().await;
+    let launch = async |claim: &str| {
+        let request = order(claim, WINDOWS, &options(CapacityType::OnDemand));
+        world.aws.launch(request).await.expect("bought")
+    };
+    launch("a").await;
+    launch("b").await;
+    let names = world.template_names().await;
+    assert_eq!(names.len(), 1, "{names:?}");
+    world.delete_template(&names[0]).await;
+    launch("c").await;
+    assert_eq!(world.template_names().await, names);
+}
+
+#[tokio::test]
+async fn what_may_not_be_done_and_what_is_too_much_are_told_apart() {
+    let world = World::new().await;
+    let faults = world.endpoint.faults();
+    let launch = async |claim: &str| {
+        let request = order(claim, WINDOWS, &options(CapacityType::OnDemand));
+        let refused = world.aws.launch(request).await;
+        refused
+            .map(|own| own.instance.id.clone())
+            .expect_err("refused")
+    };
+    faults.throttle("ec2:CreateFleet", 1);
+    assert_eq!(launch("a").await, CloudError::Throttled);
+    faults.deny("ec2:CreateFleet");
+    let CloudError::Unauthorized(message) = launch("b").await else {
+        panic!("it may not be done")
+    };
+    assert!(message.contains("not authorized"), "{message}");
+    assert!(world.ec2.instances().is_empty());
+    faults.allow("ec2:CreateFleet");
+    faults.throttle("ec2:DescribeInstances", 1);
+    let refused = world.aws.list(BTreeMap::new()).await;
+    assert_eq!(refused.expect_err("throttled"), CloudError::Throttled);
+}
+
+#[tokio::test]
+async fn instances_are_looked_up_and_ended_together() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for claim in ["a", "b", "c"] {
+        let request = order(claim, WINDOWS, &options(CapacityType::OnDemand));
+        let launch = world.aws.launch(request).await.expect("bought");
+        ids.push(launch.instance.id.clone());
+    }
+    // A token for each call: three questions in one call need one.
+    let gone = mullion_cloud::InstanceId("i-0123456789abcdef0".into());
+    let (a, b, c, none) = tokio::join!(
+        world.aws.get(ids[0].clone()),
+        world.aws.get(ids[1].clone()),
+        world.aws.get(ids[2].clone()),
+        world.aws.get(gone.clone())
+    );
+    for (found, id) in [a, b, c].into_iter().zip(&ids) {
+        assert_eq!(found.expect("it is there").id, *id);
+    }
+    assert!(none.expect_err("there is none").is_not_found());
+    let (a, b, none) = tokio::join!(
+        world.aws.terminate(ids[0].clone()),
+        world.aws.terminate(ids[1].clone()),
+        world.aws.terminate(gone)
+    );
+    assert_eq!((a, b), (Ok(()), Ok(())));
+    assert!(none.expect_err("there is none").is_not_found());
+    let left = world.aws.list(BTreeMap::new()).await.expect("a list");
+    let left: Vec<_> = left.iter().map(|own| own.id.clone()).collect();
+    assert_eq!(left, [ids[2].clone()]);
+}
