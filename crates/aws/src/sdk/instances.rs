@@ -4,7 +4,7 @@
 //! minute ago is there until it is described or ended.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::Ipv4Addr,
     sync::Arc,
     time::Duration,
@@ -287,13 +287,13 @@ impl Inner {
             Err(_) => {}
         }
         for id in unique {
-            if !ended.contains_key(&id) {
-                let alone = self.terminate_ids(std::iter::once(&id)).await;
-                let alone = match alone {
+            if let Entry::Vacant(place) = ended.entry(id) {
+                let id = place.key().clone();
+                let alone = match self.terminate_ids(std::iter::once(&id)).await {
                     Ok(all) => all.get(&id).cloned().unwrap_or(Ok(())),
                     Err(failed) => gone(failed, &id),
                 };
-                ended.insert(id, alone);
+                place.insert(alone);
             }
         }
         for id in ended.keys() {

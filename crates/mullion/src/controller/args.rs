@@ -132,6 +132,8 @@ impl FromStr for Parts {
 pub(crate) enum Cloud {
     /// The simulated EC2 of `mullion nodes`
     Simulated,
+    /// AWS, in the region and with the credentials that AWS's own programs would take
+    Aws,
 }
 
 /// How lines of the log look.
@@ -280,6 +282,30 @@ pub(crate) struct ControllerArgs {
     )]
     pub(super) cluster_name: Option<String>,
 
+    /// URL of the API server for new nodes of `--cloud aws` [default: as EKS describes the cluster]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CLUSTER_ENDPOINT",
+        hide_env_values = true,
+        help_heading = KARPENTER
+    )]
+    pub(super) cluster_endpoint: Option<String>,
+
+    /// SQS queue with messages about instances of `--cloud aws`
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "INTERRUPTION_QUEUE",
+        hide_env_values = true,
+        help_heading = KARPENTER
+    )]
+    pub(super) interruption_queue: Option<String>,
+
+    /// There is no way to AWS's price lists: on-demand prices are the built-in ones
+    #[arg(long, env = "ISOLATED_VPC", hide_env_values = true, help_heading = KARPENTER)]
+    pub(super) isolated_vpc: bool,
+
     /// Karpenter's feature gates, with commas between
     #[arg(
         long,
@@ -320,6 +346,13 @@ impl ControllerArgs {
                 .hint("`--cloud simulated` asks the simulated EC2 of `mullion nodes`")),
             };
         };
+        if self.cloud == Some(Cloud::Aws) && !cfg!(feature = "aws") {
+            return Err(
+                Failure::input("--cloud aws: this program was built without AWS's SDK").hint(
+                    "build it with `cargo build --release -p mullion --features aws`, which takes some minutes longer",
+                ),
+            );
+        }
         let parts = self.only.clone().unwrap_or_default();
         if parts.of_a_cloud().is_none() {
             return Err(
@@ -377,6 +410,13 @@ mod tests {
             let refused = parts(args).expect_err("it is refused");
             assert!(refused.contains(why), "{refused}");
         }
+    }
+
+    #[cfg(not(feature = "aws"))]
+    #[test]
+    fn without_its_sdk_aws_is_refused_with_what_to_build() {
+        let refused = parts(&["--cloud=aws", "--cluster-name=demo"]).expect_err("it is refused");
+        assert!(refused.contains("built without AWS's SDK"), "{refused}");
     }
 
     #[test]

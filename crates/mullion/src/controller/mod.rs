@@ -5,6 +5,7 @@
 //! beside its follower.
 
 pub(crate) mod args;
+mod aws;
 mod serving;
 mod webhooks;
 
@@ -18,7 +19,7 @@ use std::{
 
 use kube::Client;
 use mullion_api::eksctl::KubernetesVersion;
-use mullion_cloud::{Clock, remote::Remote};
+use mullion_cloud::{Addresses, Clock, CloudProvider};
 use mullion_controllers::{
     Context,
     admission::{addresses::WindowsAddresses, gmsa::Gmsa, placement::PlaceByImage},
@@ -96,7 +97,8 @@ struct NodeSettings {
 
 /// A cloud, and the version of the cluster whose nodes it sells.
 struct Sold {
-    cloud: Remote,
+    cloud: Arc<dyn CloudProvider>,
+    addresses: Arc<dyn Addresses>,
     version: KubernetesVersion,
 }
 
@@ -132,9 +134,14 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         None => None,
         Some(Cloud::Simulated) => {
             let cloud = simulated_cloud::connect(&client, args.cloud_endpoint.clone()).await?;
-            let version = version(&client).await?;
-            Some(Sold { cloud, version })
+            let cloud = Arc::new(cloud);
+            Some(Sold {
+                addresses: cloud.clone(),
+                cloud,
+                version: version(&client).await?,
+            })
         }
+        Some(Cloud::Aws) => Some(aws::connect(&client, &args).await?),
     };
     let context = Context::new(client, Clock::system());
     let readiness = Readiness::waiting("it has not come that far");
@@ -331,13 +338,13 @@ impl Lead {
                 gates: nodes.gates,
                 settings: nodes.settings,
             };
-            let cloud = Arc::new(sold.cloud.clone());
+            let cloud = Arc::clone(&sold.cloud);
             let own = provisioner::start_work(context, state, cloud, log.clone(), options, work);
             counted.provisioner.get_or_init(|| own);
             up::story::tell(context, &log);
         }
         if let (Some(sold), true) = (&sold, parts.has(Part::Ipam)) {
-            let own = ipam::start(context, Arc::new(sold.cloud.clone()), nodes.ipam);
+            let own = ipam::start(context, Arc::clone(&sold.addresses), nodes.ipam);
             counted.addresses.get_or_init(|| own);
         }
         if let (Some(state), true) = (&state, parts.has(Part::Scheduler)) {
