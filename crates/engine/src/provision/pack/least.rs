@@ -1,8 +1,11 @@
 //! What pods cost at least, where a pod may be one of several items: one for each zone that it could be in.
 
-use super::fill::Filler;
-use super::master::EPSILON;
+use super::most::Knapsack;
+use super::simplex::EPSILON;
 use super::{Problem, rates, varied};
+
+/// Fillings of whole pods that are looked at for one machine.
+const NODES: usize = 2000;
 
 /// Pods that want a place, and which items they may be.
 #[derive(Clone, Debug)]
@@ -61,19 +64,23 @@ impl Problem {
 
     /// Values in proportion, so small that no machine holds more than its price.
     fn held_to_price(&self, values: &[f64]) -> Vec<f64> {
-        let mut filler = Filler::new(self);
-        let demand: Vec<(usize, u32)> = self
-            .items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| (index, item.demand))
-            .collect();
+        let mut knapsack = Knapsack::default();
         let values: Vec<f64> = values.iter().map(|value| value.max(0.0)).collect();
         let mut best_ratio: f64 = 1.0 + EPSILON;
         for offer in &self.offers {
             let price = offer.price as f64;
-            let (most, _) = filler.most(offer, &demand, &values, price * best_ratio);
-            best_ratio = best_ratio.max(most / price);
+            let choices: Vec<(u32, u32)> = offer
+                .fits
+                .ones()
+                .map(|item| {
+                    (
+                        item as u32,
+                        self.most_on(offer, item).min(self.items[item].demand),
+                    )
+                })
+                .collect();
+            let found = knapsack.most(self, offer, (&choices, &values), price * best_ratio, NODES);
+            best_ratio = best_ratio.max(found.upper / price);
         }
         let value = |(item, value): (usize, f64)| {
             let is_held = self.offers.iter().any(|offer| offer.fits.contains(item));

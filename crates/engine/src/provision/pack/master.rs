@@ -2,23 +2,41 @@
 //!
 //! A pattern is one machine with so many pods of each item. The program buys fractions of patterns so that every pod has a place, at the least
 //! price; its dual values say what one more pod of an item costs. Patterns are found as they are needed: the one whose pods are worth most
-//! beyond its price comes in. A revised simplex with a dense inverse: there are as many rows as items.
+//! beyond its price comes in.
+//!
+//! It is solved twice. In the first program a machine with too many fillings to look at all may hold fractions of pods: the best such filling is found
+//! at once and exactly, so the program comes to its end, and its price is a bound for every plan. The second one has whole pods only, begins with
+//! what the first one knows of values and fillings, and its patterns are what is bought.
 
 use super::fill::{ALIKE, Filler, Weights};
+use super::most::Knapsack;
+use super::simplex::{Column, EPSILON, Simplex};
 use super::whole::pods;
 use super::{DIMENSIONS, Offer, Problem};
 
-/// Rounds of looking for patterns, at most.
+/// Rounds of looking for fillings, at most: in the program with fractions of pods, and with whole ones.
 const ROUNDS: usize = 400;
-/// Patterns that come in after one round.
-const PER_ROUND: usize = 12;
-pub(super) const EPSILON: f64 = 1e-9;
+const WHOLE_ROUNDS: usize = 60;
+/// Steps of the simplex in a round, at most.
+const STEPS: usize = 200;
 /// What sums of numbers may be off by.
 const ROUNDING: f64 = 1e-10;
-/// Patterns that are all worth so little beyond their price end the search.
-const ENOUGH: f64 = 0.001;
-/// A machine whose pods are worth less of its price is not looked at again.
-const NEARLY: f64 = 0.9;
+/// A program whose price is so near to the bound is solved: with fractions of pods, and with whole ones.
+const NEAR: f64 = 0.0003;
+const WHOLE_NEAR: f64 = 0.004;
+/// The program with whole pods ends when so many rounds lowered its price by less than this.
+const PATIENCE: usize = 10;
+const LITTLE: f64 = 0.001;
+/// How far the values at which fillings are looked for stay with the best ones known, and away from the program's own: those jump about while
+/// fillings are missing.
+const STEADY: f64 = 0.7;
+/// Fillings of whole pods that are looked at for one machine.
+const NODES: usize = 1000;
+/// An offer that was worth less of its price is looked at in one round of so many.
+const PROMISING: f64 = 0.95;
+const SELDOM: usize = 8;
+/// A machine with too many fillings to look at all, so often, holds fractions of pods from then on.
+const TOO_MANY: u8 = 3;
 
 /// The solution of the linear program.
 pub(crate) struct Relaxation {
@@ -28,6 +46,8 @@ pub(crate) struct Relaxation {
     pub(super) duals: Vec<f64>,
     /// Patterns that are bought, and how often.
     pub(super) patterns: Vec<(Pattern, f64)>,
+    /// Offers that the program with fractions of pods buys.
+    pub(super) bought: Vec<usize>,
     /// Offers by what the pods on them are worth for the price, the best first.
     pub(super) offers: Vec<usize>,
     /// No plan costs less: micro-dollars an hour.
@@ -44,69 +64,106 @@ pub(crate) struct Pattern {
 impl Relaxation {
     /// Items that no offer holds are worth nothing and left out.
     pub(super) fn solve(problem: &Problem, filler: &mut Filler<'_>) -> Self {
+        let mut program = Program::new(problem);
+        let mut relaxation = program.relax(filler);
+        relaxation.patterns = program.whole(&relaxation.duals, filler);
+        relaxation
+    }
+
+    /// The same without patterns: machines hold fractions of pods.
+    pub(super) fn in_parts(problem: &Problem, filler: &mut Filler<'_>) -> Self {
+        Program::new(problem).relax(filler)
+    }
+}
+
+/// The program with fractions of pods, and what both programs know of offers.
+struct Program<'a> {
+    problem: &'a Problem,
+    simplex: Simplex,
+    /// By column: none where it has fractions of pods, or pods that may not be together.
+    patterns: Vec<Option<Pattern>>,
+    /// By column: the offer.
+    offers: Vec<usize>,
+    /// What a pod of each item costs that has its machines to itself.
+    alone: Vec<Option<f64>>,
+    markets: Vec<Market>,
+    knapsack: Knapsack,
+}
+
+/// What is known of an offer.
+struct Market {
+    /// Items and how many of each there may be on it.
+    choices: Vec<(u32, u32)>,
+    /// How much of its price its pods were worth when it was looked at last.
+    last: f64,
+    /// How often branch and bound ended early.
+    failed: u8,
+}
+
+impl<'a> Program<'a> {
+    fn new(problem: &'a Problem) -> Self {
         let items = problem.items.len();
         let mut simplex = Simplex::new(items);
-        let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
-        let demand = pods(&demand);
-        // What a pod costs that has its machines to itself.
-        let mut alone: Vec<Option<f64>> = Vec::with_capacity(items);
-        for item in 0..items {
+        let mut patterns = Vec::new();
+        let mut offers = Vec::new();
+        let mut alone = Vec::with_capacity(items);
+        for (item, own) in problem.items.iter().enumerate() {
             let first = first_pattern(problem, item);
-            alone.push(first.as_ref().map(|first| {
-                problem.offers[first.offer].price as f64 / f64::from(first.pods[0].1)
-            }));
-            simplex.start(item, first, problem);
+            let holds = first.as_ref().map(|first| holds(first, problem));
+            alone.push(holds.map(|(price, holds)| price / holds));
+            simplex.start(item, holds, f64::from(own.demand));
+            offers.extend(first.as_ref().map(|first| first.offer));
+            patterns.extend(first.map(Some));
         }
-        let mixes = mixes(filler.shortage);
-        for _ in 0..ROUNDS {
-            let positive: Vec<f64> = simplex.values().iter().map(|own| own.max(0.0)).collect();
-            let mut found: Vec<(f64, Pattern)> = Vec::new();
-            for (index, offer) in problem.offers.iter().enumerate() {
-                let price = offer.price as f64;
-                let value = best_pattern(offer, &demand, &positive, &mixes, filler);
-                if value > price * (1.0 + EPSILON) {
-                    let pods = filler.taken.clone();
-                    found.push((value / price, Pattern { offer: index, pods }));
-                }
+        let market = |offer: &Offer| {
+            let held = offer.fits.ones().filter(|item| alone[*item].is_some());
+            let choice = |item: usize| {
+                let most = problem.most_on(offer, item).min(problem.items[item].demand);
+                (most > 0).then_some((item as u32, most))
+            };
+            let mut choices: Vec<(u32, u32)> = held.filter_map(choice).collect();
+            if !choices
+                .iter()
+                .any(|(item, _)| offer.opens.contains(*item as usize))
+            {
+                choices.clear();
             }
-            found.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.offer.cmp(&b.1.offer)));
-            found.truncate(PER_ROUND);
-            let most = found.first().map_or(0.0, |found| found.0);
-            let mut moved = false;
-            for (_, pattern) in found {
-                moved |= simplex.enter(Column::of(pattern, problem));
+            Market {
+                choices,
+                last: f64::INFINITY,
+                failed: 0,
             }
-            moved |= simplex.drop_surplus();
-            if !moved || most < 1.0 + ENOUGH {
-                break;
-            }
+        };
+        let markets = problem.offers.iter().map(market).collect();
+        Program {
+            problem,
+            simplex,
+            patterns,
+            offers,
+            alone,
+            markets,
+            knapsack: Knapsack::default(),
         }
-        let positive: Vec<f64> = simplex.values().iter().map(|own| own.max(0.0)).collect();
-        let mut best_ratio: f64 = 1.0 + EPSILON;
-        for offer in &problem.offers {
-            let price = offer.price as f64;
-            let (most, _) = filler.most(offer, &demand, &positive, price * best_ratio);
-            best_ratio = best_ratio.max(most / price);
-        }
-        let worth: f64 = demand
-            .iter()
-            .map(|(item, count)| positive[*item] * f64::from(*count))
-            .sum();
-        // Prices are whole numbers, so what is beyond the last one counts as another.
-        let bound = (worth / best_ratio * (1.0 - ROUNDING)).ceil();
-        let mut values: Vec<f64> = simplex.values().to_vec();
+    }
+
+    /// Values of pods and offers, the bound, and no patterns.
+    fn relax(&mut self, filler: &mut Filler<'_>) -> Relaxation {
+        let problem = self.problem;
+        let (duals, bound) = self.bound();
         let dearest = problem
             .offers
             .last()
             .map_or(1.0, |offer| offer.price as f64);
-        for (value, alone) in values.iter_mut().zip(&alone) {
-            *value = match alone {
+        let pairs = duals.iter().zip(&self.alone);
+        let values: Vec<f64> = pairs
+            .map(|(value, alone)| match alone {
                 // A pod that only ever rides along is worth something all the same, or nobody would take it along.
                 Some(alone) => value.max(alone / 1000.0),
                 // No machine is bought for it: it has to find room.
                 None => dearest,
-            };
-        }
+            })
+            .collect();
+        let demand = demand_of(problem);
         let mut offers: Vec<(f64, usize)> = problem
             .offers
             .iter()
@@ -117,14 +174,261 @@ impl Relaxation {
             })
             .collect();
         offers.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let columns = self.simplex.bought().into_iter();
+        let mut bought: Vec<usize> = columns.map(|(column, _)| self.offers[column]).collect();
+        bought.sort_unstable();
+        bought.dedup();
+        // Prices are whole numbers, so what is beyond the last one counts as another.
+        let bound = (bound * (1.0 - ROUNDING)).ceil();
         Relaxation {
-            offers: offers.into_iter().map(|offer| offer.1).collect(),
             values,
-            duals: positive,
-            patterns: simplex.bought(),
+            duals,
+            patterns: Vec::new(),
+            bought,
+            offers: offers.into_iter().map(|offer| offer.1).collect(),
             bound: bound as u64,
         }
     }
+
+    /// What all pods are worth.
+    fn worth(&self, values: &[f64]) -> f64 {
+        let pairs = self.problem.items.iter().zip(values);
+        pairs
+            .map(|(item, value)| f64::from(item.demand) * value)
+            .sum()
+    }
+
+    /// Dual values, and what all pods cost at least.
+    fn bound(&mut self) -> (Vec<f64>, f64) {
+        // At these values all pods together are worth most, no machine being worth more than it costs.
+        let mut best: Vec<f64> = Vec::new();
+        let mut bound: f64 = 0.0;
+        for round in 0..ROUNDS {
+            self.simplex.optimise(STEPS);
+            let duals = self.simplex.duals();
+            if best.is_empty() {
+                best.clone_from(&duals);
+            }
+            let price = self.simplex.price();
+            let is_near = bound * (1.0 + NEAR) >= price;
+            let mixed = mixed(&best, &duals);
+            let mut is_solved = true;
+            for values in [&mixed, &duals] {
+                let (ratio, added) = self.look(values, &duals, (!is_near).then_some(round));
+                let ratio = ratio.max(EPSILON);
+                let own = self.worth(values) / ratio;
+                if own > bound {
+                    bound = own;
+                    best = values.iter().map(|value| value / ratio).collect();
+                }
+                if added > 0 {
+                    is_solved = false;
+                    break;
+                }
+            }
+            if is_solved || (is_near && bound * (1.0 + NEAR) >= price) {
+                break;
+            }
+        }
+        // Not all offers were looked at each time.
+        let values = best.clone();
+        let ratio = self.look(&values, &values, None).0.max(1.0);
+        best.iter_mut().for_each(|value| *value /= ratio);
+        let bound = self.worth(&best);
+        (best, bound)
+    }
+
+    /// Adds the best fillings of the offers at these values, if they are worth more than their price at the program's own values. Gives how much of its
+    /// price any machine's pods are worth at most, and how many were added. In a round, offers that are worth little are looked at seldom.
+    fn look(&mut self, values: &[f64], duals: &[f64], round: Option<usize>) -> (f64, usize) {
+        let (mut most, mut added) = (0.0_f64, 0);
+        for index in 0..self.markets.len() {
+            let market = &mut self.markets[index];
+            let is_due = round.is_none_or(|round| (round + index).is_multiple_of(SELDOM));
+            if market.choices.is_empty() || (!is_due && market.last < PROMISING) {
+                continue;
+            }
+            let offer = &self.problem.offers[index];
+            let price = offer.price as f64;
+            let nodes = if market.failed < TOO_MANY { NODES } else { 0 };
+            let pods = (&market.choices[..], values);
+            let found = self.knapsack.most(self.problem, offer, pods, price, nodes);
+            market.last = found.upper / price;
+            most = most.max(market.last);
+            if market.last <= 1.0 + EPSILON {
+                continue;
+            }
+            let in_parts = !found.is_exact || found.pods.is_empty();
+            market.failed += u8::from(!found.is_exact && nodes > 0);
+            let entries: Vec<(u32, f64)> = match in_parts {
+                true => self.knapsack.parts.clone(),
+                false => entries_of(&found.pods),
+            };
+            let column = Column {
+                cost: price,
+                entries,
+            };
+            if column.worth(duals) > price * (1.0 + LEAST_GAIN) {
+                let is_whole = !in_parts && is_allowed(self.problem, offer, &found.pods);
+                self.patterns.push(is_whole.then_some(Pattern {
+                    offer: index,
+                    pods: found.pods,
+                }));
+                self.offers.push(index);
+                self.simplex.add(column);
+                added += 1;
+            }
+        }
+        (most, added)
+    }
+
+    /// Solves the program with whole pods. Gives the patterns it buys, and how often.
+    fn whole(&mut self, best: &[f64], filler: &mut Filler<'_>) -> Vec<(Pattern, f64)> {
+        let problem = self.problem;
+        let mut simplex = Simplex::new(problem.items.len());
+        let mut patterns: Vec<Pattern> = Vec::new();
+        let mut known = std::mem::take(&mut self.patterns).into_iter().flatten();
+        for (item, own) in problem.items.iter().enumerate() {
+            let first = self.alone[item].and_then(|_| known.next());
+            let holds = first.as_ref().map(|first| holds(first, problem));
+            simplex.start(item, holds, f64::from(own.demand));
+            patterns.extend(first);
+        }
+        for pattern in known {
+            simplex.add(column_of(&pattern, problem));
+            patterns.push(pattern);
+        }
+        let demand = demand_of(problem);
+        let mixes = mixes(filler.shortage);
+        let least = self.worth(best);
+        let mut prices: Vec<f64> = Vec::new();
+        for round in 0..WHOLE_ROUNDS {
+            simplex.optimise(STEPS);
+            let price = simplex.price();
+            let before = round.checked_sub(PATIENCE).map(|before| prices[before]);
+            let is_slow = before.is_some_and(|before| price > before * (1.0 - LITTLE));
+            if is_slow || price <= least * (1.0 + WHOLE_NEAR) {
+                break;
+            }
+            prices.push(price);
+            let duals = simplex.duals();
+            let mixed = mixed(best, &duals);
+            let mut found = self.fillings(&mixed, &demand, &mixes, filler);
+            let gains = |pattern: &Pattern| {
+                let column = column_of(pattern, problem);
+                column.worth(&duals) > column.cost * (1.0 + LEAST_GAIN)
+            };
+            found.retain(gains);
+            if found.is_empty() {
+                found = self.fillings(&duals, &demand, &mixes, filler);
+                found.retain(gains);
+            }
+            if found.is_empty() {
+                break;
+            }
+            for pattern in found {
+                simplex.add(column_of(&pattern, problem));
+                patterns.push(pattern);
+            }
+        }
+        let bought = simplex.bought().into_iter();
+        bought
+            .map(|(column, times)| (patterns[column].clone(), times))
+            .collect()
+    }
+
+    /// Good fillings with whole pods of the offers that are nearly worth their price: a greedy one and one by branch and bound.
+    fn fillings(
+        &mut self,
+        values: &[f64],
+        demand: &[(usize, u32)],
+        mixes: &[Weights],
+        filler: &mut Filler<'_>,
+    ) -> Vec<Pattern> {
+        let problem = self.problem;
+        let mut found = Vec::new();
+        for (index, market) in self.markets.iter().enumerate() {
+            if market.choices.is_empty() || market.last < PROMISING {
+                continue;
+            }
+            let offer = &problem.offers[index];
+            let pods = best_filling(offer, demand, values, mixes, filler);
+            found.push(Pattern { offer: index, pods });
+            let pods = (&market.choices[..], values);
+            let enough = PROMISING * offer.price as f64;
+            let most = self.knapsack.most(problem, offer, pods, enough, NODES);
+            if is_allowed(problem, offer, &most.pods) {
+                found.push(Pattern {
+                    offer: index,
+                    pods: most.pods,
+                });
+            }
+        }
+        found
+    }
+}
+
+/// A gain of less is none.
+const LEAST_GAIN: f64 = 1e-7;
+
+fn demand_of(problem: &Problem) -> Vec<(usize, u32)> {
+    let demand: Vec<u32> = problem.items.iter().map(|item| item.demand).collect();
+    pods(&demand)
+}
+
+/// Values near the best ones.
+fn mixed(best: &[f64], duals: &[f64]) -> Vec<f64> {
+    let pairs = best.iter().zip(duals);
+    pairs
+        .map(|(best, dual)| STEADY * best + (1.0 - STEADY) * dual)
+        .collect()
+}
+
+/// Whether rules let pods be on a machine together, and one of them may have it bought.
+fn is_allowed(problem: &Problem, offer: &Offer, pods: &[(usize, u32)]) -> bool {
+    let opens = pods.iter().any(|(item, _)| offer.opens.contains(*item));
+    opens && problem.together(pods)
+}
+
+fn entries_of(pods: &[(usize, u32)]) -> Vec<(u32, f64)> {
+    let pods = pods.iter();
+    pods.map(|(item, count)| (*item as u32, f64::from(*count)))
+        .collect()
+}
+
+fn column_of(pattern: &Pattern, problem: &Problem) -> Column {
+    Column {
+        cost: problem.offers[pattern.offer].price as f64,
+        entries: entries_of(&pattern.pods),
+    }
+}
+
+/// The price of a pattern of one item, and how many pods it has.
+fn holds(pattern: &Pattern, problem: &Problem) -> (f64, f64) {
+    let price = problem.offers[pattern.offer].price as f64;
+    (price, f64::from(pattern.pods[0].1))
+}
+
+/// Fills a machine by the best of some weights, then exchanges pods on it.
+fn best_filling(
+    offer: &Offer,
+    demand: &[(usize, u32)],
+    values: &[f64],
+    mixes: &[Weights],
+    filler: &mut Filler<'_>,
+) -> Vec<(usize, u32)> {
+    let mut best: Option<(f64, &Weights)> = None;
+    for weights in mixes {
+        let value = filler.fill(offer, demand, values, weights);
+        if best.is_none_or(|best| value > best.0) {
+            best = Some((value, weights));
+        }
+    }
+    if let Some((_, weights)) = best {
+        let value = filler.fill(offer, demand, values, weights);
+        filler.exchange(offer, values, value);
+    }
+    std::mem::take(&mut filler.taken)
 }
 
 /// How much shares of cpu and memory may count in the size of a pod, beside the other resources.
@@ -145,29 +449,6 @@ fn mixes(shortage: Weights) -> Vec<Weights> {
         weights
     });
     [ALIKE, shortage].into_iter().chain(mixed).collect()
-}
-
-/// Fills a machine by the best of some weights, then exchanges pods on it; gives the value of what is in `taken`.
-fn best_pattern(
-    offer: &Offer,
-    demand: &[(usize, u32)],
-    values: &[f64],
-    mixes: &[Weights],
-    filler: &mut Filler<'_>,
-) -> f64 {
-    let mut best: Option<(f64, &Weights)> = None;
-    for weights in mixes {
-        let value = filler.fill(offer, demand, values, weights);
-        if best.is_none_or(|best| value > best.0) {
-            best = Some((value, weights));
-        }
-    }
-    // Exchanges do not make more of it than this.
-    let Some((_, weights)) = best.filter(|best| best.0 > NEARLY * offer.price as f64) else {
-        return 0.0;
-    };
-    let value = filler.fill(offer, demand, values, weights);
-    filler.exchange(offer, values, value)
 }
 
 /// The cheapest way to have a pod of an item: a machine with nothing else on it.
@@ -195,176 +476,4 @@ fn first_pattern(problem: &Problem, item: usize) -> Option<Pattern> {
         }
     }
     best.map(|best| best.1)
-}
-
-/// A variable of the program.
-struct Column {
-    cost: f64,
-    entries: Vec<(usize, f64)>,
-    /// None of a surplus: more places than pods.
-    pattern: Option<Pattern>,
-}
-
-impl Column {
-    fn of(pattern: Pattern, problem: &Problem) -> Self {
-        Column {
-            cost: problem.offers[pattern.offer].price as f64,
-            entries: pattern
-                .pods
-                .iter()
-                .map(|(item, count)| (*item, f64::from(*count)))
-                .collect(),
-            pattern: Some(pattern),
-        }
-    }
-}
-
-/// A basis: one column for each row, the inverse of their matrix, and how much of each is bought.
-struct Simplex {
-    rows: usize,
-    inverse: Vec<f64>,
-    basis: Vec<Column>,
-    bought: Vec<f64>,
-    values: Vec<f64>,
-    is_stale: bool,
-}
-
-impl Simplex {
-    fn new(rows: usize) -> Self {
-        Simplex {
-            rows,
-            inverse: vec![0.0; rows * rows],
-            basis: Vec::with_capacity(rows),
-            bought: Vec::with_capacity(rows),
-            values: vec![0.0; rows],
-            is_stale: true,
-        }
-    }
-
-    /// The first column of a row, which holds that row's item only. Without one the row asks for nothing.
-    fn start(&mut self, row: usize, pattern: Option<Pattern>, problem: &Problem) {
-        let (column, count, demand) = match pattern {
-            Some(pattern) => {
-                let count = f64::from(pattern.pods[0].1);
-                (
-                    Column::of(pattern, problem),
-                    count,
-                    f64::from(problem.items[row].demand),
-                )
-            }
-            None => {
-                let nothing = Column {
-                    cost: 0.0,
-                    entries: vec![(row, 1.0)],
-                    pattern: None,
-                };
-                (nothing, 1.0, 0.0)
-            }
-        };
-        self.inverse[row * self.rows + row] = 1.0 / count;
-        self.basis.push(column);
-        self.bought.push(demand / count);
-    }
-
-    /// The dual values: costs of the basis times its inverse.
-    fn values(&mut self) -> &[f64] {
-        if self.is_stale {
-            self.values.iter_mut().for_each(|value| *value = 0.0);
-            for (row, column) in self.basis.iter().enumerate() {
-                if column.cost != 0.0 {
-                    let inverse = &self.inverse[row * self.rows..(row + 1) * self.rows];
-                    for (value, inverse) in self.values.iter_mut().zip(inverse) {
-                        *value += column.cost * inverse;
-                    }
-                }
-            }
-            self.is_stale = false;
-        }
-        &self.values
-    }
-
-    /// Takes a column in if it lowers the price; whether it did.
-    fn enter(&mut self, column: Column) -> bool {
-        let rows = self.rows;
-        let values = self.values();
-        let worth: f64 = column
-            .entries
-            .iter()
-            .map(|(row, count)| values[*row] * count)
-            .sum();
-        if worth <= column.cost + EPSILON * column.cost.max(1.0) {
-            return false;
-        }
-        let mut direction = vec![0.0; rows];
-        for (row, direction) in direction.iter_mut().enumerate() {
-            let inverse = &self.inverse[row * rows..(row + 1) * rows];
-            *direction = column
-                .entries
-                .iter()
-                .map(|(at, count)| inverse[*at] * count)
-                .sum();
-        }
-        let mut leaving: Option<(f64, usize)> = None;
-        for (row, pivot) in direction
-            .iter()
-            .enumerate()
-            .filter(|(_, pivot)| **pivot > 1e-9)
-        {
-            let ratio = (self.bought[row] / pivot).max(0.0);
-            // Of equals the one with the largest pivot, for the sake of the numbers.
-            let is_better = leaving.is_none_or(|(least, at): (f64, usize)| {
-                ratio < least - 1e-12 || (ratio <= least + 1e-12 && *pivot > direction[at])
-            });
-            if is_better {
-                leaving = Some((ratio, row));
-            }
-        }
-        let Some((ratio, leaving)) = leaving else {
-            return false;
-        };
-        let pivot = direction[leaving];
-        let (before, rest) = self.inverse.split_at_mut(leaving * rows);
-        let (own, after) = rest.split_at_mut(rows);
-        own.iter_mut().for_each(|entry| *entry /= pivot);
-        let others = before
-            .chunks_exact_mut(rows)
-            .chain(after.chunks_exact_mut(rows));
-        let directions = direction[..leaving].iter().chain(&direction[leaving + 1..]);
-        for (row, direction) in others.zip(directions) {
-            if direction.abs() > 1e-14 {
-                for (entry, own) in row.iter_mut().zip(own.iter()) {
-                    *entry -= direction * own;
-                }
-            }
-        }
-        for (row, direction) in direction.iter().enumerate() {
-            self.bought[row] = (self.bought[row] - ratio * direction).max(0.0);
-        }
-        self.bought[leaving] = ratio;
-        self.basis[leaving] = column;
-        self.is_stale = true;
-        true
-    }
-
-    /// Lets rows have more places than pods where that is cheaper: a pod whose value is below zero.
-    fn drop_surplus(&mut self) -> bool {
-        let mut moved = false;
-        for row in 0..self.rows {
-            if self.values()[row] < -1e-6 {
-                let surplus = Column {
-                    cost: 0.0,
-                    entries: vec![(row, -1.0)],
-                    pattern: None,
-                };
-                moved |= self.enter(surplus);
-            }
-        }
-        moved
-    }
-
-    fn bought(self) -> Vec<(Pattern, f64)> {
-        let columns = self.basis.into_iter().zip(self.bought);
-        let patterns = columns.filter_map(|(column, bought)| Some((column.pattern?, bought)));
-        patterns.filter(|(_, bought)| *bought > 1e-9).collect()
-    }
 }

@@ -13,6 +13,7 @@ mod master;
 mod most;
 mod rates;
 mod ruin;
+mod simplex;
 #[cfg(test)]
 mod tests;
 mod varied;
@@ -299,6 +300,16 @@ impl Problem {
                     members <= self.rules[role.rule].most
                 })
             })
+    }
+
+    /// How many pods of an item a machine holds that has no others.
+    fn most_on(&self, offer: &Offer, item: usize) -> u32 {
+        let request = &self.items[item].request;
+        let by_room = request.iter().zip(&offer.room).filter(|own| *own.0 > 0);
+        let by_room = by_room.map(|(request, room)| (room / request).max(0));
+        let by_room = by_room.min().unwrap_or(i64::MAX);
+        let most = by_room.min(self.most_alone(item));
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 
     /// How many pods of an item may be on one node, by the rules about it alone.

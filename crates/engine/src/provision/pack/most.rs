@@ -1,193 +1,412 @@
-//! The most that the pods on one machine can be worth: a bounded knapsack in several resources, by branch and bound.
+//! The most that the pods on one machine can be worth: a bounded knapsack in several resources.
+//!
+//! First with fractions of pods, by a small simplex with a row for each resource; its dual values say what the machine's room is worth. Then with
+//! whole pods, by branch and bound with those values.
 
-use super::fill::{ALIKE, Filler};
-use super::{DIMENSIONS, Load, Offer, within};
+use super::{DIMENSIONS, Load, Offer, Problem};
 
-/// Ways to begin a filling that are looked at for one machine. Beyond that fractions of pods are allowed.
-const MOST_NODES: usize = 2000;
-/// Mixes of two resources' shares that are tried for the one that says most.
-const SECTIONS: usize = 8;
-const GOLDEN: f64 = 0.618_033_988_75;
-/// Where they are too many to find all that are worth more than enough, a little more than that is enough.
-const SLACK: [f64; 4] = [1.0, 1.001, 1.003, 1.01];
+/// Steps of the simplex, at most. What it says is an upper bound however early it ends.
+const MOST_STEPS: usize = 200;
+
+/// What is known of a machine's fillings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Most {
+    /// No filling is worth more.
+    pub(super) upper: f64,
+    /// Whether `upper` is what the best filling is worth, or what was enough.
+    pub(super) is_exact: bool,
+    /// The best filling that was found, if one is worth more than enough: item and number.
+    pub(super) pods: Vec<(usize, u32)>,
+}
+
+/// Scratch space of a search, used again for the next one.
+#[derive(Default)]
+pub(super) struct Knapsack {
+    /// Resources that count, and how many there are.
+    dimensions: [usize; DIMENSIONS],
+    rows: usize,
+    /// A part of the machine's room is one by this.
+    scale: [f64; DIMENSIONS],
+    choices: Vec<Choice>,
+    /// What the whole room of each resource is worth.
+    duals: [f64; DIMENSIONS],
+    /// The best filling with fractions of pods: item and number.
+    pub(super) parts: Vec<(u32, f64)>,
+    search: Search,
+}
 
 /// An item that a machine may hold.
+#[derive(Clone, Debug)]
 struct Choice {
     item: usize,
     value: f64,
-    /// The share of the machine's room that a pod takes, all resources together.
+    /// No more of it fit or are wanted.
+    most: u32,
+    /// What a pod takes of the machine, by row.
+    share: [f64; DIMENSIONS],
+    request: Load,
+    place: Place,
+    /// What its room on the machine is worth.
     size: f64,
     density: f64,
-    request: Load,
-    wanted: u32,
+    /// What this choice and those after it are worth at most beyond their room.
+    beyond: f64,
 }
 
-/// A search for the most valuable filling.
+/// Where a variable of the simplex is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    None,
+    All,
+    Basis,
+}
+
+/// A basis of the simplex: a variable for each row.
+struct Basis {
+    /// Choices, and behind them for each row what is free.
+    variables: [usize; DIMENSIONS],
+    inverse: [[f64; DIMENSIONS]; DIMENSIONS],
+    amounts: [f64; DIMENSIONS],
+    /// Rows whose free part is not in the basis.
+    is_full: [bool; DIMENSIONS],
+}
+
+/// Branch and bound over whole pods.
+#[derive(Default)]
 struct Search {
-    /// By density, the highest first.
-    choices: Vec<Choice>,
-    /// Choices of the filling that is looked at, one for each pod.
-    taken: Vec<usize>,
+    taken: Vec<u32>,
+    found: Vec<u32>,
     best: f64,
-    /// The best filling.
-    found: Vec<usize>,
     nodes: usize,
+    most_nodes: usize,
 }
 
-impl Filler<'_> {
-    /// Returns a value that no filling of the machine exceeds, and the best filling that was found, if one is worth more than `enough`; rules are not
-    /// looked at. The value is as low as can be, but not below
-    /// `enough`, where few enough fillings are worth more.
+impl Knapsack {
+    /// Looks at the fillings of a machine with these pods, told as item and the most of it, none of which is more than fits. Those worth no more than
+    /// `enough` do not count. Rules are not looked at. `most_nodes` bounds the search among whole pods.
     pub(super) fn most(
         &mut self,
+        problem: &Problem,
         offer: &Offer,
-        demand: &[(usize, u32)],
-        values: &[f64],
+        (choices, values): (&[(u32, u32)], &[f64]),
         enough: f64,
-    ) -> (f64, Vec<(usize, u32)>) {
-        let demand: Vec<(usize, u32)> = demand
-            .iter()
-            .filter(|(item, _)| values[*item] > 0.0 && offer.fits.contains(*item))
-            .map(|(item, wanted)| (*item, self.alone(offer, *item).min(*wanted)))
-            .collect();
-        let mut weights: Vec<[f64; DIMENSIONS]> = vec![ALIKE, self.shortage];
-        for dimension in 0..DIMENSIONS {
-            if self.shortage[dimension] > 0.0 {
-                let mut one = [0.0; DIMENSIONS];
-                one[dimension] = 1.0;
-                weights.push(one);
-            }
-        }
-        let mut most = f64::INFINITY;
-        let mut tightest = ALIKE;
-        // By resource: what holds where it alone has to.
-        let mut alone: Vec<(f64, usize)> = Vec::new();
-        for weights in weights {
-            let value = self.surrogate(offer, &demand, values, &weights);
-            if value < most {
-                (most, tightest) = (value, weights);
-            }
-            if most <= enough {
-                return (most, Vec::new());
-            }
-            let mut only = (0..DIMENSIONS).filter(|dimension| weights[*dimension] > 0.0);
-            if let (Some(dimension), None) = (only.next(), only.next()) {
-                alone.push((value, dimension));
-            }
-        }
-        alone.sort_by(|a, b| a.0.total_cmp(&b.0));
-        if let [(_, one), (_, other), ..] = alone[..] {
-            let mut mixed = |part: f64| {
-                let mut weights = [0.0; DIMENSIONS];
-                (weights[one], weights[other]) = (part, 1.0 - part);
-                let value = self.surrogate(offer, &demand, values, &weights);
-                if value < most {
-                    (most, tightest) = (value, weights);
-                }
-                value
+        most_nodes: usize,
+    ) -> Most {
+        self.choose(problem, offer, choices, values);
+        let upper = self.solve();
+        if upper <= enough || most_nodes == 0 {
+            return Most {
+                upper,
+                is_exact: upper <= enough,
+                pods: Vec::new(),
             };
-            // The value falls, then rises: golden sections.
-            let (mut low, mut high) = (0.0, 1.0);
-            let (mut left, mut right) = (1.0 - GOLDEN, GOLDEN);
-            let (mut at_left, mut at_right) = (mixed(left), mixed(right));
-            for _ in 0..SECTIONS {
-                if at_left < at_right {
-                    (high, right, at_right) = (right, left, at_left);
-                    left = high - GOLDEN * (high - low);
-                    at_left = mixed(left);
-                } else {
-                    (low, left, at_left) = (left, right, at_right);
-                    right = low + GOLDEN * (high - low);
-                    at_right = mixed(right);
+        }
+        self.rank(upper - enough);
+        let room: Load = std::array::from_fn(|row| match row < self.rows {
+            true => offer.room[self.dimensions[row]],
+            false => 0,
+        });
+        let left: f64 = self.duals[..self.rows].iter().sum();
+        let Knapsack {
+            search,
+            choices,
+            rows,
+            ..
+        } = self;
+        search.taken.clear();
+        search.found.clear();
+        search.best = enough;
+        search.nodes = 0;
+        search.most_nodes = most_nodes;
+        let is_exact = search.look(&choices[..], *rows, (0, 0), &room, (left, 0.0));
+        let best = search.best;
+        let pods = search.pods(choices);
+        Most {
+            upper: if is_exact { best.min(upper) } else { upper },
+            is_exact,
+            pods,
+        }
+    }
+
+    fn choose(&mut self, problem: &Problem, offer: &Offer, choices: &[(u32, u32)], values: &[f64]) {
+        let mut asked = Load::default();
+        for (item, _) in choices {
+            for (asked, request) in asked.iter_mut().zip(problem.items[*item as usize].request) {
+                *asked |= request;
+            }
+        }
+        self.rows = 0;
+        for (dimension, (asked, room)) in asked.iter().zip(offer.room).enumerate() {
+            if *asked != 0 && room > 0 {
+                self.dimensions[self.rows] = dimension;
+                self.scale[self.rows] = 1.0 / room as f64;
+                self.rows += 1;
+            }
+        }
+        self.choices.clear();
+        for (item, most) in choices.iter().copied() {
+            let value = values[item as usize];
+            if value <= 0.0 || most == 0 {
+                continue;
+            }
+            let own = &problem.items[item as usize].request;
+            let (mut request, mut share) = (Load::default(), [0.0; DIMENSIONS]);
+            for row in 0..self.rows {
+                request[row] = own[self.dimensions[row]];
+                share[row] = request[row] as f64 * self.scale[row];
+            }
+            self.choices.push(Choice {
+                item: item as usize,
+                value,
+                most,
+                share,
+                request,
+                place: Place::None,
+                size: 0.0,
+                density: 0.0,
+                beyond: 0.0,
+            });
+        }
+    }
+
+    /// Solves the problem with fractions of pods; gives what the machine's filling is worth at most.
+    fn solve(&mut self) -> f64 {
+        let rows = self.rows;
+        let mut basis = Basis::free(rows, self.choices.len());
+        let mut steps = 0;
+        loop {
+            self.duals = basis.duals(rows, &self.choices);
+            steps += 1;
+            let entering = match steps < MOST_STEPS {
+                true => self.entering(&basis),
+                false => None,
+            };
+            let Some(entering) = entering else { break };
+            basis.enter(entering, rows, &mut self.choices);
+        }
+        self.duals.iter_mut().for_each(|dual| *dual = dual.max(0.0));
+        self.parts.clear();
+        let mut upper: f64 = self.duals[..rows].iter().sum();
+        for choice in &mut self.choices {
+            choice.size = dot(&self.duals, &choice.share, rows);
+            upper += (choice.value - choice.size).max(0.0) * f64::from(choice.most);
+            if choice.place == Place::All {
+                self.parts
+                    .push((choice.item as u32, f64::from(choice.most)));
+            }
+        }
+        for row in 0..rows {
+            if let Some(choice) = self.choices.get(basis.variables[row])
+                && basis.amounts[row] > 1e-9
+            {
+                self.parts.push((choice.item as u32, basis.amounts[row]));
+            }
+        }
+        upper
+    }
+
+    /// The variable that makes most of the room it takes when it comes in, or leaves.
+    fn entering(&self, basis: &Basis) -> Option<usize> {
+        let rows = self.rows;
+        let mut best: Option<(f64, usize)> = None;
+        let mut look = |score: f64, variable: usize| {
+            if best.is_none_or(|best| score > best.0) {
+                best = Some((score, variable));
+            }
+        };
+        for (index, choice) in self.choices.iter().enumerate() {
+            let gain = choice.value - dot(&self.duals, &choice.share, rows);
+            let gain = match choice.place {
+                Place::None => gain,
+                Place::All => -gain,
+                Place::Basis => continue,
+            };
+            if gain > 1e-9 * choice.value {
+                let size: f64 = choice.share[..rows].iter().sum();
+                look(gain / size.max(1e-12), index);
+            }
+        }
+        for row in 0..rows {
+            if basis.is_full[row] && self.duals[row] < -1e-9 {
+                look(-self.duals[row], self.choices.len() + row);
+            }
+        }
+        best.map(|best| best.1)
+    }
+
+    /// Prepares branch and bound: the choices that lose no more than so much, those first that make most of their room.
+    fn rank(&mut self, budget: f64) {
+        self.choices
+            .retain(|choice| choice.size - choice.value <= budget);
+        for choice in &mut self.choices {
+            choice.density = choice.value / choice.size.max(1e-12);
+        }
+        self.choices.sort_unstable_by(|a, b| {
+            let by_density = b.density.total_cmp(&a.density);
+            by_density
+                .then(b.size.total_cmp(&a.size))
+                .then(a.item.cmp(&b.item))
+        });
+        let mut beyond = 0.0;
+        for choice in self.choices.iter_mut().rev() {
+            beyond += (choice.value - choice.size).max(0.0) * f64::from(choice.most);
+            choice.beyond = beyond;
+        }
+    }
+}
+
+fn dot(a: &[f64; DIMENSIONS], b: &[f64; DIMENSIONS], rows: usize) -> f64 {
+    let mut sum = 0.0;
+    for row in 0..rows {
+        sum += a[row] * b[row];
+    }
+    sum
+}
+
+impl Basis {
+    /// Nothing is on the machine.
+    fn free(rows: usize, choices: usize) -> Self {
+        let mut basis = Basis {
+            variables: [usize::MAX; DIMENSIONS],
+            inverse: [[0.0; DIMENSIONS]; DIMENSIONS],
+            amounts: [1.0; DIMENSIONS],
+            is_full: [false; DIMENSIONS],
+        };
+        for row in 0..rows {
+            basis.variables[row] = choices + row;
+            basis.inverse[row][row] = 1.0;
+        }
+        basis
+    }
+
+    fn duals(&self, rows: usize, choices: &[Choice]) -> [f64; DIMENSIONS] {
+        let mut duals = [0.0; DIMENSIONS];
+        for row in 0..rows {
+            if let Some(choice) = choices.get(self.variables[row]) {
+                for (dual, inverse) in duals[..rows].iter_mut().zip(&self.inverse[row]) {
+                    *dual += choice.value * inverse;
                 }
             }
-            if most <= enough {
-                return (most, Vec::new());
-            }
         }
-        let mut share = [0.0; DIMENSIONS];
-        let mut room = 0.0;
-        for dimension in 0..DIMENSIONS {
-            if offer.room[dimension] > 0 {
-                share[dimension] = tightest[dimension] / offer.room[dimension] as f64;
-                room += tightest[dimension];
+        duals
+    }
+
+    /// Takes a variable in, as far as the others let it, or from all of it to none.
+    fn enter(&mut self, entering: usize, rows: usize, choices: &mut [Choice]) {
+        let free = choices.len();
+        let (column, most, sign) = match choices.get(entering) {
+            Some(choice) => {
+                let sign = if choice.place == Place::All {
+                    -1.0
+                } else {
+                    1.0
+                };
+                (choice.share, f64::from(choice.most), sign)
             }
-        }
-        let choice = |(item, wanted): &(usize, u32)| {
-            let request = self.problem.items[*item].request;
-            let shares = request.iter().zip(&share);
-            let size: f64 = shares.map(|(request, share)| *request as f64 * share).sum();
-            let (size, value) = (size.max(1e-12), values[*item]);
-            Choice {
-                item: *item,
-                value,
-                size,
-                density: value / size,
-                request,
-                wanted: *wanted,
+            None => {
+                let mut column = [0.0; DIMENSIONS];
+                column[entering - free] = 1.0;
+                (column, f64::INFINITY, 1.0)
             }
         };
-        let mut choices: Vec<Choice> = demand.iter().map(choice).collect();
-        choices.sort_by(|a, b| b.density.total_cmp(&a.density));
-        let mut search = Search {
-            choices,
-            taken: Vec::new(),
-            best: 0.0,
-            found: Vec::new(),
-            nodes: 0,
-        };
-        for slack in SLACK {
-            search.best = enough * slack;
-            search.nodes = 0;
-            if search.best >= most {
-                break;
-            }
-            if search.look(0, 0, &offer.room, room, 0.0) {
-                return (search.best.min(most), search.pods());
+        let mut direction = [0.0; DIMENSIONS];
+        for (direction, inverse) in direction[..rows].iter_mut().zip(&self.inverse) {
+            *direction = dot(inverse, &column, rows);
+        }
+        let mut step = most;
+        let mut leaving: Option<(usize, Place)> = None;
+        for (row, direction) in direction[..rows].iter().enumerate() {
+            let rate = sign * direction;
+            let (limit, place) = if rate > 1e-12 {
+                (self.amounts[row] / rate, Place::None)
+            } else if rate < -1e-12 {
+                let Some(choice) = choices.get(self.variables[row]) else {
+                    continue;
+                };
+                (
+                    (f64::from(choice.most) - self.amounts[row]) / -rate,
+                    Place::All,
+                )
+            } else {
+                continue;
+            };
+            if limit < step {
+                step = limit.max(0.0);
+                leaving = Some((row, place));
             }
         }
-        (most, search.pods())
+        if !step.is_finite() {
+            // It takes nothing of what there is: numbers too small to tell.
+            if let Some(choice) = choices.get_mut(entering) {
+                choice.place = Place::All;
+            }
+            return;
+        }
+        for (amount, direction) in self.amounts[..rows].iter_mut().zip(direction) {
+            *amount = (*amount - sign * direction * step).max(0.0);
+        }
+        let Some((leaving, place)) = leaving else {
+            let choice = &mut choices[entering];
+            choice.place = match choice.place {
+                Place::All => Place::None,
+                _ => Place::All,
+            };
+            return;
+        };
+        match choices.get_mut(self.variables[leaving]) {
+            Some(choice) => choice.place = place,
+            None => self.is_full[self.variables[leaving] - free] = true,
+        }
+        match choices.get_mut(entering) {
+            Some(choice) => choice.place = Place::Basis,
+            None => self.is_full[entering - free] = false,
+        }
+        self.variables[leaving] = entering;
+        self.amounts[leaving] = if sign > 0.0 { step } else { most - step };
+        let pivot = direction[leaving];
+        let own = self.inverse[leaving].map(|entry| entry / pivot);
+        for (inverse, direction) in self.inverse[..rows].iter_mut().zip(direction) {
+            for (entry, own) in inverse.iter_mut().zip(own) {
+                *entry -= direction * own;
+            }
+        }
+        self.inverse[leaving] = own;
     }
 }
 
 impl Search {
-    /// The best filling that was found: item and number.
-    fn pods(&self) -> Vec<(usize, u32)> {
-        let mut pods: Vec<(usize, u32)> = Vec::new();
-        for place in &self.found {
-            let item = self.choices[*place].item;
-            match pods.last_mut() {
-                Some(last) if last.0 == item => last.1 += 1,
-                _ => pods.push((item, 1)),
-            }
-        }
-        pods
-    }
-
-    /// Looks at all fillings that have more of the choices from one of them on, of which so many are there. False where they are too many.
-    fn look(&mut self, from: usize, there: u32, room: &Load, left: f64, value: f64) -> bool {
+    /// Looks at all fillings that have more of the choices from one of them on, of which so many are there. What is left of the machine and the pods on
+    /// it are worth so much. False where they are too many.
+    fn look(
+        &mut self,
+        choices: &[Choice],
+        rows: usize,
+        (from, there): (usize, u32),
+        room: &Load,
+        (left, value): (f64, f64),
+    ) -> bool {
         self.nodes += 1;
-        if value > self.best {
+        if value > self.best * (1.0 + 1e-12) {
             self.best = value;
             self.found.clone_from(&self.taken);
         }
-        for place in from..self.choices.len() {
-            if value + self.at_most(place, room, left) <= self.best {
+        for (place, choice) in choices.iter().enumerate().skip(from) {
+            let there = if place == from { there } else { 0 };
+            let beyond = choice.beyond - (choice.value - choice.size).max(0.0) * f64::from(there);
+            if value + beyond + left * choice.density.min(1.0) <= self.best {
                 break;
             }
-            if self.nodes > MOST_NODES {
+            if self.nodes > self.most_nodes {
                 return false;
             }
-            let there = if place == from { there } else { 0 };
-            let choice = &self.choices[place];
-            if there == choice.wanted || !within(&choice.request, room) {
+            if there == choice.most || (0..rows).any(|row| choice.request[row] > room[row]) {
                 continue;
             }
             let mut rest = *room;
             super::add(&mut rest, &choice.request, -1);
-            let (left, value) = (left - choice.size, value + choice.value);
-            self.taken.push(place);
-            let all = self.look(place, there + 1, &rest, left, value);
+            let after = ((left - choice.size).max(0.0), value + choice.value);
+            self.taken.push(place as u32);
+            let all = self.look(choices, rows, (place, there + 1), &rest, after);
             self.taken.pop();
             if !all {
                 return false;
@@ -196,25 +415,16 @@ impl Search {
         true
     }
 
-    /// What choices from one of them on add at most: those that fit alone, in fractions.
-    fn at_most(&self, from: usize, room: &Load, mut left: f64) -> f64 {
-        let mut value = 0.0;
-        for choice in &self.choices[from..] {
-            if left <= 0.0 {
-                break;
+    /// The best filling that was found: item and number.
+    fn pods(&self, choices: &[Choice]) -> Vec<(usize, u32)> {
+        let mut pods: Vec<(usize, u32)> = Vec::new();
+        for place in &self.found {
+            let item = choices[*place as usize].item;
+            match pods.last_mut() {
+                Some(last) if last.0 == item => last.1 += 1,
+                _ => pods.push((item, 1)),
             }
-            if choice.wanted == 0 || !within(&choice.request, room) {
-                continue;
-            }
-            let fit = choice.request.iter().zip(room).filter(|own| *own.0 > 0);
-            let fit = fit.map(|(request, room)| room / request).min();
-            let count = fit.map_or(choice.wanted, |fit| {
-                u32::try_from(fit).unwrap_or(u32::MAX).min(choice.wanted)
-            });
-            let used = (choice.size * f64::from(count)).min(left);
-            value += choice.density * used;
-            left -= used;
         }
-        value
+        pods
     }
 }

@@ -165,14 +165,13 @@ fn price_rows(
         }
     }
     program.prepare();
-    let relaxation = Relaxation::solve(&program, &mut Filler::new(&program));
+    let relaxation = Relaxation::in_parts(&program, &mut Filler::new(&program));
     for row in opened.ones() {
         let (kind, dimension, _) = rows[row];
         let value = relaxation.values[row].max(0.0);
         rates[kind][dimension] = value / asked.units[dimension] as f64;
     }
-    let patterns = relaxation.patterns.iter();
-    bought.extend(patterns.map(|(pattern, _)| places[pattern.offer]));
+    bought.extend(relaxation.bought.iter().map(|offer| places[*offer]));
 }
 
 /// The most that any of some kinds pays for a unit of each resource.

@@ -1,5 +1,6 @@
 //! Packings of random problems against slow counting, and small ones against every packing there is.
 
+use super::most::Knapsack;
 use super::*;
 
 const EFFORT: u64 = 50_000;
@@ -500,4 +501,85 @@ fn what_pods_cost_at_least_holds_for_every_way_to_divide_them_among_zones() {
         cheapest += best;
     }
     assert!(bounds * 100 >= cheapest * 75, "{bounds} {cheapest}");
+}
+
+/// The most that pods on a machine are worth, by looking at every filling.
+fn most_by_counting(problem: &Problem, room: &Load, choices: &[(u32, u32)], values: &[f64]) -> f64 {
+    let Some(((item, most), rest)) = choices.split_first() else {
+        return 0.0;
+    };
+    let request = &problem.items[*item as usize].request;
+    let mut best: f64 = 0.0;
+    let mut left = *room;
+    for count in 0..=*most {
+        let after = most_by_counting(problem, &left, rest, values);
+        best = best.max(after + values[*item as usize] * f64::from(count));
+        add(&mut left, request, -1);
+        if left.iter().any(|left| *left < 0) {
+            break;
+        }
+    }
+    best
+}
+
+/// What a machine holds at most is what looking at every filling says, and no filling is worth more than one with fractions of pods.
+#[test]
+fn knapsacks_are_what_every_filling_says() {
+    let mut dice = Dice(11);
+    let mut knapsack = Knapsack::default();
+    let mut with_fractions = 0;
+    for round in 0..400 {
+        let problem = random(&mut dice, 5, 4);
+        let values: Vec<f64> = (0..5).map(|_| dice.below(100) as f64).collect();
+        for offer in &problem.offers {
+            let most = |item: usize| problem.most_on(offer, item).min(problem.items[item].demand);
+            let choices: Vec<(u32, u32)> = (0..5).map(|item| (item as u32, most(item))).collect();
+            let exact = most_by_counting(&problem, &offer.room, &choices, &values);
+            let enough = exact * dice.below(3) as f64 / 2.0;
+            let found = knapsack.most(&problem, offer, (&choices, &values), enough, 100_000);
+            assert!(found.is_exact, "round {round}");
+            assert!(
+                (found.upper - exact.max(enough)).abs() < 1e-6,
+                "round {round}: {found:?} {exact}"
+            );
+            let held = problem.load_of(&found.pods);
+            assert!(within(&held, &offer.room), "round {round}");
+            let worth: f64 = found
+                .pods
+                .iter()
+                .map(|(item, count)| values[*item] * f64::from(*count))
+                .sum();
+            assert!(
+                found.pods.is_empty() || (worth - exact).abs() < 1e-6,
+                "round {round}"
+            );
+            let in_parts = knapsack.most(&problem, offer, (&choices, &values), 0.0, 0);
+            assert!(
+                in_parts.upper > exact - 1e-6,
+                "round {round}: {in_parts:?} {exact}"
+            );
+            let mut used = [0.0; DIMENSIONS];
+            let mut worth = 0.0;
+            for (item, part) in &knapsack.parts {
+                assert!(
+                    *part <= f64::from(most(*item as usize)) + 1e-9,
+                    "round {round}"
+                );
+                worth += values[*item as usize] * part;
+                let request = problem.items[*item as usize].request;
+                for (used, request) in used.iter_mut().zip(request) {
+                    *used += request as f64 * part;
+                }
+                with_fractions += u32::from(part.fract() > 1e-6);
+            }
+            assert!(
+                (worth - in_parts.upper).abs() < 1e-6,
+                "round {round}: {worth} {in_parts:?}"
+            );
+            for (used, room) in used.iter().zip(offer.room) {
+                assert!(*used <= room as f64 + 1e-6, "round {round}");
+            }
+        }
+    }
+    assert!(with_fractions > 100, "{with_fractions} fractions");
 }

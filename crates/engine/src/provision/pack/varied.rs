@@ -47,6 +47,7 @@ pub(super) fn relax(problem: &Problem) -> Relaxation {
         values,
         duals: Vec::new(),
         patterns: Vec::new(),
+        bought: Vec::new(),
         offers: rated.into_iter().map(|rated| rated.1).collect(),
         bound,
     }
