@@ -35,6 +35,8 @@ const NODES: usize = 1000;
 /// An offer that was worth less of its price is looked at in one round of so many.
 const PROMISING: f64 = 0.95;
 const SELDOM: usize = 8;
+/// Machines whose pods are worth so much of their price are as good as those that the program buys.
+const NEARLY: f64 = 0.99;
 /// A machine with too many fillings to look at all, so often, holds fractions of pods from then on.
 const TOO_MANY: u8 = 3;
 
@@ -46,7 +48,7 @@ pub(crate) struct Relaxation {
     pub(super) duals: Vec<f64>,
     /// Patterns that are bought, and how often.
     pub(super) patterns: Vec<(Pattern, f64)>,
-    /// Offers that the program with fractions of pods buys.
+    /// Offers that the program with fractions of pods buys, and those that are as good.
     pub(super) bought: Vec<usize>,
     /// Offers by what the pods on them are worth for the price, the best first.
     pub(super) offers: Vec<usize>,
@@ -176,6 +178,9 @@ impl<'a> Program<'a> {
         offers.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let columns = self.simplex.bought().into_iter();
         let mut bought: Vec<usize> = columns.map(|(column, _)| self.offers[column]).collect();
+        // Where the program buys a machine another one of nearly its worth may suit the last pods better.
+        let nearly = |index: &usize| (NEARLY..=f64::MAX).contains(&self.markets[*index].last);
+        bought.extend((0..self.markets.len()).filter(nearly));
         bought.sort_unstable();
         bought.dedup();
         // Prices are whole numbers, so what is beyond the last one counts as another.

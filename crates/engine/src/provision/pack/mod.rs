@@ -8,6 +8,7 @@
 //! out with the scheduler's own filters after. Floating point guides the search; what a machine holds and costs is counted in integers.
 
 mod fill;
+mod grouped;
 mod least;
 mod master;
 mod most;

@@ -503,6 +503,46 @@ fn what_pods_cost_at_least_holds_for_every_way_to_divide_them_among_zones() {
     assert!(bounds * 100 >= cheapest * 75, "{bounds} {cheapest}");
 }
 
+/// A machine holds a handful of these pods: which of them share one decides what it costs.
+#[test]
+fn pods_of_many_sizes_share_machines_that_hold_few_of_them() {
+    let mut dice = Dice(31);
+    let items = 3000;
+    let mut problem = Problem {
+        limits: vec![[i64::MAX; DIMENSIONS]],
+        ..Problem::default()
+    };
+    for _ in 0..items {
+        problem.items.push(Item {
+            request: load(50 + dice.below(3950) as i64, 64 + dice.below(16_320) as i64),
+            demand: 1,
+            kind: 0,
+        });
+    }
+    for size in [2, 4, 8, 16] {
+        for (memory, price) in [(2, 85), (4, 96), (8, 126)] {
+            let (cpu, memory) = (size * 1000 - 80, size * memory * 1024 - 700);
+            problem
+                .offers
+                .push(offer(size as u64 * price, cpu, memory, items));
+        }
+    }
+    for offer in &mut problem.offers {
+        offer.fits = (0..items)
+            .filter(|item| within(&problem.items[*item].request, &offer.room))
+            .collect();
+        offer.opens = offer.fits.clone();
+    }
+    problem.offers.sort_by_key(|offer| offer.price);
+    problem.prepare();
+    let packing = problem.pack(EFFORT).packing;
+    assert_eq!(fault(&problem, &packing), None);
+    assert!(packing.left.iter().all(|left| *left == 0));
+    let (price, bound) = (packing.price, packing.bound);
+    // Priced and filled by resources alone it costs 5.5 % more than the bound.
+    assert!(price * 1000 <= bound * 1030, "{bound} {price}");
+}
+
 /// The most that pods on a machine are worth, by looking at every filling.
 fn most_by_counting(problem: &Problem, room: &Load, choices: &[(u32, u32)], values: &[f64]) -> f64 {
     let Some(((item, most), rest)) = choices.split_first() else {

@@ -6,6 +6,7 @@
 //! machine still wants of them.
 
 use super::fill::{ALIKE, Filler};
+use super::grouped::Grouped;
 use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, values, worth_of};
 use super::whole::{Solution, complete, fill_up};
 use super::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Relaxation, within};
@@ -22,6 +23,9 @@ const AHEAD: f64 = 1.03;
 const PAYS: f64 = 0.97;
 /// Pods that are looked at in vain before a machine is full, and all that are, those it does not admit among them.
 const TRIES: usize = 256;
+/// Pods on a machine that are a handful, and machines that are many.
+const HANDFUL: u64 = 10;
+const MANY: u64 = 100;
 /// So few pods are left to the search that tries all machines for all of them.
 const FEW: usize = 150;
 
@@ -53,7 +57,7 @@ pub(super) fn relax(problem: &Problem) -> Relaxation {
     }
 }
 
-/// Fills machines one at a time, then has the rest bought by the search that tries all of them.
+/// Buys by groups of about one size, or by what resources cost, whichever is cheaper. Where machines hold a handful of pods, and are many, groups are.
 pub(super) fn build(
     problem: &Problem,
     relaxation: &Relaxation,
@@ -62,18 +66,48 @@ pub(super) fn build(
 ) -> Solution {
     let mut solution = Solution::of_nodes(problem, demand);
     fill_up(problem, &relaxation.values, &mut solution, filler);
+    let Some(mut grouped) = Grouped::of(problem, &solution.left) else {
+        buy_all(problem, relaxation, &mut solution, filler);
+        return solution;
+    };
+    let mut by_groups = solution.clone();
+    let pods = by_groups.unplaced();
+    grouped.buy(problem, &mut by_groups);
+    let machines = (by_groups.bins.len() - solution.bins.len()) as u64;
+    let placed = pods - by_groups.unplaced();
+    fill_up(problem, &relaxation.values, &mut by_groups, filler);
+    buy_all(problem, relaxation, &mut by_groups, filler);
+    if machines >= MANY && placed <= HANDFUL * machines {
+        return by_groups;
+    }
+    buy_all(problem, relaxation, &mut solution, filler);
+    let rank = |way: &Solution| (way.unplaced(), way.price_from(0, problem));
+    if rank(&by_groups) < rank(&solution) {
+        by_groups
+    } else {
+        solution
+    }
+}
+
+/// Fills machines one at a time, then has the rest bought by the search that tries all of them.
+fn buy_all(
+    problem: &Problem,
+    relaxation: &Relaxation,
+    solution: &mut Solution,
+    filler: &mut Filler<'_>,
+) {
     loop {
         let before = solution.unplaced();
         if before <= FEW as u64 {
             break;
         }
         let (rates, bought) = price(problem, &solution.left);
-        buy(problem, &rates, &bought, &mut solution, filler);
+        buy(problem, &rates, &bought, solution, filler);
         if solution.unplaced() == before {
             break;
         }
     }
-    fill_up(problem, &relaxation.values, &mut solution, filler);
+    fill_up(problem, &relaxation.values, solution, filler);
     // What no machine of the program holds may be many pods: the best machines have to do for them.
     let offers = match solution.unplaced() > FEW as u64 {
         true => &relaxation.offers[..relaxation.offers.len().min(FEW)],
@@ -83,12 +117,11 @@ pub(super) fn build(
     complete(
         problem,
         (offers, &relaxation.values),
-        &mut solution,
+        solution,
         &weights,
         u64::MAX,
         filler,
     );
-    solution
 }
 
 /// Buys these machines, one at a time the one that holds most for its price, until none holds more.
