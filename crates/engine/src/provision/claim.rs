@@ -118,6 +118,15 @@ impl Claim {
         true
     }
 
+    /// Takes a node without pods back: it has no options left, so no pod can join it, and what stands in for it has no room.
+    pub(super) fn close(&mut self, catalog: &mut Catalog, cluster: &mut Cluster) {
+        catalog.limits.give_back(&self.reserved);
+        self.reserved.clear();
+        self.options.clear();
+        let labels = &catalog.options[self.shown].labels;
+        cluster.reshape_virtual(self.node, labels, Amounts::default());
+    }
+
     /// What it costs as its cheapest option: micro-dollars an hour.
     pub(super) fn price(&self, catalog: &Catalog) -> u64 {
         let cheapest = self.options.minimum();

@@ -47,12 +47,17 @@ impl Solver<'_> {
         let packed = numbers.problem.pack(self.effort);
         let packing = &packed.packing;
         let mut slots = Vec::new();
+        // By claim: the offer it is of.
+        let mut offers: FxHashMap<usize, usize> = FxHashMap::default();
         for bin in &packing.bins {
             let there = numbers.node(bin).map(Place::There);
             let Some(place) = there.or_else(|| self.open_packed(&numbers, bin).map(Place::Planned))
             else {
                 continue;
             };
+            if let Place::Planned(claim) = place {
+                offers.insert(claim, bin.offer);
+            }
             for (item, count) in &bin.pods {
                 let pods = count * numbers.items[*item].pods;
                 slots.extend((0..pods).map(|_| (place, *item)));
@@ -79,6 +84,10 @@ impl Solver<'_> {
             .iter()
             .map(|part| self.is_bound(part.class))
             .collect();
+        let opens = |claim: usize, item: usize| {
+            let offer = offers.get(&claim).copied();
+            offer.is_none_or(|offer| numbers.problem.offers[offer].opens.contains(item))
+        };
         let mut some_came = true;
         let mut placed: FxHashSet<u32> = FxHashSet::default();
         while some_came && !ordered.is_empty() {
@@ -94,6 +103,12 @@ impl Solver<'_> {
                 let own = own.get(&index).copied().unwrap_or(class);
                 let pod = Pending { index, class, own };
                 let loaded = match *place {
+                    // Pods that only join others wait until one is there that the machine is bought for.
+                    Place::Planned(claim)
+                        if self.claims[claim].pods.is_empty() && !opens(claim, *item) =>
+                    {
+                        false
+                    }
                     Place::Planned(claim) => {
                         self.claims[claim].load(pod, bound[*item], self.cluster)
                     }
@@ -112,6 +127,7 @@ impl Solver<'_> {
             });
             some_came = ordered.len() < before;
         }
+        self.close_empty();
         let rest = pending
             .iter()
             .filter(|pod| !placed.contains(&pod.index))
@@ -119,6 +135,15 @@ impl Solver<'_> {
             .collect();
         let bound = wanted.bound.then(|| numbers.bound(&packed));
         (rest, bound)
+    }
+
+    /// Takes back machines whose pods the scheduler's filters all refused.
+    fn close_empty(&mut self) {
+        for claim in self.claims.iter_mut().filter(|claim| claim.pods.is_empty()) {
+            let catalog = &mut self.catalogs[claim.catalog];
+            claim.close(catalog, self.cluster);
+            self.reservations.release(claim, catalog);
+        }
     }
 
     /// Puts a pod on a node that is there and has room for it, if the pods that are placed already let it.

@@ -444,6 +444,7 @@ impl Solver<'_> {
             });
         }
         let mut claims = std::mem::take(&mut self.claims);
+        claims.retain(|claim| !claim.pods.is_empty());
         let is_cut = self.cut_lists(&mut claims);
         let mut price = if is_cut { 0 } else { u64::MAX };
         let mut nodes = Vec::with_capacity(claims.len());
@@ -533,6 +534,10 @@ impl Solver<'_> {
         let Some(node) = self.cluster.best_node(pod.own, key, self.seed) else {
             return false;
         };
+        if self.claims.iter().any(|claim| claim.node == node) {
+            // It is planned only, and joined as such.
+            return false;
+        }
         // Karpenter: where something was promised twice nothing more goes.
         let mut free = self.cluster.at(node).fixed.allocatable.clone();
         free.subtract(&self.cluster.at(node).used);
