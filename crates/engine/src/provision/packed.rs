@@ -16,8 +16,11 @@ use crate::resources::Amounts;
 /// Where a pod is to go.
 #[derive(Clone, Copy)]
 enum Place {
-    /// A claim.
-    Planned(usize),
+    /// A claim, and the offer that its machine is.
+    Planned {
+        claim: usize,
+        offer: usize,
+    },
     There(NodeId),
 }
 
@@ -47,17 +50,14 @@ impl Solver<'_> {
         let packed = numbers.problem.pack(self.effort);
         let packing = &packed.packing;
         let mut slots = Vec::new();
-        // By claim: the offer it is of.
-        let mut offers: FxHashMap<usize, usize> = FxHashMap::default();
         for bin in &packing.bins {
             let there = numbers.node(bin).map(Place::There);
-            let Some(place) = there.or_else(|| self.open_packed(&numbers, bin).map(Place::Planned))
-            else {
-                continue;
-            };
-            if let Place::Planned(claim) = place {
-                offers.insert(claim, bin.offer);
-            }
+            let place = there.or_else(|| {
+                let claim = self.open_packed(&numbers, bin)?;
+                let offer = bin.offer;
+                Some(Place::Planned { claim, offer })
+            });
+            let Some(place) = place else { continue };
             for (item, count) in &bin.pods {
                 let pods = count * numbers.items[*item].pods;
                 slots.extend((0..pods).map(|_| (place, *item)));
@@ -84,10 +84,6 @@ impl Solver<'_> {
             .iter()
             .map(|part| self.is_bound(part.class))
             .collect();
-        let opens = |claim: usize, item: usize| {
-            let offer = offers.get(&claim).copied();
-            offer.is_none_or(|offer| numbers.problem.offers[offer].opens.contains(item))
-        };
         let mut some_came = true;
         let mut placed: FxHashSet<u32> = FxHashSet::default();
         while some_came && !ordered.is_empty() {
@@ -104,12 +100,13 @@ impl Solver<'_> {
                 let pod = Pending { index, class, own };
                 let loaded = match *place {
                     // Pods that only join others wait until one is there that the machine is bought for.
-                    Place::Planned(claim)
-                        if self.claims[claim].pods.is_empty() && !opens(claim, *item) =>
+                    Place::Planned { claim, offer }
+                        if self.claims[claim].pods.is_empty()
+                            && !numbers.problem.offers[offer].opens.contains(*item) =>
                     {
                         false
                     }
-                    Place::Planned(claim) => {
+                    Place::Planned { claim, .. } => {
                         self.claims[claim].load(pod, bound[*item], self.cluster)
                     }
                     Place::There(node) => self.load_on(node, pod, bound[*item]),

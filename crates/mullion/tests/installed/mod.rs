@@ -8,7 +8,7 @@ pub(crate) mod clients;
 pub(crate) mod process;
 mod proxy;
 mod rights;
-mod story;
+pub(crate) mod story;
 
 use std::{
     collections::BTreeSet,

@@ -39,8 +39,8 @@ const UNUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// The node groups that are there before anything is bought.
-const NODES: &str = "
+/// The node groups that are there before anything is bought: one of each system.
+pub(crate) const NODES: &str = "
 apiVersion: eksctl.io/v1alpha5
 kind: ClusterConfig
 metadata: {name: mixed, region: us-west-2}

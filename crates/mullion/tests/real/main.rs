@@ -13,17 +13,8 @@ use cluster::Cluster;
 use installed::{
     Site,
     process::{Process, free_port},
+    story::NODES,
 };
-
-/// A node group of each system.
-const NODES: &str = "
-apiVersion: eksctl.io/v1alpha5
-kind: ClusterConfig
-metadata: {name: mixed, region: us-west-2}
-nodeGroups:
-- {name: linux, instanceType: m5.large, desiredCapacity: 2}
-- {name: windows, instanceType: m5.large, desiredCapacity: 1, amiFamily: WindowsServer2022CoreContainer, taints: {os: \"windows:NoSchedule\"}}
-";
 
 /// The custom resource definition of GMSACredentialSpecs.
 const GMSA_KIND: &str = concat!(

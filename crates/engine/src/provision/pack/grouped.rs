@@ -5,9 +5,9 @@ use fixedbitset::FixedBitSet;
 
 use super::fill::Filler;
 use super::whole::Solution;
-use super::{Bin, Item, Load, Offer, Problem, Relaxation, add, within};
+use super::{Bin, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
 
-/// Groups, at most: the linear program has a row for each.
+/// So many groups are aimed at: the linear program has a row for each.
 const MOST_GROUPS: usize = 144;
 /// Items of a kind are cut into so many groups at least, where there are as many.
 const LEAST_GROUPS: usize = 4;
@@ -29,12 +29,15 @@ pub(super) struct Grouped {
 }
 
 impl Grouped {
-    /// Of the items that want a place. None where pods have rules, of which groups know nothing.
+    /// Of the items that want a place. None where pods have rules, of which groups know nothing, or are of too many kinds.
     pub(super) fn of(problem: &Problem, left: &[u32]) -> Option<Self> {
         if !problem.rules.is_empty() {
             return None;
         }
         let groups = groups(problem, left);
+        if groups.len() > MOST_ROWS {
+            return None;
+        }
         let item = |group: &Group| Item {
             request: group.request,
             demand: group.items.iter().map(|item| left[*item]).sum(),

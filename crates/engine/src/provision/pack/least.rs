@@ -69,16 +69,7 @@ impl Problem {
         let mut best_ratio: f64 = 1.0 + EPSILON;
         for offer in &self.offers {
             let price = offer.price as f64;
-            let choices: Vec<(u32, u32)> = offer
-                .fits
-                .ones()
-                .map(|item| {
-                    (
-                        item as u32,
-                        self.most_on(offer, item).min(self.items[item].demand),
-                    )
-                })
-                .collect();
+            let choices = self.choices_on(offer);
             let found = knapsack.most(self, offer, (&choices, &values), price * best_ratio, NODES);
             best_ratio = best_ratio.max(found.upper / price);
         }

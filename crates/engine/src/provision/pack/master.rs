@@ -118,12 +118,8 @@ impl<'a> Program<'a> {
             patterns.extend(first.map(Some));
         }
         let market = |offer: &Offer| {
-            let held = offer.fits.ones().filter(|item| alone[*item].is_some());
-            let choice = |item: usize| {
-                let most = problem.most_on(offer, item).min(problem.items[item].demand);
-                (most > 0).then_some((item as u32, most))
-            };
-            let mut choices: Vec<(u32, u32)> = held.filter_map(choice).collect();
+            let mut choices = problem.choices_on(offer);
+            choices.retain(|(item, _)| alone[*item as usize].is_some());
             if !choices
                 .iter()
                 .any(|(item, _)| offer.opens.contains(*item as usize))

@@ -3,6 +3,7 @@
 //! Karpenter takes the first machine that holds a pod and looks at prices last. Here prices lead: a linear program over patterns (one machine
 //! with so many pods of each class) says what a pod of each class is worth (`master`), machines are chosen by how much worth they
 //! hold for their price (`whole`), and what was chosen is taken apart and put together again in cheaper ways (`ruin`).
+//! Pods of more sizes than the program has time for are packed in groups of about one size (`grouped`) or by what resources cost (`varied`).
 //!
 //! Numbers only: what the scheduler's rules mean for a class became data in [`Problem`] before, and the finished plan is carried
 //! out with the scheduler's own filters after. Floating point guides the search; what a machine holds and costs is counted in integers.
@@ -301,6 +302,13 @@ impl Problem {
                     members <= self.rules[role.rule].most
                 })
             })
+    }
+
+    /// The items that an offer may hold, and how many of each at most: as many as fit and are wanted.
+    fn choices_on(&self, offer: &Offer) -> Vec<(u32, u32)> {
+        let most = |item: usize| self.most_on(offer, item).min(self.items[item].demand);
+        let items = offer.fits.ones().map(|item| (item as u32, most(item)));
+        items.filter(|(_, most)| *most > 0).collect()
     }
 
     /// How many pods of an item a machine holds that has no others.

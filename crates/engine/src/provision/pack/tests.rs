@@ -573,7 +573,7 @@ fn knapsacks_are_what_every_filling_says() {
         let values: Vec<f64> = (0..5).map(|_| dice.below(100) as f64).collect();
         for offer in &problem.offers {
             let most = |item: usize| problem.most_on(offer, item).min(problem.items[item].demand);
-            let choices: Vec<(u32, u32)> = (0..5).map(|item| (item as u32, most(item))).collect();
+            let choices = problem.choices_on(offer);
             let exact = most_by_counting(&problem, &offer.room, &choices, &values);
             let enough = exact * dice.below(3) as f64 / 2.0;
             let found = knapsack.most(&problem, offer, (&choices, &values), enough, 100_000);
