@@ -41,9 +41,20 @@ pub fn is_namespace_terminating(error: &kube::Error) -> bool {
     })
 }
 
-/// The text that upstream puts into events and conditions: the server's own message where there is one.
+/// The text that upstream puts into events and conditions: the server's own message where there is one. Where the server was not reached it says so,
+/// and why.
 pub fn message(error: &kube::Error) -> String {
-    status(error).map_or_else(|| error.to_string(), |status| status.message.clone())
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        kube::Error::Service(error) => {
+            let mut inner: &(dyn std::error::Error + 'static) = error.as_ref();
+            while let Some(source) = inner.source() {
+                inner = source;
+            }
+            format!("the API server cannot be reached: {inner}")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// `Ok` whether or not the object was still there.

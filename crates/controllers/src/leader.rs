@@ -17,7 +17,7 @@ use kube::{
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use crate::Clock;
+use crate::{Clock, api_error::message};
 
 /// For how long a Lease that nobody renews keeps others waiting (client-go: LeaseDuration).
 pub const DURATION: Duration = Duration::from_secs(15);
@@ -143,7 +143,10 @@ impl Election {
         };
         match timeout(PATIENCE, given).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("Lease {} is not given back: {error}", self.lease),
+            Ok(Err(error)) => {
+                let why = message(&error);
+                tracing::warn!("Lease {} is not given back: {why}", self.lease);
+            }
             Err(_) => tracing::warn!("Lease {} is not given back: no answer", self.lease),
         }
     }
@@ -158,11 +161,8 @@ impl Election {
     async fn attempt(&mut self) -> Result<bool, String> {
         match timeout(PATIENCE, self.attempt_once()).await {
             Ok(Ok(held)) => Ok(held),
-            // Another was faster: its holder is seen at the next try.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 409) => {
-                Err(status.message.clone())
-            }
-            Ok(Err(error)) => Err(error.to_string()),
+            // Where another was faster its holder is seen at the next try.
+            Ok(Err(error)) => Err(message(&error)),
             Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         }
     }

@@ -327,6 +327,12 @@ impl ControllerArgs {
     /// # Errors
     /// They need a setting that is missing, or a setting needs others.
     pub(super) fn parts(&self) -> Result<Parts, Failure> {
+        if let (Some(setting), false) = (self.of_aws(), self.cloud == Some(Cloud::Aws)) {
+            return Err(
+                Failure::input(format!("{setting}: only --cloud aws heeds it"))
+                    .hint("leave it out, and out of the environment"),
+            );
+        }
         let Some(_) = self.cloud else {
             let without = || {
                 Parts(
@@ -369,6 +375,18 @@ impl ControllerArgs {
         }
         Ok(parts)
     }
+
+    /// The first setting about AWS that is given.
+    fn of_aws(&self) -> Option<&'static str> {
+        let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let settings = [
+            ("CLUSTER_ENDPOINT", some(&self.cluster_endpoint)),
+            ("INTERRUPTION_QUEUE", some(&self.interruption_queue)),
+            ("ISOLATED_VPC", self.isolated_vpc),
+        ];
+        let mut given = settings.into_iter().filter(|(_, is_given)| *is_given);
+        given.next().map(|(name, _)| name)
+    }
 }
 
 #[cfg(test)]
@@ -401,6 +419,10 @@ mod tests {
             (
                 &["--cloud", "simulated", "--only", "gmsa"],
                 "none of the parts that run asks a cloud",
+            ),
+            (
+                &["--interruption-queue=q", "--only=scheduler"],
+                "INTERRUPTION_QUEUE: only --cloud aws heeds it",
             ),
             (
                 &["--webhook-service=a", "--webhook-url=https://b"],
