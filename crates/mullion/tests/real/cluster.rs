@@ -91,7 +91,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts kube-controller-manager.
+    /// Starts kube-controller-manager, and returns when it has made the default service account, without which the API server refuses every pod.
     pub(crate) fn run_controller_manager(&mut self) {
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let (user, key, certs) = (path("manager"), path("sa.key"), path("manager-certs"));
@@ -107,6 +107,10 @@ impl Cluster {
                 ("cert-dir", &certs),
             ],
         );
+        self.until("there is a default service account", || {
+            let account = ["get", "serviceaccount", "default", "--ignore-not-found"];
+            !self.get(&account).is_empty()
+        });
     }
 
     /// Starts kube-scheduler.
