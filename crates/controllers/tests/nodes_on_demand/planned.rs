@@ -1,233 +1,241 @@
-//! Every pod ends where the last plan had it, and no node is bought that stays empty: random clusters with spread, affinity, daemons, both operating
-//! systems and pods that come while nodes boot.
+//! Every pod ends where the last plan had it, no node is bought that stays empty and none for pods that have a place: random clusters with spread,
+//! affinity, host ports, daemons, several pools, both operating systems and pods that come while nodes boot.
+//!
+//! With a scheduler that knows nothing of plans all pods run, too. Which further nodes it may cause says [`Outcome::faults_under_a_foreign_scheduler`].
 
-use std::{collections::BTreeMap, time::Duration};
+mod random;
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
-use serde_json::{Value, json};
+use mullion_controllers::pods::{is_ready, node_name};
+use serde_json::json;
 
+use self::random::{App, Dice};
 use crate::whole::Whole;
 
-/// Clusters that are tried; the variable PLANNED_RUNS asks for more.
-const RUNS: u64 = 12;
+/// Clusters that each test tries; the variable PLANNED_RUNS asks for more, PLANNED_FIRST for others.
+const RUNS: u64 = 8;
+/// All pods run after this long, or will not. Events are kept for an hour only.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// Timestamps of the API are whole seconds, and a plan's claims are created one after the other.
+const ONE_PLAN: SignedDuration = SignedDuration::from_secs(1);
 
-const TYPES: [&str; 6] = [
-    "m5.large",
-    "m5.xlarge",
-    "c5.large",
-    "c5.2xlarge",
-    "r5.large",
-    "t3.medium",
-];
+/// What pods were told about their places.
+#[derive(Debug, Default)]
+struct Told {
+    /// When a plan put the pod on which claim, in this order.
+    nominated: Vec<(Timestamp, String)>,
+    /// When the pod first had a place, planned or bound.
+    first: Option<Timestamp>,
+}
 
-/// A number that looks random and is the same every time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-
-    fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-
-    fn pick<'a>(&mut self, all: &[&'a str]) -> &'a str {
-        all[self.below(all.len() as u64) as usize]
+impl Told {
+    /// The claim that the last plan up to a moment had for the pod.
+    fn place_at(&self, moment: Timestamp) -> Option<&str> {
+        let mut until = self.nominated.iter().rev();
+        let last = until.find(|(at, _)| *at <= moment);
+        last.map(|(_, claim)| claim.as_str())
     }
 }
 
-async fn pool(whole: &Whole, os: &str, alias: &str) {
-    let discovery = json!([{ "tags": { "karpenter.sh/discovery": "windows-karpenter-demo" } }]);
-    whole
-        .create(json!({
-            "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": { "name": os },
-            "spec": {
-                "role": "KarpenterNodeRole-windows-karpenter-demo", "amiSelectorTerms": [{ "alias": alias }],
-                "subnetSelectorTerms": discovery, "securityGroupSelectorTerms": discovery,
-            }
-        }))
-        .await;
-    let taints = match os {
-        "windows" => json!([{ "key": "os", "value": "windows", "effect": "NoSchedule" }]),
-        _ => json!([]),
+/// What became of one cluster.
+#[derive(Debug, Default)]
+struct Outcome {
+    seed: u64,
+    /// Pods that do not run, with what they were told.
+    unplaced: Vec<String>,
+    /// Pods that run elsewhere than the last plan had them.
+    moved: Vec<String>,
+    /// Pods that run elsewhere than they were to when first all pods had a place.
+    moved_at_first: Vec<String>,
+    /// Nodes without pods.
+    empty: Vec<String>,
+    /// Claims created after all pods had a place.
+    second: Vec<String>,
+}
+
+impl Outcome {
+    fn faults(&self) -> Vec<String> {
+        let all = [&self.unplaced, &self.moved, &self.empty, &self.second];
+        self.say(all.into_iter().flatten())
+    }
+
+    /// Whoever places pods without knowing the plan may fill a node with pods that were planned for others, and the others may not fit what is left
+    /// for them, or not beside those that are there; for these alone another node may be bought. Where all pods are alike and may go anywhere, any of
+    /// them may take any place: no other node is bought, whoever places them.
+    fn faults_under_a_foreign_scheduler(&self, are_alike: bool) -> Vec<String> {
+        let mut faults = self.say(self.unplaced.iter());
+        if are_alike || self.moved_at_first.is_empty() {
+            faults.extend(self.say(self.second.iter()));
+        }
+        faults
+    }
+
+    fn say<'a>(&self, faults: impl Iterator<Item = &'a String>) -> Vec<String> {
+        faults
+            .map(|fault| format!("cluster {}: {fault}", self.seed))
+            .collect()
+    }
+}
+
+/// Which pods a cluster has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pods {
+    /// Of any kind.
+    Any,
+    /// Of any kind but those that must be on one node together: where a scheduler puts the first of them on a node that others fill, the rest can go
+    /// nowhere, whatever is bought. So it is with any provisioner and a scheduler that does not know its plans.
+    NotTogether,
+    /// One deployment of pods that may go anywhere.
+    Alike,
+}
+
+/// What becomes of a random cluster with such pods.
+async fn outcome(seed: u64, whole: Whole, kind: Pods) -> Outcome {
+    let mut dice = Dice::new(seed);
+    match kind {
+        Pods::Alike => random::one_pool(&whole).await,
+        Pods::Any | Pods::NotTogether => random::pools(&whole, &mut dice).await,
+    }
+    random::daemons(&whole, &mut dice).await;
+    let mut apps: Vec<App> = Vec::new();
+    let count = match kind {
+        Pods::Alike => 1,
+        Pods::Any | Pods::NotTogether => 1 + dice.below(5),
     };
-    whole
-        .create(json!({
-            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": os },
-            "spec": {
-                "disruption": { "consolidateAfter": "Never" },
-                "template": { "metadata": { "labels": { "team": os } }, "spec": {
-                    "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": os },
-                    "expireAfter": "Never", "taints": taints,
-                    "requirements": [
-                        { "key": "node.kubernetes.io/instance-type", "operator": "In", "values": TYPES },
-                        { "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"] }
-                    ]
-                } }
-            }
-        }))
-        .await;
-}
-
-/// A pod of a random size, whose like are spread, kept apart or together at random.
-fn spec(dice: &mut Dice, app: &str) -> Value {
-    let os = if dice.one_in(4) { "windows" } else { "linux" };
-    let cpu = 100 * (1 + dice.below(12));
-    let mut requests =
-        json!({ "cpu": format!("{cpu}m"), "memory": format!("{}Mi", 256 * (1 + dice.below(6))) });
-    if os == "windows" {
-        requests["vpc.amazonaws.com/PrivateIPv4Address"] = "1".into();
-    }
-    let selector = json!({ "matchLabels": { "app": app } });
-    let mut spec = json!({
-        "nodeSelector": { "team": os, "kubernetes.io/os": os },
-        "containers": [{ "name": "web", "image": "nginx", "resources": {
-            "requests": requests,
-            "limits": if os == "windows" { json!({ "vpc.amazonaws.com/PrivateIPv4Address": "1" }) } else { json!({}) }
-        } }]
-    });
-    if os == "windows" {
-        spec["tolerations"] = json!([{ "key": "os", "value": "windows", "effect": "NoSchedule" }]);
-        spec["containers"][0]["image"] =
-            "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022".into();
-    }
-    let term = |key: &str| json!([{ "topologyKey": key, "labelSelector": selector }]);
-    let required = "requiredDuringSchedulingIgnoredDuringExecution";
-    match dice.below(6) {
-        0 => {
-            let key = dice.pick(&["topology.kubernetes.io/zone", "kubernetes.io/hostname"]);
-            spec["topologySpreadConstraints"] = json!([{
-                "maxSkew": 1 + dice.below(2), "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector
-            }]);
-        }
-        1 => {
-            spec["affinity"] =
-                json!({ "podAntiAffinity": { required: term("kubernetes.io/hostname") } });
-        }
-        2 => {
-            spec["affinity"] =
-                json!({ "podAffinity": { required: term("topology.kubernetes.io/zone") } });
-        }
-        _ => {}
-    }
-    spec
-}
-
-/// The claims that the last plan had for each pod.
-async fn planned(whole: &Whole) -> BTreeMap<String, String> {
-    let events: Api<Event> = Api::all(whole.context.client.clone());
-    let params = ListParams::default().fields("reason=Nominated");
-    let events = events.list(&params).await.expect("events are listed");
-    let mut last = BTreeMap::new();
-    for event in events {
-        let pod = event.involved_object.name.unwrap_or_default();
-        let said = event.message.unwrap_or_default();
-        let place = said.split("nodeclaim/").nth(1).unwrap_or_default();
-        let place = place.split(',').next().unwrap_or_default().to_owned();
-        let at = event.last_timestamp.or(event.first_timestamp);
-        let known = last
-            .entry(pod)
-            .or_insert_with(|| (at.clone(), place.clone()));
-        if at >= known.0 {
-            *known = (at, place);
-        }
-    }
-    last.into_iter()
-        .map(|(pod, (_, place))| (pod, place))
-        .collect()
-}
-
-/// What went otherwise than planned in one random cluster.
-async fn differences(seed: u64) -> Vec<String> {
-    let mut dice = Dice(seed);
-    let whole = Whole::start().await;
-    pool(&whole, "linux", "al2023@latest").await;
-    pool(&whole, "windows", "windows2022@latest").await;
-    if dice.one_in(2) {
-        whole
-            .create(json!({
-                "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "agent" },
-                "spec": {
-                    "selector": { "matchLabels": { "app": "agent" } },
-                    "template": { "metadata": { "labels": { "app": "agent" } }, "spec": {
-                        "nodeSelector": { "kubernetes.io/os": "linux" },
-                        "containers": [{ "name": "agent", "image": "agent",
-                            "resources": { "requests": { "cpu": "100m", "memory": "64Mi" } } }]
-                    } }
-                }
-            }))
-            .await;
-    }
-    let mut all = 0;
-    for index in 0..1 + dice.below(5) {
-        let app = format!("web-{index}");
-        let replicas = 1 + dice.below(9) as u32;
-        whole
-            .deployment(&app, replicas, spec(&mut dice, &app))
-            .await;
-        all += replicas as usize;
+    for _ in 0..count {
+        let app = match kind {
+            Pods::Alike => random::plain_app(&mut dice),
+            Pods::Any => random::app(&mut dice, &apps, true),
+            Pods::NotTogether => random::app(&mut dice, &apps, false),
+        };
+        let (name, spec) = (&app.name, app.spec.clone());
+        whole.deployment(name, app.replicas, spec).await;
+        apps.push(app);
         if dice.one_in(3) {
             // Others come while nodes are on their way, or just ready.
             whole.pass(1 + dice.below(200)).await;
         }
     }
-    let web = |pod: &Pod| {
-        pod.labels()
-            .get("app")
-            .is_some_and(|app| app.starts_with("web-"))
-    };
-    whole
-        .until(&format!("all pods of cluster {seed} run"), || {
-            let mut pods = whole.context.informers.pods.list();
-            pods.retain(|pod| web(pod) && mullion_controllers::pods::is_ready(pod));
-            (pods.len() == all).then_some(())
-        })
-        .await;
-    let planned = planned(&whole).await;
-    let mut differences = Vec::new();
-    let mut used = Vec::new();
-    for pod in whole.context.informers.pods.list() {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let node = node.unwrap_or_default();
-        if !web(&pod) {
-            continue;
-        }
-        used.push(node.clone());
-        let claims = whole.claims();
-        let claim = claims
-            .iter()
-            .find(|claim| claim.node_name() == Some(&node))
-            .map(|claim| claim.name_any());
-        let place = planned.get(&pod.name_any());
-        if let Some(place) = place.filter(|place| Some(*place) != claim.as_ref()) {
-            let events = whole.events(&pod.name_any()).await;
-            let said: Vec<String> = events
-                .into_iter()
-                .filter(|(reason, _)| {
-                    ["Nominated", "FailedScheduling", "Scheduled"].contains(&reason.as_str())
-                })
-                .map(|(reason, message)| format!("{reason}: {message}"))
-                .collect();
-            differences.push(format!(
-                "cluster {seed}: {} was planned on {place} and runs on {claim:?}; it was told {said:#?}",
-                pod.name_any()
-            ));
-        }
-    }
-    for node in whole.bought() {
-        if !used.contains(&node.name_any()) {
-            differences.push(format!("cluster {seed}: {} is empty", node.name_any()));
-        }
-    }
+    let all = apps.iter().map(|app| app.replicas as usize).sum();
+    settle(&whole, all).await;
+    let outcome = look(seed, &whole).await;
     whole.karpenter.base.stop().await;
     whole.context.stop().await;
-    differences
+    outcome
+}
+
+fn is_web(pod: &Pod) -> bool {
+    let app = pod.labels().get("app");
+    app.is_some_and(|app| app.starts_with("web-"))
+}
+
+/// Lets time pass until all pods run, or [`PATIENCE`] has passed.
+async fn settle(whole: &Whole, all: usize) {
+    let wait = async {
+        loop {
+            let mut pods = whole.context.informers.pods.list();
+            pods.retain(|pod| is_web(pod) && is_ready(pod));
+            if pods.len() == all {
+                break;
+            }
+            whole.pass(1).await;
+        }
+    };
+    // Who does not run then is seen by who looks.
+    let _ = tokio::time::timeout(PATIENCE, wait).await;
+}
+
+/// Compares where pods run with where they were planned.
+async fn look(seed: u64, whole: &Whole) -> Outcome {
+    let told = told(whole).await;
+    let mut outcome = Outcome {
+        seed,
+        ..Outcome::default()
+    };
+    let mut pods = whole.context.informers.pods.list();
+    pods.retain(|pod| is_web(pod));
+    let claims = whole.claims();
+    let nothing = Told::default();
+    let told_of = |pod: &Pod| told.get(&pod.name_any()).unwrap_or(&nothing);
+    let all_had_a_place = pods.iter().filter_map(|pod| told_of(pod).first).max();
+    let all_had_a_place = all_had_a_place.unwrap_or(Timestamp::MAX - ONE_PLAN) + ONE_PLAN;
+    let mut used = BTreeSet::new();
+    for pod in &pods {
+        let (name, node) = (pod.name_any(), node_name(pod));
+        if !is_ready(pod) {
+            let events = whole.events(&name).await;
+            let unplaced = format!("{name} does not run on {node:?}; it was told {events:#?}");
+            outcome.unplaced.push(unplaced);
+        }
+        if node.is_empty() {
+            continue;
+        }
+        used.insert(node.to_owned());
+        let claim = claims.iter().find(|claim| claim.node_name() == Some(node));
+        let claim = claim.map(|claim| claim.name_any()).unwrap_or_default();
+        let told = told_of(pod);
+        for (place, moved) in [
+            (told.place_at(Timestamp::MAX), &mut outcome.moved),
+            (told.place_at(all_had_a_place), &mut outcome.moved_at_first),
+        ] {
+            if let Some(place) = place.filter(|place| *place != claim) {
+                moved.push(format!(
+                    "{name} was planned on {place} and runs on {claim}; plans said {told:?}"
+                ));
+            }
+        }
+    }
+    let bought = whole.bought().into_iter().map(|node| node.name_any());
+    let empty = bought.filter(|node| !used.contains(node));
+    outcome.empty = empty.map(|node| format!("{node} is empty")).collect();
+    for claim in &claims {
+        let created = claim.metadata.creation_timestamp.as_ref();
+        if created.is_some_and(|created| created.0 > all_had_a_place) {
+            let name = claim.name_any();
+            outcome
+                .second
+                .push(format!("{name} was bought when all pods had a place"));
+        }
+    }
+    outcome
+}
+
+/// What each pod was told, by its name.
+async fn told(whole: &Whole) -> BTreeMap<String, Told> {
+    let events: Api<Event> = Api::all(whole.context.client.clone());
+    let events = events.list(&ListParams::default()).await;
+    let mut told: BTreeMap<String, Told> = BTreeMap::new();
+    for event in events.expect("events are listed") {
+        let reason = event.reason.as_deref().unwrap_or_default();
+        if reason != "Nominated" && reason != "Scheduled" {
+            continue;
+        }
+        let first = event.first_timestamp.or(event.last_timestamp.clone());
+        let first = first.map(|at| at.0).or(event.event_time.map(|at| at.0));
+        let first = first.expect("every event has a time");
+        let pod = event.involved_object.name.unwrap_or_default();
+        let of_pod = told.entry(pod).or_default();
+        of_pod.first = Some(of_pod.first.map_or(first, |known| known.min(first)));
+        let message = event.message.unwrap_or_default();
+        if let Some((_, place)) = message.split_once("nodeclaim/") {
+            let claim = place.split(',').next().unwrap_or_default().to_owned();
+            let last = event.last_timestamp.map_or(first, |at| at.0);
+            of_pod.nominated.push((first, claim.clone()));
+            of_pod.nominated.push((last, claim));
+        }
+    }
+    for told in told.values_mut() {
+        told.nominated.sort_by_key(|(at, _)| *at);
+        told.nominated.dedup();
+    }
+    told
 }
 
 /// A pod for which nothing can be bought is looked at again every ten seconds. Pods that come just before that are planned together with
@@ -235,7 +243,7 @@ async fn differences(seed: u64) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn a_second_look_at_waiting_pods_does_not_cut_a_batch_in_two() {
     let whole = Whole::start().await;
-    pool(&whole, "linux", "al2023@latest").await;
+    random::one_pool(&whole).await;
     let containers =
         json!([{ "name": "a", "image": "nginx", "resources": { "requests": { "cpu": "1500m" } } }]);
     let nowhere = json!({ "nodeSelector": { "team": "nobody" }, "containers": containers });
@@ -268,15 +276,50 @@ async fn a_second_look_at_waiting_pods_does_not_cut_a_batch_in_two() {
     assert_eq!(plans.count(), pairs, "{story:#?}");
 }
 
+/// The seeds of the clusters to try.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str, default: u64| {
+        let said = std::env::var(name).ok();
+        said.map_or(default, |said| said.parse().expect("a number"))
+    };
+    let first = number("PLANNED_FIRST", 0);
+    first..first + number("PLANNED_RUNS", RUNS)
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_end_where_the_last_plan_had_them() {
-    let runs = std::env::var("PLANNED_RUNS").ok();
-    let runs = runs.map_or(RUNS, |runs| runs.parse().expect("a number"));
-    let first = std::env::var("PLANNED_FIRST").ok();
-    let first = first.map_or(0, |first| first.parse().expect("a number"));
-    let mut all = Vec::new();
-    for seed in first..first + runs {
-        all.extend(differences(seed).await);
+    let mut faults = Vec::new();
+    for seed in seeds() {
+        let outcome = outcome(seed, Whole::start().await, Pods::Any).await;
+        faults.extend(outcome.faults());
     }
-    assert_eq!(all, [] as [String; 0], "of {runs} clusters");
+    assert_eq!(faults, [] as [String; 0], "of clusters {:?}", seeds());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scheduler_that_knows_no_plans_leaves_no_pod_without_a_node() {
+    let (mut faults, mut again) = (Vec::new(), 0);
+    for seed in seeds() {
+        let whole = Whole::start_with_foreign_scheduler(seed).await;
+        let outcome = outcome(seed, whole, Pods::NotTogether).await;
+        faults.extend(outcome.faults_under_a_foreign_scheduler(false));
+        again += usize::from(!outcome.second.is_empty());
+    }
+    assert_eq!(
+        faults,
+        [] as [String; 0],
+        "of clusters {:?}; nodes were bought again in {again}",
+        seeds()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_pods_that_are_alike_no_second_node_is_bought_whoever_places_them() {
+    let mut faults = Vec::new();
+    for seed in seeds() {
+        let whole = Whole::start_with_foreign_scheduler(seed).await;
+        let outcome = outcome(seed, whole, Pods::Alike).await;
+        faults.extend(outcome.faults_under_a_foreign_scheduler(true));
+    }
+    assert_eq!(faults, [] as [String; 0], "of clusters {:?}", seeds());
 }

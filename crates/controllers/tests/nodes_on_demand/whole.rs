@@ -56,15 +56,27 @@ impl Whole {
 
     /// The same with other gates.
     pub(crate) async fn start_with(speed: Speed, gates: FeatureGates) -> Self {
-        Self::start_as(speed, gates, NodeProfiles::default()).await
+        Self::start_as(speed, gates, NodeProfiles::default(), None).await
     }
 
     /// The same at real speed with nodes that are not as the catalogue has them.
     pub(crate) async fn start_on(profiles: NodeProfiles) -> Self {
-        Self::start_as(Speed::REAL, FeatureGates::default(), profiles).await
+        Self::start_as(Speed::REAL, FeatureGates::default(), profiles, None).await
     }
 
-    async fn start_as(speed: Speed, gates: FeatureGates, node_profiles: NodeProfiles) -> Self {
+    /// The same at real speed with a scheduler that knows nothing of plans, as kube-scheduler does: it shares no state with the provisioner. `seed`
+    /// breaks ties between its nodes.
+    pub(crate) async fn start_with_foreign_scheduler(seed: u64) -> Self {
+        let gates = FeatureGates::default();
+        Self::start_as(Speed::REAL, gates, NodeProfiles::default(), Some(seed)).await
+    }
+
+    async fn start_as(
+        speed: Speed,
+        gates: FeatureGates,
+        node_profiles: NodeProfiles,
+        foreign_scheduler: Option<u64>,
+    ) -> Self {
         let version = KubernetesVersion::from_minor(27).expect("known");
         let context = served::context();
         let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
@@ -85,7 +97,13 @@ impl Whole {
         let state = SharedState::new(&context, placement);
         let karpenter = buy_nodes(&context, &state, &ec2, &log, version, gates);
         let cloud: Arc<dyn CloudProvider> = Arc::new(ec2.clone());
-        scheduler::start_over(&context, &state, 0);
+        match foreign_scheduler {
+            Some(seed) => {
+                let own = SharedState::new(&context, mullion_engine::Options::default());
+                scheduler::start_over(&context, &own, seed);
+            }
+            None => scheduler::start_over(&context, &state, 0),
+        }
         workloads::start(&context);
         serviceaccount::start(&context, None);
         namespace::start(&context);
