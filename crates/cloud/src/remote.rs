@@ -1,7 +1,10 @@
 //! A cloud in another process: the traits of this crate as calls that can be sent and answered.
 //!
 //! [`answer`] asks a cloud in this process what somebody else's [`Remote`] sent; what carries the bytes between them is a [`Wire`]. Calls and
-//! answers are JSON; an instance type goes by its name, since both sides have the same catalogue.
+//! answers are JSON; an instance type goes by its name, since both sides have the same catalogue. An [`Unreliable`] cloud answers worse than that, so
+//! that what happens then can be tried.
+
+mod faults;
 
 use std::{
     collections::BTreeMap,
@@ -18,6 +21,8 @@ use mullion_api::{
 };
 use mullion_engine::ip::{Cidr, Kind, Listing};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub use faults::{CallFaults, Unreliable};
 
 use crate::{
     AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment,

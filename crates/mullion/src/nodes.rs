@@ -12,7 +12,8 @@ use kube::{Api, Client};
 use mullion_api::{crds, eksctl};
 use mullion_cloud::{
     Clock, Speed, node_group,
-    sim::{self, SimulatedEc2},
+    remote::{CallFaults, Unreliable},
+    sim::{self, ParseFaultsError, SimulatedEc2},
 };
 use mullion_controllers::{
     Context, ipam,
@@ -71,6 +72,10 @@ pub(crate) struct NodesArgs {
     /// Port on 127.0.0.1 where the simulated EC2 answers `mullion controller --cloud simulated`; 0 takes any free one
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = port)]
     cloud_port: u16,
+
+    /// Let calls of `mullion controller --cloud simulated` go wrong: terms with commas between, throttle=N%, lost=N% (answers), rate=N/s and seed=N
+    #[arg(long, value_name = "FAULTS", value_parser = call_faults)]
+    cloud_faults: Option<CallFaults>,
 
     /// Port on 127.0.0.1 where the simulated EC2 answers clients of AWS, as `mullion cloud` does; what they launch becomes nodes; 0 takes any free one
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = port)]
@@ -140,7 +145,8 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     kubelet::driver::start(&context, options, booted);
     ipam::start(&context, Arc::new(ec2.clone()), args.ipam.into());
     let count = ec2.instances().len();
-    let endpoint = simulated_cloud::serve(ec2.clone(), &client, args.cloud_port).await?;
+    let served = Unreliable::new(ec2.clone(), args.cloud_faults.unwrap_or_default());
+    let endpoint = simulated_cloud::serve(served, &client, args.cloud_port).await?;
     out::line(&format!(
         "{count} simulated nodes boot and register with {server}\nthe simulated EC2 listens on {endpoint}\nCtrl-C stops them; they stay in the cluster and become NotReady."
     ));
@@ -165,6 +171,11 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
         );
     }
     ended
+}
+
+fn call_faults(text: &str) -> Result<CallFaults, String> {
+    text.parse()
+        .map_err(|error: ParseFaultsError| error.to_string())
 }
 
 /// Gives the cluster what EKS and eksctl give one with Windows nodes, if it is not there: the kind that keeps a node's addresses, and the switch

@@ -19,7 +19,7 @@ use kube::{
 };
 use mullion_cloud::{
     BoxFuture,
-    remote::{Remote, Wire, answer},
+    remote::{Remote, Unreliable, Wire},
     sim::SimulatedEc2,
 };
 use serde_json::json;
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// No port can be had, or the ConfigMap not be written.
 pub(crate) async fn serve(
-    ec2: SimulatedEc2,
+    cloud: Unreliable<SimulatedEc2>,
     client: &Client,
     port: u16,
 ) -> Result<String, Failure> {
@@ -52,7 +52,9 @@ pub(crate) async fn serve(
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
     let listener = listener.map_err(|error| failed(&error))?;
     let address = listener.local_addr().map_err(|error| failed(&error))?;
-    let routes = Router::new().route(PATH, post(call)).with_state(ec2);
+    let routes = Router::new()
+        .route(PATH, post(call))
+        .with_state(Arc::new(cloud));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, routes).await {
             tracing::error!("the simulated EC2 is not served any more: {error}");
@@ -87,14 +89,21 @@ pub(crate) async fn withdraw(client: &Client) {
     }
 }
 
-async fn call(State(ec2): State<SimulatedEc2>, request: Request<Body>) -> Response {
+async fn call(
+    State(cloud): State<Arc<Unreliable<SimulatedEc2>>>,
+    request: Request<Body>,
+) -> Response {
     let refused = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
     let body = match to_bytes(request.into_body(), MOST_BYTES).await {
         Ok(body) => body,
         Err(error) => return refused(error.to_string()),
     };
-    match answer(&ec2, &body).await {
-        Ok(bytes) => bytes.into_response(),
+    match cloud.answer(&body).await {
+        Ok(Some(bytes)) => bytes.into_response(),
+        Ok(None) => {
+            let why = "the answer is lost (--cloud-faults): the call may have been carried out";
+            (StatusCode::GATEWAY_TIMEOUT, why).into_response()
+        }
         Err(error) => refused(format!(
             "the call cannot be understood, both processes have to be of one version: {error}"
         )),

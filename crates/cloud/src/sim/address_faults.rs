@@ -68,23 +68,30 @@ pub struct ParseFaultsError {
     why: &'static str,
 }
 
+impl ParseFaultsError {
+    pub(crate) fn new(term: &str, why: &'static str) -> Self {
+        ParseFaultsError {
+            term: term.to_owned(),
+            why,
+        }
+    }
+}
+
 impl FromStr for AddressFaults {
     type Err = ParseFaultsError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut faults = Self::default();
         for term in text.split(',') {
-            faults.set(term).map_err(|why| ParseFaultsError {
-                term: term.to_owned(),
-                why,
-            })?;
+            let set = faults.set(term);
+            set.map_err(|why| ParseFaultsError::new(term, why))?;
         }
         Ok(faults)
     }
 }
 
 impl AddressFaults {
-    fn set(&mut self, term: &str) -> Result<(), &'static str> {
+    pub(crate) fn set(&mut self, term: &str) -> Result<(), &'static str> {
         let (name, value) = term.split_once('=').unwrap_or((term, ""));
         match name {
             "throttle" => self.throttle = share(value)?,
@@ -128,7 +135,7 @@ fn share(value: &str) -> Result<u32, &'static str> {
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     /// EC2 does it and answers.
     Answered,
     /// EC2 refuses the rate and does nothing.
@@ -143,7 +150,7 @@ pub(super) enum Fate {
 
 /// The faults and how far they have come.
 #[derive(Debug)]
-pub(super) struct FaultyCalls {
+pub(crate) struct FaultyCalls {
     pub(super) faults: AddressFaults,
     random: Random,
     /// Calls that EC2 takes at once, and when that was so.
@@ -151,7 +158,7 @@ pub(super) struct FaultyCalls {
 }
 
 impl FaultyCalls {
-    pub(super) fn new(faults: AddressFaults) -> Self {
+    pub(crate) fn new(faults: AddressFaults) -> Self {
         Self {
             random: Random::new(faults.seed),
             faults,
@@ -160,7 +167,7 @@ impl FaultyCalls {
     }
 
     /// Decides what becomes of the next call; only changing ones lose their answer.
-    pub(super) fn fate(&mut self, changes: bool) -> Fate {
+    pub(crate) fn fate(&mut self, changes: bool) -> Fate {
         if !self.takes_a_token() || self.happens(self.faults.throttle) {
             return Fate::Throttled;
         }

@@ -7,7 +7,7 @@
 //! [`SimulatedEc2::changes_since`].
 
 mod account;
-mod address_faults;
+pub(crate) mod address_faults;
 mod addresses;
 mod boot;
 mod cause;

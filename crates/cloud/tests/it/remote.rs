@@ -1,16 +1,16 @@
 //! A cloud behind a wire tells the same story as the cloud itself.
 
-use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
 };
 use mullion_cloud::{
-    Addresses, BoxFuture, CapacityType, Clock, CloudProvider, InstanceId, LaunchOption,
-    LaunchRequest, NodeTemplate, Registration, Speed, TagSelector,
+    AddressError, Addresses, BoxFuture, CapacityType, Clock, CloudError, CloudProvider, InstanceId,
+    LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed, TagSelector,
     catalogue::Arch,
-    remote::{Remote, Wire, answer},
+    remote::{CallFaults, Remote, Unreliable, Wire, answer},
     sim::{Config, SimulatedEc2},
 };
 use mullion_engine::ip::Kind;
@@ -153,4 +153,53 @@ impl Wire for Cut {
 async fn a_wire_that_is_cut_is_an_error_with_its_reason() {
     let refused = Remote::connect(Arc::new(Cut)).await.expect_err("nobody");
     assert_eq!(refused, "connection refused");
+}
+
+/// Carries calls to a cloud that answers badly.
+#[derive(Debug)]
+struct Bad(Arc<Unreliable<SimulatedEc2>>);
+
+impl Wire for Bad {
+    fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>> {
+        Box::pin(async move {
+            let answer = self.0.answer(&call).await;
+            let answer = answer.map_err(|error| error.to_string())?;
+            answer.ok_or_else(|| "the answer is lost".to_owned())
+        })
+    }
+}
+
+async fn unreliable(ec2: &SimulatedEc2, faults: &str) -> Remote {
+    let faults: CallFaults = faults.parse().expect("faults");
+    let bad = Bad(Arc::new(Unreliable::new(ec2.clone(), faults)));
+    Remote::connect(Arc::new(bad)).await.expect("it answers")
+}
+
+#[tokio::test(start_paused = true)]
+async fn throttled_calls_are_refused_with_the_error_of_their_kind() {
+    let ec2 = ec2();
+    let remote = unreliable(&ec2, "throttle=100%").await;
+    let launched = remote.launch(order("a", &["us-west-2b"])).await;
+    assert!(matches!(launched, Err(CloudError::Throttled)));
+    let found = remote.interfaces_of(&[]).await;
+    assert!(matches!(found, Err(AddressError::Throttled)));
+    assert!(ec2.instances().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_whose_answer_is_lost_buys_one_instance_however_often_it_is_repeated() {
+    let ec2 = ec2();
+    let remote = unreliable(&ec2, "lost=100%").await;
+    let mut bought = Vec::new();
+    for _ in 0..12 {
+        let launched = remote.launch(order("a", &["us-west-2b"])).await;
+        assert!(matches!(launched, Err(CloudError::NoAnswer(_))));
+        bought.push(ec2.instances().len());
+    }
+    // Some calls come late, some never.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    bought.push(ec2.instances().len());
+    assert_eq!(bought.last(), Some(&1), "{bought:?}");
+    let listed = CloudProvider::list(&remote, BTreeMap::new()).await;
+    assert_eq!(listed.map(|all| all.len()).ok(), Some(1));
 }
