@@ -3,32 +3,46 @@
 //! Invariant: an instance is young or has a claim; nothing is ended that this cluster did not buy (its instances carry
 //! the tag `karpenter.sh/nodepool`).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use mullion_api::{karpenter::node_claim_condition as condition, labels};
-use mullion_cloud::InstanceState;
+use mullion_api::{
+    karpenter::{NodeClaim, node_claim_condition as condition},
+    labels,
+};
+use mullion_cloud::{Instance, InstanceState};
 
 use super::{Error, pass};
 use crate::provisioner::{BY_PROVIDER_ID, KarpenterContext};
 
 /// How often is tidied up.
 const PERIOD: Duration = Duration::from_secs(120);
-/// An instance younger than this may have a claim that is not written down yet.
+/// How often that is done at first: what a process that was killed left behind is found by the next one, which may not live long either
+/// (AWS provider: 20 passes).
+const FIRST_PERIOD: Duration = Duration::from_secs(10);
+const FIRST_PASSES: u32 = 20;
+/// An instance younger than this may have a claim that is not written down yet, and may not be listed yet.
 const YOUNG: SignedDuration = SignedDuration::from_secs(30);
 
 pub(super) fn start(karpenter: &KarpenterContext) {
     let garbage = karpenter.clone();
     let tidy = async move {
-        if !garbage.claims.synced().await {
+        if !garbage.claims.synced().await || !garbage.base.informers.nodes.synced().await {
             return;
         }
+        let mut passes = 0;
         loop {
-            tokio::time::sleep(PERIOD).await;
-            if let Err(error) = collect(&garbage).await {
-                tracing::debug!(%error, "garbage collection failed, will retry");
+            match collect(&garbage).await {
+                Ok(()) => passes += 1,
+                Err(error) => tracing::debug!(%error, "garbage collection failed, will retry"),
             }
+            let period = match passes <= FIRST_PASSES {
+                true => FIRST_PERIOD,
+                false => PERIOD,
+            };
+            tokio::time::sleep(period).await;
         }
     };
     let shutdown = karpenter.base.shutdown.clone();
@@ -38,10 +52,40 @@ pub(super) fn start(karpenter: &KarpenterContext) {
 }
 
 async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
+    // Claims before instances: an instance that is bought while the cloud lists its instances is not in that list.
+    let claims = karpenter.claims.list();
     let ours = BTreeMap::from([(labels::NODEPOOL.to_owned(), "*".to_owned())]);
     let instances = karpenter.cloud.list(ours).await?;
+    end_unclaimed(karpenter, &instances).await?;
     let now = karpenter.base.clock.now();
-    for instance in &instances {
+    for claim in claims {
+        let counts = is_launched(&claim, now) && claim.metadata.deletion_timestamp.is_none();
+        let id = claim.provider_id();
+        let is_there = instances
+            .iter()
+            .any(|instance| Some(instance.provider_id.as_str()) == id);
+        let lives = || {
+            karpenter
+                .node_of(&claim)
+                .is_some_and(|node| is_ready(&node))
+        };
+        if counts && !is_there && !lives() {
+            karpenter.delete_claim(&claim.name_any()).await?;
+            karpenter.count_disrupted(&claim, None, "garbage_collected");
+            pass(karpenter, "nodeclaim.garbagecollection", &claim)
+                .info("garbage collecting nodeclaim with no cloudprovider representation");
+        }
+    }
+    Ok(())
+}
+
+/// Ends the instances that have no claim now, which is later than they were listed.
+async fn end_unclaimed(
+    karpenter: &KarpenterContext,
+    instances: &[Arc<Instance>],
+) -> Result<(), Error> {
+    let now = karpenter.base.clock.now();
+    for instance in instances {
         let young = now.duration_since(instance.launched_at) < YOUNG;
         let claims = karpenter
             .claims
@@ -55,17 +99,21 @@ async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
                 .info("garbage collected cloudprovider instance");
         }
     }
-    for claim in karpenter.claims.list() {
-        let launched = claim.is(condition::LAUNCHED) && claim.metadata.deletion_timestamp.is_none();
-        let there = instances
-            .iter()
-            .any(|instance| Some(instance.provider_id.as_str()) == claim.provider_id());
-        if launched && !there {
-            karpenter.delete_claim(&claim.name_any()).await?;
-            karpenter.count_disrupted(&claim, None, "garbage_collected");
-            pass(karpenter, "nodeclaim.garbagecollection", &claim)
-                .info("garbage collecting nodeclaim with no cloudprovider representation");
-        }
-    }
     Ok(())
+}
+
+/// Whether the claim's instance was bought long enough ago that the cloud lists it. Upstream looks at registered claims alone, and gives up those whose
+/// instance goes before it registers after a quarter of an hour.
+fn is_launched(claim: &NodeClaim, now: Timestamp) -> bool {
+    let launched = claim.condition(condition::LAUNCHED);
+    launched.is_some_and(|own| {
+        own.status == "True" && now.duration_since(own.last_transition_time.0) >= YOUNG
+    })
+}
+
+/// Whether a kubelet runs there, whatever the cloud says.
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().filter_map(|own| own.conditions.as_ref());
+    let mut conditions = conditions.flatten();
+    conditions.any(|own| own.type_ == condition::READY && own.status == "True")
 }

@@ -8,6 +8,7 @@ mod buffers;
 mod drift;
 mod failures;
 mod faults;
+mod garbage;
 mod giving_back;
 mod interruption;
 mod metrics;

@@ -145,6 +145,14 @@ impl Whole {
         self.karpenter = buy_nodes(&self.context, state, ec2, log, version, self.gates);
     }
 
+    /// The same with another way to the cloud.
+    pub(crate) async fn restart_karpenter_on(&mut self, cloud: Arc<dyn CloudProvider>) {
+        self.karpenter.base.stop().await;
+        let version = self.ec2.config().version;
+        let state = &self.karpenter.state;
+        self.karpenter = buy_nodes_of(&self.context, state, cloud, &self.log, version, self.gates);
+    }
+
     async fn linux_node(&self, version: KubernetesVersion) {
         let order = LaunchRequest {
             client_token: "linux".to_owned(),
@@ -371,6 +379,18 @@ fn buy_nodes(
     version: KubernetesVersion,
     gates: FeatureGates,
 ) -> KarpenterContext {
+    let cloud = Arc::new(ec2.clone());
+    buy_nodes_of(context, state, cloud, log, version, gates)
+}
+
+fn buy_nodes_of(
+    context: &Context,
+    state: &SharedState,
+    cloud: Arc<dyn CloudProvider>,
+    log: &DecisionLog,
+    version: KubernetesVersion,
+    gates: FeatureGates,
+) -> KarpenterContext {
     let own = Context::new(context.client.clone(), context.clock.clone());
     let options = provisioner::Options {
         cluster: "windows-karpenter-demo".to_owned(),
@@ -379,7 +399,7 @@ fn buy_nodes(
         gates,
         settings: Default::default(),
     };
-    provisioner::start(&own, state, Arc::new(ec2.clone()), log.clone(), options)
+    provisioner::start(&own, state, cloud, log.clone(), options)
 }
 
 fn year(build: &str) -> &'static str {
