@@ -4,7 +4,7 @@ use std::{
     fs::File,
     net::TcpListener,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -53,17 +53,25 @@ impl Process {
 
     /// Whether it has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.child
-            .try_wait()
-            .expect("a child can be asked")
-            .is_some()
+        self.ended().is_some()
+    }
+
+    /// How it has ended by itself.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be asked")
+    }
+
+    /// Sends it a signal, such as `STOP`.
+    #[track_caller]
+    pub(crate) fn signal(&self, name: &str) {
+        let (signal, pid) = (format!("-{name}"), self.child.id().to_string());
+        let sent = Command::new("kill").args([signal, pid]).status();
+        assert!(sent.expect("kill can be run").success());
     }
 
     /// Asks it to end (SIGTERM) and returns its exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(sent.expect("kill can be run").success());
+        self.signal("TERM");
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child can be asked") {
@@ -77,13 +85,18 @@ impl Process {
             thread::sleep(LOOK);
         }
     }
+
+    /// Ends it at once (SIGKILL).
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -22,8 +22,30 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(crate) struct Cluster {
     binaries: PathBuf,
     dir: TempDir,
-    parts: RefCell<Vec<Process>>,
+    parts: RefCell<Vec<Part>>,
 }
+
+/// One of Kubernetes' programs, and how it was started.
+struct Part {
+    name: &'static str,
+    flags: Vec<String>,
+    process: Process,
+    starts: usize,
+}
+
+/// Users that tests may be beside the administrator; they may do everything, too.
+pub(crate) const USERS: [&str; 2] = ["first", "second"];
+
+/// What the API server's audit log has: the writes of [`USERS`], and who makes and deletes pods.
+const AUDIT: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, users: [first, second], verbs: [create, update, patch, delete, deletecollection]}
+- {level: Metadata, verbs: [create, delete], resources: [{group: \"\", resources: [pods, pods/eviction]}]}
+- {level: None}
+";
 
 impl Cluster {
     /// Starts etcd and kube-apiserver, and returns when the API answers.
@@ -42,9 +64,12 @@ impl Cluster {
             "admin-token,admin,1,\"system:masters\"",
             "manager-token,system:kube-controller-manager,2,",
             "scheduler-token,system:kube-scheduler,3,",
+            "first-token,first,4,\"system:masters\"",
+            "second-token,second,5,\"system:masters\"",
         ];
         std::fs::write(path("tokens.csv"), tokens.join("\n")).expect("a file");
-        for user in ["admin", "manager", "scheduler"] {
+        std::fs::write(path("audit.yaml"), AUDIT).expect("a file");
+        for user in ["admin", "manager", "scheduler"].into_iter().chain(USERS) {
             std::fs::write(path(user), kubeconfig(port, user)).expect("a file");
         }
         let (client, peer) = (
@@ -67,9 +92,12 @@ impl Cluster {
         let path = |name: &str| cluster.dir.path().join(name).display().to_string();
         let (certs, tokens) = (path("certs"), path("tokens.csv"));
         let (key, public) = (path("sa.key"), path("sa.pub"));
+        let (policy, audit) = (path("audit.yaml"), path("audit.log"));
         cluster.run_part(
             "kube-apiserver",
             &[
+                ("audit-policy-file", &policy),
+                ("audit-log-path", &audit),
                 ("etcd-servers", &client),
                 ("secure-port", &port.to_string()),
                 ("bind-address", "127.0.0.1"),
@@ -82,13 +110,34 @@ impl Cluster {
                 ("service-cluster-ip-range", "172.20.0.0/16"),
             ],
         );
-        cluster.until("the API server answers", || {
-            cluster
-                .kubectl(&["get", "--raw", "/readyz"])
-                .status
-                .success()
-        });
+        cluster.until("the API server answers", || cluster.answers());
         cluster
+    }
+
+    fn answers(&self) -> bool {
+        let asked = self.kubectl(&["get", "--raw", "/readyz"]);
+        asked.status.success()
+    }
+
+    /// Kills kube-apiserver and starts it again; it answers some seconds after this returns.
+    pub(crate) fn restart_api_server(&self) {
+        let mut parts = self.parts.borrow_mut();
+        let mut all = parts.iter_mut();
+        let part = all.find(|part| part.name == "kube-apiserver");
+        let part = part.expect("it runs");
+        part.starts += 1;
+        let log = format!("{}-{}.log", part.name, part.starts);
+        part.process.kill();
+        let mut command = Command::new(self.binaries.join(part.name));
+        command.args(&part.flags);
+        part.process = Process::start(&mut command, self.dir.path().join(log));
+    }
+
+    /// Sends etcd a signal.
+    pub(crate) fn signal_etcd(&self, signal: &str) {
+        let parts = self.parts.borrow();
+        let etcd = parts.iter().find(|part| part.name == "etcd");
+        etcd.expect("it runs").process.signal(signal);
     }
 
     /// Starts kube-controller-manager, and returns when it has made the default service account, without which the API server refuses every pod.
@@ -129,25 +178,34 @@ impl Cluster {
         );
     }
 
-    fn run_part(&mut self, name: &str, flags: &[(&str, &str)]) {
+    fn run_part(&mut self, name: &'static str, flags: &[(&str, &str)]) {
+        let flags = flags.iter();
+        let flags: Vec<_> = flags
+            .map(|(flag, value)| format!("--{flag}={value}"))
+            .collect();
         let mut command = Command::new(self.binaries.join(name));
-        command.args(
-            flags
-                .iter()
-                .map(|(flag, value)| format!("--{flag}={value}")),
-        );
+        command.args(&flags);
         let log = self.dir.path().join(format!("{name}.log"));
-        self.parts
-            .borrow_mut()
-            .push(Process::start(&mut command, log));
+        let process = Process::start(&mut command, log);
+        self.parts.borrow_mut().push(Part {
+            name,
+            flags,
+            process,
+            starts: 1,
+        });
     }
 
     /// Starts a command of the program with the administrator's kubeconfig; `name` is the name of its log.
     pub(crate) fn mullion(&self, name: &str, args: &[&str]) -> Process {
+        self.mullion_as("admin", name, args)
+    }
+
+    /// The same with the kubeconfig of another user.
+    pub(crate) fn mullion_as(&self, user: &str, name: &str, args: &[&str]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
         command
             .args(args)
-            .args(["--kubeconfig", &self.path("admin")])
+            .args(["--kubeconfig", &self.path(user)])
             .env("XDG_STATE_HOME", self.dir.path().join("state"));
         Process::start(&mut command, self.dir.path().join(name))
     }
@@ -205,11 +263,21 @@ impl Cluster {
 
     /// Waits until a condition holds.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+    pub(crate) fn until(&self, what: &str, holds: impl FnMut() -> bool) {
+        self.within(PATIENCE, what, holds);
+    }
+
+    /// Waits until a condition holds, for so long at most.
+    #[track_caller]
+    pub(crate) fn within(&self, patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+        let deadline = Instant::now() + patience;
         while !holds() {
-            for part in self.parts.borrow_mut().iter_mut() {
-                assert!(!part.has_ended(), "a part has ended:\n{}", part.said());
+            for Part { name, process, .. } in self.parts.borrow_mut().iter_mut() {
+                assert!(
+                    !process.has_ended(),
+                    "{name} has ended:\n{}",
+                    process.said()
+                );
             }
             assert!(
                 Instant::now() < deadline,

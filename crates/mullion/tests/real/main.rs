@@ -4,6 +4,7 @@
 //! --test real` builds them once and runs the tests.
 
 mod cluster;
+mod failures;
 #[path = "../installed/mod.rs"]
 mod installed;
 
