@@ -29,6 +29,7 @@ mod nodes;
 mod open_files;
 mod out;
 mod plan;
+mod reach;
 mod simulated_cloud;
 mod up;
 mod why;
@@ -204,9 +205,12 @@ fn log_json_to_stderr(verbose: u8) {
 }
 
 fn filter(verbose: u8) -> EnvFilter {
+    // Kube's client says that a request failed; whoever made the request says it in a sentence.
     let level = match verbose {
-        0 => "warn",
-        1 => "warn,mullion=info,mullion_apiserver=info,mullion_controllers=info,mullion_cloud=info",
+        0 => "warn,kube_client::client::builder=off",
+        1 => {
+            "warn,kube_client::client::builder=off,mullion=info,mullion_apiserver=info,mullion_controllers=info,mullion_cloud=info"
+        }
         2 => {
             "info,mullion=debug,mullion_apiserver=debug,mullion_controllers=debug,mullion_cloud=debug"
         }

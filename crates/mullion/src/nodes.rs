@@ -26,7 +26,7 @@ use crate::{
     cli::{Ipam, port, speed},
     cloud,
     failure::Failure,
-    out, simulated_cloud,
+    out, reach, simulated_cloud,
     up::{
         self,
         image_placement::Pulled,
@@ -120,6 +120,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
         .hint("set desiredCapacity of a group"));
     }
     let (client, server) = source::client(args.kubeconfig.clone(), args.context.clone()).await?;
+    reach::answering(&client, &server).await;
     prepare(&client, &spec).await?;
     let context = Context::new(client.clone(), clock);
     context.informers.nodes.synced().await;
@@ -152,14 +153,17 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     ));
     if let Some(port) = args.aws_port {
         let settings = mullion_aws_wire::Settings {
-            cluster_endpoint: server,
+            cluster_endpoint: server.clone(),
             ..mullion_aws_wire::Settings::default()
         };
         let account = mullion_aws_wire::Endpoint::new(ec2.clone(), settings);
         out::line(&cloud::serve(account, port, "--aws-port").await?);
     }
     let progress = Progress::start(&ec2, &context.informers.nodes, begun);
-    let ended = pin!(up::interrupts()).await;
+    let ended = tokio::select! {
+        ended = pin!(up::interrupts()) => ended,
+        () = reach::follow(&client, &server) => Ok(()),
+    };
     simulated_cloud::withdraw(&client).await;
     if let Some(progress) = progress {
         progress.end().await;

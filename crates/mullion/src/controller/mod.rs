@@ -44,7 +44,7 @@ use crate::{
     devices::Judge,
     failure::Failure,
     image_facts::ImageFacts,
-    input, simulated_cloud,
+    input, reach, simulated_cloud,
     up::{self, images, scheduler_config},
     why::source,
 };
@@ -130,21 +130,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         false => source::client(args.kubeconfig.clone(), args.context.clone()).await?,
     };
     tracing::info!("the cluster is {server}");
-    let sold = match args.cloud {
-        None => None,
-        Some(Cloud::Simulated) => {
-            let cloud = simulated_cloud::connect(&client, args.cloud_endpoint.clone()).await?;
-            let cloud = Arc::new(cloud);
-            Some(Sold {
-                addresses: cloud.clone(),
-                cloud,
-                version: version(&client).await?,
-            })
-        }
-        Some(Cloud::Aws) => Some(aws::connect(&client, &args).await?),
-    };
-    let context = Context::new(client, Clock::system());
-    let readiness = Readiness::waiting("it has not come that far");
+    let readiness = Readiness::waiting("the API server has not answered yet");
     let bind = settings.bind;
     let probes = serving::probes(readiness.clone());
     serving::serve(
@@ -160,6 +146,25 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     });
     serving::serve(SocketAddr::new(bind, args.metrics_port), metrics, "metrics").await?;
     let mut interrupted = pin!(up::interrupts());
+    tokio::select! {
+        () = reach::answering(&client, &server) => {}
+        early = &mut interrupted => return early.map(|()| true),
+    }
+    readiness.lost("it has not come that far");
+    let sold = match args.cloud {
+        None => None,
+        Some(Cloud::Simulated) => {
+            let cloud = simulated_cloud::connect(&client, args.cloud_endpoint.clone()).await?;
+            let cloud = Arc::new(cloud);
+            Some(Sold {
+                addresses: cloud.clone(),
+                cloud,
+                version: version(&client).await?,
+            })
+        }
+        Some(Cloud::Aws) => Some(aws::connect(&client, &args).await?),
+    };
+    let context = Context::new(client, Clock::system());
     let (parts, place) = (settings.parts.clone(), settings.place.clone());
     let started = tokio::select! {
         started = start(&context, settings, args.webhook_port, sold, counted) => started.map(Some),

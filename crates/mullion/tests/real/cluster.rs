@@ -121,16 +121,30 @@ impl Cluster {
 
     /// Kills kube-apiserver and starts it again; it answers some seconds after this returns.
     pub(crate) fn restart_api_server(&self) {
+        self.kill_api_server();
+        self.start_api_server_again();
+    }
+
+    /// Kills kube-apiserver.
+    pub(crate) fn kill_api_server(&self) {
+        self.with_api_server(|part| part.process.kill());
+    }
+
+    /// Starts kube-apiserver as it was started before.
+    pub(crate) fn start_api_server_again(&self) {
+        self.with_api_server(|part| {
+            part.starts += 1;
+            let log = format!("{}-{}.log", part.name, part.starts);
+            let mut command = Command::new(self.binaries.join(part.name));
+            command.args(&part.flags);
+            part.process = Process::start(&mut command, self.dir.path().join(log));
+        });
+    }
+
+    fn with_api_server(&self, act: impl FnOnce(&mut Part)) {
         let mut parts = self.parts.borrow_mut();
-        let mut all = parts.iter_mut();
-        let part = all.find(|part| part.name == "kube-apiserver");
-        let part = part.expect("it runs");
-        part.starts += 1;
-        let log = format!("{}-{}.log", part.name, part.starts);
-        part.process.kill();
-        let mut command = Command::new(self.binaries.join(part.name));
-        command.args(&part.flags);
-        part.process = Process::start(&mut command, self.dir.path().join(log));
+        let found = parts.iter_mut().find(|part| part.name == "kube-apiserver");
+        act(found.expect("it has been started"));
     }
 
     /// Sends etcd a signal.

@@ -277,18 +277,24 @@ struct Sold {
     claim: Option<String>,
 }
 
+/// What a server on this machine answers to a request.
+fn asked(port: u16, request: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+    stream.write_all(request.as_bytes()).expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
 /// All instances that the cloud has sold, those that are terminated among them.
 fn sold(port: u16) -> Vec<Sold> {
     let form = "Action=DescribeInstances&Version=2016-11-15";
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the cloud listens");
     let request = format!(
         "POST / HTTP/1.1\r\nHost: cloud\r\nAuthorization: AWS4-HMAC-SHA256 any\r\nConnection: close\r\n\
          Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{form}",
         form.len()
     );
-    stream.write_all(request.as_bytes()).expect("it listens");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
+    let answer = asked(port, &request);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let within = |text: &str, from: &str, to: &str| {
         let (_, rest) = text.split_once(from)?;
@@ -565,4 +571,46 @@ fn leaders_that_are_killed_at_any_moment_leak_nothing_and_give_nothing_twice() {
     let audited = audit_log(&cluster);
     assert_one_leader(&audited);
     assert_no_pod_lost(&audited);
+}
+
+#[test]
+fn whoever_starts_before_the_api_server_says_so_and_waits() {
+    let cluster = Cluster::start();
+    cluster.kill_api_server();
+    let probes = free_port();
+    let mut controller = cluster.mullion(
+        "controller",
+        &[
+            "controller",
+            "--only=scheduler",
+            "--metrics-port=0",
+            "--health-probe-port",
+            &probes.to_string(),
+        ],
+    );
+    let config = cluster.write("cluster.yaml", NODES);
+    let mut nodes = cluster.mullion("nodes", &["nodes", "--config", &config]);
+    for process in [&mut controller, &mut nodes] {
+        process.says("cannot be reached, which is tried again in 1 s: Connection refused");
+        process.says("cannot be reached, which is tried again in 2 s: Connection refused");
+        let said = process.said();
+        assert!(!said.contains("ERROR"), "{said}");
+    }
+    let ready = || {
+        let request = "GET /readyz HTTP/1.1\r\nHost: probes\r\nConnection: close\r\n\r\n";
+        asked(probes, request)
+    };
+    let waits = ready();
+    assert!(waits.starts_with("HTTP/1.1 503"), "{waits}");
+    assert!(
+        waits.ends_with("the API server has not answered yet"),
+        "{waits}"
+    );
+    cluster.start_api_server_again();
+    for process in [&mut controller, &mut nodes] {
+        process.says(" answers\n");
+    }
+    controller.says("this process leads");
+    nodes.says("simulated EC2 listens");
+    assert!(ready().starts_with("HTTP/1.1 200"), "{}", ready());
 }

@@ -1,0 +1,97 @@
+//! Whether a cluster's API server answers, for commands that run for as long as one wants them to.
+//!
+//! Such a command does not end because the API server is not there, and does not keep it to itself either: one sentence says what is tried and why
+//! it failed, after longer and longer pauses.
+
+use std::time::Duration;
+
+use kube::Client;
+use tokio::time::{sleep, timeout};
+
+use crate::why::source::root;
+
+/// How long one try may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after the first try that failed, and the longest one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often an API server that answers is asked again.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Waits until the API server answers, whatever the answer is. `server` is what it is called in the log.
+pub(crate) async fn answering(client: &Client, server: &str) {
+    let mut pause = FIRST_PAUSE;
+    while let Err(why) = ask(client).await {
+        tracing::warn!(
+            "the API server {server} cannot be reached, which is tried again in {} s: {why}",
+            pause.as_secs()
+        );
+        sleep(pause).await;
+        pause = LONGEST_PAUSE.min(2 * pause);
+    }
+    if pause != FIRST_PAUSE {
+        tracing::warn!("the API server {server} answers");
+    }
+}
+
+/// Says when the API server stops answering and when it is back, as long as it is polled.
+pub(crate) async fn follow(client: &Client, server: &str) {
+    loop {
+        answering(client, server).await;
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Asks for the version, which everybody may know.
+async fn ask(client: &Client) -> Result<(), String> {
+    match timeout(PATIENCE, client.apiserver_version()).await {
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Ok(Ok(_)) => Ok(()),
+        // It is there, and says no; what is asked next says why.
+        Ok(Err(kube::Error::Api(status))) if status.code < 500 => Ok(()),
+        Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
+        Ok(Err(error)) => Err(root(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tokio::time::Instant;
+    use tower::service_fn;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_is_asked_after_longer_and_longer_pauses_until_it_answers() {
+        let begun = Instant::now();
+        let tries = Arc::<Mutex<Vec<u64>>>::default();
+        let noted = Arc::clone(&tries);
+        let service = service_fn(move |_: Request<Body>| {
+            let mut tries = noted.lock().expect("nobody panics");
+            tries.push(begun.elapsed().as_secs());
+            let answer = match tries.len() {
+                1..=6 => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
+                7 => Ok((503_u16, "starting")),
+                _ => Ok((401, "who are you?")),
+            };
+            async move {
+                let (status, body) = answer?;
+                let body = format!(
+                    r#"{{"kind":"Status","apiVersion":"v1","status":"Failure","message":"{body}","code":{status}}}"#
+                );
+                let answer = Response::builder().status(status);
+                Ok::<_, io::Error>(answer.body(Body::from(body.into_bytes())).expect("valid"))
+            }
+        });
+        answering(&Client::new(service, "default"), "https://there").await;
+        let tries = tries.lock().expect("nobody panics");
+        assert_eq!(*tries, [0, 1, 3, 7, 15, 31, 61, 91]);
+    }
+}
