@@ -170,7 +170,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         started = start(&context, settings, args.webhook_port, sold, counted) => started.map(Some),
         early = &mut interrupted => early.map(|()| None),
     };
-    let Started { served, lead } = match started {
+    let Started { mut served, lead } = match started {
         Ok(Some(started)) => started,
         // Some configurations may have been written.
         early => {
@@ -179,9 +179,17 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         }
     };
     readiness.reached();
-    let ended = match lead {
-        None => interrupted.await.map(|()| true),
-        Some(lead) => lead.until(&context, interrupted, &readiness).await,
+    let ended = {
+        let over = pin!(async {
+            tokio::select! {
+                ended = interrupted => ended,
+                why = failed(&mut served) => Err(Failure::run(why)),
+            }
+        });
+        match lead {
+            None => over.await.map(|()| true),
+            Some(lead) => lead.until(&context, over, &readiness).await,
+        }
     };
     readiness.lost("it is stopping");
     place.withdraw(&context.client, &parts).await;
@@ -195,6 +203,14 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         );
     }
     ended
+}
+
+/// Waits until the webhooks are served no longer though nobody asked for that, and returns why.
+async fn failed(served: &mut Option<Served>) -> String {
+    match served {
+        Some(served) => served.failed().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// What runs in every replica, and what waits for the Lease.

@@ -6,11 +6,13 @@
 
 use std::time::Duration;
 
+use futures::{Stream, StreamExt, future::ready};
 use jiff::{Timestamp, ToSpan, tz::TimeZone};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, Client, ResourceExt,
     api::{ObjectMeta, PostParams},
+    runtime::{WatchStreamExt, watcher},
 };
 use tokio::time::timeout;
 
@@ -32,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const TRIES: usize = 5;
 /// Years after which the authority is followed by another one; three before it ends.
 const YEARS: i64 = 7;
-/// How often the authority and the configurations are looked at.
+/// How often the authority and the configurations are looked at, where no change of the authority is told.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Days after which a replica's certificate is renewed.
 const RENEW_AFTER_DAYS: i64 = 60;
@@ -122,6 +124,21 @@ pub(super) async fn shared(
         }
     }
     Err(failed("others write it all the time"))
+}
+
+/// Tells when the authority changes: a replica whose certificate is of another one than the configurations name is not believed any more.
+pub(super) fn changes(client: &Client, namespace: &str) -> impl Stream<Item = ()> + use<> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+    let events = watcher(api, only).default_backoff();
+    let changes = events.filter_map(|event| {
+        use watcher::Event::{Apply, Delete, InitDone};
+        // What cannot be watched is looked at from time to time.
+        let is_change = matches!(event, Ok(Apply(_) | Delete(_) | InitDone));
+        ready(is_change.then_some(()))
+    });
+    // The first list has been read before.
+    changes.skip(1)
 }
 
 fn read(secret: &Secret) -> Option<(Shared, Timestamp)> {

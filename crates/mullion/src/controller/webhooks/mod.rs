@@ -6,7 +6,7 @@
 mod authority;
 mod configurations;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -18,6 +18,7 @@ use axum::{
     routing::post,
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
+use futures::StreamExt;
 use kube::Client;
 use mullion_controllers::{
     Context,
@@ -34,7 +35,11 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use serde_json::{Value, json};
-use tokio::{sync::Semaphore, task::JoinHandle, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use super::args::Parts;
 use crate::{certs::Pair, failure::Failure, image_facts::ImageFacts};
@@ -127,7 +132,7 @@ pub(super) struct Rules {
 /// Webhooks that are served.
 pub(super) struct Served {
     handle: Handle<SocketAddr>,
-    serving: JoinHandle<()>,
+    serving: JoinHandle<io::Result<()>>,
     is_in_cluster: bool,
 }
 
@@ -174,11 +179,7 @@ pub(super) async fn serve(
         .map_err(|error| Failure::run(format!("webhooks cannot be served on {address}: {error}")))?
         .handle(handle.clone())
         .serve(routes.into_make_service());
-    let serving = tokio::spawn(async move {
-        if let Err(error) = serving.await {
-            tracing::error!("the webhooks are not served any more: {error}");
-        }
-    });
+    let serving = tokio::spawn(serving);
     configurations::write(&client, &hooks, &shared.trusted).await?;
     tracing::info!("webhooks on https://{address}");
     let is_in_cluster = matches!(hooks.place, Place::Service { .. });
@@ -210,14 +211,28 @@ async fn in_turn(
 }
 
 impl Served {
+    /// Waits until the server ends by itself, and returns a sentence that says why. API servers would ask in vain from then on.
+    pub(super) async fn failed(&mut self) -> String {
+        let why = match (&mut self.serving).await {
+            Ok(Ok(())) => "the server has ended".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        format!(
+            "the webhooks are not served any more, so this process ends to be started again: {why}"
+        )
+    }
+
     /// Answers until nobody asks any more, and stops. Who is not ready stays an endpoint of its Service for a moment.
     pub(super) async fn stop(self) {
         if self.is_in_cluster {
             sleep(ENDPOINT_LAG).await;
         }
         self.handle.graceful_shutdown(Some(LAST_REQUESTS));
-        // A panic in there has been reported.
-        let _ = self.serving.await;
+        if !self.serving.is_finished() {
+            // How it ends makes no difference any more.
+            let _ = self.serving.await;
+        }
     }
 }
 
@@ -235,9 +250,12 @@ struct Renewal {
 impl Renewal {
     async fn run(mut self) {
         let shutdown = self.context.shutdown.clone();
+        let changes = authority::changes(&self.context.client, &self.namespace);
         let looking = async {
+            let mut changes = pin!(changes);
             loop {
-                sleep(authority::LOOK_EVERY).await;
+                // The stream never ends.
+                let _ = timeout(authority::LOOK_EVERY, changes.next()).await;
                 if let Err(failure) = self.look().await {
                     tracing::warn!(
                         "the webhooks' certificates are looked at again in a minute: {failure}"
@@ -390,5 +408,136 @@ impl Server {
             self.rules.facts.fetch(images, &secrets).await;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use k8s_openapi::api::{
+        admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret,
+    };
+    use kube::{Api, api::DeleteParams};
+    use mullion_apiserver::{ApiServer, Config, admission::User};
+    use mullion_cloud::Clock;
+    use mullion_images::{Registries, Settings, SystemDial};
+    use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+    use crate::up::images;
+
+    fn context() -> (Arc<ApiServer>, Context) {
+        let server = ApiServer::new(Config::default());
+        let client = Client::new(server.router_as(User::administrator()), "default");
+        (server, Context::new(client, Clock::system()))
+    }
+
+    /// Serves the webhooks of GMSA behind a URL that several processes share.
+    async fn served(context: &Context) -> (Served, SocketAddr) {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let address = free.and_then(|own| own.local_addr()).expect("a port");
+        let facts = Arc::new(ImageFacts::new(Registries::new(
+            Settings::default(),
+            Arc::new(SystemDial::default()),
+        )));
+        let table = images::table(None).map_err(|failure| failure.to_string());
+        let rules = Rules {
+            placement: PlaceByImage {
+                table: Arc::new(table.expect("it is built in")),
+                facts: facts.clone(),
+                gates_unknown: false,
+            },
+            facts,
+            addresses: WindowsAddresses {
+                controllers: Vec::new(),
+            },
+            gmsa: Gmsa::default(),
+        };
+        let hooks = Hooks {
+            parts: "gmsa".parse().expect("a part"),
+            place: Place::Url {
+                url: "https://127.0.0.1:8443".to_owned(),
+                is_own: false,
+            },
+        };
+        let served = serve(context, address, "kube-system", hooks, rules).await;
+        let served = served.map_err(|failure| failure.to_string());
+        (served.expect("it is served"), address)
+    }
+
+    /// What API servers trust that ask.
+    async fn trusted(context: &Context) -> RootCertStore {
+        let api: Api<MutatingWebhookConfiguration> = Api::all(context.client.clone());
+        let own = api
+            .get("mullion-windows-gmsa")
+            .await
+            .expect("it is written");
+        let hooks = own.webhooks.unwrap_or_default();
+        let bundle = hooks[0]
+            .client_config
+            .ca_bundle
+            .clone()
+            .expect("an authority");
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&bundle.0) {
+            roots.add(certificate.expect("PEM")).expect("an authority");
+        }
+        roots
+    }
+
+    async fn is_believed(address: SocketAddr, roots: RootCertStore) -> bool {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        let connector = TlsConnector::from(Arc::new(config));
+        connector.connect(name, stream).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ends_by_itself_is_a_sentence() {
+        let (_server, context) = context();
+        let (mut served, _) = served(&context).await;
+        served.handle.shutdown();
+        assert_eq!(
+            served.failed().await,
+            "the webhooks are not served any more, so this process ends to be started again: the server has ended"
+        );
+        served.stop().await;
+    }
+
+    #[tokio::test]
+    async fn all_replicas_are_believed_soon_after_their_authority_was_deleted() {
+        let (_server, context) = context();
+        let (_first, one) = served(&context).await;
+        let (_second, other) = served(&context).await;
+        let before = trusted(&context).await;
+        assert!(is_believed(one, before.clone()).await);
+        assert!(is_believed(other, before.clone()).await);
+        let secrets: Api<Secret> = Api::namespaced(context.client.clone(), "kube-system");
+        let deleted = secrets
+            .delete("mullion-webhook-ca", &DeleteParams::default())
+            .await;
+        deleted.expect("it is there");
+        let again = async {
+            loop {
+                let now = trusted(&context).await;
+                let is_new = now.roots != before.roots;
+                if is_new && is_believed(one, now.clone()).await && is_believed(other, now).await {
+                    return;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        // Long before the next look that nothing causes.
+        let again = timeout(authority::LOOK_EVERY / 2, again).await;
+        again.expect("they are believed");
     }
 }
