@@ -11,7 +11,7 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked -p mullion && cp target/release/mullion /mullion
+    cargo build --release --locked -p mullion --features aws && cp target/release/mullion /mullion
 # A program that wants a loader would not start in an empty image.
 RUN readelf --program-headers /mullion >/headers && if grep -q INTERP /headers; then echo 'mullion is not static' >&2; exit 1; fi
 

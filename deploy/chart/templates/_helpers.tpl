@@ -79,6 +79,11 @@ annotations:
 {{- if or (has "provisioner" $parts) (has "disruption" $parts) }}true{{ end }}
 {{- end }}
 
+{{- /* Whether the name of the cluster is needed: instances carry it, and AWS is asked about it. "true" or nothing. */}}
+{{- define "mullion.named" -}}
+{{- if or (include "mullion.buys" .) (eq .Values.cloud "aws") }}true{{ end }}
+{{- end }}
+
 {{- /* The name of the Lease, as the program makes it from the parts. */}}
 {{- define "mullion.lease" -}}
 {{- $parts := splitList "," (include "mullion.parts" .) }}
@@ -95,7 +100,20 @@ annotations:
 {{- if and .Values.cloud (not $asks) }}
 {{- fail "cloud: none of the parts asks a cloud: leave it out, or add provisioner, disruption or ipam to parts" }}
 {{- end }}
-{{- if and (include "mullion.buys" .) (not .Values.settings.clusterName) }}
+{{- if and .Values.cloudEndpoint (ne .Values.cloud "simulated") }}
+{{- fail "cloudEndpoint: only cloud=simulated heeds it: leave it out, or set cloud" }}
+{{- end }}
+{{- if ne .Values.cloud "aws" }}
+{{- if .Values.region }}
+{{- fail "region: only cloud=aws heeds it: leave it out, or set cloud" }}
+{{- end }}
+{{- range list "clusterEndpoint" "clusterCABundle" "interruptionQueue" "isolatedVPC" "eksControlPlane" }}
+{{- if index $.Values.settings . }}
+{{- fail (printf "settings.%s: only cloud=aws heeds it: leave it out, or set cloud" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and (include "mullion.named" .) (not .Values.settings.clusterName) }}
 {{- fail "settings.clusterName is missing: instances carry it in their tags, so name the cluster" }}
 {{- end }}
 {{- if and .Values.networkPolicy.enabled (include "mullion.webhooks" .) (not .Values.networkPolicy.webhooksFrom) }}

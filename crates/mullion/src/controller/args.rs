@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, str::FromStr};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::{Args, ValueEnum};
 
 use mullion_controllers::provisioner::FeatureGates;
@@ -292,6 +293,17 @@ pub(crate) struct ControllerArgs {
     )]
     pub(super) cluster_endpoint: Option<String>,
 
+    /// Certificate authority of that server for new nodes, PEM in base64 [default: as EKS describes the cluster]
+    #[arg(
+        long,
+        value_name = "BASE64",
+        env = "CLUSTER_CA_BUNDLE",
+        hide_env_values = true,
+        value_parser = authority,
+        help_heading = KARPENTER
+    )]
+    pub(super) cluster_ca_bundle: Option<String>,
+
     /// SQS queue with messages about instances of `--cloud aws`
     #[arg(
         long,
@@ -333,6 +345,12 @@ impl ControllerArgs {
                     .hint("leave it out, and out of the environment"),
             );
         }
+        if self.cloud_endpoint.is_some() && self.cloud != Some(Cloud::Simulated) {
+            return Err(
+                Failure::input("--cloud-endpoint: only --cloud simulated heeds it")
+                    .hint("leave it out; what leads --cloud aws elsewhere is AWS_ENDPOINT_URL"),
+            );
+        }
         let Some(_) = self.cloud else {
             let without = || {
                 Parts(
@@ -352,13 +370,6 @@ impl ControllerArgs {
                 .hint("`--cloud simulated` asks the simulated EC2 of `mullion nodes`")),
             };
         };
-        if self.cloud == Some(Cloud::Aws) && !cfg!(feature = "aws") {
-            return Err(
-                Failure::input("--cloud aws: this program was built without AWS's SDK").hint(
-                    "build it with `cargo build --release -p mullion --features aws`, which takes some minutes longer",
-                ),
-            );
-        }
         let parts = self.only.clone().unwrap_or_default();
         if parts.of_a_cloud().is_none() {
             return Err(
@@ -367,10 +378,18 @@ impl ControllerArgs {
             );
         }
         let buys = parts.has(Part::Provisioner) || parts.has(Part::Disruption);
-        if buys && self.cluster_name.as_deref().is_none_or(str::is_empty) {
+        let needs_name = buys || self.cloud == Some(Cloud::Aws);
+        if needs_name && self.cluster_name.as_deref().is_none_or(str::is_empty) {
             return Err(
                 Failure::input("--cluster-name is missing: instances carry it in their tags")
                     .hint("it is the name in the ClusterConfig of `mullion nodes`, and CLUSTER_NAME of Karpenter"),
+            );
+        }
+        if self.cloud == Some(Cloud::Aws) && !cfg!(feature = "aws") {
+            return Err(
+                Failure::input("--cloud aws: this program was built without AWS's SDK").hint(
+                    "build it with `cargo build --release -p mullion --features aws`, which takes some minutes longer",
+                ),
             );
         }
         Ok(parts)
@@ -381,11 +400,24 @@ impl ControllerArgs {
         let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let settings = [
             ("CLUSTER_ENDPOINT", some(&self.cluster_endpoint)),
+            ("CLUSTER_CA_BUNDLE", some(&self.cluster_ca_bundle)),
             ("INTERRUPTION_QUEUE", some(&self.interruption_queue)),
             ("ISOLATED_VPC", self.isolated_vpc),
         ];
         let mut given = settings.into_iter().filter(|(_, is_given)| *is_given);
         given.next().map(|(name, _)| name)
+    }
+}
+
+/// Reads a certificate authority as kubeconfigs and Karpenter write it; empty means that none is given.
+fn authority(text: &str) -> Result<String, String> {
+    let pem = BASE64_STANDARD.decode(text).ok();
+    let is_pem = pem.is_some_and(|pem| pem.is_empty() || pem.starts_with(b"-----BEGIN "));
+    match is_pem {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "it must be PEM in base64, as certificate-authority-data of a kubeconfig".to_owned(),
+        ),
     }
 }
 
@@ -417,12 +449,28 @@ mod tests {
             (&["--only", "ipam"], "--cloud is missing: ipam has to know"),
             (&["--cloud", "simulated"], "--cluster-name is missing"),
             (
+                &["--cloud", "aws", "--only", "ipam"],
+                "--cluster-name is missing",
+            ),
+            (
                 &["--cloud", "simulated", "--only", "gmsa"],
                 "none of the parts that run asks a cloud",
             ),
             (
                 &["--interruption-queue=q", "--only=scheduler"],
                 "INTERRUPTION_QUEUE: only --cloud aws heeds it",
+            ),
+            (
+                &["--cluster-ca-bundle=LS0tLS1CRUdJTiA=", "--only=scheduler"],
+                "CLUSTER_CA_BUNDLE: only --cloud aws heeds it",
+            ),
+            (
+                &["--cluster-ca-bundle=cGxhaW4="],
+                "it must be PEM in base64",
+            ),
+            (
+                &["--cloud-endpoint=http://127.0.0.1:1", "--only=scheduler"],
+                "--cloud-endpoint: only --cloud simulated heeds it",
             ),
             (
                 &["--webhook-service=a", "--webhook-url=https://b"],

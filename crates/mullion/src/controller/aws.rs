@@ -17,6 +17,10 @@ pub(super) async fn connect(client: &kube::Client, args: &ControllerArgs) -> Res
     let cluster = ClusterFacts {
         name: args.cluster_name.clone().unwrap_or_default(),
         endpoint: args.cluster_endpoint.clone().unwrap_or_default(),
+        ca_bundle: args
+            .cluster_ca_bundle
+            .clone()
+            .filter(|text| !text.is_empty()),
         dns: dns_address(client).await?,
         ..ClusterFacts::default()
     };

@@ -68,19 +68,9 @@ fn both_helms_find_no_fault_with_the_charts() {
         for name in ["chart", "chart-crds"] {
             said(major, &["lint", "--strict", &path(name)]);
         }
-        said(
-            major,
-            &["lint", "--strict", &path("chart"), &values("values.yaml")],
-        );
-        said(
-            major,
-            &[
-                "lint",
-                "--strict",
-                &path("chart"),
-                &values("everything.yaml"),
-            ],
-        );
+        for file in ["values.yaml", "everything.yaml", "aws.yaml"] {
+            said(major, &["lint", "--strict", &path("chart"), &values(file)]);
+        }
     }
 }
 
@@ -92,6 +82,19 @@ fn what_the_chart_installs_by_itself() {
 #[test]
 fn what_the_chart_installs_where_every_value_says_something() {
     insta::assert_snapshot!(rendered(&[&values("everything.yaml")]));
+}
+
+#[test]
+fn what_aws_changes_in_what_the_chart_installs() {
+    let simulated = rendered(&["--set=cloud=simulated,settings.clusterName=demo"]);
+    let aws = rendered(&[&values("aws.yaml")]);
+    let only = |these: &str, those: &str, sign: char| -> Vec<String> {
+        let those: BTreeSet<_> = those.lines().collect();
+        let lines = these.lines().filter(|line| !those.contains(line));
+        lines.map(|line| format!("{sign} {line}")).collect()
+    };
+    let changed = [only(&simulated, &aws, '-'), only(&aws, &simulated, '+')];
+    insta::assert_snapshot!(changed.concat().join("\n"));
 }
 
 #[test]
@@ -108,7 +111,25 @@ fn wrong_values_are_refused_with_the_reason() {
         ("cloud=azure", "cloud"),
         ("replicas=two", "replicas"),
         ("logLevel=loud", "logLevel"),
-        ("settings.interruptionQueue=q", "interruptionQueue"),
+        (
+            "settings.interruptionQueue=q",
+            "settings.interruptionQueue: only cloud=aws heeds it",
+        ),
+        (
+            "settings.isolatedVPC=true,cloud=simulated,settings.clusterName=a",
+            "settings.isolatedVPC: only cloud=aws heeds it",
+        ),
+        ("region=eu-west-1", "region: only cloud=aws heeds it"),
+        ("region=Ireland", "region"),
+        (
+            "cloudEndpoint=http://a,cloud=aws,settings.clusterName=a",
+            "cloudEndpoint: only cloud=simulated heeds it",
+        ),
+        ("cloud=aws,parts={ipam}", "settings.clusterName is missing"),
+        (
+            "cloud=aws,settings.clusterName=a,settings.clusterEndpoint=http://a",
+            "clusterEndpoint",
+        ),
         ("settings.clustername=demo", "clustername"),
         ("settings.batchMaxDuration=10", "batchMaxDuration"),
         (
