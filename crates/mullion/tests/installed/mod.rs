@@ -37,6 +37,8 @@ pub(crate) struct Site {
     /// For files of the test.
     dir: PathBuf,
     helm: PathBuf,
+    /// Where the simulated EC2 answers clients of AWS; the chart's `cloud` is `aws` then.
+    pub(crate) aws_port: Option<u16>,
 }
 
 /// The program, started as the chart starts it.
@@ -52,6 +54,20 @@ pub(crate) fn chart(name: &str) -> PathBuf {
     root.join(name)
 }
 
+/// The variables that lead clients of AWS to a simulated account, whatever those of this process say.
+pub(crate) fn aws_variables(port: u16) -> [(&'static str, String); 7] {
+    let nothing = || "/dev/null".to_owned();
+    [
+        ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
+        ("AWS_REGION", "us-west-2".to_owned()),
+        ("AWS_ACCESS_KEY_ID", "any".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "any".to_owned()),
+        ("AWS_CONFIG_FILE", nothing()),
+        ("AWS_SHARED_CREDENTIALS_FILE", nothing()),
+        ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+    ]
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
 }
@@ -62,6 +78,15 @@ impl Site {
             kubeconfig,
             dir,
             helm,
+            aws_port: None,
+        }
+    }
+
+    /// The chart's value `cloud`.
+    fn cloud(&self) -> &'static str {
+        match self.aws_port {
+            Some(_) => "aws",
+            None => "simulated",
         }
     }
 
@@ -222,6 +247,9 @@ impl Site {
             .arg("--kubeconfig")
             .arg(&kubeconfig)
             .env("XDG_STATE_HOME", self.dir.join("state"));
+        if let Some(port) = self.aws_port {
+            command.envs(aws_variables(port));
+        }
         Controller {
             process: Process::start(&mut command, self.dir.join(format!("{name}.log"))),
             proxy,

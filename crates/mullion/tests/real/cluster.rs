@@ -216,9 +216,31 @@ impl Cluster {
 
     /// The same with the kubeconfig of another user.
     pub(crate) fn mullion_as(&self, user: &str, name: &str, args: &[&str]) -> Process {
+        self.start_mullion(user, name, args, &[])
+    }
+
+    /// [`Self::mullion`] with more variables.
+    #[cfg(feature = "aws")]
+    pub(crate) fn mullion_with(
+        &self,
+        name: &str,
+        args: &[&str],
+        variables: &[(&str, String)],
+    ) -> Process {
+        self.start_mullion("admin", name, args, variables)
+    }
+
+    fn start_mullion(
+        &self,
+        user: &str,
+        name: &str,
+        args: &[&str],
+        variables: &[(&str, String)],
+    ) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
         command
             .args(args)
+            .envs(variables.iter().map(|(key, value)| (key, value)))
             .args(["--kubeconfig", &self.path(user)])
             .env("XDG_STATE_HOME", self.dir.path().join("state"));
         Process::start(&mut command, self.dir.path().join(name))

@@ -28,7 +28,7 @@ use crate::{
     cluster::{Cluster, USERS},
     deployment,
     installed::process::{Process, free_port},
-    pool,
+    of_release, windows_pool,
 };
 
 /// How long anything may take that several processes have to agree on.
@@ -445,18 +445,6 @@ fn assert_no_pod_lost(audited: &[Audited]) {
     assert!(lost.is_empty(), "{lost:#?}");
 }
 
-fn windows_pods(build: &str, image: &str) -> Value {
-    json!({
-        "nodeSelector": {"kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": build},
-        "tolerations": [{"key": "os", "operator": "Exists"}],
-        "terminationGracePeriodSeconds": 1,
-        "containers": [{
-            "name": "a", "image": image,
-            "resources": {"limits": {"vpc.amazonaws.com/PrivateIPv4Address": "1", "cpu": "500m", "memory": "500Mi"}},
-        }],
-    })
-}
-
 #[test]
 fn leaders_that_are_killed_at_any_moment_leak_nothing_and_give_nothing_twice() {
     let mut random = Random::of_environment();
@@ -485,7 +473,7 @@ fn leaders_that_are_killed_at_any_moment_leak_nothing_and_give_nothing_twice() {
         ("windows2022", "windows2022@latest"),
         ("windows2019", "windows2019@latest"),
     ] {
-        for object in pool(name, alias) {
+        for object in windows_pool(name, alias) {
             cluster.apply(&object);
         }
     }
@@ -494,7 +482,9 @@ fn leaders_that_are_killed_at_any_moment_leak_nothing_and_give_nothing_twice() {
         ("iis-2022", "10.0.20348", format!("{iis}2022")),
         ("iis-2019", "10.0.17763", format!("{iis}2019")),
     ] {
-        cluster.apply(&deployment(name, 0, windows_pods(build, &image)));
+        let mut pods = of_release(build, &image);
+        pods["terminationGracePeriodSeconds"] = json!(1);
+        cluster.apply(&deployment(name, 0, pods));
     }
     let addresses = AddressWatch::start(&cluster.path("admin"));
     let mut replicas = Replicas::start(&cluster);

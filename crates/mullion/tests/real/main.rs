@@ -1,8 +1,10 @@
 //! The program beside Kubernetes' own: kube-apiserver, etcd, kube-controller-manager and kube-scheduler, as their makers build them.
 //!
 //! These tests are not part of `cargo test`, since they need those programs: `KUBEBUILDER_ASSETS=$(scripts/upstream) cargo test -p mullion
-//! --test real` builds them once and runs the tests.
+//! --test real` builds them once and runs the tests; with `--features aws` those of the provider for AWS, too.
 
+#[cfg(feature = "aws")]
+mod aws;
 mod cluster;
 mod failures;
 #[path = "../installed/mod.rs"]
@@ -38,8 +40,13 @@ fn deployment(name: &str, replicas: u32, spec: Value) -> Value {
 }
 
 fn start_nodes(cluster: &Cluster) -> Process {
+    start_nodes_with(cluster, &[])
+}
+
+fn start_nodes_with(cluster: &Cluster, flags: &[&str]) -> Process {
     let config = cluster.write("cluster.yaml", NODES);
-    let nodes = cluster.mullion("nodes", &["nodes", "--config", &config, "--speed", "max"]);
+    let args: [&str; 5] = ["nodes", "--config", &config, "--speed", "max"];
+    let nodes = cluster.mullion("nodes", &[&args[..], flags].concat());
     cluster.until("three nodes are ready", || {
         let ready = cluster.get(&[
             "get",
@@ -285,8 +292,8 @@ fn the_scheduler_takes_the_place_of_kube_scheduler_and_hands_over_at_once() {
     });
 }
 
-/// A NodePool and an EC2NodeClass that buy Windows nodes of one release.
-fn pool(name: &str, alias: &str) -> [Value; 2] {
+/// An EC2NodeClass, and a NodePool that buys nodes of one system and capacity type by it.
+fn bought_pool(name: &str, alias: &str, os: &str, capacity_type: &str) -> [Value; 2] {
     let terms = json!([{"tags": {"karpenter.sh/discovery": "mixed"}}]);
     let class = json!({
         "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": name},
@@ -298,18 +305,40 @@ fn pool(name: &str, alias: &str) -> [Value; 2] {
     let pool = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
         "spec": {
-            "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s"},
+            "disruption": {
+                "consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}],
+            },
             "template": {"spec": {
                 "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name},
-                "taints": [{"key": "os", "value": "windows", "effect": "NoSchedule"}],
                 "requirements": [
-                    {"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]},
-                    {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+                    {"key": "kubernetes.io/os", "operator": "In", "values": [os]},
+                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]},
+                    {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [capacity_type]},
                 ],
             }},
         },
     });
     [class, pool]
+}
+
+/// A NodePool and an EC2NodeClass that buy Windows nodes of one release.
+fn windows_pool(name: &str, alias: &str) -> [Value; 2] {
+    let [class, mut pool] = bought_pool(name, alias, "windows", "on-demand");
+    let taint = json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}]);
+    pool["spec"]["template"]["spec"]["taints"] = taint;
+    [class, pool]
+}
+
+/// Pods that run on Windows nodes of one release alone.
+fn of_release(build: &str, image: &str) -> Value {
+    json!({
+        "nodeSelector": {"kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": build},
+        "tolerations": [{"key": "os", "operator": "Exists"}],
+        "containers": [{
+            "name": "a", "image": image,
+            "resources": {"limits": {"vpc.amazonaws.com/PrivateIPv4Address": "1", "cpu": "500m", "memory": "500Mi"}},
+        }],
+    })
 }
 
 #[test]
@@ -335,20 +364,13 @@ fn windows_nodes_are_bought_and_given_back_beside_kube_scheduler() {
         ("windows2022", "windows2022@latest"),
         ("windows2019", "windows2019@latest"),
     ] {
-        for object in pool(name, alias) {
-            cluster.apply(&object);
-        }
+        let [class, mut pool] = windows_pool(name, alias);
+        // The budget that a pool has of itself.
+        pool["spec"]["disruption"] =
+            json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s"});
+        cluster.apply(&class);
+        cluster.apply(&pool);
     }
-    let of_release = |build: &str, image: &str| {
-        json!({
-            "nodeSelector": {"kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": build},
-            "tolerations": [{"key": "os", "operator": "Exists"}],
-            "containers": [{
-                "name": "a", "image": image,
-                "resources": {"limits": {"vpc.amazonaws.com/PrivateIPv4Address": "1", "cpu": "500m", "memory": "500Mi"}},
-            }],
-        })
-    };
     let iis = "mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc";
     cluster.apply(&deployment(
         "iis-2022",
