@@ -13,6 +13,9 @@ mod failure;
 #[path = "../../crates/mullion/src/input.rs"]
 mod input;
 
+#[path = "../../crates/mullion/src/lines.rs"]
+mod lines;
+
 #[path = "../../crates/mullion/src/why"]
 mod why {
     mod answer;
