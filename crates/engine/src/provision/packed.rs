@@ -1,5 +1,6 @@
 //! Carries a packing out: its machines become planned nodes, its pods are placed on them with the scheduler's own filters.
 
+use fixedbitset::FixedBitSet;
 use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
@@ -22,6 +23,13 @@ enum Place {
         offer: usize,
     },
     There(NodeId),
+}
+
+/// What machines with the same pods may become: many machines of a packing are alike.
+struct Choice {
+    /// What the pool could buy when that was worked out.
+    available: FixedBitSet,
+    options: FixedBitSet,
 }
 
 impl Solver<'_> {
@@ -50,10 +58,11 @@ impl Solver<'_> {
         let packed = numbers.problem.pack(self.effort);
         let packing = &packed.packing;
         let mut slots = Vec::new();
+        let mut choices = FxHashMap::default();
         for bin in &packing.bins {
             let there = numbers.node(bin).map(Place::There);
             let place = there.or_else(|| {
-                let claim = self.open_packed(&numbers, bin)?;
+                let claim = self.open_packed(&numbers, bin, &mut choices)?;
                 let offer = bin.offer;
                 Some(Place::Planned { claim, offer })
             });
@@ -153,7 +162,43 @@ impl Solver<'_> {
     }
 
     /// Opens a node for a packed machine: every option of its pool that holds and admits the same. None where the pool's demands are not met.
-    fn open_packed(&mut self, numbers: &Numbers, bin: &Bin) -> Option<usize> {
+    fn open_packed<'a>(
+        &mut self,
+        numbers: &Numbers,
+        bin: &'a Bin,
+        choices: &mut FxHashMap<&'a Bin, Choice>,
+    ) -> Option<usize> {
+        let (index, chosen) = numbers.offers[bin.offer];
+        let available = &self.catalogs[index].available;
+        let known = choices.get(bin);
+        let known = known.filter(|choice| choice.available == *available);
+        let mut options = match known {
+            Some(choice) => choice.options.clone(),
+            None => {
+                let choice = Choice {
+                    available: available.clone(),
+                    options: self.choice(numbers, bin),
+                };
+                let options = choice.options.clone();
+                choices.insert(bin, choice);
+                options
+            }
+        };
+        let catalog = &mut self.catalogs[index];
+        if options.is_clear() || catalog.too_few_values(&options, self.cluster).is_some() {
+            return None;
+        }
+        let held = self.reservations.choose(&mut options, chosen, catalog)?;
+        let name = format!("{PLANNED}{}", self.claims.len());
+        let mut claim = Claim::open((index, catalog), options, &name, self.cluster)?;
+        self.reservations.take(held, &mut claim);
+        reserve(&mut claim, catalog);
+        self.claims.push(claim);
+        Some(self.claims.len() - 1)
+    }
+
+    /// The options of a machine's pool that hold and admit the same pods.
+    fn choice(&mut self, numbers: &Numbers, bin: &Bin) -> FixedBitSet {
         let (index, chosen) = numbers.offers[bin.offer];
         let catalog = &mut self.catalogs[index];
         let mut options = catalog.available.clone();
@@ -184,17 +229,7 @@ impl Solver<'_> {
         };
         let holds = |option: &usize| requests.exceeds(&catalog.room_of(*option).free).is_none();
         let serves = |option: usize| holds(&option) && alike(&option) && no_larger(&option);
-        let mut options = catalog.candidates_that(&options, serves, self.cluster);
-        if options.is_clear() || catalog.too_few_values(&options, self.cluster).is_some() {
-            return None;
-        }
-        let held = self.reservations.choose(&mut options, chosen, catalog)?;
-        let name = format!("{PLANNED}{}", self.claims.len());
-        let mut claim = Claim::open((index, catalog), options, &name, self.cluster)?;
-        self.reservations.take(held, &mut claim);
-        reserve(&mut claim, catalog);
-        self.claims.push(claim);
-        Some(self.claims.len() - 1)
+        catalog.candidates_that(&options, serves, self.cluster)
     }
 
     /// Whether other pods have a say in where pods of a class go, beyond the room they take. It was prepared to be packed.

@@ -8,7 +8,7 @@ use super::whole::Solution;
 use super::{Bin, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
 
 /// So many groups are aimed at: the linear program has a row for each.
-const MOST_GROUPS: usize = 144;
+const MOST_GROUPS: usize = 100;
 /// Items of a kind are cut into so many groups at least, where there are as many.
 const LEAST_GROUPS: usize = 4;
 

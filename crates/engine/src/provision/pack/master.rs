@@ -6,7 +6,7 @@
 //!
 //! It is solved twice. In the first program a machine with too many fillings to look at all may hold fractions of pods: the best such filling is found
 //! at once and exactly, so the program comes to its end, and its price is a bound for every plan. The second one has whole pods only, begins with
-//! what the first one knows of values and fillings, and its patterns are what is bought.
+//! what the first one knows of values and with its fillings, rounded, and its patterns are what is bought.
 
 use super::fill::{ALIKE, Filler, Weights};
 use super::most::Knapsack;
@@ -25,7 +25,7 @@ const ROUNDING: f64 = 1e-10;
 const NEAR: f64 = 0.0003;
 const WHOLE_NEAR: f64 = 0.004;
 /// The program with whole pods ends when so many rounds lowered its price by less than this.
-const PATIENCE: usize = 10;
+const PATIENCE: usize = 5;
 const LITTLE: f64 = 0.001;
 /// How far the values at which fillings are looked for stay with the best ones known, and away from the program's own: those jump about while
 /// fillings are missing.
@@ -300,6 +300,10 @@ impl<'a> Program<'a> {
             patterns.push(pattern);
         }
         let demand = demand_of(problem);
+        for pattern in self.rounded(best, &demand, filler) {
+            simplex.add(column_of(&pattern, problem));
+            patterns.push(pattern);
+        }
         let mixes = mixes(filler.shortage);
         let least = self.worth(best);
         let mut prices: Vec<f64> = Vec::new();
@@ -336,6 +340,29 @@ impl<'a> Program<'a> {
         bought
             .map(|(column, times)| (patterns[column].clone(), times))
             .collect()
+    }
+
+    /// The first program's fillings without their fractions of pods, topped up with whole ones.
+    fn rounded(
+        &self,
+        values: &[f64],
+        demand: &[(usize, u32)],
+        filler: &mut Filler<'_>,
+    ) -> Vec<Pattern> {
+        let mut found = Vec::new();
+        for (column, index) in self.simplex.columns().iter().zip(&self.offers) {
+            let entries = column.entries.iter();
+            let whole = entries.map(|(item, count)| (*item as usize, (count + 1e-6) as u32));
+            let mut pods: Vec<(usize, u32)> = whole.filter(|pod| pod.1 > 0).collect();
+            let offer = &self.problem.offers[*index];
+            if filler.top_up(offer, &pods, demand, values) {
+                pods = std::mem::take(&mut filler.taken);
+            }
+            if is_allowed(self.problem, offer, &pods) {
+                found.push(Pattern { offer: *index, pods });
+            }
+        }
+        found
     }
 
     /// Good fillings with whole pods of the offers that are nearly worth their price: a greedy one and one by branch and bound.

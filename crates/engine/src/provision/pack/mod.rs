@@ -97,7 +97,7 @@ struct Role {
 }
 
 /// A machine to buy, and what goes on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bin {
     /// Of the offers, or behind them of the nodes.
     pub(super) offer: usize,

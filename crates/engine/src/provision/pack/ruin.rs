@@ -16,6 +16,9 @@ const PATIENCE: usize = 600;
 /// A plan of so many machines is cheap enough if it costs less than such a part of its bound more.
 const MANY: usize = 200;
 const CLOSE: u128 = 400;
+/// The effort has so many stretches. A plan of many machines that one stretch makes less than 1 / `LITTLE` of its price cheaper is good enough.
+const STRETCHES: u64 = 20;
+const LITTLE: u128 = 2000;
 /// Other machines whose free room is looked at.
 const NEIGHBOURS: usize = 12;
 
@@ -33,11 +36,20 @@ pub(super) fn improve(
     let mut now = solution.price_from(0, problem);
     let mut values = relaxation.values.clone();
     let mut idle = 0;
+    let stretch = effort / STRETCHES;
+    let mut begun = (filler.work, now);
     while filler.work < end
         && !is_close(now, relaxation.bound, solution.bins.len())
         && !solution.bins.is_empty()
         && idle < PATIENCE + 20 * solution.bins.len()
     {
+        if solution.bins.len() >= MANY && filler.work - begun.0 >= stretch {
+            let saved = begun.1.saturating_sub(now);
+            if u128::from(saved) * LITTLE < u128::from(now) {
+                break;
+            }
+            begun = (filler.work, now);
+        }
         filler.work += 1;
         idle += 1;
         let chosen = choose(problem, relaxation, solution, &mut random);

@@ -74,6 +74,11 @@ impl Simplex {
         }
     }
 
+    /// What the columns hold, in the order in which they came.
+    pub(super) fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
     /// Says that there is another column.
     pub(super) fn add(&mut self, column: Column) {
         self.columns.push(column);

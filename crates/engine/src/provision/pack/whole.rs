@@ -1,7 +1,11 @@
 //! Whole machines: what the linear program buys, rounded down, and the rest machine by machine.
 
 use super::fill::{ALIKE, Filler, Weights};
+use super::master::Pattern;
 use super::{Bin, Load, Problem, Relaxation, give_back, take, within};
+
+/// A machine is nearly full when its pods are worth so much of its price.
+const NEARLY_FULL: f64 = 0.95;
 
 /// Machines so far, those that are there first, and the pods that have no place.
 #[derive(Clone, Debug)]
@@ -26,7 +30,7 @@ pub(super) fn build(
     fill_up(problem, &relaxation.values, &mut solution, filler);
     let mut patterns: Vec<_> = relaxation.patterns.iter().collect();
     patterns.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.offer.cmp(&b.0.offer)));
-    for (pattern, times) in patterns {
+    for (pattern, times) in &patterns {
         let offer = &problem.offers[pattern.offer];
         for _ in 0..(times + 1e-6).floor() as u64 {
             let enough = pattern
@@ -40,6 +44,7 @@ pub(super) fn build(
             solution.put(problem, Bin { offer, pods });
         }
     }
+    buy_nearly_full(problem, relaxation, &mut solution);
     fill_up(problem, &relaxation.values, &mut solution, filler);
     let weights = [ALIKE, filler.shortage];
     complete(
@@ -51,6 +56,37 @@ pub(super) fn build(
         filler,
     );
     solution
+}
+
+/// Buys patterns of which some pods have a place already, while the others are worth nearly what the machine costs: of the linear program's fractions
+/// of machines, rounded down, a good part is left, and its patterns fit each other better than machines that are filled one by one.
+fn buy_nearly_full(problem: &Problem, relaxation: &Relaxation, solution: &mut Solution) {
+    loop {
+        let mut best: Option<(f64, &Pattern)> = None;
+        for (pattern, _) in &relaxation.patterns {
+            let offer = &problem.offers[pattern.offer];
+            let pods = pattern.pods.iter();
+            let worth = pods.map(|(item, count)| {
+                let count = (*count).min(solution.left[*item]);
+                f64::from(count) * relaxation.duals[*item]
+            });
+            let ratio = worth.sum::<f64>() / offer.price as f64;
+            let is_better = best.map_or(ratio >= NEARLY_FULL, |best| ratio > best.0);
+            if is_better && within(&offer.takes, &solution.limits[offer.pool]) {
+                best = Some((ratio, pattern));
+            }
+        }
+        let Some((_, pattern)) = best else { break };
+        let offer = pattern.offer;
+        let pods = pattern.pods.iter();
+        let pods = pods.map(|(item, count)| (*item, (*count).min(solution.left[*item])));
+        let pods: Vec<(usize, u32)> = pods.filter(|pod| pod.1 > 0).collect();
+        let opens = &problem.offers[offer].opens;
+        if !pods.iter().any(|(item, _)| opens.contains(*item)) {
+            break;
+        }
+        solution.put(problem, Bin { offer, pods });
+    }
 }
 
 impl Solution {
