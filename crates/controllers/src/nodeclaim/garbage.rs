@@ -3,7 +3,11 @@
 //! Invariant: an instance is young or has a claim; nothing is ended that this cluster did not buy (its instances carry
 //! the tag `karpenter.sh/nodepool`).
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -58,12 +62,11 @@ async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
     let instances = karpenter.cloud.list(ours).await?;
     end_unclaimed(karpenter, &instances).await?;
     let now = karpenter.base.clock.now();
+    let ids = instances.iter().map(|own| own.provider_id.as_str());
+    let ids: HashSet<&str> = ids.collect();
     for claim in claims {
         let counts = is_launched(&claim, now) && claim.metadata.deletion_timestamp.is_none();
-        let id = claim.provider_id();
-        let is_there = instances
-            .iter()
-            .any(|instance| Some(instance.provider_id.as_str()) == id);
+        let is_there = claim.provider_id().is_some_and(|id| ids.contains(id));
         let lives = || {
             karpenter
                 .node_of(&claim)

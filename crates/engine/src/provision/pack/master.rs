@@ -359,7 +359,10 @@ impl<'a> Program<'a> {
                 pods = std::mem::take(&mut filler.taken);
             }
             if is_allowed(self.problem, offer, &pods) {
-                found.push(Pattern { offer: *index, pods });
+                found.push(Pattern {
+                    offer: *index,
+                    pods,
+                });
             }
         }
         found
