@@ -10,6 +10,7 @@ use jiff::{
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
+    karpenter::AmiSelectorTerm,
     labels,
 };
 
@@ -88,6 +89,28 @@ impl NodeImage {
             name,
             variant: ImageVariant::default(),
         }
+    }
+
+    /// Whether a term of an EC2NodeClass selects this image: by an alias of any release or of the image's own, by its id, or by its name, in which `*`
+    /// and `?` stand for any characters. It has no tags and no SSM parameter, and Amazon owns it.
+    pub fn is_selected_by(&self, term: &AmiSelectorTerm) -> bool {
+        if let Some(alias) = &term.alias {
+            let release = alias.split_once('@').map(|(_, release)| release);
+            return release.is_some_and(|own| own == LATEST || self.is_of_release(own));
+        }
+        if let Some(id) = &term.id {
+            return *id == self.id;
+        }
+        let is_owned = term.owner.as_deref().is_none_or(|owner| owner == "amazon");
+        let name = term.name.as_deref();
+        is_owned && term.tags.is_empty() && name.is_some_and(|name| is_like(name, &self.name))
+    }
+
+    /// Whether the name ends with a release as aliases name it: `v20250317`, `1.32.0`.
+    fn is_of_release(&self, release: &str) -> bool {
+        let own = self.name.rsplit_once("-v").map(|(_, own)| own);
+        let own = own.map(|own| own.split_once('-').map_or(own, |(own, _)| own));
+        own == Some(release.trim_start_matches('v'))
     }
 
     /// Operating system.
@@ -170,6 +193,26 @@ impl NodeImage {
     }
 }
 
+/// The word of an alias that asks for the newest release.
+pub const LATEST: &str = "latest";
+
+/// Whether a name is like a pattern, in which `*` stands for any characters and `?` for one (EC2: filters).
+fn is_like(pattern: &str, name: &str) -> bool {
+    match pattern.chars().next() {
+        None => name.is_empty(),
+        Some('*') => {
+            let rest = &pattern[1..];
+            let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]);
+            rest.is_empty() || ends.into_iter().any(|at| is_like(rest, &name[at..]))
+        }
+        Some(first) => {
+            let mut own = name.chars();
+            let is_first = own.next().is_some_and(|own| first == '?' || own == first);
+            is_first && is_like(&pattern[first.len_utf8()..], own.as_str())
+        }
+    }
+}
+
 /// Name of the image as EKS publishes it.
 fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32) -> String {
     let day = |first: Date, form: &str| {
@@ -246,6 +289,8 @@ fn fnv1a(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn image(family: AmiFamily, minor: u32) -> NodeImage {
@@ -268,6 +313,43 @@ mod tests {
         assert_eq!(linux.kernel_version(), "5.10.173-154.642.amzn2.x86_64");
         assert_eq!(linux.container_runtime_version(), "containerd://1.6.19");
         assert_eq!(linux.kubelet_version(), "v1.24.11-eks-a59e1f0");
+    }
+
+    #[test]
+    fn terms_select_images_by_alias_id_and_name() {
+        let version = KubernetesVersion::from_minor(31).unwrap();
+        let of = |family, release| NodeImage::released(family, version, Arch::Amd64, release);
+        let al2023 = of(AmiFamily::AmazonLinux2023, 1);
+        let selects = |image: &NodeImage, term: serde_json::Value| {
+            image.is_selected_by(&serde_json::from_value(term).unwrap())
+        };
+        let yes = [
+            json!({"alias": "al2023@latest"}),
+            json!({"alias": "al2023@v20250417"}),
+            json!({"id": al2023.id}),
+            json!({"name": al2023.name}),
+            json!({"name": "amazon-eks-node-al2023-*-1.31-v2025041?"}),
+            json!({"name": "*", "owner": "amazon"}),
+        ];
+        for term in yes {
+            assert!(selects(&al2023, term.clone()), "{term}");
+        }
+        let no = [
+            json!({"alias": "al2023@v20250317"}),
+            json!({"id": of(AmiFamily::AmazonLinux2023, 0).id}),
+            json!({"name": "amazon-eks-node-al2023-*-1.31-v2025041"}),
+            json!({"name": "*", "owner": "self"}),
+            json!({"name": "*", "tags": {"team": "a"}}),
+            json!({"tags": {"team": "a"}}),
+            json!({"ssmParameter": "/a/b"}),
+        ];
+        for term in no {
+            assert!(!selects(&al2023, term.clone()), "{term}");
+        }
+        let bottlerocket = of(AmiFamily::Bottlerocket, 0);
+        for alias in ["bottlerocket@v1.32.0", "bottlerocket@1.32.0"] {
+            assert!(selects(&bottlerocket, json!({ "alias": alias })));
+        }
     }
 
     #[test]

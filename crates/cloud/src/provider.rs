@@ -534,27 +534,13 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         arch: Arch,
     ) -> BoxFuture<'_, Result<NodeImage, CloudError>>;
 
-    /// Returns the images that terms of an EC2NodeClass select, for each architecture the newest first. A cloud that has nothing but the newest
-    /// images of its families answers with these.
+    /// Returns the images that terms of an EC2NodeClass select, for each architecture the newest first.
     fn images<'a>(
         &'a self,
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
-        let _ = terms;
-        Box::pin(async move {
-            let architectures: &[Arch] = match family {
-                AmiFamily::Windows(..) => &[Arch::Amd64],
-                _ => &[Arch::Amd64, Arch::Arm64],
-            };
-            let mut images = Vec::new();
-            for arch in architectures {
-                images.push(self.newest_image(family, version, *arch).await?);
-            }
-            Ok(images)
-        })
-    }
+    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>>;
 
     /// Returns the name of the instance profile that machines of a class get: its own, or the one of its role, which is made if it is not there.
     /// A cloud without identities makes none.

@@ -17,7 +17,7 @@ use std::{
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::CapacityReservationSelectorTerm,
+    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm},
 };
 use mullion_engine::ip::{Cidr, Kind, Listing};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -56,6 +56,11 @@ enum Call {
         family: AmiFamily,
         version: KubernetesVersion,
         arch: Arch,
+    },
+    Images {
+        terms: Vec<AmiSelectorTerm>,
+        family: AmiFamily,
+        version: KubernetesVersion,
     },
     Launch(Box<LaunchRequest>),
     Get(InstanceId),
@@ -108,6 +113,11 @@ pub async fn answer<C: CloudProvider + Addresses>(
             version,
             arch,
         } => bytes(&cloud.newest_image(family, version, arch).await),
+        Call::Images {
+            terms,
+            family,
+            version,
+        } => bytes(&cloud.images(&terms, family, version).await),
         Call::Launch(request) => bytes(&cloud.launch(*request).await),
         Call::Get(id) => bytes(&cloud.get(id).await),
         Call::List(tags) => bytes(&CloudProvider::list(cloud, tags).await),
@@ -262,6 +272,19 @@ impl CloudProvider for Remote {
             family,
             version,
             arch,
+        }))
+    }
+
+    fn images<'a>(
+        &'a self,
+        terms: &'a [AmiSelectorTerm],
+        family: AmiFamily,
+        version: KubernetesVersion,
+    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
+        Box::pin(self.cloud(Call::Images {
+            terms: terms.to_vec(),
+            family,
+            version,
         }))
     }
 

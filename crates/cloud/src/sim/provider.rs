@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::CapacityReservationSelectorTerm,
+    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm},
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -85,6 +85,35 @@ impl CloudProvider for SimulatedEc2 {
     ) -> BoxFuture<'_, Result<NodeImage, CloudError>> {
         let release = self.state().releases.newest(family);
         Box::pin(async move { Ok(NodeImage::released(family, version, arch, release)) })
+    }
+
+    /// The newest images of the family where terms select none of it: manifests that name images of a real account can be used as they are.
+    fn images<'a>(
+        &'a self,
+        terms: &'a [AmiSelectorTerm],
+        family: AmiFamily,
+        version: KubernetesVersion,
+    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
+        let releases: Vec<u32> = self.state().releases.all(family).collect();
+        let architectures: &[Arch] = match family.os() {
+            Os::Windows => &[Arch::Amd64],
+            Os::Linux => &[Arch::Amd64, Arch::Arm64],
+        };
+        let of = |arch: Arch| {
+            let releases = releases.iter();
+            releases.map(move |release| NodeImage::released(family, version, arch, *release))
+        };
+        let selected = |arch: &Arch| {
+            of(*arch).find(|image| terms.iter().any(|term| image.is_selected_by(term)))
+        };
+        let mut images: Vec<_> = architectures.iter().filter_map(selected).collect();
+        if images.is_empty() {
+            images = architectures
+                .iter()
+                .filter_map(|arch| of(*arch).next())
+                .collect();
+        }
+        Box::pin(async move { Ok(images) })
     }
 
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
+    karpenter::AmiSelectorTerm,
 };
 use mullion_cloud::{
     AddressError, Addresses, BoxFuture, CapacityType, Clock, CloudError, CloudProvider, InstanceId,
@@ -91,6 +92,18 @@ async fn story<C: CloudProvider + Addresses>(cloud: &C) -> String {
     tell("reservations", &cloud.capacity_reservations(&[]).await);
     let image = cloud.newest_image(WINDOWS, version(), Arch::Amd64);
     tell("image", &image.await);
+    for alias in ["al2023@latest", "al2023@v20250317", "al2023@v20991231"] {
+        let term = AmiSelectorTerm {
+            alias: Some(alias.to_owned()),
+            ..AmiSelectorTerm::default()
+        };
+        let images = cloud.images(
+            std::slice::from_ref(&term),
+            AmiFamily::AmazonLinux2023,
+            version(),
+        );
+        tell(alias, &images.await);
+    }
     tell("none", &cloud.launch(order("a", &["us-west-2a"])).await);
     let both = ["us-west-2a", "us-west-2b"];
     let launched = cloud.launch(order("b", &both)).await;

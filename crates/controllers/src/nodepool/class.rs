@@ -28,7 +28,10 @@ use mullion_cloud::{
 };
 use serde_json::{Value, json};
 
-use super::{annotate, hash, inert};
+use super::{
+    annotate, hash,
+    inert::{self, Inert},
+};
 use crate::{
     Change, Queue, api_error,
     provisioner::{
@@ -92,6 +95,15 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         return Ok(finalizer::remove(karpenter, &class).await?);
     }
     finalizer::add(karpenter, &class).await?;
+    let images = images(karpenter, &class.spec).await?;
+    let gates = karpenter.options.gates;
+    let ignored = match karpenter.cloud.heeds_machine_settings() {
+        true => {
+            let reservations = inert::of_reservations(&class.spec, gates);
+            reservations.into_iter().collect()
+        }
+        false => inert::of_node_class(&class.spec, Some(&images), gates),
+    };
     let found = Found {
         subnets: karpenter
             .cloud
@@ -101,13 +113,13 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .cloud
             .security_groups(&group_selectors(&class.spec))
             .await?,
-        images: images(karpenter, &class.spec).await?,
+        images,
         reservations: reservations(karpenter, &class.spec).await?,
         instance_profile: karpenter
             .cloud
             .instance_profile(&class, &karpenter.options.cluster)
             .await,
-        heeds_machine_settings: karpenter.cloud.heeds_machine_settings(),
+        ignored,
     };
     let next_end = next_end(&found);
     let now = karpenter.base.clock.now();
@@ -145,8 +157,8 @@ struct Found {
     reservations: Option<Vec<CapacityReservation>>,
     /// Its name, or why there is none.
     instance_profile: Result<String, CloudError>,
-    /// Whether all that the class says of machines has an effect.
-    heeds_machine_settings: bool,
+    /// Fields of the class that have no effect.
+    ignored: Vec<Inert>,
 }
 
 /// The reservations that a class selects, if nodes can have reserved capacity.
@@ -249,11 +261,7 @@ fn status_of(
         VALIDATION,
         invalid.or_else(|| unsupported_kubelet(&class.spec)),
     );
-    let ignored = match found.heeds_machine_settings {
-        true => Vec::new(),
-        false => inert::of_node_class(&class.spec),
-    };
-    inert::set_condition(&mut conditions, &ignored);
+    inert::set_condition(&mut conditions, &found.ignored);
     let mut summarized = vec![
         AMIS,
         INSTANCE_PROFILE,
@@ -432,7 +440,7 @@ mod tests {
             )],
             reservations: Some(Vec::new()),
             instance_profile: Ok("demo_c".to_owned()),
-            heeds_machine_settings: false,
+            ignored: Vec::new(),
         }
     }
 
@@ -466,7 +474,7 @@ mod tests {
             images: found().images,
             reservations: Some(Vec::new()),
             instance_profile: Ok("demo_c".to_owned()),
-            heeds_machine_settings: false,
+            ignored: Vec::new(),
         };
         let status = judged(&class(json!({ "amiFamily": "AL2023" })), nothing, 31);
         assert_eq!(

@@ -11,6 +11,8 @@ use mullion_api::karpenter::{
     legacy::{AWSNodeTemplateSpec, ProvisionerSpec},
 };
 
+use mullion_cloud::image::NodeImage;
+
 use crate::provisioner::{
     FeatureGates,
     conditions::{Conditions, Status},
@@ -82,10 +84,16 @@ pub fn of_node_overlay() -> Inert {
 }
 
 const OF_INSTANCES: &str = "it changes nothing about simulated instances";
-const NEWEST_IMAGE: &str = "nodes run the newest image of the family";
+const NEWEST_IMAGE: &str =
+    "no simulated image is selected by it, so nodes run the newest image of the family";
 
-/// Returns the fields of an EC2NodeClass that have no effect.
-pub fn of_node_class(spec: &EC2NodeClassSpec) -> Vec<Inert> {
+/// Returns the fields of an EC2NodeClass that have no effect while these gates are as they are, where its terms selected these images; `None`: that is
+/// not known yet.
+pub fn of_node_class(
+    spec: &EC2NodeClassSpec,
+    images: Option<&[NodeImage]>,
+    gates: FeatureGates,
+) -> Vec<Inert> {
     let set = [
         ("spec.userData", spec.user_data.is_some()),
         (
@@ -119,7 +127,8 @@ pub fn of_node_class(spec: &EC2NodeClassSpec) -> Vec<Inert> {
         .filter(|(_, set)| *set)
         .map(|(path, _)| Inert::new(path, OF_INSTANCES))
         .collect();
-    fields.extend(of_images(&spec.ami_selector_terms));
+    fields.extend(of_images(&spec.ami_selector_terms, images));
+    fields.extend(of_reservations(spec, gates));
     fields.extend(of_volumes(&spec.block_device_mappings));
     if let Some(kubelet) = &spec.kubelet {
         fields.extend(of_kubelet("spec.kubelet", kubelet));
@@ -137,16 +146,35 @@ fn default_metadata_options() -> MetadataOptions {
     }
 }
 
-fn of_images(terms: &[AmiSelectorTerm]) -> Vec<Inert> {
-    let is_newest = |term: &AmiSelectorTerm| {
-        let alias = term.alias.as_deref().unwrap_or_default();
-        alias.ends_with("@latest")
+fn of_images(terms: &[AmiSelectorTerm], images: Option<&[NodeImage]>) -> Vec<Inert> {
+    let is_in_vain = |term: &AmiSelectorTerm| match images {
+        // Simulated images have no tags and no parameters.
+        None => !term.tags.is_empty() || term.ssm_parameter.is_some(),
+        Some(_) => {
+            let alias = term.alias.as_deref().unwrap_or_default();
+            !alias.ends_with("@latest")
+        }
     };
+    let mut found = images.unwrap_or_default().iter();
+    if found.any(|image| terms.iter().any(|term| image.is_selected_by(term))) {
+        return Vec::new();
+    }
     let terms = terms.iter().enumerate();
     terms
-        .filter(|(_, term)| !is_newest(term))
+        .filter(|(_, term)| is_in_vain(term))
         .map(|(at, _)| Inert::new(format!("spec.amiSelectorTerms[{at}]"), NEWEST_IMAGE))
         .collect()
+}
+
+/// Returns that the terms for capacity reservations have no effect, for the time that their gate is closed.
+pub fn of_reservations(spec: &EC2NodeClassSpec, gates: FeatureGates) -> Option<Inert> {
+    let is_set = !spec.capacity_reservation_selector_terms.is_empty();
+    (is_set && !gates.reserved_capacity).then(|| {
+        Inert::new(
+            "spec.capacityReservationSelectorTerms",
+            "no reservation is used, because the feature gate ReservedCapacity is off",
+        )
+    })
 }
 
 fn of_volumes(mappings: &[BlockDeviceMapping]) -> Vec<Inert> {
@@ -244,8 +272,10 @@ pub fn of_node_template(spec: &AWSNodeTemplateSpec) -> Vec<Inert> {
         ("spec.context", spec.context.is_some()),
     ];
     let set = set.into_iter().filter(|(_, set)| *set);
-    let images =
-        (!spec.ami_selector.is_empty()).then(|| Inert::new("spec.amiSelector", NEWEST_IMAGE));
+    // An image can be selected by its name and by its id; simulated ones have no tags.
+    let is_tag = |key: &String| !key.starts_with("aws::") && key != "aws-ids";
+    let images = spec.ami_selector.keys().any(is_tag);
+    let images = images.then(|| Inert::new("spec.amiSelector", NEWEST_IMAGE));
     set.map(|(path, _)| Inert::new(path, OF_INSTANCES))
         .chain(images)
         .collect()
@@ -253,6 +283,8 @@ pub fn of_node_template(spec: &AWSNodeTemplateSpec) -> Vec<Inert> {
 
 #[cfg(test)]
 mod tests {
+    use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion};
+    use mullion_cloud::catalogue::Arch;
     use serde_json::{Value, json};
 
     use super::*;
@@ -289,7 +321,10 @@ mod tests {
     fn a_class_names_what_changes_nothing() {
         let class = |spec: Value| {
             let spec = serde_json::from_value(spec).expect("a spec");
-            let fields = of_node_class(&spec).into_iter();
+            let newest = [AmiFamily::AmazonLinux2023]
+                .map(|family| NodeImage::new(family, KubernetesVersion::NEWEST, Arch::Amd64));
+            let fields = of_node_class(&spec, Some(&newest), FeatureGates::default());
+            let fields = fields.into_iter();
             fields.map(|field| field.path).collect::<Vec<_>>()
         };
         let plain = json!({
@@ -322,6 +357,37 @@ mod tests {
             "spec.kubelet.registryPullQPS",
         ];
         assert_eq!(class(all), expected);
+    }
+
+    #[test]
+    fn terms_that_select_something_are_acted_on() {
+        let spec = json!({
+            "amiSelectorTerms": [{ "name": "*-v20250317" }, { "tags": { "team": "a" } }],
+            "capacityReservationSelectorTerms": [{ "id": "cr-1" }],
+        });
+        let spec = serde_json::from_value(spec).expect("a spec");
+        let family = AmiFamily::AmazonLinux2023;
+        let of = |release| {
+            let version = KubernetesVersion::NEWEST;
+            [NodeImage::released(family, version, Arch::Amd64, release)]
+        };
+        let open = FeatureGates::default();
+        assert_eq!(of_node_class(&spec, Some(&of(0)), open), []);
+        let sentence = "has no effect yet: no simulated image is selected by it, so nodes run the newest image of the family";
+        let terms = [0, 1].map(|at| format!("spec.amiSelectorTerms[{at}] {sentence}"));
+        assert_eq!(said(of_node_class(&spec, Some(&of(1)), open)), terms);
+        // Before the images are known, only of tags it is known that they select nothing.
+        assert_eq!(said(of_node_class(&spec, None, open)), terms[1..]);
+        let closed = FeatureGates {
+            reserved_capacity: false,
+            ..open
+        };
+        let reservations = "spec.capacityReservationSelectorTerms has no effect yet: no reservation is used, because the feature gate \
+                            ReservedCapacity is off";
+        assert_eq!(
+            said(of_node_class(&spec, Some(&of(0)), closed)),
+            [reservations]
+        );
     }
 
     #[test]

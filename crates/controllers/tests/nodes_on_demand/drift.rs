@@ -2,7 +2,10 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use mullion_api::karpenter::{EC2NodeClass, NodeClaim};
+use mullion_api::{
+    fault::FaultKind,
+    karpenter::{EC2NodeClass, NodeClaim},
+};
 use mullion_cloud::{CloudProvider, TagSelector};
 use serde_json::{Value, json};
 
@@ -36,6 +39,33 @@ async fn until_replaced(whole: &Whole, old: &str) -> String {
 
 fn zone(whole: &Whole) -> String {
     whole.bought()[0].labels()["topology.kubernetes.io/zone"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_that_names_its_image_has_nodes_of_it_whatever_newer_ones_there_are() {
+    let whole = one_node().await;
+    let old = whole.bought()[0].name_any();
+    let image = || {
+        let status = whole.claims()[0].status.clone();
+        status.expect("it is launched").image_id
+    };
+    let select = async |alias: &str| {
+        let terms = json!({ "amiSelectorTerms": [{ "alias": alias }] });
+        change_class(&whole, terms).await;
+    };
+    let first = image();
+    select("al2023@v20250317").await;
+    let newer = whole.ec2.fault(FaultKind::NewImage, "al2023@latest");
+    whole.ec2.cause(&newer.expect("it can be caused"));
+    whole.pass(3600).await;
+    assert_eq!(whole.bought()[0].name_any(), old);
+    select("al2023@v20250417").await;
+    assert_eq!(until_replaced(&whole, &old).await, "AMIDrift");
+    assert_ne!(image(), first);
+    let old = whole.bought()[0].name_any();
+    select("al2023@v20250317").await;
+    assert_eq!(until_replaced(&whole, &old).await, "AMIDrift");
+    assert_eq!(image(), first);
 }
 
 #[tokio::test(start_paused = true)]

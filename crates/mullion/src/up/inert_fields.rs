@@ -41,8 +41,8 @@ const KINDS: [(&str, &str, Reader); 6] = [
             false => vec![inert::of_capacity_buffer()],
         },
     ),
-    ("karpenter.k8s.aws", "ec2nodeclasses", |spec, _| {
-        of(spec, inert::of_node_class)
+    ("karpenter.k8s.aws", "ec2nodeclasses", |spec, gates| {
+        of(spec, |spec| inert::of_node_class(spec, None, gates))
     }),
     ("karpenter.sh", "provisioners", |spec, _| {
         of(spec, inert::of_provisioner)
