@@ -475,6 +475,11 @@ fn mirrors(site: &Site, own: &mut Controller) {
         site.holds(&["nodepool", "old"], "{.metadata.name}", "old")
             && site.holds(&["ec2nodeclass", "old"], "{.metadata.name}", "old")
     });
+    // Without an owner, no garbage collector is faster than the program.
+    for mirror in ["nodepool/old", "ec2nodeclass/old"] {
+        let patch = r#"--patch={"metadata": {"ownerReferences": null}}"#;
+        site.kubectl(&["patch", mirror, "--type=merge", patch]);
+    }
     site.kubectl(&["delete", "provisioner", "old"]);
     site.kubectl(&["delete", "awsnodetemplate", "old"]);
     site.until("the mirrors go, too", own, || {
