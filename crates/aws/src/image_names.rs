@@ -4,7 +4,7 @@ use mullion_api::{
     ami::{AmiFamily, WindowsEdition, WindowsRelease},
     eksctl::KubernetesVersion,
 };
-use mullion_cloud::image::ImageVariant;
+use mullion_cloud::image::{ImageVariant, LATEST};
 
 /// A parameter, and what hardware the images are for whose id it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,9 +14,6 @@ pub struct Parameter {
     /// What the image has drivers for.
     pub variant: ImageVariant,
 }
-
-/// The word that asks for the newest release.
-pub const LATEST: &str = "latest";
 
 /// The parameters that hold the images of a family's release (`latest`, or as the alias has it). None: AWS publishes no such parameters.
 pub fn parameters(family: AmiFamily, version: KubernetesVersion, release: &str) -> Vec<Parameter> {

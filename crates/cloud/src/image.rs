@@ -14,7 +14,10 @@ use mullion_api::{
     labels,
 };
 
-use crate::catalogue::{Arch, InstanceType};
+use crate::{
+    catalogue::{Arch, InstanceType},
+    pattern::is_like,
+};
 use serde::{Deserialize, Serialize};
 
 /// What hardware an image has drivers for.
@@ -196,20 +199,11 @@ impl NodeImage {
 /// The word of an alias that asks for the newest release.
 pub const LATEST: &str = "latest";
 
-/// Whether a name is like a pattern, in which `*` stands for any characters and `?` for one (EC2: filters).
-fn is_like(pattern: &str, name: &str) -> bool {
-    match pattern.chars().next() {
-        None => name.is_empty(),
-        Some('*') => {
-            let rest = &pattern[1..];
-            let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]);
-            rest.is_empty() || ends.into_iter().any(|at| is_like(rest, &name[at..]))
-        }
-        Some(first) => {
-            let mut own = name.chars();
-            let is_first = own.next().is_some_and(|own| first == '?' || own == first);
-            is_first && is_like(&pattern[first.len_utf8()..], own.as_str())
-        }
+/// The architectures for which images of an operating system are published.
+pub(crate) fn architectures(os: Os) -> &'static [Arch] {
+    match os {
+        Os::Windows => &[Arch::Amd64],
+        Os::Linux => &[Arch::Amd64, Arch::Arm64],
     }
 }
 

@@ -18,6 +18,7 @@ mod clock;
 pub mod image;
 mod message;
 pub mod node_group;
+pub mod pattern;
 mod provider;
 mod refusals;
 pub mod remote;

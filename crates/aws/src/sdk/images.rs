@@ -15,12 +15,12 @@ use mullion_api::{
 use mullion_cloud::{
     CloudError,
     catalogue::Arch,
-    image::{ImageVariant, NodeImage},
+    image::{ImageVariant, LATEST, NodeImage},
 };
 
 use super::{Dated, Inner, errors::Failed, filters::filter, filters::of_tags, forget_older, lock};
 use crate::{
-    image_names::{LATEST, family_of, parameters},
+    image_names::{family_of, parameters},
     limits::Kind,
 };
 

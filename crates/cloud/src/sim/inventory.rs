@@ -4,16 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use mullion_api::{
-    ami::{AmiFamily, Os},
-    eksctl::KubernetesVersion,
-};
+use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion};
 use mullion_engine::ip::{Cidr, Kind};
 
 use super::SimulatedEc2;
 use crate::{
     AddressError, CapacityReservation, InstanceId, InterfaceFound, InterfaceId, SecurityGroup,
-    Subnet, catalogue::Arch, image::NodeImage,
+    Subnet,
+    image::{NodeImage, architectures},
 };
 
 impl SimulatedEc2 {
@@ -54,12 +52,8 @@ impl SimulatedEc2 {
         let mut images = Vec::new();
         for family in families {
             let releases: Vec<_> = state.releases.all(family).collect();
-            let archs: &[Arch] = match family.os() {
-                Os::Windows => &[Arch::Amd64],
-                Os::Linux => &[Arch::Amd64, Arch::Arm64],
-            };
             for version in &versions {
-                for arch in archs {
+                for arch in architectures(family.os()) {
                     let image =
                         |release: &u32| NodeImage::released(family, *version, *arch, *release);
                     images.extend(releases.iter().map(image));

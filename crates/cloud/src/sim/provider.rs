@@ -18,7 +18,7 @@ use crate::{
     Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message,
     Offer, Offering, SecurityGroup, Shortage, Subnet, TagSelector,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
-    image::NodeImage,
+    image::{NodeImage, architectures},
 };
 
 /// How long a receiver waits for messages when there are none.
@@ -95,10 +95,7 @@ impl CloudProvider for SimulatedEc2 {
         version: KubernetesVersion,
     ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
         let releases: Vec<u32> = self.state().releases.all(family).collect();
-        let architectures: &[Arch] = match family.os() {
-            Os::Windows => &[Arch::Amd64],
-            Os::Linux => &[Arch::Amd64, Arch::Arm64],
-        };
+        let architectures = architectures(family.os());
         let of = |arch: Arch| {
             let releases = releases.iter();
             releases.map(move |release| NodeImage::released(family, version, arch, *release))

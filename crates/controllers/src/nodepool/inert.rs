@@ -10,7 +10,6 @@ use mullion_api::karpenter::{
     NodePoolSpec,
     legacy::{AWSNodeTemplateSpec, ProvisionerSpec},
 };
-
 use mullion_cloud::image::NodeImage;
 
 use crate::provisioner::{

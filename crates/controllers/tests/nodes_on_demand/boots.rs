@@ -8,12 +8,9 @@ use mullion_api::{
     ami::{AmiFamily, WindowsEdition, WindowsRelease},
     eksctl::Cluster,
 };
-use mullion_cloud::{
-    CapacityType, CloudProvider, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
-    node_group,
-};
+use mullion_cloud::{CloudProvider, LaunchRequest, NodeTemplate, Speed, node_group};
 
-use crate::whole::{Whole, is_ready};
+use crate::whole::{Whole, is_ready, order};
 
 const DOCS: &str = include_str!("../../../../docs/simulation.md");
 /// What the docs say of node groups; the figures are those that are measured here.
@@ -118,22 +115,9 @@ async fn nodes_that_are_bought_register_as_late_as_documented() {
     assert_documented(BOUGHT.0);
     let whole = Whole::start().await;
     for (family, documented) in BOUGHT.1 {
-        let order = LaunchRequest {
-            client_token: format!("{family:?}"),
-            options: vec![LaunchOption {
-                instance_type: "m5.xlarge".to_owned(),
-                zone: "us-west-2a".to_owned(),
-                capacity_type: CapacityType::OnDemand,
-                reservation: None,
-            }],
-            images: Vec::new(),
-            subnets: Vec::new(),
-            security_groups: Vec::new(),
-            template: NodeTemplate::new(family, whole.ec2.config().version),
-            registration: Registration::default(),
-            tags: BTreeMap::new(),
-            class: None,
-        };
+        let template = NodeTemplate::new(family, whole.ec2.config().version);
+        let mut order = order(&format!("{family:?}"), template);
+        order.options[0].instance_type = "m5.xlarge".to_owned();
         let began = tokio::time::Instant::now();
         let launch = whole.ec2.launch(order).await.expect("there is capacity");
         assert_eq!(began.elapsed(), Duration::from_millis(1500));

@@ -5,13 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use kube::ResourceExt;
 use mullion_api::ami::AmiFamily;
 use mullion_cloud::{
-    BoxFuture, CapacityType, CloudProvider, InstanceId, InstanceState, LaunchOption, LaunchRequest,
-    NodeTemplate, Registration,
+    BoxFuture, CloudProvider, InstanceId, InstanceState, LaunchRequest, NodeTemplate,
     remote::{Remote, Wire, answer},
     sim::SimulatedEc2,
 };
 
-use crate::whole::Whole;
+use crate::whole::{Whole, order};
 
 const PROVISIONER: &str = include_str!("../../../api/testdata/karpenter-provisioner-2022.yaml");
 
@@ -48,21 +47,10 @@ async fn a_node_that_is_bought_while_instances_are_listed_is_not_taken_for_lost(
 
 /// An instance that a process has bought which was killed before it wrote down that it did.
 async fn leaked(whole: &Whole) -> InstanceId {
+    let template = NodeTemplate::new(AmiFamily::AmazonLinux2, whole.ec2.config().version);
     let order = LaunchRequest {
-        client_token: "killed".to_owned(),
-        options: vec![LaunchOption {
-            instance_type: "m5.large".to_owned(),
-            zone: "us-west-2a".to_owned(),
-            capacity_type: CapacityType::OnDemand,
-            reservation: None,
-        }],
-        images: Vec::new(),
-        subnets: Vec::new(),
-        security_groups: Vec::new(),
-        template: NodeTemplate::new(AmiFamily::AmazonLinux2, whole.ec2.config().version),
-        registration: Registration::default(),
         tags: BTreeMap::from([("karpenter.sh/nodepool".to_owned(), "web".to_owned())]),
-        class: None,
+        ..order("killed", template)
     };
     let launched = whole.ec2.launch(order).await.expect("there is capacity");
     launched.instance.id.clone()

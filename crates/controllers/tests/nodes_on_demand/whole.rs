@@ -154,22 +154,7 @@ impl Whole {
     }
 
     async fn linux_node(&self, version: KubernetesVersion) {
-        let order = LaunchRequest {
-            client_token: "linux".to_owned(),
-            options: vec![LaunchOption {
-                instance_type: "m5.large".to_owned(),
-                zone: "us-west-2a".to_owned(),
-                capacity_type: CapacityType::OnDemand,
-                reservation: None,
-            }],
-            images: Vec::new(),
-            subnets: Vec::new(),
-            security_groups: Vec::new(),
-            template: NodeTemplate::new(AmiFamily::AmazonLinux2, version),
-            registration: Registration::default(),
-            tags: BTreeMap::new(),
-            class: None,
-        };
+        let order = order("linux", NodeTemplate::new(AmiFamily::AmazonLinux2, version));
         self.ec2.launch(order).await.expect("there is capacity");
         self.until("the Linux node is ready", || {
             self.nodes().iter().any(|node| is_ready(node)).then_some(())
@@ -406,6 +391,26 @@ fn year(build: &str) -> &'static str {
     match build {
         "10.0.17763" => "2019",
         _ => "2022",
+    }
+}
+
+/// An order of one m5.large for no pool.
+pub(crate) fn order(token: &str, template: NodeTemplate) -> LaunchRequest {
+    LaunchRequest {
+        client_token: token.to_owned(),
+        options: vec![LaunchOption {
+            instance_type: "m5.large".to_owned(),
+            zone: "us-west-2a".to_owned(),
+            capacity_type: CapacityType::OnDemand,
+            reservation: None,
+        }],
+        images: Vec::new(),
+        subnets: Vec::new(),
+        security_groups: Vec::new(),
+        template,
+        registration: Registration::default(),
+        tags: BTreeMap::new(),
+        class: None,
     }
 }
 
