@@ -53,7 +53,7 @@ const GROUP_PRIORITIES: [(&str, i64); 20] = [
     ("node.k8s.io", 16_300),
     ("discovery.k8s.io", 16_200),
     ("flowcontrol.apiserver.k8s.io", 16_100),
-    ("resource.k8s.io", 15_900),
+    ("resource.k8s.io", 16_200),
 ];
 
 /// Keeps the objects in line with what is served until the server is dropped. [`crate::boot`] creates the first ones.
@@ -140,7 +140,7 @@ fn priorities(table: &Table, row: &Row) -> (i64, i64) {
     let of_version = match (&*resource.group, &*resource.version) {
         ("", _) => 1,
         ("autoscaling", "v2") => 30,
-        ("flowcontrol.apiserver.k8s.io", "v1") => 21,
+        ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", "v1") => 21,
         (group, version) if version != "v1" && table.serves(group, "v1") => 9,
         _ => 15,
     };

@@ -41,7 +41,7 @@ async fn a_cluster_has_its_flow_schemas_levels_and_range_from_the_start() {
     let api = cluster();
     let group = "/apis/flowcontrol.apiserver.k8s.io/v1";
     let schemas = api.get(&format!("{group}/flowschemas")).await.ok();
-    assert_eq!(names(&schemas).len(), 13);
+    assert_eq!(names(&schemas).len(), 11);
     let levels = api
         .get(&format!("{group}/prioritylevelconfigurations"))
         .await;

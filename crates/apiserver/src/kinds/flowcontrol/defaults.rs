@@ -104,14 +104,13 @@ pub(crate) fn schemas() -> impl Iterator<Item = Value> {
     const EVERYBODY: [&str; 2] = ["system:unauthenticated", "system:authenticated"];
     const MANAGER: &str = "system:kube-controller-manager";
     const SCHEDULER: &str = "system:kube-scheduler";
-    let leases = || {
-        let verbs = &["get", "create", "update"];
-        resources(verbs, "coordination.k8s.io", &["leases"], false)
-    };
-    let with = |mut all: Vec<Value>, more: Vec<Value>| {
-        all.extend(more);
-        all
-    };
+    let leases = resources(
+        &["get", "create", "update"],
+        "coordination.k8s.io",
+        &["leases"],
+        false,
+    );
+    let electors = [users(&[MANAGER, SCHEDULER]), accounts(&["*"])].concat();
     let probes = json!([{
         "subjects": groups(&EVERYBODY),
         "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"]}],
@@ -120,8 +119,6 @@ pub(crate) fn schemas() -> impl Iterator<Item = Value> {
         resources(&["*"], "", &["nodes", "nodes/status"], true),
         resources(&["*"], "coordination.k8s.io", &["leases"], false),
     ];
-    let endpoints = resources(&["get", "create", "update"], "", &["endpoints"], false);
-    let mirrors = accounts(&["endpoint-controller", "endpointslicemirroring-controller"]);
     let (by_user, by_namespace) = (Some("ByUser"), Some("ByNamespace"));
     [
         ("exempt", 1, "exempt", None, everything(groups(&["system:masters"]))),
@@ -131,21 +128,7 @@ pub(crate) fn schemas() -> impl Iterator<Item = Value> {
             100,
             "leader-election",
             by_user,
-            some(with(users(&[MANAGER, SCHEDULER]), accounts(&["*"])), &[leases()]),
-        ),
-        (
-            "endpoint-controller",
-            150,
-            "workload-high",
-            by_user,
-            some(with(users(&[MANAGER]), mirrors), &[endpoints]),
-        ),
-        (
-            "workload-leader-election",
-            200,
-            "leader-election",
-            by_user,
-            some(accounts(&["*"]), &[leases()]),
+            some(electors, &[leases]),
         ),
         (
             "system-node-high",
