@@ -1,6 +1,6 @@
 //! What is there from the start: the default namespaces, roles and bindings, the system's priority classes, the levels and schemas of flow
-//! control, the range of Services, the kubernetes Service with its endpoints, and who signs clients' certificates; after a restart only what is
-//! missing is created. What kube-apiserver restores while it runs is restored here as well ([`keep`]); roles and priority classes are not.
+//! control, the range of Services, the kubernetes Service with its endpoints, who signs clients' certificates, and since when the use of tokens
+//! is recorded; after a restart only what is missing is created. What kube-apiserver restores while it runs is restored here as well ([`keep`]); roles and priority classes are not.
 
 use std::{
     collections::HashSet,
@@ -30,6 +30,7 @@ use crate::{
     server::ApiServer,
     service_range,
     store::Key,
+    token_tracking,
 };
 
 /// The port of the server, as the Service's `targetPort` and its endpoints name it (kube-apiserver: `--secure-port`).
@@ -73,6 +74,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     flow_schemas::settle(server).await;
     create_own_service(server, services, &seeds.advertise).await;
     tell_client_authority(server, seeds).await;
+    tell_token_tracking(server).await;
     tell_what_is_served(server, |_| true).await;
 }
 
@@ -96,6 +98,7 @@ async fn restore(server: &Arc<ApiServer>, seeds: &Seeds) {
     create_range(server, &seeds.services).await;
     create_own_service(server, &seeds.services, &seeds.advertise).await;
     tell_client_authority(server, seeds).await;
+    tell_token_tracking(server).await;
     // Those of built-in groups are told once only.
     tell_what_is_served(server, Row::is_defined).await;
 }
@@ -117,6 +120,13 @@ async fn create_namespaces(server: &Arc<ApiServer>) {
 async fn tell_client_authority(server: &Arc<ApiServer>, seeds: &Seeds) {
     if let Some(map) = client_authority::wanted(server, &seeds.authorities) {
         let namespace = Some(client_authority::NAMESPACE);
+        create(server, "", "configmaps", namespace, map, &["data"]).await;
+    }
+}
+
+async fn tell_token_tracking(server: &Arc<ApiServer>) {
+    if let Some(map) = token_tracking::wanted(server) {
+        let namespace = Some(token_tracking::NAMESPACE);
         create(server, "", "configmaps", namespace, map, &["data"]).await;
     }
 }

@@ -74,6 +74,7 @@ mod server;
 mod service_range;
 pub mod status;
 pub mod store;
+mod token_tracking;
 pub mod validation;
 mod version_order;
 mod warnings;

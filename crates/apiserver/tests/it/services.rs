@@ -188,7 +188,8 @@ async fn a_full_range_is_an_internal_error() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_server_looks_after_comes_back_when_it_is_deleted() {
-    const OFTEN: [&str; 3] = [
+    const OFTEN: [&str; 4] = [
+        "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking",
         "/api/v1/namespaces/default/services/kubernetes",
         "/api/v1/namespaces/default/endpoints/kubernetes",
         "/apis/networking.k8s.io/v1/servicecidrs/kubernetes",

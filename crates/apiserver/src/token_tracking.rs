@@ -1,0 +1,29 @@
+//! Since when the use of the tokens in Secrets is recorded: the ConfigMap `kube-system/kube-apiserver-legacy-service-account-token-tracking`
+//! (kube-apiserver: the legacytokentracking controller). kube-controller-manager's cleaner of such tokens reports an error without it. A date
+//! stays once it is there; one that cannot be read is replaced.
+
+use std::sync::Arc;
+
+use jiff::civil::Date;
+use serde_json::{Value, json};
+
+use crate::{admission::Lookup, server::ApiServer};
+
+pub(crate) const NAMESPACE: &str = "kube-system";
+const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
+
+/// Returns the ConfigMap as it should be, or `None` if it is so already.
+pub(crate) fn wanted(server: &Arc<ApiServer>) -> Option<Value> {
+    let stored = server.find("", "configmaps", Some(NAMESPACE), NAME);
+    let since = stored
+        .as_deref()
+        .and_then(|map| map["data"]["since"].as_str());
+    if since.is_some_and(|since| Date::strptime("%Y-%m-%d", since).is_ok()) {
+        return None;
+    }
+    Some(json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+        "data": {"since": server.now().strftime("%Y-%m-%d").to_string()},
+    }))
+}
