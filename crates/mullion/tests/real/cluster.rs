@@ -1,7 +1,9 @@
-//! A cluster of real parts on loopback: etcd and kube-apiserver, and whichever of kube-controller-manager and kube-scheduler a test wants.
+//! A cluster of real parts on loopback: etcd and kube-apiserver, or the program's API server in their place, and whichever of
+//! kube-controller-manager and kube-scheduler a test wants.
 
 use std::{
     cell::RefCell,
+    fs::File,
     path::PathBuf,
     process::{Command, Output},
     thread,
@@ -47,19 +49,27 @@ rules:
 - {level: None}
 ";
 
+/// The range that Services get their addresses from.
+const SERVICES: &str = "172.20.0.0/16";
+
 impl Cluster {
-    /// Starts etcd and kube-apiserver, and returns when the API answers.
-    pub(crate) fn start() -> Cluster {
-        let (port, etcd, peers) = (free_port(), free_port(), free_port());
-        let mut cluster = Cluster {
+    /// Writes the keys, the authority of certificates, the users and their kubeconfigs, for an API server on this port.
+    fn prepare(port: u16) -> Cluster {
+        let cluster = Cluster {
             binaries: binaries(),
             dir: tempfile::tempdir().expect("a temporary directory"),
             parts: RefCell::default(),
         };
-        let path = |name: &str| cluster.dir.path().join(name).display().to_string();
+        let path = |name: &str| cluster.path(name);
         let key = rcgen::KeyPair::generate().expect("a key");
         std::fs::write(path("sa.key"), key.serialize_pem()).expect("a file");
         std::fs::write(path("sa.pub"), key.public_key_pem()).expect("a file");
+        let authority = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&authority).expect("a certificate");
+        std::fs::write(path("ca.key"), authority.serialize_pem()).expect("a file");
+        std::fs::write(path("ca.crt"), certificate.pem()).expect("a file");
         let tokens = [
             "admin-token,admin,1,\"system:masters\"",
             "manager-token,system:kube-controller-manager,2,",
@@ -72,11 +82,39 @@ impl Cluster {
         for user in ["admin", "manager", "scheduler"].into_iter().chain(USERS) {
             std::fs::write(path(user), kubeconfig(port, user)).expect("a file");
         }
+        cluster
+    }
+
+    /// Starts the program's API server, and returns when it answers.
+    pub(crate) fn start_with_our_api_server() -> Cluster {
+        let port = free_port();
+        let mut cluster = Cluster::prepare(port);
+        let (written, tokens) = (cluster.path("written"), cluster.path("tokens.csv"));
+        let flags = [
+            ("port", port.to_string()),
+            ("kubeconfig", written),
+            ("token-auth-file", tokens),
+            ("service-cluster-ip-range", SERVICES.to_owned()),
+            // kube-controller-manager makes the accounts, so that no plugin has to be left out.
+            ("disable-admission-plugins", String::new()),
+        ];
+        let flags = flags.map(|(flag, value)| format!("--{flag}={value}"));
+        let args = [vec!["apiserver".to_owned()], flags.to_vec()].concat();
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_mullion"));
+        cluster.run_program("apiserver", program, args);
+        cluster.until("the API server answers", || cluster.answers());
+        cluster
+    }
+
+    /// Starts etcd and kube-apiserver, and returns when the API answers.
+    pub(crate) fn start() -> Cluster {
+        let (port, etcd, peers) = (free_port(), free_port(), free_port());
+        let mut cluster = Cluster::prepare(port);
         let (client, peer) = (
             format!("http://127.0.0.1:{etcd}"),
             format!("http://127.0.0.1:{peers}"),
         );
-        let data = path("etcd");
+        let data = cluster.path("etcd");
         cluster.run_part(
             "etcd",
             &[
@@ -89,7 +127,7 @@ impl Cluster {
                 ("unsafe-no-fsync", "true"),
             ],
         );
-        let path = |name: &str| cluster.dir.path().join(name).display().to_string();
+        let path = |name: &str| cluster.path(name);
         let (certs, tokens) = (path("certs"), path("tokens.csv"));
         let (key, public) = (path("sa.key"), path("sa.pub"));
         let (policy, audit) = (path("audit.yaml"), path("audit.log"));
@@ -107,7 +145,7 @@ impl Cluster {
                 ("service-account-signing-key-file", &key),
                 ("token-auth-file", &tokens),
                 ("authorization-mode", "RBAC"),
-                ("service-cluster-ip-range", "172.20.0.0/16"),
+                ("service-cluster-ip-range", SERVICES),
             ],
         );
         cluster.until("the API server answers", || cluster.answers());
@@ -156,14 +194,19 @@ impl Cluster {
 
     /// Starts kube-controller-manager, and returns when it has made the default service account, without which the API server refuses every pod.
     pub(crate) fn run_controller_manager(&mut self) {
-        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        let path = |name: &str| self.path(name);
         let (user, key, certs) = (path("manager"), path("sa.key"), path("manager-certs"));
+        let (authority, signing_key) = (path("ca.crt"), path("ca.key"));
         self.run_part(
             "kube-controller-manager",
             &[
                 ("kubeconfig", &user),
                 ("service-account-private-key-file", &key),
                 ("use-service-account-credentials", "true"),
+                ("root-ca-file", &authority),
+                ("cluster-signing-cert-file", &authority),
+                ("cluster-signing-key-file", &signing_key),
+                ("horizontal-pod-autoscaler-sync-period", "2s"),
                 ("leader-elect", "false"),
                 ("bind-address", "127.0.0.1"),
                 ("secure-port", &free_port().to_string()),
@@ -178,7 +221,7 @@ impl Cluster {
 
     /// Starts kube-scheduler.
     pub(crate) fn run_scheduler(&mut self) {
-        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        let path = |name: &str| self.path(name);
         let (user, certs) = (path("scheduler"), path("scheduler-certs"));
         self.run_part(
             "kube-scheduler",
@@ -197,8 +240,14 @@ impl Cluster {
         let flags: Vec<_> = flags
             .map(|(flag, value)| format!("--{flag}={value}"))
             .collect();
-        let mut command = Command::new(self.binaries.join(name));
-        command.args(&flags);
+        self.run_program(name, self.binaries.join(name), flags);
+    }
+
+    fn run_program(&mut self, name: &'static str, program: PathBuf, flags: Vec<String>) {
+        let mut command = Command::new(program);
+        command
+            .args(&flags)
+            .env("XDG_STATE_HOME", self.path("state"));
         let log = self.dir.path().join(format!("{name}.log"));
         let process = Process::start(&mut command, log);
         self.parts.borrow_mut().push(Part {
@@ -244,6 +293,25 @@ impl Cluster {
             .args(["--kubeconfig", &self.path(user)])
             .env("XDG_STATE_HOME", self.dir.path().join("state"));
         Process::start(&mut command, self.dir.path().join(name))
+    }
+
+    /// What one of the programs has said so far.
+    pub(crate) fn said(&self, name: &str) -> String {
+        let parts = self.parts.borrow();
+        let part = parts.iter().find(|part| part.name == name);
+        part.expect("it has been started").process.said()
+    }
+
+    /// Runs a command of a shell in which kubectl is the administrator's, with a text on its standard input.
+    pub(crate) fn shell(&self, command: &str, input: &str) -> Output {
+        let input = self.write("input", input);
+        Command::new("sh")
+            .args(["-ec", command])
+            .env("KUBECONFIG", self.path("admin"))
+            .env("HOME", self.dir.path())
+            .stdin(File::open(input).expect("it has just been written"))
+            .output()
+            .expect("a shell can be run")
     }
 
     /// A file of the cluster's folder.
