@@ -405,6 +405,48 @@ async fn access_reviews_name_the_binding_that_allows() {
     assert_eq!(server.post(&user("joe"), ACCESS, ask("get")).await.0, 403);
 }
 
+/// What these programs watch and write in a cluster of today's release: without one of these they wait for ever or report errors.
+#[tokio::test]
+async fn kubernetes_own_programs_have_the_rights_that_they_use() {
+    let server = Server::new(Config::default());
+    let scheduler = "system:kube-scheduler";
+    let claims = "system:serviceaccount:kube-system:pvc-protection-controller";
+    let expansion = "system:serviceaccount:kube-system:expand-controller";
+    for (user, right, wanted) in [
+        (scheduler, "watch storage.k8s.io/volumeattachments", true),
+        (scheduler, "update storage.k8s.io/volumeattachments", false),
+        (scheduler, "create resource.k8s.io/resourceclaims", true),
+        (scheduler, "get coordination.k8s.io/leasecandidates", true),
+        (claims, "update /persistentvolumeclaims/status", true),
+        (expansion, "get /services", false),
+    ] {
+        let (verb, path) = right.split_once(' ').unwrap();
+        let parts: Vec<&str> = path.split('/').collect();
+        let subresource = parts.get(2).copied().unwrap_or_default();
+        let asked = json!({
+            "verb": verb, "group": parts[0], "resource": parts[1], "subresource": subresource,
+        });
+        let review = json!({"spec": {"user": user, "resourceAttributes": asked}});
+        let (_, body) = server.post(&admin(), ACCESS, review).await;
+        assert_eq!(body["status"]["allowed"], wanted, "{user} {right}: {body}");
+    }
+    // Whoever may edit or view a namespace may do so to its events, under both names of their group.
+    for (role, verb) in [("edit", "create"), ("view", "list")] {
+        let path = format!("{RBAC}/clusterroles/system:aggregate-to-{role}");
+        let (_, body) = server.get(&admin(), &path).await;
+        let rules = body["rules"].as_array().unwrap();
+        let both = rules
+            .iter()
+            .find(|rule| rule["resources"] == json!(["events"]));
+        let both = both.unwrap_or_else(|| panic!("{role} has no rule of events: {body}"));
+        assert_eq!(both["apiGroups"], json!(["", "events.k8s.io"]));
+        assert!(
+            both["verbs"].as_array().unwrap().contains(&json!(verb)),
+            "{both}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn access_reviews_tell_of_selectors_that_do_not_parse() {
     let server = Server::new(Config::default());
