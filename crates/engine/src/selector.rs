@@ -167,7 +167,7 @@ pub(crate) fn first_mismatch<'a>(
 }
 
 /// A compiled `metav1.LabelSelector`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LabelQuery {
     /// Absent, or not understood.
     Nothing,

@@ -8,7 +8,7 @@ use crate::labels::LabelSet;
 use crate::model::{InclusionPolicy, TopologySpreadConstraint, WhenUnsatisfiable};
 use crate::selector::{LabelQuery, Requirement};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SpreadRule {
     pub(crate) key: Symbol,
     pub(crate) max_skew: i64,

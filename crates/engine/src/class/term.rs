@@ -14,7 +14,7 @@ use crate::selector::LabelQuery;
 pub(crate) type Namespaces = FxHashMap<Symbol, LabelSet>;
 
 /// One term.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodTerm {
     namespaces: Box<[Symbol]>,
     namespace_query: LabelQuery,

@@ -68,8 +68,7 @@ impl Cluster {
         class.shape_id = self.shape(&class.shape);
         let index = self.classes.insert(template, class);
         let id = PodClassId(index as u32);
-        if index == self.views.len() {
-            self.views.push(None);
+        if index == self.affects.len() {
             self.affects.push(Vec::new());
             self.uses.classes.push(Use::default());
         }
@@ -122,14 +121,13 @@ impl Cluster {
             .map(|(index, ..)| index)
             .filter(idle)
             .collect();
+        let mut gone = Vec::new();
         for index in &idle {
-            self.forget_class(PodClassId(*index as u32));
+            let class = PodClassId(*index as u32);
+            gone.extend(self.views.leave(class));
+            self.forget_class(class);
         }
-        if !idle.is_empty() {
-            for affects in &mut self.affects {
-                affects.retain(|affects| idle.binary_search(&affects.view.index()).is_err());
-            }
-        }
+        self.forget_views(gone);
         self.uses.collections += 1;
         self.uses.enough = self.classes.len() + self.classes.len() / 2 + LEAST_NEW;
     }
@@ -138,8 +136,6 @@ impl Cluster {
         let Some(class) = self.classes.remove(id.index()) else {
             return;
         };
-        self.views[id.index()] = None;
-        self.open_views.remove(&id.index());
         self.termed.remove(&id.index());
         self.affects[id.index()] = Vec::new();
         self.volume_plans.remove(&id);

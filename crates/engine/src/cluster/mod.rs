@@ -13,6 +13,7 @@ mod node;
 mod nominated;
 mod object;
 mod pod;
+mod shared_views;
 mod storage;
 mod table;
 mod thought;
@@ -44,11 +45,12 @@ use crate::model::PodTemplate;
 use crate::profile::{DEFAULT_SCHEDULER, Profile, ProfileId, Rules};
 use crate::selector::Site;
 use crate::storage::{Plan, Storage};
-use crate::topology::{Effect, View};
+use crate::topology::Effect;
 use board::Boards;
 use classes::Uses;
 use object::Objects;
 use pod::Pods;
+use shared_views::{SharedViews, ViewId};
 use table::Table;
 use undo::Undo;
 
@@ -65,10 +67,10 @@ impl Default for Options {
     }
 }
 
-/// The effects of one pod class on the view of another.
+/// The effects of pods of one class on one view.
 #[derive(Clone, Debug)]
 struct Affects {
-    view: PodClassId,
+    view: ViewId,
     effects: Box<[Effect]>,
 }
 
@@ -97,9 +99,7 @@ pub struct Cluster {
     /// By shape.
     verdicts: Vec<ShapeVerdicts>,
     boards: Boards,
-    views: Vec<Option<Box<View>>>,
-    /// Views of classes that count nodes or have terms about other pods: any new class may matter to them.
-    open_views: BTreeSet<usize>,
+    views: SharedViews,
     /// Classes with terms about other pods: they may matter to any view.
     termed: BTreeSet<usize>,
     affects: Vec<Vec<Affects>>,
@@ -155,8 +155,7 @@ impl Cluster {
             uses: Uses::default(),
             verdicts: Vec::new(),
             boards: Boards::default(),
-            views: Vec::new(),
-            open_views: BTreeSet::new(),
+            views: SharedViews::default(),
             termed: BTreeSet::new(),
             affects: Vec::new(),
             namespaces: Namespaces::default(),

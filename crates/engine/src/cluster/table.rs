@@ -98,6 +98,15 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.row(number).map(|(key, _)| key)
     }
 
+    pub(super) fn get(&self, number: usize) -> Option<&V> {
+        self.row(number).map(|(_, value)| value)
+    }
+
+    pub(super) fn get_mut(&mut self, number: usize) -> Option<&mut V> {
+        let row = self.rows.get_mut(number)?.as_mut();
+        row.map(|(_, value)| value)
+    }
+
     /// All of them with their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &K, &V)> {
         let rows = self.rows.iter().enumerate();

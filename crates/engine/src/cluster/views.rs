@@ -1,8 +1,10 @@
 //! Making and keeping the views of pod classes ([`crate::topology`]).
 //!
 //! A view is made when its class is first asked about, and from then on corrected by every change. Invariant:
-//! `affects[c]` names exactly the existing views that a pod of class `c` changes.
+//! `affects[c]` names exactly the existing views that a pod of class `c` changes. Classes that see other pods alike share a view
+//! ([`super::shared_views`]).
 
+use super::shared_views::{ViewId, Viewpoint};
 use super::{Affects, Cluster, NodeFixed, NodeId};
 use crate::class::{PodClass, PodClassId, StaticRules, StaticVerdict, Target};
 use crate::devices;
@@ -74,7 +76,7 @@ impl Cluster {
 
     /// [`Cluster::question`] where everything is ready.
     pub(super) fn prepared(&self, id: PodClassId) -> Question<'_> {
-        let view = self.views[id.index()].as_deref().expect("prepared above");
+        let view = self.view(id);
         let class = &self.classes[id.index()];
         let volumes = (!class.volumes.is_empty()).then(|| &self.volume_plans[&id].1);
         Question {
@@ -109,17 +111,19 @@ impl Cluster {
         if has_devices {
             self.plan_devices(id);
         }
-        if self.views[id.index()].is_none() {
-            self.make_view(id);
+        if self.views.id(id).is_none() {
+            self.find_view(id);
         }
     }
 
     /// The view of a class that [`Cluster::prepare`] has made ready.
     pub(crate) fn view(&self, id: PodClassId) -> &View {
-        self.views[id.index()].as_deref().expect("prepared before")
+        let view = self.views.id(id).and_then(|view| self.views.get(view));
+        view.expect("prepared before")
     }
 
-    fn make_view(&mut self, id: PodClassId) {
+    /// Gives a class the view that classes like it have, or one of its own.
+    fn find_view(&mut self, id: PodClassId) {
         let defaults = self.objects.default_spread(
             self.classes
                 .key(id.index())
@@ -127,6 +131,14 @@ impl Cluster {
             &self.profiles[self.classes[id.index()].shape.profile.0 as usize].1,
             &mut self.names,
         );
+        let viewpoint = Viewpoint::of(&self.classes[id.index()], defaults);
+        match self.views.find(&viewpoint) {
+            Some(view) => self.views.join(id, view),
+            None => self.make_view(id, viewpoint),
+        }
+    }
+
+    fn make_view(&mut self, id: PodClassId, viewpoint: Viewpoint) {
         let class = &self.classes[id.index()];
         let rules = &self.profiles[class.shape.profile.0 as usize].1;
         let self_affine = class
@@ -135,7 +147,7 @@ impl Cluster {
             .all(|term| term.matches(class, &self.namespaces, &self.names));
         let mut view = View::new(
             class,
-            defaults,
+            viewpoint.spread().to_vec(),
             self_affine,
             StaticRules {
                 rules,
@@ -154,26 +166,28 @@ impl Cluster {
             true => self.termed.iter().copied().collect(),
             false => self.classes.iter().map(|(index, ..)| index).collect(),
         };
-        let mut is_affected = false;
+        let mut affected: Vec<(usize, Box<[Effect]>)> = Vec::new();
         for index in others {
             let other = &self.classes[index];
             let effects = Effect::all(&view, (class, rules), other, &self.namespaces, &self.names);
             if !effects.is_empty() {
                 view.expect(&effects);
-                is_affected = true;
-                self.affects[index].push(Affects {
-                    view: id,
-                    effects: effects.into(),
-                });
+                affected.push((index, effects.into()));
             }
         }
-        if !quiet {
-            self.open_views.insert(id.index());
+        let view_id = self.views.insert(viewpoint, view, id, !quiet);
+        let is_affected = !affected.is_empty();
+        for (index, effects) in affected {
+            self.affects[index].push(Affects {
+                view: view_id,
+                effects,
+            });
         }
+        let view = self.views.get_mut(view_id).expect("inserted above");
         for node in self.nodes.iter().flatten().filter(|_| is_affected) {
             for count in &node.classes {
                 let affects = &self.affects[count.class.index()];
-                let Some(affects) = affects.last().filter(|affects| affects.view == id) else {
+                let Some(affects) = affects.last().filter(|affects| affects.view == view_id) else {
                     continue;
                 };
                 let spot = node.fixed.spot();
@@ -185,29 +199,31 @@ impl Cluster {
                 );
             }
         }
-        self.views[id.index()] = Some(Box::new(view));
     }
 
     /// Works out what a new class does to the views there are. It has no pods yet.
     pub(super) fn introduce(&mut self, id: PodClassId) {
         let class = &self.classes[id.index()];
-        let concerned: Vec<usize> = if class.has_pod_terms() {
+        let concerned: Vec<ViewId> = if class.has_pod_terms() {
             self.termed.insert(id.index());
-            (0..self.views.len()).collect()
+            self.views.all().collect()
         } else {
-            self.open_views.iter().copied().collect()
+            self.views.open().collect()
         };
-        for index in concerned {
-            let Some(view) = &mut self.views[index] else {
+        for view_id in concerned {
+            let Some(own) = self.class_of_view(view_id) else {
                 continue;
             };
-            let own = &self.classes[index];
+            let own = &self.classes[own.index()];
+            let Some(view) = self.views.get_mut(view_id) else {
+                continue;
+            };
             let rules = &self.profiles[own.shape.profile.0 as usize].1;
             let effects = Effect::all(view, (own, rules), class, &self.namespaces, &self.names);
             if !effects.is_empty() {
                 view.expect(&effects);
                 let affects = Affects {
-                    view: PodClassId(index as u32),
+                    view: view_id,
                     effects: effects.into(),
                 };
                 self.affects[id.index()].push(affects);
@@ -215,46 +231,58 @@ impl Cluster {
         }
     }
 
+    /// One of the classes that have a view: they do not differ for it.
+    fn class_of_view(&self, view: ViewId) -> Option<PodClassId> {
+        self.views.classes(view).first().copied()
+    }
+
     /// Drops the views of the classes whose default spread may have changed.
     pub(super) fn drop_views_of(&mut self, concerns: impl Fn(&PodTemplate) -> bool) {
+        let mut gone = Vec::new();
         for (index, template, _) in self.classes.iter() {
             let declares = !template.topology_spread_constraints.is_empty();
-            if declares || self.views[index].is_none() || !concerns(template) {
+            let class = PodClassId(index as u32);
+            if declares || self.views.id(class).is_none() || !concerns(template) {
                 continue;
             }
-            self.views[index] = None;
-            self.open_views.remove(&index);
-            self.boards.drop_hosts(index);
-            for affects in &mut self.affects {
-                affects.retain(|affects| affects.view.index() != index);
-            }
+            gone.extend(self.views.leave(class));
+        }
+        self.forget_views(gone);
+    }
+
+    /// Drops what is kept by views that are gone.
+    pub(super) fn forget_views(&mut self, mut gone: Vec<ViewId>) {
+        if gone.is_empty() {
+            return;
+        }
+        gone.sort_unstable();
+        gone.iter().for_each(|view| self.boards.drop_hosts(*view));
+        for affects in &mut self.affects {
+            affects.retain(|affects| gone.binary_search(&affects.view).is_err());
         }
     }
 
     pub(super) fn drop_views(&mut self) {
-        self.views.iter_mut().for_each(|view| *view = None);
-        self.open_views.clear();
-        (0..self.views.len()).for_each(|class| self.boards.drop_hosts(class));
+        self.views.clear();
+        self.boards.drop_all_hosts();
         self.affects.iter_mut().for_each(Vec::clear);
     }
 
     pub(super) fn views_join(&mut self, fixed: &NodeFixed) {
-        // Quiet views count none.
-        for index in self.open_views.iter().copied() {
-            let view = self.views[index].as_deref_mut();
-            if let Some(view) = view.filter(|view| view.counts_nodes()) {
-                view.join(&self.classes[index], fixed.spot(), &self.names);
+        // The others count no nodes.
+        self.views.change_open(|class, view| {
+            if view.counts_nodes() {
+                view.join(&self.classes[class.index()], fixed.spot(), &self.names);
             }
-        }
+        });
     }
 
     pub(super) fn views_leave(&mut self, fixed: &NodeFixed) {
-        for index in self.open_views.iter().copied() {
-            let view = self.views[index].as_deref_mut();
-            if let Some(view) = view.filter(|view| view.counts_nodes()) {
+        self.views.change_open(|_, view| {
+            if view.counts_nodes() {
                 view.leave(fixed.spot());
             }
-        }
+        });
     }
 
     /// Counts pods of a class on a node in every view they matter to.
@@ -269,7 +297,7 @@ impl Cluster {
             return;
         };
         for affects in &self.affects[class.index()] {
-            if let Some(view) = &mut self.views[affects.view.index()] {
+            if let Some(view) = self.views.get_mut(affects.view) {
                 view.apply(&affects.effects, node.fixed.spot(), delta, standing);
             }
         }
@@ -292,22 +320,24 @@ impl Cluster {
         }
     }
 
-    /// What a pod of a class does to the views of classes.
+    /// What a pod of a class does to the views of classes that are prepared.
     pub(crate) fn touches(
         &self,
         id: PodClassId,
     ) -> impl Iterator<Item = (PodClassId, Effect)> + '_ {
-        let affects = self.affects[id.index()].iter();
-        affects.flat_map(|affects| affects.effects.iter().map(|effect| (affects.view, *effect)))
+        self.affects[id.index()].iter().flat_map(|affects| {
+            let classes = self.views.classes(affects.view).iter();
+            classes.flat_map(|class| affects.effects.iter().map(|effect| (*class, *effect)))
+        })
     }
 
     /// Topology keys other than the hostname by which a pod of a class is filtered, or counted for others' filters.
     pub(crate) fn sensitive_keys(&mut self, id: PodClassId) -> Vec<Symbol> {
-        if self.views[id.index()].is_none() {
+        if self.views.id(id).is_none() {
             self.prepare(id);
         }
         let own = &self.classes[id.index()];
-        let view = self.views[id.index()].as_deref().expect("prepared above");
+        let view = self.view(id);
         // What others' pods mean for it goes over keys of its own terms, or of theirs that keep it away.
         let mut keys = view.away_keys().to_vec();
         keys.extend(view.hard.iter().map(|counts| counts.rule.key));
@@ -318,8 +348,10 @@ impl Cluster {
                 .map(|term| term.key),
         );
         for affects in &self.affects[id.index()] {
-            if let Some(view) = &self.views[affects.view.index()] {
-                let class = &self.classes[affects.view.index()];
+            if let Some(view) = self.views.get(affects.view)
+                && let Some(class) = self.class_of_view(affects.view)
+            {
+                let class = &self.classes[class.index()];
                 keys.extend(
                     affects
                         .effects

@@ -1,7 +1,7 @@
-//! What one class of pods sees of single hosts: its own kind's pods there, and who attracts it or keeps it away.
+//! What the classes of pods that have one view see of single hosts: their own kind's pods there, and who attracts them or keeps them away.
 //!
 //! Most hosts show nothing of the sort. The others are in sets of equal state, of which there are few, so that hosts
-//! are weighed by the set. Invariant: after [`Hosts::refresh`] a node is in the set of the state that its class's
+//! are weighed by the set. Invariant: after [`Hosts::refresh`] a node is in the set of the state that the
 //! [`View`] gives it now, or in none if that is the empty state.
 
 use rustc_hash::FxHashMap;

@@ -2,7 +2,7 @@
 //! changed and how many kinds of nodes there are, not how many nodes.
 //!
 //! Three layers. An [`Index`] per pod shape and set of topology keys: groups of nodes that no class of the shape tells
-//! apart but by load and host, ordered by load score. [`Hosts`] per class: the few hosts where its own kind or pods
+//! apart but by load and host, ordered by load score. [`Hosts`] per view of other pods: the few hosts where its own kind or pods
 //! with opinions about it are. A [`Choice`] crosses both for one question. Every node counts; the answer is that of
 //! scoring all of them, which [`crate::schedule`] does where boards do not apply and which the tests compare with.
 //!
@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::shared_views::ViewId;
 use super::{Cluster, NodeId};
 use crate::class::{PodClass, PodClassId, ShapeId};
 use crate::intern::Symbol;
@@ -75,8 +76,10 @@ pub(super) struct Boards {
     pub(super) nodes: Journal,
     indexes: Vec<Option<Box<Index>>>,
     index_of: FxHashMap<(ShapeId, Box<[Symbol]>), u32>,
-    /// By class.
-    classes: Vec<ClassBoard>,
+    /// By class: the index that serves it.
+    index_of_class: Vec<u32>,
+    /// By view: the classes that have it see the same hosts.
+    hosts: Vec<Option<Box<Hosts>>>,
     /// A node with each hostname label.
     host: FxHashMap<Symbol, NodeId>,
     /// Hostname labels that several nodes have, with all of them.
@@ -87,17 +90,6 @@ pub(super) struct Boards {
     /// Grows with every change of a disruption budget.
     pub(super) budgets: u64,
 }
-
-#[derive(Clone, Debug)]
-struct ClassBoard {
-    index: u32,
-    hosts: Option<Box<Hosts>>,
-}
-
-const NO_BOARD: ClassBoard = ClassBoard {
-    index: NONE,
-    hosts: None,
-};
 
 /// Adds a node to those that are held, which are in order.
 pub(crate) fn hold(held: &mut Vec<(NodeId, Refusal)>, node: NodeId, refusal: Refusal) {
@@ -136,14 +128,11 @@ impl Cluster {
         // Far away in memory, and nothing that follows waits for it until the end.
         let start = self.boards.order.start(seed);
         let number = self.index_number(class);
-        let by_host = self.view(class).by_host();
-        let mut hosts = by_host.then(|| {
-            self.boards.classes[class.index()]
-                .hosts
-                .take()
-                .unwrap_or_default()
-        });
-        let moved = self.views[class.index()].as_deref_mut()?.take_moved();
+        let view_id = self.views.id(class)?;
+        let view = self.views.get_mut(view_id)?;
+        let by_host = view.by_host();
+        let moved = view.take_moved();
+        let mut hosts = by_host.then(|| self.boards.take_hosts(view_id));
         let mut index = self.boards.indexes[number as usize].take()?;
         let word = self.ask_parts(
             class,
@@ -154,7 +143,9 @@ impl Cluster {
             moved.as_deref(),
         );
         self.boards.indexes[number as usize] = Some(index);
-        self.boards.classes[class.index()].hosts = hosts;
+        if hosts.is_some() {
+            self.boards.hosts[view_id.index()] = hosts;
+        }
         word
     }
 
@@ -290,7 +281,7 @@ impl Cluster {
 
     /// The number of the index that serves a class, which is there when this returns.
     fn index_number(&mut self, class: PodClassId) -> u32 {
-        let view = self.views[class.index()].as_deref();
+        let view = self.views.id(class).and_then(|view| self.views.get(view));
         let of_view = view.map_or(&[][..], |view| view.keys());
         // Which nodes reach a pod's volumes is a word of groups too, if labels decide it.
         let plan = match self.class(class).volumes.is_empty() {
@@ -309,10 +300,10 @@ impl Cluster {
         };
         let boards = &mut self.boards;
         boards.questions += 1;
-        if boards.classes.len() <= class.index() {
-            boards.classes.resize(class.index() + 1, NO_BOARD);
+        if boards.index_of_class.len() <= class.index() {
+            boards.index_of_class.resize(class.index() + 1, NONE);
         }
-        let known = boards.classes[class.index()].index;
+        let known = boards.index_of_class[class.index()];
         if let Some(Some(index)) = boards.indexes.get_mut(known as usize)
             && index.keys[..] == keys[..]
         {
@@ -324,7 +315,7 @@ impl Cluster {
             Some(number) => *number,
             None => boards.open(key, self.nodes.len()),
         };
-        boards.classes[class.index()].index = number;
+        boards.index_of_class[class.index()] = number;
         number
     }
 
@@ -348,8 +339,8 @@ impl Cluster {
 impl Boards {
     /// Drops what is kept for a class that is collected.
     pub(super) fn forget_class(&mut self, class: PodClassId) {
-        if let Some(board) = self.classes.get_mut(class.index()) {
-            *board = NO_BOARD;
+        if let Some(index) = self.index_of_class.get_mut(class.index()) {
+            *index = NONE;
         }
     }
 
@@ -366,11 +357,24 @@ impl Boards {
         self.beside.forget(shape);
     }
 
-    /// Drops what is kept per host for a class whose view is made anew.
-    pub(super) fn drop_hosts(&mut self, class: usize) {
-        if let Some(board) = self.classes.get_mut(class) {
-            board.hosts = None;
+    /// What is kept per host for the classes that have a view, to be put back under its number.
+    fn take_hosts(&mut self, view: ViewId) -> Box<Hosts> {
+        if self.hosts.len() <= view.index() {
+            self.hosts.resize(view.index() + 1, None);
         }
+        self.hosts[view.index()].take().unwrap_or_default()
+    }
+
+    /// Drops what is kept per host for a view that is gone.
+    pub(super) fn drop_hosts(&mut self, view: ViewId) {
+        if let Some(hosts) = self.hosts.get_mut(view.index()) {
+            *hosts = None;
+        }
+    }
+
+    /// Drops what is kept per host for all views.
+    pub(super) fn drop_all_hosts(&mut self) {
+        self.hosts.clear();
     }
 
     fn open(&mut self, key: (ShapeId, Box<[Symbol]>), nodes: usize) -> u32 {
@@ -390,12 +394,10 @@ impl Boards {
             self.indexes.len() - 1
         });
         self.index_of.retain(|_, kept| *kept != number as u32);
-        for class in self
-            .classes
-            .iter_mut()
-            .filter(|class| class.index == number as u32)
-        {
-            class.index = NONE;
+        for index in &mut self.index_of_class {
+            if *index == number as u32 {
+                *index = NONE;
+            }
         }
         self.indexes[number] = Some(index);
         self.index_of.insert(key, number as u32);
