@@ -10,6 +10,7 @@
 //! may cost (`preferences`). No plan puts more nodes into a capacity reservation than it has machines (`reservations`).
 
 mod catalog;
+mod cheapest;
 mod claim;
 mod input;
 mod limit;

@@ -216,10 +216,13 @@ impl Solver<'_> {
             keys.extend(self.cluster.sensitive_keys(class));
             keys.extend(zone.map(|_| Symbol::ZONE));
         }
+        keys.sort_unstable();
+        keys.dedup();
         let labels = &catalog.options[chosen].labels;
+        let wanted: Vec<_> = keys.iter().map(|key| (*key, labels.value(*key))).collect();
         let alike = |option: &usize| {
             let own = &catalog.options[*option].labels;
-            keys.iter().all(|key| own.value(*key) == labels.value(*key))
+            wanted.iter().all(|(key, value)| own.value(*key) == *value)
         };
         let no_larger = |option: &usize| {
             catalog.limits.is_unlimited() || {

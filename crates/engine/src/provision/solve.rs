@@ -1,10 +1,5 @@
-//! The plan: pods are placed one by one, as Karpenter does, or, where the request asks for it, in up to three ways of which the one that places
-//! most, then costs least, is the answer.
-//!
-//! 1. The scheduler puts pods on nodes that are there; the rest is packed by cost.
-//! 2. The same, but the rest goes one by one, as Karpenter does: largest pods first; planned nodes with the fewest pods, then a new node of the
-//!    first pool that can. So no plan is dearer than that.
-//! 3. Nodes that are there are packed together with those to buy.
+//! The plan: pods are placed one by one, as Karpenter does, or, where the request asks for it, in the cheapest of several ways
+//! ([`super::cheapest`]).
 //!
 //! Pods that found no place are tried again as long as others did: one may have waited for another to be near.
 //! Invariant: the cluster is as before when a plan is returned, whatever it says.
@@ -35,13 +30,6 @@ use super::{
 
 /// Names of nodes that are only thought of; no real node's name has a slash.
 pub(super) const PLANNED: &str = "planned/";
-
-/// Up to so many pods are also placed one by one, and the cheaper plan is taken.
-const MOST_TWICE: usize = 3000;
-/// Of so many nodes that are there, at most, is asked whether pods are better placed on them than the scheduler would.
-const MOST_NODES: usize = 5000;
-/// And if so many pairs of a node and a class of pods are to be looked at.
-const MOST_PAIRS: usize = 1_500_000;
 
 impl Cluster {
     /// What to buy so that all pending pods have a place, and which go to nodes that exist or are on their way.
@@ -106,7 +94,7 @@ pub(super) fn compile(
 
 /// How pods are placed.
 #[derive(Clone, Copy)]
-enum Way<'a> {
+pub(super) enum Way<'a> {
     /// One by one, as Karpenter does.
     OneByOne,
     /// By cost, with these nodes that are there.
@@ -117,14 +105,14 @@ enum Way<'a> {
 pub(super) struct Attempt {
     pub(super) existing: Vec<(String, String)>,
     pub(super) nodes: Vec<PlannedNode>,
-    unplaceable: Vec<Unplaceable>,
+    pub(super) unplaceable: Vec<Unplaceable>,
     /// Micro-dollars an hour, each node as its cheapest option. `u64::MAX` where a pool's demand for a choice of types keeps lists from
     /// being cut below the ceiling.
     pub(super) price: u64,
     /// Pods that were not packed in numbers.
-    placed_one_by_one: usize,
+    pub(super) placed_one_by_one: usize,
     /// All pods that nodes are bought for cost at least this: micro-dollars an hour.
-    bound: Option<u64>,
+    pub(super) bound: Option<u64>,
 }
 
 impl Attempt {
@@ -134,7 +122,7 @@ impl Attempt {
     }
 
     /// The better of this and another way: who places all that the other places, and then is cheaper.
-    fn or(self, other: Attempt) -> Attempt {
+    pub(super) fn or(self, other: Attempt) -> Attempt {
         let without: FxHashSet<&str> = other
             .unplaceable
             .iter()
@@ -283,94 +271,6 @@ impl<'a> Solver<'a> {
 }
 
 impl Solver<'_> {
-    /// The best of three ways: the module says which.
-    fn cheapest(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
-        let checkpoint = self.cluster.checkpoint();
-        let mut existing = Vec::new();
-        let rest = self.place_on_nodes(pending, &mut existing);
-        let mut best = self.buy(&rest);
-        best.existing.extend(existing);
-        self.cluster.rollback(checkpoint);
-        let is_bought = !best.nodes.is_empty() || best.is_open();
-        let classes: FxHashSet<PodClassId> = pending.iter().map(|pod| pod.class).collect();
-        let is_small = nodes.len() <= MOST_NODES && nodes.len() * classes.len() <= MOST_PAIRS;
-        let is_asked = is_bought && is_small && !self.cluster.holds_room();
-        if is_asked && self.has_room(nodes, &classes) {
-            let together = self.attempt(pending, Way::Packed(nodes));
-            best = best.or(together);
-        }
-        best
-    }
-
-    /// Whether a node that is there has room for a pod of some class.
-    fn has_room(&self, nodes: &[NodeId], classes: &FxHashSet<PodClassId>) -> bool {
-        let requests = classes.iter().map(|class| {
-            let mut requests = self.cluster.class(*class).shape.requests.real.clone();
-            requests.pods += 1;
-            requests
-        });
-        let requests: Vec<Amounts> = requests.collect();
-        nodes.iter().any(|node| {
-            let there = self.cluster.at(*node);
-            let mut free = there.fixed.allocatable.clone();
-            free.subtract(&there.used);
-            requests
-                .iter()
-                .any(|requests| requests.exceeds(&free).is_none())
-        })
-    }
-
-    /// Buys for all pods, keeping what they prefer unless a plan without that is so much cheaper.
-    pub(super) fn buy(&mut self, pending: &[Pending]) -> Attempt {
-        let kept = self.buy_as(pending);
-        if pending.len() > MOST_TWICE || !self.has_preferences(pending) {
-            return kept;
-        }
-        let plain: Vec<Pending> = pending
-            .iter()
-            .map(|pod| Pending::new(pod.index, pod.own))
-            .collect();
-        let policy = std::mem::replace(&mut self.preferences.policy, PreferencePolicy::Ignore);
-        let mut without = self.buy_as(&plain);
-        self.preferences.policy = policy;
-        let is_worth_it = kept.price <= self.most_for_preferences(without.price);
-        if is_worth_it && kept.unplaceable.len() <= without.unplaceable.len() {
-            // However pods are packed that prefer nothing: no plan costs less.
-            without = Attempt {
-                bound: without.bound,
-                ..kept
-            };
-        }
-        without
-    }
-
-    /// Whether a plan may be dearer because of what pods prefer.
-    fn has_preferences(&mut self, pending: &[Pending]) -> bool {
-        if self.preferences.policy != PreferencePolicy::WithinPrice {
-            return false;
-        }
-        let mut looked_at = FxHashSet::default();
-        pending.iter().any(|pod| {
-            let is_new = looked_at.insert(pod.class);
-            is_new && (pod.class != pod.own || self.topology(pod.class).strict)
-        })
-    }
-
-    /// Buys for all pods: packed by cost or one by one, whichever is better.
-    fn buy_as(&mut self, pending: &[Pending]) -> Attempt {
-        let packed = self.attempt(pending, Way::Packed(&[]));
-        let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;
-        if is_sure && pending.len() > MOST_TWICE {
-            return packed;
-        }
-        let first_fit = self.attempt(pending, Way::OneByOne);
-        let bound = packed.bound;
-        Attempt {
-            bound,
-            ..packed.or(first_fit)
-        }
-    }
-
     /// Places pending pods on nodes that are there, where the scheduler would. Gives the others.
     pub(super) fn place_on_nodes(
         &mut self,
@@ -404,7 +304,7 @@ impl Solver<'_> {
     }
 
     /// Places all pending pods on planned nodes and takes everything back.
-    fn attempt(&mut self, pending: &[Pending], way: Way<'_>) -> Attempt {
+    pub(super) fn attempt(&mut self, pending: &[Pending], way: Way<'_>) -> Attempt {
         let checkpoint = self.cluster.checkpoint();
         let limits: Vec<Limits> = self
             .catalogs
@@ -599,7 +499,7 @@ impl Solver<'_> {
         false
     }
 
-    fn topology(&mut self, class: PodClassId) -> Topology {
+    pub(super) fn topology(&mut self, class: PodClassId) -> Topology {
         if let Some(topology) = self.topologies.get(&class) {
             return topology.clone();
         }

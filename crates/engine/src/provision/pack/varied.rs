@@ -5,6 +5,10 @@
 //! that the program buys are filled one at a time: the largest pod that wants a place, then those whose mix of cpu and memory is nearest to what the
 //! machine still wants of them.
 
+use std::cmp::Reverse;
+
+use rustc_hash::FxHashMap;
+
 use super::fill::{ALIKE, Filler};
 use super::grouped::Grouped;
 use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, values, worth_of};
@@ -164,21 +168,29 @@ fn buy(
 struct Rest<'a> {
     problem: &'a Problem,
     values: Vec<f64>,
-    /// The logarithm of each item's memory by cpu: items with the same mix are near each other.
-    lean: Vec<f64>,
+    sizes: Vec<Size>,
     /// By kind: cpu and memory of all that want a place.
     wanted: Vec<[f64; 2]>,
     /// All cpu and memory that was wanted.
     all: [f64; 2],
     /// By offer: the kinds that it admits, and the most that they pay for a unit of each resource.
     kinds_of: Vec<(Vec<usize>, [f64; DIMENSIONS])>,
+    /// Sizes by their mix of cpu and memory.
     by_lean: Vec<u32>,
-    /// How much of all cpu and memory that is wanted an item asks for.
-    size: Vec<f64>,
-    /// The largest first.
+    /// Sizes, the largest first.
     by_size: Vec<u32>,
     /// Items in the lists that want no more places.
     gone: usize,
+}
+
+/// Items of one kind that ask for the same: what they differ in is which rules are about them.
+struct Size {
+    /// The logarithm of memory by cpu: sizes with the same mix are near each other.
+    lean: f64,
+    /// How much of all cpu and memory that is wanted a pod asks for.
+    share: f64,
+    /// Those that the most rules are about come first. Among them are some of which no pod wants a place any more.
+    items: Vec<u32>,
 }
 
 impl<'a> Rest<'a> {
@@ -196,11 +208,6 @@ impl<'a> Rest<'a> {
             }
         }
         let values = values(problem, rates);
-        let lean: Vec<f64> = problem
-            .items
-            .iter()
-            .map(|item| lean_of(item.request[0] as f64, item.request[1] as f64))
-            .collect();
         let all: [f64; 2] = std::array::from_fn(|dimension| {
             let wanted = wanted.iter().map(|wanted| wanted[dimension]);
             wanted.sum::<f64>().max(1.0)
@@ -209,21 +216,47 @@ impl<'a> Rest<'a> {
             let shares = item.request.iter().zip(all);
             shares.map(|(request, all)| *request as f64 / all).sum()
         };
-        let size: Vec<f64> = problem.items.iter().map(share).collect();
-        let mut by_lean: Vec<u32> = (0..left.len() as u32)
-            .filter(|item| left[*item as usize] > 0)
-            .collect();
+        let mut sizes: Vec<Size> = Vec::new();
+        let mut number_of = FxHashMap::default();
+        for (index, item) in problem.items.iter().enumerate() {
+            if left[index] == 0 {
+                continue;
+            }
+            let number = *number_of
+                .entry((item.kind, item.request))
+                .or_insert_with(|| {
+                    sizes.push(Size {
+                        lean: lean_of(item.request[0] as f64, item.request[1] as f64),
+                        share: share(item),
+                        items: Vec::new(),
+                    });
+                    sizes.len() - 1
+                });
+            sizes[number].items.push(index as u32);
+        }
+        // Pods that rules keep apart have the least choice of machines.
+        for size in &mut sizes {
+            size.items.sort_by_key(|item| {
+                let roles = &problem.rules_of[*item as usize];
+                let subject_of = roles.iter().filter(|role| role.is_subject).count();
+                Reverse((subject_of, roles.len()))
+            });
+        }
+        let mut by_lean: Vec<u32> = (0..sizes.len() as u32).collect();
         let mut by_size = by_lean.clone();
-        by_lean.sort_by(|a, b| lean[*a as usize].total_cmp(&lean[*b as usize]));
-        by_size.sort_by(|a, b| size[*b as usize].total_cmp(&size[*a as usize]));
+        by_lean.sort_by(|a, b| sizes[*a as usize].lean.total_cmp(&sizes[*b as usize].lean));
+        by_size.sort_by(|a, b| {
+            sizes[*b as usize]
+                .share
+                .total_cmp(&sizes[*a as usize].share)
+        });
         Rest {
             problem,
             values,
-            lean,
+            sizes,
             wanted,
             kinds_of,
             by_lean,
-            size,
             by_size,
             all,
             gone: 0,
@@ -240,8 +273,13 @@ impl<'a> Rest<'a> {
             self.gone += usize::from(left[item] == 0);
         }
         if self.gone * 8 > self.by_lean.len() {
-            self.by_lean.retain(|item| left[*item as usize] > 0);
-            self.by_size.retain(|item| left[*item as usize] > 0);
+            for size in &mut self.sizes {
+                size.items.retain(|item| left[*item as usize] > 0);
+            }
+            let sizes = &self.sizes;
+            let is_wanted = |size: &u32| !sizes[*size as usize].items.is_empty();
+            self.by_lean.retain(is_wanted);
+            self.by_size.retain(is_wanted);
             self.gone = 0;
         }
     }
@@ -287,31 +325,31 @@ impl<'a> Rest<'a> {
         let mut room = offer.room;
         let rates = &self.kinds_of[index].1;
         let goal = self.goal(index, offer);
-        let opens = |item: &&u32| {
-            let item = **item as usize;
-            left[item] > 0 && offer.opens.contains(item) && self.pays(item, rates)
+        let opener = |size: &u32| {
+            let items = self.items(*size).filter(|item| left[*item] > 0);
+            let mut opening = items.filter(|item| offer.opens.contains(*item));
+            opening.find(|item| self.pays(*item, rates))
         };
-        let Some(first) = self.by_size.iter().find(opens) else {
+        let Some(first) = self.by_size.iter().find_map(opener) else {
             return 0.0;
         };
-        let mut value = filler.put(*first as usize, 1, &mut room, &self.values);
+        let mut value = filler.put(first, 1, &mut room, &self.values);
         // Of what a machine may have few of it should have them: no later one makes up for it.
         for dimension in 2..DIMENSIONS {
             let is_scarce = room[dimension] == 1 && offer.room[dimension] == 1;
             if !is_scarce || rates[dimension] <= 0.0 {
                 continue;
             }
-            let takes = |item: &&u32| {
-                let item = **item as usize;
-                let request = &self.problem.items[item].request;
-                request[dimension] > 0
-                    && left[item] > filler.count(item)
-                    && offer.fits.contains(item)
-                    && within(request, &room)
-                    && filler.allows(item)
+            let next = |size: &u32| {
+                let one = self.items(*size).next()?;
+                let request = &self.problem.items[one].request;
+                let fits =
+                    request[dimension] > 0 && offer.fits.contains(one) && within(request, &room);
+                self.items(*size)
+                    .find(|item| fits && left[*item] > filler.count(*item) && filler.allows(*item))
             };
-            if let Some(item) = self.by_size.iter().find(takes) {
-                value += filler.put(*item as usize, 1, &mut room, &self.values);
+            if let Some(item) = self.by_size.iter().find_map(next) {
+                value += filler.put(item, 1, &mut room, &self.values);
             }
         }
         loop {
@@ -331,25 +369,44 @@ impl<'a> Rest<'a> {
         let rest = room.iter().zip(self.all);
         let most: f64 = rest.map(|(room, all)| *room as f64 / all).sum();
         let values = &self.values;
-        let size = &self.size;
-        let start = self
-            .by_size
-            .partition_point(|item| size[*item as usize] > most);
+        let is_larger = |size: &u32| self.sizes[*size as usize].share > most;
+        let start = self.by_size.partition_point(is_larger);
         let mut tries = 0;
-        for item in self.by_size[start..].iter().map(|item| *item as usize) {
-            let wanted = left[item] - filler.count(item);
-            if wanted == 0 || !offer.fits.contains(item) {
+        'sizes: for size in self.by_size[start..].iter().copied() {
+            let Some(one) = self.items(size).next() else {
+                continue;
+            };
+            if !offer.fits.contains(one) {
                 continue;
             }
-            let more = filler.put(item, wanted, &mut room, values);
-            value += more;
-            tries = if more > 0.0 { 0 } else { tries + 1 };
-            if tries > TRIES {
-                break;
+            if !within(&self.problem.items[one].request, &room) {
+                tries += 1;
+                if tries > TRIES {
+                    break;
+                }
+                continue;
+            }
+            for item in self.items(size) {
+                let wanted = left[item] - filler.count(item);
+                if wanted == 0 {
+                    continue;
+                }
+                let more = filler.put(item, wanted, &mut room, values);
+                value += more;
+                tries = if more > 0.0 { 0 } else { tries + 1 };
+                if tries > TRIES {
+                    break 'sizes;
+                }
             }
         }
         filler.settle();
         value
+    }
+
+    /// Items of a size.
+    fn items(&self, size: u32) -> impl Iterator<Item = usize> + '_ {
+        let items = self.sizes[size as usize].items.iter();
+        items.map(|item| *item as usize)
     }
 
     /// Whether a pod pays for its room where a unit of each resource costs this.
@@ -357,7 +414,7 @@ impl<'a> Rest<'a> {
         self.values[item] >= PAYS * worth_of(&self.problem.items[item].request, rates)
     }
 
-    /// Of the paying pods that fit into a room and whose mix of cpu and memory is nearest to the given one, so many are looked at: the
+    /// Of the paying pods that fit into a room and whose mix of cpu and memory is nearest to the given one, those of so many sizes are looked at: the
     /// largest.
     fn nearest(
         &self,
@@ -367,20 +424,16 @@ impl<'a> Rest<'a> {
         left: &[u32],
         filler: &Filler<'_>,
     ) -> Option<usize> {
-        let lean = &self.lean;
-        let at = self
-            .by_lean
-            .partition_point(|item| lean[*item as usize] < wanted);
+        let lean = |size: u32| self.sizes[size as usize].lean;
+        let at = self.by_lean.partition_point(|size| lean(*size) < wanted);
         let (mut below, mut above) = (at, at);
         let mut best: Option<(f64, usize)> = None;
         let (mut seen, mut tries) = (0, 0);
         while seen < near && tries < near + TRIES {
-            let under = below
-                .checked_sub(1)
-                .map(|place| self.by_lean[place] as usize);
-            let over = self.by_lean.get(above).map(|item| *item as usize);
-            let far = |item: usize| (lean[item] - wanted).abs();
-            let item = match (under, over) {
+            let under = below.checked_sub(1).map(|place| self.by_lean[place]);
+            let over = self.by_lean.get(above).copied();
+            let far = |size: u32| (lean(size) - wanted).abs();
+            let size = match (under, over) {
                 (None, None) => break,
                 (Some(under), over) if over.is_none_or(|over| far(under) <= far(over)) => {
                     below -= 1;
@@ -393,15 +446,19 @@ impl<'a> Rest<'a> {
                 (Some(_), None) => break,
             };
             tries += 1;
-            let fits = left[item] > filler.count(item)
-                && offer.fits.contains(item)
-                && within(&self.problem.items[item].request, room)
-                && self.pays(item, rates)
-                && filler.allows(item);
-            if fits {
-                seen += 1;
-                if best.is_none_or(|best| self.size[item] > best.0) {
-                    best = Some((self.size[item], item));
+            let Some(one) = self.items(size).next() else {
+                continue;
+            };
+            let fits = offer.fits.contains(one)
+                && within(&self.problem.items[one].request, room)
+                && self.pays(one, rates);
+            let wanted = |item: &usize| left[*item] > filler.count(*item) && filler.allows(*item);
+            let item = fits.then(|| self.items(size).find(wanted)).flatten();
+            if let Some(item) = item {
+                seen += self.sizes[size as usize].items.len();
+                let share = self.sizes[size as usize].share;
+                if best.is_none_or(|best| share > best.0) {
+                    best = Some((share, item));
                 }
             }
         }
