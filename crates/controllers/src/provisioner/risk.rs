@@ -71,7 +71,7 @@ impl SpotRisks {
         }
     }
 
-    /// Records that EC2 interrupts a claim's instance, if the claim is younger than [`EARLY`].
+    /// Records that EC2 interrupts a claim's instance, if the claim is younger than 30 minutes.
     pub fn taken_back(&self, claim: &NodeClaim, now: jiff::Timestamp) {
         let born = claim.metadata.creation_timestamp.as_ref();
         let is_young = born.is_some_and(|born| now.duration_since(born.0) < EARLY);

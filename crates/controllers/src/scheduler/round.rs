@@ -59,7 +59,7 @@ impl Verdict {
 /// without asking the engine.
 pub(super) type Refused = FxHashMap<PodClassId, (String, Plugins)>;
 
-/// What is known while a batch of pods is decided.
+/// The state used while one batch is decided.
 pub(super) struct Round<'a> {
     pub(super) state: &'a mut ClusterState,
     pub(super) refused: Refused,

@@ -38,12 +38,12 @@ const SOLD_OUT: Duration = Duration::from_secs(10);
 /// After this long it is seen whether an offering that was tried has been sold.
 const TRIAL: Duration = Duration::from_secs(1);
 
-/// The right to count the nodes of static pools and to order more. Cheap to clone.
+/// A lock that lets one task at a time count the nodes of static pools and create more. Clones share the lock.
 #[derive(Clone, Debug, Default)]
 pub struct Turn(Arc<Mutex<()>>);
 
 impl Turn {
-    /// Waits until nobody else orders.
+    /// Acquires the lock.
     pub(crate) async fn take(&self) -> MutexGuard<'_, ()> {
         self.0.lock().await
     }
