@@ -71,7 +71,7 @@ type SubnetKey = (Arc<str>, Kind);
 ///
 /// # Assumptions
 /// - No other controller assigns addresses on the same nodes. A Deployment `kube-system/vpc-resource-controller` counts as
-/// another controller, and so does what [`Mode::Auto`] describes.
+///   another controller, and so does what [`Mode::Auto`] describes.
 pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metrics {
     let metrics = Metrics::default();
     let (calls, reports) = Calls::new(context, cloud);
