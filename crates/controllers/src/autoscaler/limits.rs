@@ -140,8 +140,8 @@ impl History {
         (wish.max(highest.unwrap_or(wish)), DOWN_STABILIZED)
     }
 
-    /// Applies the stabilization windows of `behavior`: returns a number that is not above the lowest recommendation of the
-    /// scale-up window, nor below the highest of the scale-down window; the current number stays if it is between them.
+    /// Applies the stabilization windows of `behavior`: the current number is raised only to the lowest recommendation of the
+    /// scale-up window, and lowered only to the highest of the scale-down window.
     fn stabilize_by(
         &mut self,
         behavior: &HorizontalPodAutoscalerBehavior,
