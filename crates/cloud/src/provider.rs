@@ -520,7 +520,7 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         selectors: &'a [TagSelector],
     ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>>;
 
-    /// Returns the capacity reservations that any of the terms selects and that have not ended, sorted by id (EC2:
+    /// Returns the capacity reservations that any of the terms selects and that have not ended (EC2:
     /// DescribeCapacityReservations). Callers ask often, so own launches count in `available` at once.
     fn capacity_reservations<'a>(
         &'a self,
