@@ -1,10 +1,11 @@
-//! Pod addresses on the network interface of an instance: what EC2 assigns, takes back and lists.
+//! Pod addresses on the network interface of an instance: assigning, returning and listing them.
 //!
-//! An interface has *slots*: EC2's limit of IPv4 addresses per interface less the primary address. A slot holds one single address or one
-//! /28 prefix ([`Kind`]). [`Addresses`] is the door to the calls AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
-//! DescribeNetworkInterfaces and DescribeSubnets; the simulated EC2 implements it in `sim/addresses.rs`.
+//! An interface has *slots*: EC2's limit of IPv4 addresses per interface minus the primary address. A slot holds one single
+//! address or one /28 prefix ([`Kind`]). [`Addresses`] is the interface to the calls AssignPrivateIpAddresses,
+//! UnassignPrivateIpAddresses, DescribeNetworkInterfaces and DescribeSubnets; the simulated EC2 implements it in
+//! `sim/addresses.rs`.
 //!
-//! Invariant: a call that ends in an error other than [`AddressError::NoAnswer`] has changed nothing.
+//! Invariant: a call that returns an error other than [`AddressError::NoAnswer`] has changed nothing.
 
 use std::{fmt, net::Ipv4Addr, sync::Arc};
 
@@ -23,7 +24,7 @@ impl fmt::Display for InterfaceId {
     }
 }
 
-/// The primary network interface of an instance, and what it can hold.
+/// The primary network interface of an instance and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceFacts {
     /// Interface id.
@@ -32,79 +33,80 @@ pub struct InterfaceFacts {
     pub subnet: Arc<str>,
     /// CIDR block of the subnet.
     pub subnet_cidr: Cidr,
-    /// The instance's own address, which is on no [`Listing`].
+    /// The instance's primary address, which no [`Listing`] contains.
     pub primary: Ipv4Addr,
-    /// How many single addresses or /28 prefixes fit beside the primary address.
+    /// The number of single addresses or /28 prefixes that fit in addition to the primary address.
     pub slots: usize,
     /// Instance type, for example `m5.large`.
     pub instance_type: Arc<str>,
-    /// Whether the instance is built on Nitro (bare metal included): only there can an interface have prefixes.
+    /// Whether the instance is built on Nitro (bare metal included); only then can the interface have prefixes.
     pub nitro: bool,
 }
 
-/// How many instances one call may ask about (EC2: a filter has up to 200 values).
+/// The maximum number of instances per call (EC2: a filter has up to 200 values).
 pub const MOST_AT_ONCE: usize = 200;
 
 /// An instance's primary interface as [`Addresses::interfaces_of`] finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceFound {
-    /// Whose it is.
+    /// The instance that it belongs to.
     pub instance: InstanceId,
     /// The interface.
     pub facts: InterfaceFacts,
-    /// What is on it beside the primary address.
+    /// Its blocks besides the primary address.
     pub listing: Listing,
 }
 
-/// A subnet and what is left of it.
+/// A subnet and its free addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubnetFacts {
     /// CIDR block.
     pub cidr: Cidr,
-    /// Addresses left.
+    /// The number of free addresses.
     pub free_addresses: usize,
-    /// Aligned /28 blocks of which not one address is taken. Fragmentation makes them fewer than a sixteenth of the free addresses.
+    /// The number of aligned /28 blocks without a used address. Fragmentation makes them fewer than a sixteenth of the free
+    /// addresses.
     pub free_prefixes: usize,
 }
 
-/// Why a call about addresses failed, in EC2's words.
+/// Why a call about addresses failed, with EC2's messages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum AddressError {
-    /// The subnet has fewer free addresses than were asked for.
+    /// The subnet has fewer free addresses than requested.
     #[error(
         "InsufficientFreeAddressesInSubnet: The specified subnet does not have enough free addresses to satisfy the request."
     )]
     NoAddress,
-    /// The subnet has enough free addresses, but fewer free /28 blocks than were asked for: it is fragmented.
+    /// The subnet has enough free addresses, but fewer free /28 blocks than requested, because it is fragmented.
     #[error(
         "InsufficientCidrBlocks: The specified subnet does not have enough free cidr blocks to satisfy the request."
     )]
     NoPrefix,
-    /// The subnet has fewer free addresses than the /28 blocks that were asked for hold.
+    /// The subnet has fewer free addresses than the requested /28 blocks contain.
     #[error("InvalidParameterValue: There aren't sufficient free Ipv4 addresses or prefixes")]
     NoRoom,
-    /// The interface has fewer free slots than were asked for.
+    /// The interface has fewer free slots than requested.
     #[error("PrivateIpAddressLimitExceeded: Number of private addresses will exceed limit.")]
     NoSlot,
-    /// Too many calls.
+    /// The rate limit was exceeded.
     #[error("RequestLimitExceeded: Request limit exceeded.")]
     Throttled,
-    /// No such interface, for example because its instance was terminated.
+    /// The interface does not exist, for example because its instance was terminated.
     #[error("InvalidNetworkInterfaceID.NotFound: The networkInterface ID '{0}' does not exist")]
     NoInterface(InterfaceId),
-    /// No such subnet.
+    /// The subnet does not exist.
     #[error("InvalidSubnetID.NotFound: The subnet ID '{0}' does not exist")]
     NoSubnet(String),
-    /// A request that can never succeed.
+    /// The request can never succeed.
     #[error("InvalidParameterValue: {0}")]
     Invalid(String),
-    /// The answer was lost: EC2 may have done what it was asked, or may do it yet.
+    /// No response arrived, so EC2 may have carried out the request or may do so later.
     #[error("RequestTimeout: no answer came from EC2 within 30s")]
     NoAnswer,
 }
 
 impl AddressError {
-    /// Returns what the error means to an address pool ([`mullion_engine::ip::Interface`]).
+    /// Returns the error as the address pool ([`mullion_engine::ip::Interface`]) distinguishes it.
     pub fn failure(&self) -> Failure {
         match self {
             Self::NoAddress => Failure::NoAddress,
@@ -123,10 +125,10 @@ impl AddressError {
     }
 }
 
-/// A cloud that puts pod addresses on network interfaces.
+/// A cloud that assigns pod addresses to network interfaces.
 pub trait Addresses: fmt::Debug + Send + Sync {
-    /// Assigns `count` single addresses (each with the mask of the subnet) or /28 prefixes to an interface and returns them. They may be
-    /// fewer, but at least one.
+    /// Assigns `count` single addresses (each with the subnet's prefix length) or /28 prefixes to an interface and returns
+    /// them. They may be fewer than `count`, but at least one.
     ///
     /// # Errors
     /// [`AddressError::NoSlot`], [`AddressError::NoAddress`], [`AddressError::NoPrefix`] or [`AddressError::NoRoom`] when fewer than
@@ -138,7 +140,7 @@ pub trait Addresses: fmt::Debug + Send + Sync {
         count: u32,
     ) -> BoxFuture<'a, Result<Vec<Cidr>, AddressError>>;
 
-    /// Gives blocks back to the subnet.
+    /// Returns blocks to the subnet.
     ///
     /// # Errors
     /// [`AddressError::Invalid`] when one of them is not on the interface; then all stay.
@@ -149,7 +151,7 @@ pub trait Addresses: fmt::Debug + Send + Sync {
         blocks: &'a [Cidr],
     ) -> BoxFuture<'a, Result<(), AddressError>>;
 
-    /// Returns what is on an interface beside its primary address. A recent change may be missing
+    /// Returns the blocks on an interface besides its primary address. A recent change may be missing
     /// ([`mullion_engine::ip::SETTLE_MS`]).
     ///
     /// # Errors
@@ -163,15 +165,15 @@ pub trait Addresses: fmt::Debug + Send + Sync {
     /// terminated or never existed are left out. As in [`Addresses::list`], a recent change may be missing.
     ///
     /// # Errors
-    /// [`AddressError::Throttled`] or [`AddressError::NoAnswer`]: nothing is known of any of them.
+    /// [`AddressError::Throttled`] or [`AddressError::NoAnswer`]; then none of the interfaces is known.
     fn interfaces_of<'a>(
         &'a self,
         instances: &'a [InstanceId],
     ) -> BoxFuture<'a, Result<Vec<InterfaceFound>, AddressError>>;
 
-    /// Returns a subnet and what is left of it.
+    /// Returns a subnet and its free addresses.
     ///
     /// # Errors
-    /// [`AddressError::NoSubnet`] when there is none of this id.
+    /// [`AddressError::NoSubnet`] if no subnet has this id.
     fn subnet<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<SubnetFacts, AddressError>>;
 }

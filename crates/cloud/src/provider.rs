@@ -1,7 +1,7 @@
-//! The door to a cloud: what can be bought, launching, listing and terminating.
+//! The interface to a cloud: offers, launching, listing and terminating instances.
 //!
-//! Invariant: [`CloudProvider`] is all that controllers know of a cloud. Launches are idempotent by
-//! client token, so a controller may repeat one after a crash without buying twice.
+//! Invariant: controllers use a cloud only through [`CloudProvider`]. Launches are idempotent by client token, so a
+//! controller may repeat one after a crash without buying twice.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,7 +40,7 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// The instance id in a provider id `aws:///us-west-2a/i-0123456789abcdef0`.
+/// Parses the instance id out of a provider id such as `aws:///us-west-2a/i-0123456789abcdef0`.
 pub fn instance_id(provider_id: &str) -> Option<InstanceId> {
     let (_, id) = provider_id.strip_prefix("aws:///")?.split_once('/')?;
     id.starts_with("i-").then(|| InstanceId(id.into()))
@@ -51,14 +51,14 @@ pub fn instance_id(provider_id: &str) -> Option<InstanceId> {
 pub enum CapacityType {
     /// At list price, until terminated.
     OnDemand,
-    /// Cheaper, and taken back when EC2 needs it.
+    /// Cheaper, but EC2 may interrupt it.
     Spot,
     /// Paid for whether it runs or not, as part of a capacity reservation.
     Reserved,
 }
 
 impl CapacityType {
-    /// Value of the label `karpenter.sh/capacity-type`.
+    /// Returns the value of the label `karpenter.sh/capacity-type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => labels::ON_DEMAND,
@@ -83,13 +83,13 @@ pub struct Offering {
     pub zone_id: Arc<str>,
     /// How it is paid for.
     pub capacity_type: CapacityType,
-    /// Price per hour at the operating system that was asked for.
+    /// The price per hour with the operating system of the request.
     pub price: Price,
-    /// Whether the last try, if it was recent, found capacity.
+    /// Whether it is assumed to have capacity: it was not refused lately.
     pub available: bool,
-    /// Whether it was refused lately and may be tried again, by one launch at first.
+    /// Whether it was refused lately and may be tried again, with a single launch at first.
     pub on_trial: bool,
-    /// What it draws on, if its capacity is reserved.
+    /// The share of a capacity reservation that it uses, if its capacity is reserved.
     pub reservation: Option<ReservedShare>,
 }
 
@@ -131,19 +131,19 @@ pub struct SecurityGroup {
     pub tags: BTreeMap<String, String>,
 }
 
-/// Chooses by tags, id or name, as a selector term of an EC2NodeClass does; fields are ANDed.
+/// Selects by tags, id and name, like a selector term of an EC2NodeClass: all given fields must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagSelector {
-    /// All of these; `*` matches any value.
+    /// Tags that must all match; the value `*` matches any.
     pub tags: BTreeMap<String, String>,
-    /// Exactly this id.
+    /// The exact id.
     pub id: Option<String>,
-    /// Exactly this name.
+    /// The exact name.
     pub name: Option<String>,
 }
 
 impl TagSelector {
-    /// Whether something with this id, name and tags is chosen. An empty selector chooses nothing.
+    /// Returns whether an object with this id, name and tags is selected. An empty selector selects nothing.
     pub fn matches(&self, id: &str, name: &str, tags: &BTreeMap<String, String>) -> bool {
         let given = !self.tags.is_empty() || self.id.is_some() || self.name.is_some();
         given
@@ -165,7 +165,7 @@ pub struct LaunchOption {
     pub zone: String,
     /// How it is paid for.
     pub capacity_type: CapacityType,
-    /// Id of the capacity reservation that it draws on, if its capacity is reserved.
+    /// Id of the capacity reservation that it uses, if its capacity is reserved.
     pub reservation: Option<String>,
 }
 
@@ -183,7 +183,7 @@ impl fmt::Display for LaunchOption {
     }
 }
 
-/// What the kubelet of a new node says of itself when it registers.
+/// The labels and taints that the kubelet of a new node registers with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     /// `--node-labels`, beyond those every kubelet sets.
@@ -192,36 +192,36 @@ pub struct Registration {
     pub taints: Vec<Taint>,
 }
 
-/// Why EC2 does not sell an option now.
+/// Why EC2 has no capacity for an option now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shortage {
-    /// The zone has no host left for the type.
+    /// The zone has no host left for the instance type.
     Hosts {
-        /// Zones that have some.
+        /// Zones that have hosts left.
         elsewhere: Vec<Arc<str>>,
     },
-    /// No spare capacity is left to be sold as spot.
+    /// No spare capacity can be sold as spot.
     Spot,
-    /// The capacity reservation has no machine left, or there is no such reservation.
+    /// The capacity reservation has no instance left, or does not exist.
     Reservation,
-    /// No subnet that was asked for has an address left in the zone.
+    /// No requested subnet has a free address in the zone.
     Addresses,
-    /// The account may not run that many vCPUs more.
+    /// The account's vCPU limit does not allow another instance.
     Vcpus {
         /// The account's limit.
         limit: u64,
     },
-    /// Another reason that may pass, such as a quota.
+    /// Another transient reason, such as a quota.
     Other {
         /// EC2's error code.
         code: String,
-        /// EC2's sentence.
+        /// EC2's message.
         message: String,
     },
 }
 
 impl Shortage {
-    /// EC2's error code.
+    /// Returns EC2's error code.
     pub fn code(&self) -> &str {
         match self {
             Self::Other { code, .. } => code,
@@ -234,14 +234,14 @@ impl Shortage {
     }
 }
 
-/// An option that a launch did not get. Written as EC2's CreateFleet tells it, code and message.
+/// An option that a launch could not get. Displayed with the code and message of EC2's CreateFleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetError {
-    /// What was asked for.
+    /// The option.
     pub option: LaunchOption,
-    /// Why it was not to be had.
+    /// Why there was no capacity.
     pub shortage: Shortage,
-    /// For how long it is taken to be unavailable now.
+    /// How long the option is assumed to be unavailable from now on.
     pub unavailable_for: Duration,
 }
 
@@ -290,48 +290,48 @@ impl fmt::Display for FleetError {
     }
 }
 
-/// What an order came to.
+/// The result of a launch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Launch {
-    /// What was bought.
+    /// The instance that was bought.
     pub instance: Arc<Instance>,
-    /// Better options that were not to be had.
+    /// Preferred options that had no capacity.
     pub refused: Vec<FleetError>,
 }
 
-/// An order for one instance.
+/// A request for one instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaunchRequest {
-    /// Repeating a token returns the instance it bought.
+    /// A repeated token returns the instance that it bought the first time.
     pub client_token: String,
     /// Acceptable outcomes, best first.
     pub options: Vec<LaunchOption>,
-    /// Subnets it may be in; empty means all.
+    /// Subnets that the instance may be in; empty means all.
     pub subnets: Vec<Arc<str>>,
-    /// Ids of its security groups; empty means those of the cluster's nodes.
+    /// Ids of its security groups; empty means the security groups of the cluster's nodes.
     pub security_groups: Vec<Arc<str>>,
     /// Image, volume and kubelet settings.
     pub template: NodeTemplate,
     /// Ids of the images that may be launched; empty means the newest of the template's family.
     pub images: Vec<String>,
-    /// What its kubelet registers with.
+    /// The labels and taints that its kubelet registers with.
     pub registration: Registration,
     /// Tags of the instance.
     pub tags: BTreeMap<String, String>,
-    /// The EC2NodeClass that it is launched from; none for a node of a node group.
+    /// The EC2NodeClass that it is launched from; `None` for a node of a node group.
     pub class: Option<Box<LaunchClass>>,
 }
 
 /// What a launch takes from an EC2NodeClass beyond the template.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaunchClass {
-    /// What the class says: user data, volumes, metadata options and the like.
+    /// The class's spec: user data, volumes, metadata options and so on.
     pub spec: EC2NodeClassSpec,
-    /// The instance profile that its status names.
+    /// The instance profile in the class's status.
     pub instance_profile: String,
 }
 
-/// Where an instance is in its life. States are in the order in which an instance passes through them.
+/// The state of an instance. The variants are in the order of an instance's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum InstanceState {
     /// Being placed on a host.
@@ -340,14 +340,14 @@ pub enum InstanceState {
     Running,
     /// Powered off, with its disks and its address; it may be started again.
     Stopped,
-    /// On its way out.
+    /// Being shut down.
     ShuttingDown,
-    /// Gone; kept in listings for a while.
+    /// Terminated; listed for a while.
     Terminated,
 }
 
 impl InstanceState {
-    /// EC2's name.
+    /// Returns EC2's name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -358,13 +358,13 @@ impl InstanceState {
         }
     }
 
-    /// Whether it works, or will soon.
+    /// Returns whether the instance runs or is starting.
     pub fn is_alive(self) -> bool {
         matches!(self, Self::Pending | Self::Running)
     }
 }
 
-/// An instance and all that its node will say of itself.
+/// An instance, with everything that its node reports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Instance {
     /// Instance id.
@@ -384,43 +384,44 @@ pub struct Instance {
     pub subnet: Arc<str>,
     /// Ids of its security groups; empty if they are not known.
     pub security_groups: Vec<Arc<str>>,
-    /// Prefix length of the subnet's CIDR block, as the metadata service tells an instance.
+    /// Prefix length of the subnet's CIDR block, as the instance metadata service reports it.
     pub subnet_prefix_len: u8,
     /// How it is paid for.
     pub capacity_type: CapacityType,
-    /// The capacity reservation that it runs in, if its capacity is reserved.
+    /// The capacity reservation that it runs in; `None` if its capacity is not reserved.
     pub reservation: Option<Reservation>,
-    /// Price per hour, operating system included.
+    /// Price per hour including the operating system.
     pub price: Price,
     /// First private address.
     pub private_ip: std::net::Ipv4Addr,
     /// Private DNS name, which is the node's name.
     pub private_dns_name: String,
-    /// What it boots.
+    /// The image that it boots.
     pub image: NodeImage,
-    /// What its node reports as capacity.
+    /// The capacity that its node reports.
     pub capacity: Resources,
-    /// What its node has for pods.
+    /// The allocatable amounts of its node.
     pub allocatable: Resources,
-    /// What its kubelet registers with.
+    /// The labels and taints that its kubelet registers with.
     pub registration: Registration,
     /// Tags.
     pub tags: BTreeMap<String, String>,
-    /// Where it is in its life.
+    /// The state of the instance.
     pub state: InstanceState,
-    /// Whether the operating system is up, so that the kubelet runs.
+    /// Whether the operating system has booted, so that the kubelet runs.
     pub booted: bool,
-    /// When it was bought.
+    /// When the instance was launched.
     pub launched_at: Timestamp,
 }
 
 impl Instance {
-    /// Operating system.
+    /// Returns the operating system of the image.
     pub fn os(&self) -> Os {
         self.image.os()
     }
 
-    /// The labels its node registers with: those of kubelet and cloud provider, then those asked for.
+    /// Returns the labels that its node registers with: those of kubelet and cloud provider, then the requested ones, which
+    /// take precedence.
     pub fn node_labels(&self) -> BTreeMap<String, String> {
         let (os, arch) = (self.os().as_str(), self.instance_type.arch.as_str());
         let kind = &*self.instance_type.name;
@@ -449,51 +450,51 @@ impl Instance {
     }
 }
 
-/// Why a cloud did not do what it was asked.
+/// Why a call to the cloud failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum CloudError {
-    /// None of the options can be had now.
+    /// None of the options has capacity now.
     #[error("{}", told_once(.0))]
     InsufficientCapacity(Vec<FleetError>),
-    /// A subnet has no address left.
+    /// A subnet has no free address.
     #[error("InsufficientFreeAddressesInSubnet: no free address in {0}")]
     NoFreeAddresses(Arc<str>),
-    /// Too many calls.
+    /// The rate limit was exceeded.
     #[error("RequestLimitExceeded: Request limit exceeded.")]
     Throttled,
-    /// No such instance.
+    /// The instance does not exist.
     #[error("InvalidInstanceID.NotFound: The instance ID '{0}' does not exist")]
     NotFound(InstanceId),
-    /// An instance type nobody has heard of.
+    /// The instance type does not exist.
     #[error("InvalidInstanceType: The instance type '{0}' does not exist")]
     UnknownInstanceType(String),
-    /// A request that can never succeed.
+    /// The request can never succeed.
     #[error("InvalidParameterValue: {0}")]
     Invalid(String),
     /// The caller's permissions do not allow the call.
     #[error("UnauthorizedOperation: {0}")]
     Unauthorized(String),
-    /// The cloud refused the call for another reason, which its error code tells.
+    /// The cloud refused the call for another reason, named by its error code.
     #[error("{code}: {message}")]
     Refused {
         /// The cloud's error code.
         code: String,
-        /// The cloud's sentence.
+        /// The cloud's message.
         message: String,
     },
-    /// No answer came: the cloud may have done what it was asked.
+    /// No response arrived, so the cloud may or may not have carried out the request.
     #[error("RequestTimeout: no answer came from the cloud: {0}")]
     NoAnswer(String),
 }
 
-/// Refusals in the words of EC2, each only once.
+/// Joins the refusals' messages, each once.
 fn told_once(refused: &[FleetError]) -> String {
     let texts: BTreeSet<_> = refused.iter().map(ToString::to_string).collect();
     texts.into_iter().collect::<Vec<_>>().join("; ")
 }
 
 impl CloudError {
-    /// Whether the instance is known to be gone.
+    /// Returns whether the instance is known to be gone.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }
@@ -501,26 +502,26 @@ impl CloudError {
 
 /// A cloud that sells instances.
 pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
-    /// Region that is bought in.
+    /// Returns the region in which instances are bought.
     fn region(&self) -> &str;
 
-    /// What can be bought for nodes of this operating system, at its price, in no particular order.
+    /// Returns what can be bought for nodes of this operating system, with its price, in no particular order.
     fn offers(&self, os: Os) -> BoxFuture<'_, Result<Arc<[Offer]>, CloudError>>;
 
-    /// Subnets chosen by any of the selectors, those with most free addresses first.
+    /// Returns the subnets that any of the selectors selects, those with the most free addresses first.
     fn subnets<'a>(
         &'a self,
         selectors: &'a [TagSelector],
     ) -> BoxFuture<'a, Result<Vec<Subnet>, CloudError>>;
 
-    /// Security groups chosen by any of the selectors.
+    /// Returns the security groups that any of the selectors selects.
     fn security_groups<'a>(
         &'a self,
         selectors: &'a [TagSelector],
     ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>>;
 
-    /// Returns the capacity reservations that any of the terms selects and whose time is not over, by id (EC2: DescribeCapacityReservations).
-    /// Who controls nodes asks often: launches count at once in what is available.
+    /// Returns the capacity reservations that any of the terms selects and that have not ended (EC2:
+    /// DescribeCapacityReservations). Callers ask often, so own launches count in `available` at once.
     fn capacity_reservations<'a>(
         &'a self,
         terms: &'a [CapacityReservationSelectorTerm],
@@ -542,8 +543,8 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         version: KubernetesVersion,
     ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>>;
 
-    /// Returns the name of the instance profile that machines of a class get: its own, or the one of its role, which is made if it is not there.
-    /// A cloud without identities makes none.
+    /// Returns the name of the instance profile for a class's instances: the one it names, or that of its role, which is
+    /// created if it does not exist. A cloud without IAM creates none.
     fn instance_profile<'a>(
         &'a self,
         class: &'a EC2NodeClass,
@@ -559,39 +560,40 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         Box::pin(async move { Ok(name) })
     }
 
-    /// Whether user data, volumes and the like that an EC2NodeClass asks for change the machines. Those of simulated machines change nothing.
+    /// Returns whether user data, volumes and similar settings of an EC2NodeClass have an effect. Simulated instances ignore
+    /// them.
     fn heeds_machine_settings(&self) -> bool {
         false
     }
 
-    /// Buys one instance: the first of the request's options that has capacity.
+    /// Launches one instance with the first of the request's options that has capacity.
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>>;
 
-    /// The instance as it is now; terminated ones are not found.
+    /// Returns the present state of an instance; a terminated one is not found.
     fn get(&self, id: InstanceId) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>>;
 
-    /// All instances that are not terminated and carry all these tags (`*` matches any value).
+    /// Returns all instances that are not terminated and have all these tags (`*` matches any value).
     fn list(
         &self,
         tags: BTreeMap<String, String>,
     ) -> BoxFuture<'_, Result<Vec<Arc<Instance>>, CloudError>>;
 
-    /// Starts the end of an instance; repeating it is fine until it is terminated, then it is not found.
+    /// Terminates an instance. A repeated call succeeds until the instance is terminated, then it is not found.
     fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>>;
 
-    /// Takes an option as refused, because the cloud has just taken such an instance back. Returns for how long it is taken to be unavailable.
+    /// Records that an option has no capacity, because the cloud has just interrupted such an instance. Returns how long the
+    /// option is assumed to be unavailable.
     fn mark_unavailable(&self, option: LaunchOption)
     -> BoxFuture<'_, Result<Duration, CloudError>>;
 
-    /// Waits for messages about instances, for 20 s at most, and returns ten of them at most. One that is not deleted within 20 s is
+    /// Waits up to 20 s for messages about instances and returns at most ten. A message that is not deleted within 20 s is
     /// returned again.
     fn receive_messages(&self) -> BoxFuture<'_, Result<Vec<Message>, CloudError>>;
 
-    /// Deletes a message that has been dealt with.
+    /// Deletes a message after it was handled.
     fn delete_message(&self, message: &Message) -> BoxFuture<'_, Result<(), CloudError>>;
 
-    /// Returns what the cloud's own checks find wrong with running instances, and what maintenance is ahead of them (EC2:
-    /// DescribeInstanceStatus).
+    /// Returns the failed status checks and the scheduled maintenance of running instances (EC2: DescribeInstanceStatus).
     fn impairments(&self) -> BoxFuture<'_, Result<Vec<Impairment>, CloudError>>;
 }
 

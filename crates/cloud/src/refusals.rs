@@ -1,8 +1,10 @@
-//! Offerings that a cloud refused: for how long nobody asks for them, and which are asked for with care afterwards. Pure; `now` is an argument.
+//! Remembers which offerings the cloud refused, to avoid them for a while and then to retry them carefully. Pure; `now` is
+//! an argument.
 //!
-//! Invariant: an offering rests for [`UNAVAILABLE_FOR`] after its first refusal and twice as long after each further one, up to
-//! [`LONGEST_UNAVAILABLE`]. After its rest it is on trial for half an hour: whoever buys tries it with one launch, not with a whole batch, and
-//! nobody gives a node up in the hope of it. A launch that succeeds, or a trial that nobody makes use of, ends the matter.
+//! Invariant: an offering is unavailable for [`UNAVAILABLE_FOR`] after its first refusal and twice as long after each
+//! further one, up to [`LONGEST_UNAVAILABLE`]. Then it is on trial for half an hour: it is retried with one launch instead
+//! of a whole batch, and no node is given up in the hope of it. A successful launch ends the trial, and so does the half
+//! hour.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,16 +16,16 @@ use tokio::time::Instant;
 
 use crate::{CapacityType, LaunchOption, Offer, catalogue::TypeName};
 
-/// How long an offering that was refused is taken to be unavailable at first, as Karpenter's provider takes it.
+/// How long an offering is unavailable after its first refusal (Karpenter's AWS provider: 3 minutes).
 pub const UNAVAILABLE_FOR: Duration = Duration::from_secs(180);
-/// How long an offering that keeps being refused is taken to be unavailable at most.
+/// The longest time for which a repeatedly refused offering is unavailable.
 pub const LONGEST_UNAVAILABLE: Duration = Duration::from_secs(1800);
-/// How long an offering is on trial after its rest.
+/// How long an offering is on trial afterwards.
 const TRIAL: Duration = Duration::from_secs(1800);
-/// So many types of a family must be refused in every zone before the others count as refused.
+/// How many types of a family must be refused in every zone before the whole family counts as refused.
 const TYPES_OF_A_FAMILY: usize = 2;
 
-/// What is known of refused offerings.
+/// The refused offerings.
 #[derive(Clone, Debug, Default)]
 pub struct Refusals {
     known: BTreeMap<LaunchOption, Refusal>,
@@ -46,7 +48,8 @@ impl Refusal {
 }
 
 impl Refusals {
-    /// Remembers a refusal; returns for how long the offering rests now. Launches that were on their way when it was refused count as one.
+    /// Records a refusal; returns how long the offering is unavailable now. Refusals while it is unavailable already
+    /// (launches that were under way) count as one.
     pub fn refuse(&mut self, option: LaunchOption, now: Instant) -> Duration {
         let last = self.known.get(&option).filter(|last| !last.is_over(now));
         let lasts = match last {
@@ -59,23 +62,23 @@ impl Refusals {
         lasts
     }
 
-    /// Whether an offering rests because it was refused.
+    /// Returns whether an offering is unavailable because of a refusal.
     pub fn rests(&self, option: &LaunchOption, now: Instant) -> bool {
         let refusal = self.known.get(option);
         refusal.is_some_and(|refusal| refusal.rests(now))
     }
 
-    /// Forgets what was refused before, because the offering has just been sold.
+    /// Drops the refusal of an offering that was just launched successfully.
     pub fn sold(&mut self, option: &LaunchOption) {
         self.known.remove(option);
     }
 
-    /// Forgets the refusals of some offerings.
+    /// Drops the refusals of the options for which `is_meant` is true.
     pub fn forget(&mut self, is_meant: impl Fn(&LaunchOption) -> bool) {
         self.known.retain(|option, _| !is_meant(option));
     }
 
-    /// Returns the offers with what rests marked as not available, and what is on trial as that.
+    /// Returns the offers with refused offerings marked as unavailable or on trial.
     pub fn apply(&mut self, offers: &Arc<[Offer]>, now: Instant) -> Arc<[Offer]> {
         self.known.retain(|_, refusal| !refusal.is_over(now));
         if self.known.is_empty() {
@@ -104,7 +107,7 @@ impl Refusals {
     }
 }
 
-/// Marks all types of families of which several are refused in every zone.
+/// Marks all types of a family as unavailable if several of them are refused in every zone.
 fn refuse_families(offers: &mut [Offer]) {
     let mut refused: BTreeMap<(String, CapacityType), usize> = BTreeMap::new();
     for offer in offers.iter() {

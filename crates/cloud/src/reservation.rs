@@ -1,6 +1,6 @@
-//! Capacity reservations: machines of one type in one zone that are paid for whether they run or not.
+//! Capacity reservations: instances of one type in one zone that are paid for whether they run or not.
 //!
-//! Invariant: a reservation is known by its id everywhere: as an offering, as an option of a launch and on the instance that runs in it.
+//! Invariant: a reservation has the same id as an offering, as a launch option, and on the instance that runs in it.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -8,17 +8,18 @@ use jiff::{SignedDuration, Timestamp};
 use mullion_api::{karpenter::CapacityReservationSelectorTerm, labels};
 use serde::{Deserialize, Serialize};
 
-/// Karpenter gives nodes of a capacity block up this long before the block ends: ten minutes before EC2 takes the first instance.
+/// How long before the end of a capacity block Karpenter drains its nodes: ten minutes before EC2 terminates the first
+/// instance.
 pub const EXPIRING_BEFORE_END: SignedDuration = SignedDuration::from_mins(40);
-/// EC2 takes the instances of a capacity block this long before the block ends.
+/// How long before the end of a capacity block EC2 terminates its instances.
 pub const RECLAIMED_BEFORE_END: SignedDuration = SignedDuration::from_mins(30);
 
-/// What kind of reservation it is.
+/// The kind of a reservation.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum ReservationKind {
-    /// An On-Demand Capacity Reservation: when it ends its instances go on as on-demand ones.
+    /// An On-Demand Capacity Reservation: after its end its instances continue as on-demand instances.
     #[default]
     Default,
     /// A Capacity Block for ML: its instances are terminated before it ends.
@@ -26,7 +27,7 @@ pub enum ReservationKind {
 }
 
 impl ReservationKind {
-    /// EC2's name, which is the value of the label `karpenter.k8s.aws/capacity-reservation-type`.
+    /// Returns EC2's name, the value of the label `karpenter.k8s.aws/capacity-reservation-type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -34,7 +35,7 @@ impl ReservationKind {
         }
     }
 
-    /// The kind that EC2 calls so; an empty name is that of the default.
+    /// Parses EC2's name; an empty name is the default.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "" | "default" => Some(Self::Default),
@@ -50,18 +51,18 @@ impl fmt::Display for ReservationKind {
     }
 }
 
-/// Which instances run in a reservation.
+/// Which instances may run in a reservation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MatchCriteria {
-    /// Any of its type and zone that does not say otherwise.
+    /// Any instance of its type and zone that does not opt out.
     #[default]
     Open,
-    /// Only those whose launch names it.
+    /// Only instances whose launch names it.
     Targeted,
 }
 
 impl MatchCriteria {
-    /// EC2's name.
+    /// Returns EC2's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -69,7 +70,7 @@ impl MatchCriteria {
         }
     }
 
-    /// The criteria that EC2 calls so; an empty name is that of the default.
+    /// Parses EC2's name; an empty name is the default.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "" | "open" => Some(Self::Open),
@@ -79,19 +80,19 @@ impl MatchCriteria {
     }
 }
 
-/// The reservation that an offering draws on, or that an instance runs in.
+/// The reservation that an offering uses or an instance runs in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Reservation {
     /// EC2's id, `cr-0123456789abcdef0`.
     pub id: Arc<str>,
-    /// Its kind.
+    /// The kind of the reservation.
     pub kind: ReservationKind,
-    /// Whether its owner may take instances back.
+    /// Whether its owner may interrupt instances.
     pub interruptible: bool,
 }
 
 impl Reservation {
-    /// The labels of a node that runs in it, beside its capacity type.
+    /// Returns the labels of a node that runs in it, apart from the capacity type.
     pub fn labels(&self) -> [(&'static str, String); 3] {
         [
             (labels::CAPACITY_RESERVATION_ID, self.id.to_string()),
@@ -107,7 +108,7 @@ impl Reservation {
     }
 }
 
-/// What an offering draws on a reservation.
+/// The part of a reservation that an offering can use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedShare {
     /// The reservation.
@@ -116,41 +117,41 @@ pub struct ReservedShare {
     pub left: u32,
 }
 
-/// A reservation as EC2 describes it.
+/// A reservation as EC2 describes it (DescribeCapacityReservations).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapacityReservation {
     /// Id and kind.
     pub reservation: Reservation,
     /// Account that owns it.
     pub owner_id: String,
-    /// Type of its machines.
+    /// Instance type.
     pub instance_type: String,
-    /// Availability zone of its machines.
+    /// Availability zone.
     pub zone: String,
-    /// Which instances run in it.
+    /// Which instances may run in it.
     pub match_criteria: MatchCriteria,
-    /// Machines that no instance runs on.
+    /// The number of unused instances.
     pub available: u32,
-    /// All its machines.
+    /// The total number of instances.
     pub total: u32,
-    /// When it ends, if it does.
+    /// When it ends; `None` if it has no end.
     pub ends_at: Option<Timestamp>,
     /// Tags.
     pub tags: BTreeMap<String, String>,
 }
 
 impl CapacityReservation {
-    /// Whether it is a capacity block that is so close to its end that its nodes are given up (AWS provider: 40 minutes).
+    /// Returns whether it is a capacity block so close to its end that its nodes are drained (AWS provider: 40 minutes).
     pub fn is_expiring(&self, now: Timestamp) -> bool {
         self.ends_within(EXPIRING_BEFORE_END, now)
     }
 
-    /// Whether it is a capacity block whose instances EC2 takes.
+    /// Returns whether it is a capacity block so close to its end that EC2 terminates its instances.
     pub fn is_reclaimed(&self, now: Timestamp) -> bool {
         self.ends_within(RECLAIMED_BEFORE_END, now)
     }
 
-    /// Whether its time is over.
+    /// Returns whether it has ended.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.ends_at.is_some_and(|end| end <= now)
     }
@@ -162,7 +163,8 @@ impl CapacityReservation {
         end.is_some_and(|end| end.duration_since(now) <= time)
     }
 
-    /// Whether a term of an EC2NodeClass selects it: by id, or by all else that the term says. An account alone selects nothing.
+    /// Returns whether a term of an EC2NodeClass selects it: by id, or by tags and match criteria, both of which an owner id
+    /// can only narrow.
     pub fn is_selected_by(&self, term: &CapacityReservationSelectorTerm) -> bool {
         if let Some(id) = &term.id {
             return **id == *self.reservation.id;

@@ -1,7 +1,7 @@
-//! What an EC2NodeClass or a node group says of a node before an instance type is chosen.
+//! The settings of a node that an EC2NodeClass or a node group determines before an instance type is chosen.
 //!
-//! Invariant: a [`NodeTemplate`] is complete: family, version, root volume and kubelet settings are
-//! decided, so that capacity and allocatable of any instance type follow from it alone.
+//! Invariant: a [`NodeTemplate`] is complete: family, version, root volume and kubelet settings are set, so capacity and
+//! allocatable of any instance type follow from it alone.
 
 use mullion_api::{
     ami::AmiFamily,
@@ -30,15 +30,16 @@ pub struct NodeTemplate {
     pub raid0: bool,
     /// Kubelet settings.
     pub kubelet: KubeletSettings,
-    /// How pods get addresses where the node runs Windows.
+    /// How pods get addresses if the node runs Windows.
     pub windows_addresses: WindowsAddresses,
-    /// What of a type's memory its nodes do not show.
+    /// The part of an instance type's memory that nodes do not report.
     pub memory_overhead: MemoryOverhead,
-    /// Interfaces whose addresses pods do not get where interfaces bound the pods (Karpenter: `RESERVED_ENIS`).
+    /// The number of network interfaces that are not used for pods where interfaces limit the number of pods (Karpenter:
+    /// `RESERVED_ENIS`).
     pub reserved_enis: u64,
 }
 
-/// The part of a type's memory that hypervisor and kernel keep, so that a node does not show it.
+/// The part of a type's memory that hypervisor and kernel take, so that a node does not report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryOverhead {
     millionths: u32,
@@ -52,40 +53,41 @@ impl Default for MemoryOverhead {
 }
 
 impl MemoryOverhead {
-    /// Returns the overhead that is this part of the whole, to the millionth. `None` unless it is at least 0 and less than 1.
+    /// Returns the overhead as a fraction of the memory, rounded to a millionth; `None` unless it is at least 0 and less
+    /// than 1.
     pub fn of_fraction(fraction: f64) -> Option<Self> {
         let millionths = (fraction * 1e6).round();
-        // What is not a number is in no range.
+        // NaN is in no range, so it gives `None`.
         (0.0..1e6).contains(&millionths).then_some(Self {
             millionths: millionths as u32,
         })
     }
 
-    /// Returns the part of the whole.
+    /// Returns the overhead as a fraction of the memory.
     pub fn fraction(self) -> f64 {
         f64::from(self.millionths) / 1e6
     }
 
-    /// Returns what is kept of so many MiB, rounded up to a MiB.
+    /// Returns the overhead of `memory_mib`, rounded up to a MiB.
     pub fn of_mib(self, memory_mib: u64) -> u64 {
         (memory_mib * u64::from(self.millionths)).div_ceil(1_000_000)
     }
 }
 
-/// How pods on Windows nodes get their addresses: the switches of the ConfigMap `kube-system/amazon-vpc-cni`.
+/// How pods on Windows nodes get their addresses, as the ConfigMap `kube-system/amazon-vpc-cni` configures it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WindowsAddresses {
-    /// Not at all (`enable-windows-ipam` is not true).
+    /// Pods get no addresses (`enable-windows-ipam` is not true).
     Off,
-    /// One by one.
+    /// One secondary address per pod.
     #[default]
     Single,
-    /// In /28 prefixes of 16 addresses, on types that can have them (`enable-windows-prefix-delegation`).
+    /// Addresses from /28 prefixes of 16, on instance types that support them (`enable-windows-prefix-delegation`).
     Prefixes,
 }
 
 impl WindowsAddresses {
-    /// Returns what the ConfigMap's switches say.
+    /// Returns the mode that the ConfigMap's settings select.
     pub fn of(settings: &Settings) -> Self {
         match (settings.windows_ipam, settings.prefix_delegation) {
             (false, _) => Self::Off,
@@ -94,8 +96,8 @@ impl WindowsAddresses {
         }
     }
 
-    /// Returns how many addresses a Windows node of a type has for pods: the slots of its first interface, one of its addresses being the
-    /// node's own, and sixteen times as many with prefixes (VRC: `pkg/aws/vpc/limits.go`).
+    /// Returns how many pod addresses a Windows node of a type has: the slots of its first interface (its IPv4 limit minus
+    /// the node's own address), and sixteen times as many with prefixes (VRC: `pkg/aws/vpc/limits.go`).
     pub fn on(self, instance_type: &InstanceType) -> u64 {
         let slots = instance_type.ipv4_per_eni.saturating_sub(1);
         match self {
@@ -106,24 +108,24 @@ impl WindowsAddresses {
     }
 }
 
-/// Settings of the kubelet that change what a node offers.
+/// Kubelet settings that change the allocatable amounts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletSettings {
     /// `--max-pods`.
     pub max_pods: Option<u64>,
     /// `podsPerCore`.
     pub pods_per_core: Option<u64>,
-    /// `kubeReserved`, over the defaults.
+    /// `kubeReserved`; overrides the defaults.
     pub kube_reserved: Reserved,
     /// `systemReserved`.
     pub system_reserved: Reserved,
-    /// `evictionHard` and `evictionSoft`: the greater of both counts.
+    /// The greater of `memory.available` in `evictionHard` and `evictionSoft`.
     pub memory_available: Option<Threshold>,
-    /// `nodefs.available` of both maps: the greater counts.
+    /// The greater of `nodefs.available` in both maps.
     pub nodefs_available: Option<Threshold>,
 }
 
-/// Reserved amounts, where given.
+/// Reserved amounts; `None` where the setting is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// Thousandths of a vCPU.
@@ -144,7 +146,7 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// The threshold in bytes of a capacity, shares rounded up.
+    /// Returns the threshold in bytes for this capacity; a share is rounded up.
     pub fn of(self, capacity_bytes: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -155,7 +157,7 @@ impl Threshold {
         }
     }
 
-    /// Kubelet notation: a percentage or a quantity.
+    /// Parses the kubelet's notation: a percentage or a quantity.
     pub fn parse(text: &str) -> Option<Self> {
         match text.strip_suffix('%') {
             Some(percent) => {
@@ -169,23 +171,23 @@ impl Threshold {
     }
 }
 
-/// Why a class gives no template.
+/// Why a class cannot be turned into a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// Neither `amiFamily` nor an alias names a known family.
     #[error("neither amiFamily nor an alias in amiSelectorTerms names a known image family")]
     NoFamily,
-    /// A quantity that cannot be read.
+    /// A quantity cannot be parsed.
     #[error("{field}: {text:?} is not a quantity")]
     Quantity {
         /// Path in the spec.
         field: String,
-        /// What stands there.
+        /// The value there.
         text: String,
     },
 }
 
-/// Karpenter's default root volume: 50Gi on Windows, 20Gi elsewhere.
+/// Returns Karpenter's default size of the root volume: 50Gi on Windows, 20Gi elsewhere.
 pub fn default_volume_gib(family: AmiFamily) -> u64 {
     match family {
         AmiFamily::Windows(..) => 50,
@@ -193,7 +195,7 @@ pub fn default_volume_gib(family: AmiFamily) -> u64 {
     }
 }
 
-/// The family an EC2NodeClass asks for (Karpenter: `EC2NodeClass.AMIFamily`).
+/// Returns the image family of an EC2NodeClass (Karpenter: `EC2NodeClass.AMIFamily`).
 pub fn family_of(spec: &EC2NodeClassSpec) -> Option<AmiFamily> {
     match &spec.ami_family {
         Some(name) => AmiFamily::from_karpenter(name),
@@ -206,7 +208,7 @@ pub fn family_of(spec: &EC2NodeClassSpec) -> Option<AmiFamily> {
 }
 
 impl NodeTemplate {
-    /// A node of the family with Karpenter's defaults.
+    /// Creates a template of the family with Karpenter's defaults.
     pub fn new(family: AmiFamily, version: KubernetesVersion) -> Self {
         Self {
             family,
@@ -220,10 +222,10 @@ impl NodeTemplate {
         }
     }
 
-    /// What an EC2NodeClass says.
+    /// Creates a template from an EC2NodeClass.
     ///
     /// # Errors
-    /// When no family is named or a quantity cannot be read.
+    /// Returns an error if no family is named or a quantity cannot be parsed.
     pub fn from_class(
         spec: &EC2NodeClassSpec,
         version: KubernetesVersion,
@@ -242,8 +244,8 @@ impl NodeTemplate {
     }
 }
 
-/// The volume marked as root, else the one at the family's root device, else the only one (Bottlerocket
-/// keeps pods on its second), else the default.
+/// Returns the size of the volume marked as root, else of the one at the family's root device, else the family's default.
+/// For the family Custom, a single volume counts as the root volume.
 fn root_volume_gib(spec: &EC2NodeClassSpec, family: AmiFamily) -> Result<u64, TemplateError> {
     let devices = &spec.block_device_mappings;
     let root = devices
@@ -292,7 +294,7 @@ impl KubeletSettings {
                 })
             })
             .collect::<Result<Vec<_>, _>>()
-            // Shares of one capacity and plain bytes compare by their effect on 100 GiB.
+            // A share and an amount cannot be compared directly, so both are applied to a capacity of 100 GiB.
             .map(|all| all.into_iter().max_by_key(|t| t.of(100 << 30)))
         };
         let count = |number: Option<i32>| number.and_then(|n| u64::try_from(n).ok());

@@ -43,7 +43,7 @@ pub enum Change<'a, K> {
 }
 
 impl<'a, K> Change<'a, K> {
-    /// The newest version known: the new one, or the last one of a deleted object.
+    /// Returns the newest known version: the new one, or the last one of a deleted object.
     pub fn object(&self) -> &'a Arc<K> {
         match self {
             Self::Added(object) | Self::Updated { new: object, .. } | Self::Deleted(object) => {
@@ -52,7 +52,7 @@ impl<'a, K> Change<'a, K> {
         }
     }
 
-    /// The version before the change, for updates.
+    /// Returns the version before an update; `None` for other changes.
     pub fn previous(&self) -> Option<&'a Arc<K>> {
         match self {
             Self::Updated { old, .. } => Some(old),
@@ -60,13 +60,13 @@ impl<'a, K> Change<'a, K> {
         }
     }
 
-    /// Whether the object is gone.
+    /// Returns whether the object was deleted.
     pub fn is_deleted(&self) -> bool {
         matches!(self, Self::Deleted(_))
     }
 }
 
-/// Says under which values of an index an object is filed; calls back once per value.
+/// Calls back with each value of an index under which an object is filed.
 pub type IndexFn<K> = fn(&K, &mut dyn FnMut(&str));
 
 type Handler<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
@@ -84,7 +84,7 @@ pub struct Informer<K> {
     inner: Arc<Inner<K>>,
 }
 
-/// What a watch brings, relists included.
+/// The events of a watch, including relists.
 type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 
 struct Inner<K> {
@@ -120,7 +120,7 @@ impl<K> Informer<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    /// An informer over everything `api` covers, not yet started.
+    /// Creates an informer over everything that `api` covers; the watch is not started yet.
     ///
     /// `indexes` are kept up to date with the store and read by [`Informer::by_index`]. The watch task is tracked by
     /// `tasks` and ends with `shutdown`.
@@ -140,8 +140,8 @@ where
         )
     }
 
-    /// As [`Informer::new`], over the objects that `config` selects, each passed through `trim` before it is kept
-    /// (to drop what nobody reads). `W` is what is decoded: the kind itself, or a leaner picture of it.
+    /// Creates an informer like [`Informer::new`] over the objects that `config` selects, each passed through `trim`
+    /// to drop unused fields. `W` is the type that is decoded: the kind itself, or a smaller form of it.
     pub fn with_config<W>(
         api: Api<W>,
         config: watcher::Config,
@@ -200,8 +200,8 @@ where
         matches!(waited, Some(Ok(_)))
     }
 
-    /// Calls `handler` for every object there is (as `Added`) and for every change from now on; starts the watch if
-    /// need be.
+    /// Calls `handler` for every present object (as `Added`) and for every change from now on; starts the watch if it
+    /// does not run.
     ///
     /// The handler runs on the watch task: it must not block, and must not register handlers on the same informer.
     pub fn on_change(&self, handler: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
@@ -219,37 +219,37 @@ where
 }
 
 impl<K> Informer<K> {
-    /// Whether the first complete list has arrived.
+    /// Returns whether the first complete list has arrived.
     pub fn is_synced(&self) -> bool {
         *self.inner.synced.borrow()
     }
 
-    /// The object `name` of `namespace` (empty for cluster-scoped kinds).
+    /// Returns the object `name` of `namespace` (empty for cluster-scoped kinds).
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.get_key(&Key::new(namespace, name))
     }
 
-    /// The object under `key`.
+    /// Returns the object of `key`.
     pub fn get_key(&self, key: &Key) -> Option<Arc<K>> {
         self.read().object(key).cloned()
     }
 
-    /// All objects, in no particular order.
+    /// Returns all objects, in no particular order.
     pub fn list(&self) -> Vec<Arc<K>> {
         self.read().objects().cloned().collect()
     }
 
-    /// All objects of one namespace.
+    /// Returns all objects of one namespace.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.by_index(store::NAMESPACE, namespace)
     }
 
-    /// All objects filed under `value` of the index `index`. An index that was not declared holds nothing.
+    /// Returns all objects filed under `value` in the index `index`; none if the index was not declared.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
         self.read().by_index(index, value).cloned().collect()
     }
 
-    /// Of those of [`Informer::by_index`] that `wanted` says yes to, at most so many.
+    /// Returns at most `most` objects filed under `value` for which `wanted` is true.
     pub fn find_by_index(
         &self,
         index: &str,
@@ -262,22 +262,22 @@ impl<K> Informer<K> {
         found.take(most).cloned().collect()
     }
 
-    /// How many objects are filed under `value` of the index `index`.
+    /// Returns the number of objects filed under `value` in the index `index`.
     pub fn count_by_index(&self, index: &str, value: &str) -> usize {
         self.read().by_index(index, value).len()
     }
 
-    /// How many objects a namespace has.
+    /// Returns the number of objects in a namespace.
     pub fn count_in_namespace(&self, namespace: &str) -> usize {
         self.count_by_index(store::NAMESPACE, namespace)
     }
 
-    /// Number of objects.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.read().len()
     }
 
-    /// Whether there are no objects.
+    /// Returns whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! The objects of `metrics.k8s.io/v1beta1`, which k8s-openapi does not have: what nodes and pods use.
+//! The objects of `metrics.k8s.io/v1beta1`, which k8s-openapi lacks: resource usage of nodes and pods.
 //!
 //! The simulated kubelets write them ([`crate::kubelet::usage`]), the autoscaler reads them ([`crate::autoscaler`]).
 
@@ -20,13 +20,13 @@ use serde::{Deserialize, Serialize};
 
 /// The API group.
 pub const GROUP: &str = "metrics.k8s.io";
-/// Its one version.
+/// The API version.
 pub const VERSION: &str = "v1beta1";
 
-/// Amounts by resource name: `cpu` and `memory`.
+/// Amounts by resource name, `cpu` and `memory`.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// What the containers of a pod use.
+/// The resource usage of a pod's containers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodMetrics {
     /// Name, namespace and labels of the pod.
@@ -39,16 +39,16 @@ pub struct PodMetrics {
     pub containers: Vec<ContainerMetrics>,
 }
 
-/// What one container uses.
+/// The resource usage of one container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContainerMetrics {
     /// The container's name.
     pub name: String,
-    /// What it uses.
+    /// The amounts that it uses.
     pub usage: Amounts,
 }
 
-/// What a node uses.
+/// The resource usage of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeMetrics {
     /// Name and labels of the node.
@@ -57,7 +57,7 @@ pub struct NodeMetrics {
     pub timestamp: Time,
     /// The time over which usage was measured.
     pub window: Duration,
-    /// What it uses.
+    /// The amounts that it uses.
     pub usage: Amounts,
 }
 
@@ -66,7 +66,7 @@ struct PodMetricsList {
     items: Vec<PodMetrics>,
 }
 
-/// The metrics of the pods of a namespace that a label selector takes.
+/// Returns the metrics of the pods in a namespace that a label selector matches.
 pub async fn of_pods(
     client: &Client,
     namespace: &str,
@@ -81,7 +81,7 @@ pub async fn of_pods(
 }
 
 impl PodMetrics {
-    /// The metrics of `pod`, without containers yet.
+    /// Creates the metrics of `pod` without containers, which the caller adds.
     pub fn of(pod: &Pod, timestamp: Time, window: Duration) -> Self {
         Self {
             metadata: ObjectMeta {

@@ -1,7 +1,8 @@
-//! Removes pods that nobody else would: of vanished nodes, never started, or finished in great number.
+//! Deletes pods that no other controller deletes: pods on nodes that do not exist, terminating pods without a node,
+//! and surplus finished pods (kube-controller-manager: pod-garbage-collector-controller).
 //!
-//! Looks every 20 s. A pod whose node is missing is only removed after the node has been missing for 40 s and a live
-//! read has confirmed it, since a watch may deliver a pod before its node.
+//! Runs every 20 s. A pod on a missing node is deleted only after the node has been missing for 40 s and a read from
+//! the API server confirms that, because a watch may deliver a pod before its node.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,9 +19,9 @@ use tokio::time::{Instant, sleep};
 use crate::{Context, api_error, pods};
 
 const PERIOD: Duration = Duration::from_secs(20);
-/// How long a node must be missing.
+/// How long a node must be missing before its pods are deleted.
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// Finished pods kept.
+/// The number of finished pods that are kept.
 const FINISHED_LIMIT: usize = 12_500;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -77,7 +78,7 @@ async fn collect(context: &Context, missing: &mut MissingNodes) {
     }
 }
 
-/// Marks the pod as failed (with the reason, if one is given) and deletes it at once.
+/// Marks the pod as failed (with a DisruptionTarget condition if a message is given) and deletes it at once.
 async fn remove(context: &Context, pod: &Pod, disruption: Option<&str>) {
     if let Err(error) = try_remove(context, pod, disruption).await {
         tracing::warn!(pod = %crate::Key::of(pod), %error, "could not collect pod");
@@ -126,7 +127,7 @@ async fn try_remove(context: &Context, pod: &Pod, disruption: Option<&str>) -> k
     api_error::ignore_not_found(api.delete(&name, &params).await).map(drop)
 }
 
-/// Finished pods beyond the limit, evicted ones first, then the oldest.
+/// Returns the finished pods beyond the limit, evicted ones first, then the oldest.
 fn surplus_finished(all: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     let mut finished: Vec<_> = all
         .iter()
@@ -154,7 +155,7 @@ fn surplus_finished(all: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     finished
 }
 
-/// Not ready, and declared dead by a person.
+/// Returns whether a node is not ready and a user has tainted it as out of service.
 fn is_out_of_service(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let tainted = taints
@@ -172,14 +173,14 @@ fn is_out_of_service(node: &Node) -> bool {
     tainted && !ready
 }
 
-/// Since when nodes that pods name have been missing.
+/// Since when each node that pods are bound to has been missing.
 #[derive(Debug, Default)]
 struct MissingNodes {
     since: FxHashMap<String, Instant>,
 }
 
 impl MissingNodes {
-    /// Takes note of the nodes missing now; returns those that have been for long enough.
+    /// Records the nodes that are missing now; returns those that have been missing for long enough.
     fn update<'a>(&mut self, missing: impl Iterator<Item = &'a str>, now: Instant) -> Vec<String> {
         let mut still = FxHashMap::default();
         for node in missing {

@@ -1,6 +1,6 @@
-//! Reasons as text: the one renderer.
+//! Renders reasons as text; no other module does.
 //!
-//! Invariant: messages equal kube-scheduler's to the letter; `detail` is ours and only ever added after them.
+//! Invariant: messages equal kube-scheduler's exactly; Mullion's own `detail` is only appended after them.
 
 mod change;
 mod pool;
@@ -18,7 +18,7 @@ use crate::reason::{Conflict, LabelMismatch, Reason, Tally, Veto};
 use crate::schedule::{Claims, Unschedulable};
 
 impl Cluster {
-    /// Upstream's words for a reason, as they appear per node.
+    /// Returns kube-scheduler's text for a reason, as it reports it per node.
     pub fn reason_text(&self, reason: Reason) -> String {
         let fixed = match reason {
             Reason::NotNamed => "node(s) didn't satisfy plugin(s) [NodeAffinity]",
@@ -78,7 +78,7 @@ impl Cluster {
         fixed.to_owned()
     }
 
-    /// Upstream's words for why a pod is refused before any node is looked at.
+    /// Returns kube-scheduler's text for why a pod is refused before any node is examined.
     pub fn conflict_text(&self, conflict: Conflict) -> String {
         let fixed = match conflict {
             Conflict::Affinity => "pod affinity terms conflict",
@@ -139,7 +139,8 @@ impl Cluster {
         fixed.to_owned()
     }
 
-    /// Our words for what has to be there or gone before the pod can be placed anywhere; none where that is no other object.
+    /// Returns Mullion's text for what must be created, changed or deleted before the pod can be placed; `None` if that is
+    /// the pod itself.
     pub fn prerequisite(&self, conflict: Conflict) -> Option<String> {
         let text = |symbol| self.text(symbol);
         Some(match conflict {
@@ -251,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// Our words for a reason, with the data that upstream leaves out.
+    /// Returns Mullion's text for a reason, with the data that kube-scheduler's text lacks.
     pub fn reason_detail(&self, reason: Reason) -> String {
         match reason {
             Reason::UntoleratedTaint { key, value, effect } => {
@@ -325,7 +326,7 @@ impl Cluster {
         }
     }
 
-    /// Our words for why a pool cannot buy for a pod.
+    /// Returns Mullion's text for why a pool cannot buy a node for a pod.
     pub fn pool_reason_text(&self, reason: &PoolReason) -> String {
         match reason {
             PoolReason::NoInstanceTypes => {
@@ -354,7 +355,7 @@ impl Cluster {
         }
     }
 
-    /// The FailedScheduling text without the preemption part.
+    /// Returns the FailedScheduling message without the part about preemption.
     pub fn message(&self, refused: &Unschedulable) -> String {
         if self.node_count() == 0 {
             return "no nodes available to schedule pods".to_owned();
@@ -373,7 +374,7 @@ impl Cluster {
         self.counts(&refused.tallies)
     }
 
-    /// The whole FailedScheduling text.
+    /// Returns the complete FailedScheduling message.
     pub fn message_with_preemption(
         &self,
         refused: &Unschedulable,
@@ -388,7 +389,7 @@ impl Cluster {
         }
     }
 
-    /// The part of the text that preemption adds; none where evictions make room.
+    /// Returns the part of the message about preemption; `None` if pods are evicted.
     pub fn preemption_message(&self, claims: Claims, preemption: &Preemption) -> Option<String> {
         let claims = match claims {
             Claims::None => "no new claims to deallocate",
@@ -412,7 +413,7 @@ impl Cluster {
         }
     }
 
-    /// What DefaultPreemption says itself; none where it does not get to speak.
+    /// Returns DefaultPreemption's own part of the message; `None` if the plugin reports nothing.
     fn preemption_words(&self, preemption: &Preemption) -> Option<String> {
         let why = match preemption.inner() {
             Preemption::PolicyNever => "not eligible due to preemptionPolicy=Never.".to_owned(),
@@ -425,7 +426,7 @@ impl Cluster {
         Some(format!("preemption: {why}"))
     }
 
-    /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
+    /// Returns the counts of reasons: `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
     fn counts(&self, tallies: &[Tally]) -> String {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for tally in tallies {
@@ -433,7 +434,7 @@ impl Cluster {
                 *counts.entry(self.reason_text(reason)).or_default() += tally.nodes;
             }
         }
-        // Upstream sorts the finished phrases as text, numbers and all.
+        // kube-scheduler sorts the phrases as text, including their numbers.
         let mut phrases: Vec<_> = counts
             .into_iter()
             .map(|(reason, count)| format!("{count} {reason}"))

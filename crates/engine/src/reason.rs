@@ -1,67 +1,67 @@
-//! Why a node is not the answer: closed enums with typed data.
+//! Reasons why a node or a pod is refused: closed enums with typed data.
 //!
-//! Reasons are small and copied freely; names in them are [`Symbol`]s of the cluster that gave them.
+//! Reasons are small and cheap to copy; names in them are [`Symbol`]s of the cluster that produced them.
 //! Text is made in one place: [`crate::explain`].
 
 use crate::devices::ClaimConflict;
 use crate::intern::Symbol;
 use crate::model::TaintEffect;
 
-/// The parts of kube-scheduler's default profile, and our own.
+/// The plugins of kube-scheduler's default profile, and Mullion's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Plugin {
-    /// Narrowing to the nodes a pod names, before any filter.
+    /// Narrows the nodes by node affinity to names, before any filter.
     PreFilter,
-    /// Cordoned nodes.
+    /// Refuses cordoned nodes.
     NodeUnschedulable,
-    /// `spec.nodeName`.
+    /// Compares `spec.nodeName`.
     NodeName,
     /// Taints and tolerations.
     TaintToleration,
     /// Node selector and node affinity.
     NodeAffinity,
-    /// `spec.os.name` against the node's label; ours.
+    /// Compares `spec.os.name` with the node's label; Mullion's own.
     OperatingSystem,
     /// Host ports.
     NodePorts,
-    /// Requests against what is free.
+    /// Compares requests with free amounts.
     NodeResourcesFit,
-    /// Disks and claims that cannot be shared.
+    /// Refuses disks and claims that cannot be shared.
     VolumeRestrictions,
-    /// How many volumes a node can attach.
+    /// Limits the number of volumes attached to a node.
     NodeVolumeLimits,
-    /// Whether claims have, find or get volumes that the node reaches.
+    /// Checks that claims have, find or can get volumes that the node reaches.
     VolumeBinding,
-    /// Zones of bound volumes.
+    /// Compares the zones of bound volumes.
     VolumeZone,
-    /// Even use of resources.
+    /// Prefers an even use of resources.
     NodeResourcesBalancedAllocation,
     /// Topology spread constraints.
     PodTopologySpread,
     /// Affinity and anti-affinity between pods.
     InterPodAffinity,
-    /// Images that are there already.
+    /// Prefers nodes that have the pod's images.
     ImageLocality,
-    /// How long images would take to be pulled; ours, and off by default.
+    /// Prefers nodes with shorter pull times; Mullion's own, off by default.
     PullTime,
     /// Dynamic resource allocation.
     DynamicResources,
-    /// What the node's kubelet declares.
+    /// Compares the features that the node's kubelet declares.
     NodeDeclaredFeatures,
-    /// Eviction of lower priorities.
+    /// Evicts pods of lower priority.
     DefaultPreemption,
 }
 
 impl Plugin {
-    /// How many there are.
+    /// The number of plugins.
     pub(crate) const COUNT: usize = Plugin::DefaultPreemption as usize + 1;
 
-    /// Its bit in a set of plugins.
+    /// Returns the plugin's bit in a set of plugins.
     pub(crate) fn bit(self) -> u32 {
         1 << self as u32
     }
 
-    /// Upstream's name.
+    /// Returns kube-scheduler's name for the plugin.
     pub fn name(self) -> &'static str {
         match self {
             Plugin::PreFilter => "PreFilter",
@@ -88,85 +88,85 @@ impl Plugin {
     }
 }
 
-/// Why a pod is refused before any node is looked at.
+/// Why a pod is refused before any node is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Conflict {
     /// Every term of its required node affinity contradicts itself.
     Affinity,
-    /// A claim is not there.
+    /// A PersistentVolumeClaim does not exist.
     ClaimNotFound {
         /// Its name.
         claim: Symbol,
     },
-    /// The claim of an ephemeral volume is not there yet.
+    /// The claim of an ephemeral volume does not exist yet.
     EphemeralClaimMissing {
         /// The name it will have.
         claim: Symbol,
     },
-    /// A claim by the name of an ephemeral volume's was made for something else.
+    /// A claim has the name of an ephemeral volume's claim but another owner.
     EphemeralClaimNotOwned {
-        /// Of pod and claim.
+        /// The namespace of pod and claim.
         namespace: Symbol,
         /// The claim.
         claim: Symbol,
         /// The pod.
         pod: Symbol,
     },
-    /// A claim's volume is gone.
+    /// A claim's volume does not exist any more.
     ClaimLost {
         /// The claim.
         claim: Symbol,
         /// The volume it had.
         volume: Symbol,
     },
-    /// A claim is on its way out.
+    /// A claim is being deleted.
     ClaimDeleting {
         /// The claim.
         claim: Symbol,
     },
-    /// A claim that does not wait for its pod has no volume yet.
+    /// A claim with immediate binding has no volume yet.
     UnboundImmediate,
-    /// A claim names a volume that is not there.
+    /// A claim names a volume that does not exist.
     VolumeNotFound {
         /// The volume.
         volume: Symbol,
     },
-    /// A claim names a storage class that is not there.
+    /// A claim names a storage class that does not exist.
     ClassNotFound {
         /// The class.
         class: Symbol,
     },
     /// A claim names neither a volume nor a storage class.
     NoVolumeNorClass,
-    /// A claim that does not wait for its pod names no volume.
+    /// A claim with immediate binding names no volume.
     NoVolumeName,
-    /// Something is wrong with the pod's claims of devices.
+    /// The pod's ResourceClaims cannot be used.
     Claims(ClaimConflict),
-    /// Its preferred node affinity cannot be read, and more than one node fits.
+    /// The preferred node affinity is invalid, and more than one node is feasible.
     Preference {
-        /// The mistakes.
+        /// The parse errors.
         why: Symbol,
     },
 }
 
-/// A conflict with the plugin that tells it: several may find the same one.
+/// A conflict and the plugin that reports it, since several plugins may find the same conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Veto {
-    /// Who says so.
+    /// The plugin.
     pub plugin: Plugin,
-    /// What.
+    /// The conflict.
     pub conflict: Conflict,
 }
 
 impl Veto {
-    /// The attempt ends with an error: see [`Conflict::is_error`].
+    /// Returns whether the scheduling attempt ends with an error: see [`Conflict::is_error`].
     pub fn is_error(self) -> bool {
         self.conflict.is_error()
     }
 }
 
 impl Conflict {
-    /// The pod could not be tried: the attempt ends with an error instead of a refusal, and nothing is evicted for it.
+    /// Returns whether the attempt ends with an error instead of a refusal; then no pod is evicted for it.
     pub fn is_error(self) -> bool {
         matches!(
             self,
@@ -175,27 +175,27 @@ impl Conflict {
     }
 }
 
-/// A node label that is not as a pod demands.
+/// A node label that does not match a pod's demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LabelMismatch {
     /// The label's key.
     pub key: Symbol,
-    /// The one value the pod takes.
+    /// The value that the pod demands.
     pub wanted: Symbol,
-    /// The node's value, if it has any.
+    /// The node's value; `None` if it lacks the label.
     pub found: Option<Symbol>,
 }
 
-/// One reason why a pod does not go to a node.
+/// One reason why a node is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The pod names other nodes.
+    /// The node affinity names other nodes.
     NotNamed,
     /// The node is cordoned.
     Unschedulable,
     /// `spec.nodeName` is another node.
     NodeName,
-    /// The first taint the pod does not tolerate.
+    /// The pod does not tolerate this taint, the first such one.
     UntoleratedTaint {
         /// Taint key.
         key: Symbol,
@@ -204,131 +204,131 @@ pub enum Reason {
         /// NoSchedule or NoExecute.
         effect: TaintEffect,
     },
-    /// Node selector or required node affinity.
+    /// The node selector or required node affinity does not match.
     NodeAffinity {
-        /// The first label that is not as the pod demands, where one demand alone decides.
+        /// The first label that does not match, if a single demand decides.
         mismatch: Option<LabelMismatch>,
     },
-    /// The node affinity that the profile adds to every pod's.
+    /// The node affinity that the profile adds to every pod does not match.
     EnforcedAffinity,
-    /// The pod is for another operating system.
+    /// The pod demands another operating system.
     OperatingSystem {
         /// `spec.os.name`.
         wanted: Symbol,
-        /// The node's `kubernetes.io/os`; none if it has no such label.
+        /// The node's `kubernetes.io/os`; `None` if it lacks the label.
         found: Option<Symbol>,
     },
     /// A host port is taken.
     PortTaken {
-        /// The first port in conflict.
+        /// The first port that is taken.
         port: i32,
     },
-    /// As many pods as the node may hold.
+    /// The node has its maximum number of pods.
     TooManyPods {
-        /// How many it may hold.
+        /// The maximum.
         allowed: i64,
     },
     /// Not enough of a resource is free.
     Insufficient {
-        /// Which.
+        /// The resource.
         resource: Symbol,
-        /// What the pod asks for (milli-cores, bytes, pieces).
+        /// The pod's request (millicores, bytes, pieces).
         requested: i64,
-        /// What is free.
+        /// The free amount.
         free: i64,
-        /// What the node offers in all.
+        /// The node's allocatable amount.
         allocatable: i64,
     },
     /// A pod on the node uses a disk that cannot be shared, or not for writing.
     DiskTaken,
-    /// A pod somewhere uses a claim that is for one pod.
+    /// A pod uses a claim with ReadWriteOncePod.
     ClaimTaken {
         /// The claim.
         claim: Symbol,
     },
-    /// The node can attach no more volumes of a driver.
+    /// The node cannot attach more volumes of a driver.
     VolumeLimit {
         /// The driver.
         driver: Symbol,
-        /// How many are attached.
+        /// The number attached.
         held: i64,
-        /// How many the pod adds.
+        /// The number that the pod adds.
         wanted: i64,
-        /// How many there may be.
+        /// The maximum.
         limit: i64,
     },
-    /// A claim is not there, so its volume cannot be counted.
+    /// A claim does not exist, so its volume cannot be counted.
     ClaimNotCounted {
-        /// Its namespace.
+        /// The claim's namespace.
         namespace: Symbol,
-        /// Its name.
+        /// The claim's name.
         claim: Symbol,
     },
     /// A bound volume cannot be reached from the node.
     VolumeAffinity,
-    /// No volume for a claim that waits can be reached from the node, or be made for it.
+    /// No volume for an unbound claim can be found or provisioned for the node.
     NoVolumeToBind,
-    /// There is no room for a new volume.
+    /// There is not enough storage capacity for a new volume.
     NoStorageLeft,
-    /// A claim is bound to a volume that is not there.
+    /// A claim is bound to a volume that does not exist.
     VolumeMissing,
     /// A bound volume is in another zone or region.
     VolumeZone {
-        /// The volume's label.
+        /// The volume's label for the zone or region.
         key: Symbol,
     },
-    /// The pod is refused whatever the node.
+    /// The pod is refused on every node.
     Conflict(Conflict),
-    /// Placing the pod here would make places too uneven.
+    /// The pod would raise the skew of a spread constraint above its maximum.
     Spread {
         /// The constraint's topology key.
         key: Symbol,
-        /// How uneven they would be.
+        /// The skew with the pod.
         skew: i64,
-        /// How uneven they may be.
+        /// The constraint's `maxSkew`.
         max_skew: i64,
     },
-    /// The node has no value for a spread constraint's topology key.
+    /// The node lacks the topology key of a spread constraint.
     SpreadKeyMissing {
-        /// That key.
+        /// The topology key.
         key: Symbol,
     },
-    /// No pod that the pod wants to be near is there.
+    /// Required pod affinity is not satisfied.
     Affinity,
-    /// A pod that the pod wants to be away from is there.
+    /// Required anti-affinity is violated by an existing pod.
     AntiAffinity,
-    /// A pod is there that wants to be away from this one.
+    /// The required anti-affinity of an existing pod excludes this pod.
     ExistingAntiAffinity,
-    /// No devices for the pod's claims are free.
+    /// No suitable devices for the pod's ResourceClaims are free.
     DevicesTaken,
-    /// None are, and the slices of some pools contradict each other.
+    /// No suitable devices are free, and the slices of some pools contradict each other.
     DevicePoolsInvalid,
-    /// It takes too long to find out whether some are.
+    /// The search for devices exceeds its limit.
     DevicesUndecided,
-    /// Looking for them ends with an error.
+    /// The search for devices ends with an error.
     DevicesFailed,
-    /// The devices that the pod's claims have cannot be used from the node.
+    /// The devices allocated to the pod's ResourceClaims cannot be used from the node.
     DevicesElsewhere,
-    /// An attempt to place the pod has left a claim for its extended resources behind.
+    /// An earlier attempt to place the pod left a ResourceClaim for its extended resources behind.
     ExtendedClaimLeft,
-    /// The node lacks an extended resource that no DeviceClass stands for.
+    /// The node lacks an extended resource, and no DeviceClass provides it.
     ResourceMissing {
         /// The resource.
         resource: Symbol,
     },
-    /// The kubelet does not declare what the pod needs.
+    /// The kubelet does not declare a feature that the pod needs.
     FeatureMissing {
         /// The first such feature.
         feature: &'static str,
     },
-    /// Preemption: evicting pods would not change the answer.
+    /// Preemption: evicting pods would not make the node feasible.
     PreemptionNotHelpful,
-    /// Preemption: nothing of lower priority is there.
+    /// Preemption: the node has no pods of lower priority.
     NoVictims,
 }
 
 impl Reason {
-    /// Whether no eviction from that node can help (upstream's `UnschedulableAndUnresolvable`).
+    /// Returns whether evicting pods from the node cannot help (kube-scheduler: `UnschedulableAndUnresolvable`).
     pub fn is_unresolvable(self) -> bool {
         match self {
             Reason::NotNamed
@@ -373,8 +373,8 @@ impl Reason {
         }
     }
 
-    /// The same reason without what differs from node to node, so that nodes can be counted by it. Whether eviction
-    /// can help is kept.
+    /// Returns the reason with the amounts that differ from node to node set to 0, so that nodes can be counted by it.
+    /// Whether eviction can help stays the same.
     pub fn in_general(self) -> Self {
         match self {
             Reason::NodeAffinity { .. } => Reason::NodeAffinity { mismatch: None },
@@ -408,16 +408,16 @@ impl Reason {
 /// The first plugin that refuses a node, and all its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which plugin.
+    /// The plugin.
     pub plugin: Plugin,
-    /// Its first reason.
+    /// The first reason.
     pub reason: Reason,
-    /// Its further reasons; only NodeResourcesFit and VolumeBinding have any.
+    /// Further reasons; only NodeResourcesFit and VolumeBinding give several.
     pub more: Vec<Reason>,
 }
 
 impl Refusal {
-    /// A refusal with one reason.
+    /// Returns a refusal with one reason.
     pub fn new(plugin: Plugin, reason: Reason) -> Self {
         Refusal {
             plugin,
@@ -426,17 +426,17 @@ impl Refusal {
         }
     }
 
-    /// All reasons.
+    /// Returns all reasons.
     pub fn reasons(&self) -> impl Iterator<Item = Reason> + '_ {
         std::iter::once(self.reason).chain(self.more.iter().copied())
     }
 
-    /// Whether no eviction can help: one reason of that kind is enough.
+    /// Returns whether eviction cannot help, for which one unresolvable reason is enough.
     pub fn is_unresolvable(&self) -> bool {
         self.reasons().any(Reason::is_unresolvable)
     }
 
-    /// The same refusal with its reasons [in general](Reason::in_general).
+    /// Returns the refusal with its reasons [in general](Reason::in_general).
     pub fn in_general(&self) -> Self {
         Refusal {
             plugin: self.plugin,
@@ -446,11 +446,11 @@ impl Refusal {
     }
 }
 
-/// How many nodes refuse a pod in the same way.
+/// The number of nodes with the same refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// How, [in general](Refusal::in_general): amounts that differ from node to node are 0.
+    /// The refusal [in general](Refusal::in_general): amounts that differ from node to node are 0.
     pub refusal: Refusal,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
 }

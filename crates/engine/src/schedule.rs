@@ -1,8 +1,8 @@
-//! The question "which node for this pod?", its short answer ([`Decision`]) and its full one ([`Answer`]).
+//! Answers which node a pod goes to, in short ([`Decision`]) or in full ([`Answer`]).
 //!
-//! Every node is filtered in upstream's order and every feasible one scored; the highest total wins, and among equals
-//! the one that the caller's seed and the node's name pick, so insertion order is never visible. What is said here
-//! node by node is the rule; the boards ([`crate::cluster`]) come to the same decision at the cost of what changed.
+//! Every node is filtered in kube-scheduler's order, and every feasible node is scored. The highest total wins; among equals
+//! the caller's seed and the nodes' names decide, so the order of insertion never matters. This module is the reference; the
+//! boards ([`crate::cluster`]) come to the same decision at a cost that depends only on what changed.
 
 mod answer;
 
@@ -19,7 +19,7 @@ use crate::score::{self, Column};
 use crate::selector::NamedNodes;
 use crate::tie::tie;
 
-/// Nodes that boards name for a pod with volumes before every node is asked.
+/// The number of nodes from the boards that are tried for a pod with volumes before every node is filtered.
 const MOST_TRIES: usize = 64;
 
 /// The nodes after filtering.
@@ -29,7 +29,7 @@ pub(crate) struct Filtered {
 }
 
 impl Filtered {
-    /// The nodes that refuse for one reason.
+    /// Returns the nodes that refuse for this reason.
     fn refusing(&self, reason: Reason) -> impl Iterator<Item = NodeId> + '_ {
         let refused = self.refused.iter();
         let refused = refused.filter(move |(_, refusal)| refusal.reason == reason);
@@ -38,17 +38,17 @@ impl Filtered {
 }
 
 impl Cluster {
-    /// The node for a pod of a class.
+    /// Returns the node for a pod of a class.
     pub fn schedule(&mut self, class: PodClassId, seed: u64) -> Decision {
         self.schedule_key(class, "", seed)
     }
 
-    /// The node for a pod; room held for the pod itself ([`Cluster::nominate`]) is its own. The node that is promised
-    /// to it (`nominated_node_name`, or else where that room is) is the answer if it takes the pod, whatever it would
-    /// score (kube-scheduler: `evaluateNominatedNode`).
+    /// Returns the node for a pod; room held for the pod itself ([`Cluster::nominate`]) is available to it. If its nominated
+    /// node (`nominated_node_name`, or else where that room is) is feasible, that node is the answer whatever its score
+    /// (kube-scheduler: `evaluateNominatedNode`).
     ///
     /// # Errors
-    /// The pod asks for a negative amount.
+    /// Returns an error if the pod has a negative request.
     pub fn schedule_pod(&mut self, pod: &PodSpec, seed: u64) -> Result<Decision, ModelError> {
         let class = self.pod_class(&pod.template)?;
         let key = pod.key();
@@ -65,12 +65,12 @@ impl Cluster {
         Ok(self.schedule_key(class, &key, seed))
     }
 
-    /// Returns whether a node takes a pod of a class beside the pods that are on it, whatever room is held for others.
+    /// Returns whether a node is feasible for a pod of a class, ignoring room held for nominated pods.
     pub fn takes_now(&mut self, class: PodClassId, node: NodeId) -> bool {
         self.conflict(class).is_none() && self.question(class).check(node).is_none()
     }
 
-    /// The full answer for a pod of a class.
+    /// Returns the full answer for a pod of a class.
     pub fn answer(&mut self, class: PodClassId) -> Answer {
         let filtered = self.filter(class, "");
         let error = self.error_among(class, &filtered);
@@ -82,7 +82,7 @@ impl Cluster {
             None => Claims::None,
         };
         let question = self.question(class);
-        // An attempt that ends with an error comes to no scores.
+        // An attempt that ends with an error has no scores.
         let columns = match error {
             None => score::columns(&question, &filtered.feasible),
             Some(_) => Vec::new(),

@@ -1,7 +1,7 @@
-//! How long nodes of an image take to boot and to shut down, how fast they pull, what memory they have for pods, and what of it a user knows
-//! better.
+//! The timing and memory of simulated nodes: boot and shutdown times, image pull speed, and the memory that is not
+//! allocatable, with overrides by the user.
 //!
-//! Invariant: a profile names what it changes; everything else keeps the typical figures of [`Boot::of`].
+//! Invariant: a profile changes only what it names; everything else keeps the typical values of [`Boot::of`].
 
 use std::{num::NonZeroU64, time::Duration};
 
@@ -9,26 +9,26 @@ use mullion_api::ami::{AmiFamily, Os, WindowsEdition};
 
 use crate::{MemoryOverhead, NodeTemplate};
 
-/// What a reboot of Windows takes; joining a domain takes two (EKS best practices: domain-joined gMSA).
+/// The duration of a Windows reboot; joining a domain takes two reboots (EKS best practices: domain-joined gMSA).
 const REBOOT: Duration = Duration::from_secs(60);
 const REBOOTS_OF_A_JOIN: u32 = 2;
-/// Per cent of the boot time that are left with EC2 Fast Launch, which saves up to 65 per cent of it.
+/// Per cent of the boot time that remain with EC2 Fast Launch, which saves up to 65 per cent.
 const LEFT_BY_FAST_LAUNCH: u32 = 35;
 
-/// Steps of an instance's life at speed 1.
+/// Durations of the steps of an instance's life at speed 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boot {
-    /// From the purchase to `running`.
+    /// From the launch to `running`.
     pub pending: Duration,
-    /// From `running` to the kubelet's first word.
+    /// From `running` to the registration of the node.
     pub boot: Duration,
-    /// From the order to stop to `terminated`.
+    /// From the call to terminate to `terminated`.
     pub shutdown: Duration,
 }
 
 impl Boot {
-    /// Returns the typical figures: a Linux node registers after about 45 s, a Windows Server Core node after about 5 min, and one with a
-    /// desktop a minute later.
+    /// Returns typical durations: a Linux node registers after about 45 s, a Windows Server Core node after about 5 min, and
+    /// one with Desktop Experience a minute later.
     pub fn of(family: AmiFamily) -> Self {
         let (pending, boot, shutdown) = match family {
             AmiFamily::Windows(_, WindowsEdition::Core) => (12, 280, 25),
@@ -44,53 +44,53 @@ impl Boot {
     }
 }
 
-/// Which images a profile is about.
+/// The images that a profile applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Images {
-    /// All of an operating system.
+    /// All images of an operating system.
     Of(Os),
-    /// Those of one family.
+    /// The images of one family.
     Family(AmiFamily),
 }
 
-/// What a user knows of the nodes of some images.
+/// Measured values of the nodes of some images, which replace the typical ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeProfile {
-    /// Which images.
+    /// The images that the profile applies to.
     pub images: Images,
-    /// From `running` to the kubelet's first word, at speed 1.
+    /// From `running` to the registration of the node, at speed 1.
     pub boot: Option<Duration>,
-    /// From the order to stop to `terminated`, at speed 1.
+    /// From the call to terminate to `terminated`, at speed 1.
     pub shutdown: Option<Duration>,
-    /// Whether EC2 Fast Launch prepares the images, as it can only images of one's own.
+    /// Whether EC2 Fast Launch is enabled for the images, which is possible only for custom images.
     pub fast_launch: bool,
     /// Whether nodes join a domain while they boot.
     pub domain_join: bool,
     /// How fast nodes pull images.
     pub pulls: PullSpeed,
-    /// What of their memory nodes keep from pods.
+    /// The memory that is not available to pods.
     pub memory: KeptMemory,
 }
 
-/// What of their memory nodes of an image keep from pods; what is not named is as Karpenter estimates it.
+/// The memory of nodes of an image that is not available to pods; `None` means Karpenter's estimate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptMemory {
-    /// What hypervisor and kernel hide.
+    /// The part that hypervisor and kernel take.
     pub hidden: Option<MemoryOverhead>,
-    /// What the image's kubelet reserves, where the node's settings do not say it, in bytes.
+    /// The bytes that the image's kubelet reserves if the node's settings do not set it.
     pub reserved_bytes: Option<u64>,
 }
 
-/// How fast nodes pull images at speed 1, in compressed bytes per millisecond; what is not named is as typical.
+/// The image pull speed at speed 1, in compressed bytes per millisecond; `None` means the typical value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullSpeed {
-    /// The download.
+    /// The download speed.
     pub download: Option<NonZeroU64>,
-    /// The extraction that follows it.
+    /// The speed of the extraction after the download.
     pub extract: Option<NonZeroU64>,
 }
 
-/// What is known of nodes; the first profile that is about an image counts.
+/// The profiles of nodes; the first that applies to an image is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeProfiles(pub Vec<NodeProfile>);
 
@@ -102,13 +102,14 @@ impl NodeProfiles {
         })
     }
 
-    /// Returns how fast nodes of a family pull, as far as that is known.
+    /// Returns the known pull speed of a family's nodes.
     pub fn pulls(&self, family: AmiFamily) -> PullSpeed {
         self.about(family)
             .map_or_else(PullSpeed::default, |profile| profile.pulls)
     }
 
-    /// Returns the template as nodes of it really are: what a template assumes of the memory that hypervisor and kernel hide is an estimate.
+    /// Returns the template with the memory that simulated nodes really have. The template's own memory overhead is an
+    /// estimate.
     pub fn really(&self, template: &NodeTemplate) -> NodeTemplate {
         let kept = self
             .about(template.family)
@@ -120,7 +121,7 @@ impl NodeProfiles {
         real
     }
 
-    /// Returns how long nodes of a family take.
+    /// Returns the durations for a family's nodes.
     pub fn of(&self, family: AmiFamily) -> Boot {
         let mut boot = Boot::of(family);
         let Some(profile) = self.about(family) else {

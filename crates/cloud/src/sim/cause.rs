@@ -1,6 +1,7 @@
-//! Faults by kind and target, as a user causes and ends them.
+//! Faults by kind and target, which a user injects and ends.
 //!
-//! Invariant: causing a fault that is in force changes nothing, and ending it leaves no trace but what it has done to instances.
+//! Invariant: injecting a fault that is in effect already changes nothing, and ending it undoes everything except its
+//! effects on instances.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,35 +17,35 @@ use crate::{
     image::NodeImage,
 };
 
-/// Tag that Karpenter gives the instance of a NodeClaim.
+/// The tag that Karpenter sets on the instance of a NodeClaim.
 const CLAIM: &str = "karpenter.sh/nodeclaim";
-/// Names that are offered in place of an unknown one.
+/// The maximum number of similar names suggested for an unknown one.
 const NEAR: usize = 3;
 
-/// A fault with its target.
+/// A fault and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// EC2 takes a spot instance back.
+    /// EC2 interrupts a spot instance.
     SpotInterruption(InstanceId),
-    /// EC2 recommends to replace a spot instance.
+    /// EC2 recommends to rebalance a spot instance.
     Rebalance(InstanceId),
     /// An instance stops without notice.
     Crash(InstanceId),
-    /// All instances of a zone stop, and none can be bought there.
+    /// All instances of a zone stop, and none can be launched there.
     ZoneOutage(Arc<str>),
-    /// What the pattern matches is sold out.
+    /// The offerings that match the pattern have no capacity.
     Capacity(CapacityPattern),
-    /// A family has a newer image.
+    /// A newer image of a family is released.
     NewImage(AmiFamily),
 }
 
-/// Why a fault is not caused.
+/// The reason why a fault cannot be injected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct RefusedFault {
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// Targets that may have been meant.
+    /// Similar names of possible targets.
     pub near: Vec<String>,
 }
 
@@ -55,23 +56,23 @@ impl RefusedFault {
     }
 }
 
-/// What faults are in force that are no property of an instance.
+/// Faults in effect that are not stored in an instance.
 #[derive(Default)]
 pub(super) struct InForce {
-    /// Zones without power.
+    /// Zones with an outage.
     zones: BTreeSet<Arc<str>>,
-    /// Instances that crashed each by itself.
+    /// Instances that crashed individually.
     crashed: BTreeSet<InstanceId>,
 }
 
-/// Which releases of images there are, by family; of others only the first.
+/// The released image versions by family; a family that is absent has only the first.
 #[derive(Default)]
 pub(super) struct Releases(BTreeMap<AmiFamily, Release>);
 
 #[derive(Clone, Copy, Default)]
 struct Release {
     newest: u32,
-    /// The newest that there has been.
+    /// The highest release there has been.
     last: u32,
 }
 
@@ -82,12 +83,12 @@ impl Releases {
         release.last = release.last.max(newest);
     }
 
-    /// The newest release of a family.
+    /// Returns the newest release of a family.
     pub(super) fn newest(&self, family: AmiFamily) -> u32 {
         self.0.get(&family).map_or(0, |release| release.newest)
     }
 
-    /// All releases of a family that can be launched, the newest first.
+    /// Returns all releases of a family that can be launched, the newest first.
     pub(super) fn all(&self, family: AmiFamily) -> impl Iterator<Item = u32> {
         let release = self.0.get(&family).copied().unwrap_or_default();
         let others = (0..=release.last).rev();
@@ -101,7 +102,7 @@ impl SimulatedEc2 {
     /// Finds the target of a fault by one of its names.
     ///
     /// # Errors
-    /// Nothing has this name, or the fault cannot happen to what has it.
+    /// Returns an error if no target has this name, or the fault does not apply to it.
     pub fn fault(&self, kind: FaultKind, target: &str) -> Result<Fault, RefusedFault> {
         Ok(match kind {
             FaultKind::SpotInterruption => Fault::SpotInterruption(self.spot_instance(target)?),
@@ -113,7 +114,7 @@ impl SimulatedEc2 {
         })
     }
 
-    /// Causes a fault. Returns what is so now, in a sentence.
+    /// Injects a fault. Returns a sentence about the result.
     pub fn cause(&self, fault: &Fault) -> String {
         match fault {
             Fault::SpotInterruption(id) => {
@@ -161,7 +162,7 @@ impl SimulatedEc2 {
         }
     }
 
-    /// Ends a fault. Returns what is so now, in a sentence.
+    /// Ends a fault. Returns a sentence about the result.
     pub fn heal(&self, fault: &Fault) -> String {
         match fault {
             Fault::SpotInterruption(id) => match self.call_off_interruption(id) {
@@ -201,14 +202,14 @@ impl SimulatedEc2 {
         }
     }
 
-    /// Starts every stopped instance that no fault in force holds.
+    /// Starts every stopped instance that no fault in effect stops.
     pub fn start_forgotten(&self) {
         for instance in self.instances() {
             self.start_unless_held(&instance.id);
         }
     }
 
-    /// Whether nothing is left for a fault to do, because its instance is gone.
+    /// Returns whether the fault has no effect any more because its instance is gone.
     pub fn is_over(&self, fault: &Fault) -> bool {
         let (Fault::SpotInterruption(id) | Fault::Rebalance(id) | Fault::Crash(id)) = fault else {
             return false;
@@ -217,7 +218,7 @@ impl SimulatedEc2 {
         instance.is_none_or(|own| own.state >= InstanceState::ShuttingDown)
     }
 
-    /// Returns everything that the target of a fault is called.
+    /// Returns all names by which the target of a fault can be given.
     pub fn names(&self, fault: &Fault) -> Vec<String> {
         match fault {
             Fault::SpotInterruption(id) | Fault::Rebalance(id) | Fault::Crash(id) => {
@@ -246,7 +247,7 @@ impl SimulatedEc2 {
         !is_held && self.start(id)
     }
 
-    /// An instance in words.
+    /// Describes an instance for a message.
     fn named(&self, id: &InstanceId) -> String {
         let Some(instance) = self.instance(id) else {
             return format!("instance {id}");
@@ -345,7 +346,7 @@ impl SimulatedEc2 {
         Ok(pattern)
     }
 
-    /// Makes a release of a family's image the newest one.
+    /// Sets the newest release of a family's image and returns that image.
     fn release(&self, family: AmiFamily, release: u32) -> NodeImage {
         let mut state = self.state();
         state.releases.set(family, release);
@@ -354,7 +355,7 @@ impl SimulatedEc2 {
     }
 }
 
-/// What an instance is called.
+/// Returns the names of an instance: node name, instance id, and the name of its NodeClaim.
 fn names(instance: &Instance) -> impl Iterator<Item = &str> {
     let claim = instance.tags.get(CLAIM).map(String::as_str);
     [&*instance.private_dns_name, &*instance.id.0]
@@ -369,7 +370,7 @@ fn all_of(zone: &Arc<str>) -> CapacityPattern {
     }
 }
 
-/// The image family of an alias (`windows2022@latest`), with or without its version, or of one of the other names of the family.
+/// Parses the image family of an alias, with or without a version (`windows2022@latest`), or of another name of the family.
 fn family_named(target: &str) -> Result<AmiFamily, RefusedFault> {
     let (name, _) = target.split_once('@').unwrap_or((target, ""));
     let mut aliases = AmiFamily::alias_families();
@@ -388,7 +389,7 @@ fn family_named(target: &str) -> Result<AmiFamily, RefusedFault> {
     })
 }
 
-/// The names that differ least from one.
+/// Returns the names with the smallest edit distance to `target`.
 fn near<'a>(target: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut names: Vec<_> = names
         .map(|name| (strsim::damerau_levenshtein(target, name), name))

@@ -1,7 +1,7 @@
-//! What happens to instances that nobody asked for: stops, spot interruptions, maintenance, checks that fail.
+//! Failures of instances: stops, spot interruptions, maintenance, failed status checks.
 //!
-//! Invariant: what an instance has lost it gets back only by [`SimulatedEc2::start`]; a spot instance is taken back [`NOTICE`] after its
-//! interruption, unless that is called off.
+//! Invariant: a stopped instance runs again only through [`SimulatedEc2::start`]; a spot instance is terminated [`NOTICE`]
+//! after its interruption notice, unless the interruption is called off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,11 +10,12 @@ use tokio::time::{Instant, sleep_until};
 use super::{Inner, SimulatedEc2, life};
 use crate::{Impairment, Instance, InstanceId, InstanceState, MessageKind, StatusCheck};
 
-/// From a spot interruption's message to its end. Pods' grace periods and controllers' timers are real, so this is not divided by the speed.
+/// The time from a spot interruption notice to the termination. Pods' grace periods and controllers' timers are real, so
+/// this is not divided by the speed.
 pub const NOTICE: Duration = Duration::from_secs(120);
 
 impl SimulatedEc2 {
-    /// Stops an instance without notice, as when its host fails. Returns whether it ran.
+    /// Stops an instance without notice, as when its host fails. Returns whether it was pending or running.
     pub fn stop(&self, id: &InstanceId) -> bool {
         let alive = |instance: &Instance| instance.state.is_alive();
         self.inner.update_when(id, alive, |instance| {
@@ -23,7 +24,7 @@ impl SimulatedEc2 {
         })
     }
 
-    /// Starts a stopped instance, which boots anew. Returns whether it was stopped.
+    /// Starts a stopped instance, which then boots. Returns whether it was stopped.
     pub fn start(&self, id: &InstanceId) -> bool {
         let stopped = |instance: &Instance| instance.state == InstanceState::Stopped;
         let started = self.inner.update_when(id, stopped, |instance| {
@@ -35,7 +36,7 @@ impl SimulatedEc2 {
         started
     }
 
-    /// Says that a spot instance will be taken back, and does so after [`NOTICE`].
+    /// Sends the interruption notice for a spot instance and terminates it after [`NOTICE`].
     pub fn interrupt(&self, id: &InstanceId) {
         let until = Instant::now() + NOTICE;
         {
@@ -62,37 +63,37 @@ impl SimulatedEc2 {
         });
     }
 
-    /// Lets a spot instance run on whose interruption has been told. Returns whether that was still possible.
+    /// Calls off the interruption of a spot instance. Returns whether it was still pending.
     pub fn call_off_interruption(&self, id: &InstanceId) -> bool {
         self.state().interrupted.remove(id).is_some()
     }
 
-    /// Says that a spot instance is more likely than others to be taken back.
+    /// Sends a rebalance recommendation for a spot instance.
     pub fn recommend_rebalance(&self, id: &InstanceId) {
         let kind = MessageKind::RebalanceRecommendation;
         self.state().queue.send(kind, id);
     }
 
-    /// Says that maintenance is ahead of an instance.
+    /// Announces scheduled maintenance of an instance.
     pub fn schedule_maintenance(&self, id: &InstanceId) {
         let kind = MessageKind::ScheduledChange;
         self.state().queue.send(kind, id);
         self.impair(id, StatusCheck::Event);
     }
 
-    /// Lets an instance fail a check from now on, until [`SimulatedEc2::repair`].
+    /// Lets an instance fail a status check until [`SimulatedEc2::repair`].
     pub fn impair(&self, id: &InstanceId, check: StatusCheck) {
         let since = self.inner.clock.now();
         let key = (id.clone(), check);
         self.state().impaired.entry(key).or_insert(since);
     }
 
-    /// Lets an instance pass all checks again.
+    /// Lets an instance pass all status checks again.
     pub fn repair(&self, id: &InstanceId) {
         self.state().impaired.retain(|(own, _), _| own != id);
     }
 
-    /// The checks that instances fail; those that are not running are not checked.
+    /// Returns the failed status checks of running instances, and drops those of terminated ones.
     pub(super) fn impaired(&self) -> Vec<Impairment> {
         let state = &mut *self.state();
         let fleet = &state.fleet;
@@ -115,7 +116,7 @@ impl SimulatedEc2 {
             .collect()
     }
 
-    /// Starts the end of an instance. Returns whether it was not begun before.
+    /// Terminates an instance. Returns `false` if it was shutting down or terminated already.
     pub(super) fn end(&self, id: &InstanceId) -> bool {
         let is_there = |instance: &Instance| instance.state < InstanceState::ShuttingDown;
         let Some(instance) = self.instance(id).filter(|own| is_there(own)) else {
@@ -138,7 +139,7 @@ impl SimulatedEc2 {
 }
 
 impl Inner {
-    /// Changes an instance if it is as wanted, and wakes those who follow. Returns whether it was.
+    /// Changes an instance if `wanted` is true for it, and notifies followers. Returns whether it was changed.
     pub(super) fn update_when(
         &self,
         id: &InstanceId,

@@ -1,8 +1,8 @@
-//! All instances, and in which order they last changed.
+//! All instances, and the order in which they last changed.
 //!
-//! Invariant: each instance stands once in the order of changes, at its last one, so that a follower
-//! that was away catches up by reading each changed instance once. Terminated instances are forgotten
-//! oldest first beyond [`REMEMBERED_TERMINATED`].
+//! Invariant: each instance has one position in the order of changes, that of its last change, so a follower
+//! that was away reads each changed instance once. Beyond [`REMEMBERED_TERMINATED`], the oldest terminated
+//! instances are dropped.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -12,18 +12,18 @@ use std::{
 use super::{interface::Interface, ledger::SavedInstance};
 use crate::{Instance, InstanceId, InstanceState};
 
-/// How many terminated instances are remembered.
+/// The number of terminated instances that are kept.
 const REMEMBERED_TERMINATED: usize = 1000;
 
-/// What changed since a cursor.
+/// The changes since a cursor.
 #[derive(Clone, Debug)]
 pub struct Changes {
     /// Changed instances in the order of their last change.
     pub instances: Vec<Arc<Instance>>,
-    /// Where to go on.
+    /// The cursor for the next call.
     pub cursor: u64,
-    /// Instances may have been forgotten since the old cursor: what is known but not listed here or by
-    /// [`super::SimulatedEc2::instances`] is gone.
+    /// Whether instances may have been dropped since the old cursor. If so, an instance that is neither listed
+    /// here nor by [`super::SimulatedEc2::instances`] is gone.
     pub forgotten: bool,
 }
 
@@ -57,7 +57,7 @@ impl Fleet {
         Some(&self.instances.get(id)?.instance)
     }
 
-    /// The instance that this client token bought.
+    /// Returns the instance that was launched with this client token.
     pub(super) fn bought_with(&self, token: &str) -> Option<&Arc<Instance>> {
         self.get(self.by_token.get(token)?)
     }
@@ -80,12 +80,12 @@ impl Fleet {
         (instance, self.revision)
     }
 
-    /// Returns what an instance's network interface has beside the primary address.
+    /// Returns the addresses of an instance's network interface besides the primary one.
     pub(super) fn interface(&mut self, id: &InstanceId) -> Option<&mut Interface> {
         Some(&mut self.instances.get_mut(id)?.interface)
     }
 
-    /// An instance of an earlier process.
+    /// Restores an instance of an earlier process.
     pub(super) fn bring_back(&mut self, token: String, instance: Instance, interface: Interface) {
         let id = instance.id.clone();
         if instance.state == InstanceState::Terminated {
@@ -97,14 +97,15 @@ impl Fleet {
         }
     }
 
-    /// What is written down of an instance.
+    /// Returns the stored form of an instance.
     pub(super) fn saved(&self, id: &InstanceId) -> Option<SavedInstance> {
         let entry = self.instances.get(id)?;
         let saved = SavedInstance::of(&entry.instance, &entry.token, &entry.interface);
         Some(saved)
     }
 
-    /// Changes an instance; returns the new revision and who was forgotten for it, or `None` if it is not known.
+    /// Changes an instance. Returns the new revision and the instances that were dropped, or `None` if the
+    /// instance is unknown.
     pub(super) fn update(
         &mut self,
         id: &InstanceId,

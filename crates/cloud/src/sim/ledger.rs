@@ -1,8 +1,8 @@
-//! What a simulated EC2 writes down so that it can go on after its process has ended: each instance with its addresses, and where the
-//! random numbers stand.
+//! Persistence of the simulated EC2, so that a new process can continue: each instance with its addresses, and the state of
+//! the random number generator.
 //!
-//! Invariant: a change is in the [`Ledger`] before anybody can see it, under the lock it is made under; so an address is never given
-//! twice and an id never comes again, wherever the process died.
+//! Invariant: a change is written to the [`Ledger`] before it becomes visible, under the same lock. So no address and no id
+//! is given out twice, whenever the process dies.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr, sync::Arc};
 
@@ -22,36 +22,36 @@ use crate::{
     image::NodeImage,
 };
 
-/// Where the random numbers stand.
+/// The key of the random number generator's state.
 pub(super) const RANDOM: &str = "random";
-/// What the keys of instances begin with.
+/// The prefix of the keys of instances.
 pub(super) const INSTANCE: &str = "instance/";
 
-/// Keeps values by key for the next process.
+/// A key-value store that outlives the process.
 pub trait Ledger: fmt::Debug + Send + Sync {
-    /// Puts a value in place of the one under the key, or takes it away. It is called under a lock and must not wait; what is put
-    /// earlier must never be lost while something later is kept.
+    /// Sets the value of a key, or removes it if `None`. Called under a lock, so it must not block. Writes must become
+    /// durable in order: no later write may survive while an earlier one is lost.
     fn put(&self, key: &str, value: Option<Vec<u8>>);
 }
 
-/// What a ledger held when the process before ended.
+/// The content of the ledger at the end of the previous process.
 pub type Saved = BTreeMap<String, Vec<u8>>;
 
-/// A ledger that does not hold what a simulated EC2 writes.
+/// A value of the ledger that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what is known of {key} cannot be understood: {why}")]
 pub struct LedgerError {
     /// The key of the value.
     pub key: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
-/// An instance as it is written down; what follows from its type, family and version is not.
+/// The stored form of an instance, without what follows from its type, family and version.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct SavedInstance {
     id: String,
-    /// The client token that bought it.
+    /// The client token of its launch.
     pub(super) token: String,
     instance_type: String,
     region: String,
@@ -68,14 +68,14 @@ pub(super) struct SavedInstance {
     price: u64,
     private_ip: Ipv4Addr,
     private_dns_name: String,
-    /// Single addresses beside the primary one.
+    /// Secondary addresses.
     secondary: Vec<Ipv4Addr>,
     /// First addresses of /28 prefixes.
     #[serde(default)]
     prefixes: Vec<Ipv4Addr>,
     family: String,
     minor: u32,
-    /// Release of the image.
+    /// The release of the image.
     #[serde(default)]
     release: u32,
     capacity: Amounts,
@@ -176,7 +176,7 @@ impl SavedInstance {
         }
     }
 
-    /// Takes out what the instance's interface has beside the primary address.
+    /// Takes out the blocks of the instance's interface besides the primary address.
     pub(super) fn take_interface(&mut self) -> Interface {
         Interface::of(
             std::mem::take(&mut self.secondary),
@@ -184,7 +184,7 @@ impl SavedInstance {
         )
     }
 
-    /// The instance; an error says what this program does not know.
+    /// Restores the instance; the error names what this program does not know.
     pub(super) fn instance(self) -> Result<Instance, String> {
         let instance_type = catalogue::get(&self.instance_type)
             .ok_or_else(|| format!("{:?} is not an EC2 instance type", self.instance_type))?;

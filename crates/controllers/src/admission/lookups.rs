@@ -1,8 +1,8 @@
-//! What rules about pods look up, read from an API server of which nothing is kept in this process.
+//! Looks up objects and permissions for admission rules, from an API server whose objects this process does not cache.
 //!
-//! Rules are functions that do not wait, and what one of them looks up can depend on what it found before: a pod's service account names its
-//! pull secrets. So [`Lookups::ask`] calls the rule, notes what it asked for and was not there, reads that, and calls the rule again, until
-//! nothing is missing. What changes seldom and is the same for all pods is believed for a second.
+//! Rules are synchronous functions, and what one looks up can depend on an earlier lookup: a pod's service account names its
+//! pull secrets. So [`Lookups::ask`] calls the rule, records the lookups that had no answer yet, reads those, and calls the
+//! rule again until nothing is missing. Objects that change seldom and are the same for all pods are cached for a second.
 
 use std::{
     cell::RefCell,
@@ -29,11 +29,12 @@ use tokio::time::{Instant, timeout};
 use super::{Access, Known, Permission, ServiceAccount};
 use crate::{Context, api_error};
 
-/// How often a rule is called at most. GMSA asks for two things about each spec that a pod names, one after the other.
+/// The maximum number of times a rule is called. GMSA looks up two things about each spec that a pod names, one after the
+/// other.
 const ROUNDS: usize = 64;
-/// How long what is the same for all pods is believed.
+/// How long answers that are the same for all pods are cached.
 const HOLD: Duration = Duration::from_secs(1);
-/// How long one request may take.
+/// The timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A kind that rules look up.
@@ -42,7 +43,7 @@ struct Kind {
     version: &'static str,
     kind: &'static str,
     plural: &'static str,
-    /// Whether an object is believed for [`HOLD`]. What belongs to one pod, or is secret, is not kept.
+    /// Whether an object is cached for [`HOLD`]. Objects that belong to one pod, or are secret, are not.
     is_kept: bool,
 }
 
@@ -87,7 +88,7 @@ const fn kind(
     }
 }
 
-/// Something that a rule asked for.
+/// One lookup of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Question {
     Find {
@@ -116,7 +117,7 @@ enum Answer {
     Permitted(Permission),
 }
 
-/// Reads what rules look up. Cheap to clone.
+/// Answers the lookups of rules. Cheap to clone.
 #[derive(Clone)]
 pub struct Lookups {
     context: Context,
@@ -124,7 +125,7 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Lookups through the context's client; nodes come from its informer.
+    /// Creates lookups that use the context's client; nodes come from its informer.
     pub fn new(context: &Context) -> Self {
         Lookups {
             context: context.clone(),
@@ -132,10 +133,10 @@ impl Lookups {
         }
     }
 
-    /// Calls `decide` until everything that it looks up is there, and returns what it said last.
+    /// Calls `decide` again and again until all of its lookups are answered, and returns its last result.
     ///
     /// # Errors
-    /// The API server did not answer, or refused: rules cannot do without what they ask for.
+    /// Returns an error if the API server cannot be reached, times out, or refuses a lookup.
     pub async fn ask<T>(&self, mut decide: impl FnMut(&dyn Known) -> T) -> kube::Result<T> {
         let mut answers = FxHashMap::default();
         for _ in 0..ROUNDS {
@@ -175,7 +176,7 @@ impl Lookups {
                 namespace,
                 name,
             } => {
-                // A kind that is not served is answered with 404 as well, without a Status.
+                // A kind that is not served also gives 404, but without a Status.
                 let found = self.api(&KINDS[*kind], namespace).get(name).await;
                 let found = api_error::ignore_not_found(found)?;
                 Answer::Found(found.map(as_value).transpose()?)
@@ -268,7 +269,7 @@ fn as_value(object: impl serde::Serialize) -> kube::Result<Arc<Value>> {
     Ok(Arc::new(value))
 }
 
-/// One call of a rule: it knows what was read so far, and notes what is missing.
+/// One call of a rule: answers lookups from what was read so far, and records those that are missing.
 struct Round<'a> {
     lookups: &'a Lookups,
     answers: &'a FxHashMap<Question, Answer>,
@@ -289,7 +290,7 @@ impl Round<'_> {
     }
 }
 
-/// The place of a kind in [`KINDS`].
+/// Returns the index of a kind in [`KINDS`].
 fn place(group: &str, plural: &str) -> usize {
     let place = KINDS
         .iter()

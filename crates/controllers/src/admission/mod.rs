@@ -1,11 +1,11 @@
-//! Rules of ours about pods that are written: they change a pod, refuse it, or warn about it.
+//! Mullion's admission rules for pods: they change a pod, refuse a write, or add warnings.
 //!
-//! A [`Rule`] is a function over a pod and what is [`Known`] about its cluster. It knows neither an API server nor an HTTP server: `mullion up`
-//! calls it as a plugin of its API server, and a webhook server can call it with an AdmissionReview's objects. [`system`] says which operating
-//! system a pod asks for; [`placement`] sends pods where their images run; [`addresses`] has the address of a Windows pod, [`gmsa`] its group
-//! managed service accounts.
+//! A [`Rule`] is a function over a pod and what is [`Known`] about its cluster. It depends on neither an API server nor an
+//! HTTP server: `mullion up` calls it as an admission plugin of its API server, and a webhook server can call it with the
+//! objects of an AdmissionReview. [`system`] determines the operating system that a pod asks for, [`placement`] sends pods
+//! where their images run, [`addresses`] handles the address of a Windows pod, [`gmsa`] its group managed service accounts.
 //!
-//! Invariant: a rule is idempotent. It is asked again once others (webhooks) have changed the pod.
+//! Invariant: a rule is idempotent. It is called again after other plugins or webhooks have changed the pod.
 
 pub mod addresses;
 pub mod gmsa;
@@ -34,7 +34,7 @@ pub struct Write<'a> {
     pub old: Option<&'a Value>,
 }
 
-/// What a rule can look up in the pod's cluster.
+/// Read access of a rule to the pod's cluster.
 pub trait Known {
     /// Returns the object of that group, plural and name; `namespace` is `None` for cluster-scoped kinds.
     fn find(
@@ -48,12 +48,12 @@ pub trait Known {
     /// Returns all objects of a kind, of one namespace or of all.
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 
-    /// Whether everything that was asked for so far is known. What is concluded before that must not be kept.
+    /// Returns whether every lookup so far had an answer. A result computed before that must not be kept.
     fn is_complete(&self) -> bool {
         true
     }
 
-    /// Returns whether a service account may do something in its namespace, as a LocalSubjectAccessReview says it.
+    /// Returns whether a service account may do something in its namespace, as a LocalSubjectAccessReview would answer.
     fn may(&self, account: &ServiceAccount<'_>, access: &Access<'_>) -> Permission;
 }
 
@@ -66,10 +66,10 @@ pub struct ServiceAccount<'a> {
     pub name: &'a str,
 }
 
-/// Something that can be done with one object.
+/// An action on one object, for an authorization check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access<'a> {
-    /// As `use`.
+    /// The verb, as `use`.
     pub verb: &'a str,
     /// The object's API group.
     pub group: &'a str,
@@ -82,20 +82,20 @@ pub struct Access<'a> {
 /// The answer to [`Known::may`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permission {
-    /// Whether it is allowed.
+    /// Whether the action is allowed.
     pub allowed: bool,
     /// The authorizer's reason; often empty.
     pub reason: String,
 }
 
-/// What a rule says about a write.
+/// The result of a rule for one write.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// Changes of the pod, in order.
     pub changes: Vec<Change>,
     /// Sentences for the client's `Warning` headers.
     pub warnings: Vec<String>,
-    /// Why the write is refused, if it is; the changes do not matter then.
+    /// Why the write is refused; `None` if it is not. If there is a refusal, the changes do not matter.
     pub refusal: Option<Refusal>,
 }
 
@@ -121,28 +121,28 @@ impl Verdict {
     }
 }
 
-/// Why a write is refused.
+/// An HTTP error that refuses a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The HTTP status code of the answer.
     pub code: u16,
-    /// The `reason` of the answer's Status; empty where the webhook that the rule stands for gives none.
+    /// The `reason` in the Status of the answer; empty where the upstream webhook gives none.
     pub reason: &'static str,
     /// The sentence for the user.
     pub text: String,
 }
 
-/// One field that gets a value.
+/// A field of the pod that is set to a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Names of fields and indexes of list items, from the pod down. Items must exist; objects on the way are made.
+    /// Field names and list indexes from the pod down. List items must exist; missing objects are created.
     pub path: Vec<String>,
     /// The field's new value.
     pub value: Value,
 }
 
 impl Change {
-    /// Gives the field of `pod` its value.
+    /// Sets the field in `pod`. A list index that does not exist leaves the pod as it is.
     pub fn apply(self, pod: &mut Value) {
         let mut place = pod;
         for step in &self.path {

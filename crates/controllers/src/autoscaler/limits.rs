@@ -1,16 +1,20 @@
-//! From what the metrics ask for to what is done: stabilization, rates, bounds (kube-controller-manager: `horizontal.go`). Pure.
+//! Limits the replica count that the metrics recommend: stabilization, scaling policies, and the bounds of the spec
+//! (kube-controller-manager: `horizontal.go`). Pure.
 //!
-//! [`History`] is what has to be remembered of one autoscaler for that; it is lost with the process, as upstream's.
+//! [`History`] holds the past recommendations and scale events of one autoscaler. It lives in memory only, as
+//! kube-controller-manager's does, so a restart forgets it.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::{
     HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior,
 };
 
-/// Over how long the highest wish counts before it shrinks (`--horizontal-pod-autoscaler-downscale-stabilization`).
+/// The window over which the highest recommendation delays scaling down
+/// (`--horizontal-pod-autoscaler-downscale-stabilization`).
 const DOWNSCALE_STABILIZATION: SignedDuration = SignedDuration::from_mins(5);
 
-/// What was wished for and done before.
+/// The past recommendations (`wishes`) of one autoscaler, and its past scale events with the number of replicas added
+/// (`grown`) or removed (`shrunk`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct History {
     wishes: Vec<(Timestamp, i32)>,
@@ -18,7 +22,7 @@ pub(super) struct History {
     shrunk: Vec<(Timestamp, i32)>,
 }
 
-/// The bounds in which an autoscaler moves.
+/// The replica bounds and the `behavior` of an autoscaler's spec.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds<'a> {
     pub(super) min: i32,
@@ -26,16 +30,16 @@ pub(super) struct Bounds<'a> {
     pub(super) behavior: Option<&'a HorizontalPodAutoscalerBehavior>,
 }
 
-/// Reason and message of a condition.
+/// The reason and the message of a condition.
 pub(super) type Said = (&'static str, &'static str);
 
-/// What comes of a wish.
+/// The replica count after all limits, and the conditions that explain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) replicas: i32,
-    /// Why it is able to scale.
+    /// Reason and message of the condition AbleToScale.
     pub(super) able: Said,
-    /// Whether it would like to go further than it may, and why (not).
+    /// Status, reason and message of the condition ScalingLimited.
     pub(super) limited: (bool, Said),
 }
 
@@ -70,14 +74,15 @@ const TOO_FAST_DOWN: Said = (
 );
 
 impl History {
-    /// Remembers where an autoscaler began.
+    /// Records the current replicas as the first recommendation, so that a new autoscaler does not scale down at once.
     pub(super) fn begin(&mut self, current: i32, now: Timestamp) {
         if self.wishes.is_empty() {
             self.wishes.push((now, current));
         }
     }
 
-    /// What comes of the wish for `wish` replicas.
+    /// Applies stabilization, policies and bounds to the recommended `wish`, and records it as a recommendation made at
+    /// `now`.
     pub(super) fn judge(
         &mut self,
         bounds: &Bounds<'_>,
@@ -89,6 +94,7 @@ impl History {
             None => self.stabilize(wish, now),
             Some(behavior) => self.stabilize_by(behavior, current, wish, now),
         };
+        // The condition tells of stabilization only if stabilization changed the number.
         let able = if stable == wish { READY } else { able };
         let (replicas, why) = match bounds.behavior {
             None => within(bounds, current, stable),
@@ -101,7 +107,7 @@ impl History {
         }
     }
 
-    /// Remembers that the target was scaled; only policies ask for it.
+    /// Records a scale event for the rates of policies. Without a `behavior` there are no policies, so nothing is recorded.
     pub(super) fn scaled(
         &mut self,
         behavior: Option<&HorizontalPodAutoscalerBehavior>,
@@ -116,6 +122,7 @@ impl History {
             true => (&mut self.grown, &behavior.scale_up),
             false => (&mut self.shrunk, &behavior.scale_down),
         };
+        // Events older than the longest policy period can no longer count.
         let longest = policies(rules.as_ref())
             .map(|policy| policy.period_seconds)
             .max();
@@ -124,7 +131,7 @@ impl History {
         events.push((now, (to - from).abs()));
     }
 
-    /// The highest of the last wishes.
+    /// Returns the highest recommendation of the default downscale window, `wish` included.
     fn stabilize(&mut self, wish: i32, now: Timestamp) -> (i32, Said) {
         let oldest = before(now, DOWNSCALE_STABILIZATION);
         self.wishes.retain(|(at, _)| *at >= oldest);
@@ -133,7 +140,8 @@ impl History {
         (wish.max(highest.unwrap_or(wish)), DOWN_STABILIZED)
     }
 
-    /// No further up than the lowest of the last wishes, no further down than the highest.
+    /// Applies the stabilization windows of `behavior`: the current number is raised only to the lowest recommendation of the
+    /// scale-up window, and lowered only to the highest of the scale-down window.
     fn stabilize_by(
         &mut self,
         behavior: &HorizontalPodAutoscalerBehavior,
@@ -202,7 +210,7 @@ impl History {
         (wish, WITHIN)
     }
 
-    /// How far policies let it grow.
+    /// Returns the highest replica count that the scale-up policies allow now.
     fn highest(&self, rules: Option<&HPAScalingRules>, current: i32, now: Timestamp) -> i32 {
         let to = policies(rules).map(|policy| {
             let start = self.at_start(policy, current, now);
@@ -221,7 +229,7 @@ impl History {
         }
     }
 
-    /// How far policies let it shrink.
+    /// Returns the lowest replica count that the scale-down policies allow now.
     fn lowest(&self, rules: Option<&HPAScalingRules>, current: i32, now: Timestamp) -> i32 {
         let to = policies(rules).map(|policy| {
             let start = self.at_start(policy, current, now);
@@ -235,12 +243,13 @@ impl History {
         });
         match select(rules) {
             "Disabled" => current,
+            // Min selects the policy that changes least, which for scaling down is the highest number left.
             "Min" => to.max().unwrap_or(i32::MIN),
             _ => to.min().unwrap_or(i32::MAX),
         }
     }
 
-    /// The replicas when the period of `policy` began.
+    /// Returns the replica count at the start of the period of `policy`, by undoing the scale events since then.
     fn at_start(&self, policy: &HPAScalingPolicy, current: i32, now: Timestamp) -> i32 {
         let since = before(now, seconds(policy.period_seconds));
         let changed = |events: &[(Timestamp, i32)]| -> i32 {
@@ -251,7 +260,8 @@ impl History {
     }
 }
 
-/// Without a behaviour: at most twice as many, or four.
+/// Limits `wish` for an autoscaler without `behavior`: it at most doubles the replicas, or goes up to four, whichever is
+/// more.
 fn within(bounds: &Bounds<'_>, current: i32, wish: i32) -> (i32, Said) {
     let limit = current.saturating_mul(2).max(4);
     let (most, why) = match bounds.max > limit {

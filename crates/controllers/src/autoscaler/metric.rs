@@ -1,7 +1,8 @@
-//! One metric of an autoscaler: read, judged, and told in upstream's words.
+//! Reads one metric of an autoscaler and computes the replicas that it asks for, with kube-controller-manager's messages on
+//! failure.
 //!
-//! Resources are read from `metrics.k8s.io`. Nobody answers for `custom.metrics.k8s.io` and `external.metrics.k8s.io` here, so
-//! metrics of pods, of objects and from outside fail as they do in a cluster without an adapter.
+//! Resource metrics are read from `metrics.k8s.io`. No adapter serves `custom.metrics.k8s.io` or `external.metrics.k8s.io`
+//! here, so metrics of type Pods, Object and External fail as they do in a cluster without an adapter.
 
 use std::sync::Arc;
 
@@ -26,40 +27,40 @@ use crate::{
     pdb::go_text,
 };
 
-/// What all metrics of an autoscaler are asked about.
+/// The scale target of an autoscaler, as every one of its metrics needs it.
 pub(super) struct Target<'a> {
     pub(super) client: &'a Client,
     pub(super) namespace: &'a str,
-    /// As the Scale writes it.
+    /// The label selector in the Scale's status, as text.
     pub(super) selector: &'a str,
-    /// The pods it selects.
+    /// The pods that `selector` matches.
     pub(super) pods: &'a [Arc<Pod>],
-    /// The replicas that are wanted now.
+    /// The `spec.replicas` of the Scale.
     pub(super) current: i32,
     pub(super) tolerances: Tolerances,
     pub(super) now: Timestamp,
 }
 
-/// What a metric asks for.
+/// The replica count that one metric asks for.
 pub(super) struct Wish {
     pub(super) replicas: i32,
-    /// How events name the metric.
+    /// The metric's name in events and conditions, as `cpu resource utilization (percentage of request)`.
     pub(super) name: String,
     pub(super) status: MetricStatus,
 }
 
-/// That a metric cannot be had.
+/// The failure to read a metric or to compute replicas from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// The reason of the event and of the condition.
     pub(super) reason: &'static str,
-    /// What the event and the condition say.
+    /// The message of the event and of the condition ScalingActive.
     pub(super) message: String,
-    /// What is said of it among all metrics.
+    /// The message in the summary over all metrics.
     pub(super) in_all: String,
 }
 
-/// Asks one metric.
+/// Reads one metric and computes the replicas that it asks for.
 pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Wish, Failure> {
     match spec.type_.as_str() {
         "Resource" => {
@@ -170,7 +171,7 @@ async fn resource(
     ))
 }
 
-/// The samples of the target's pods.
+/// Returns the samples of the target's pods from `metrics.k8s.io`, or the message why there are none.
 async fn read(
     target: &Target<'_>,
     resource: &str,
@@ -190,7 +191,7 @@ async fn read(
     ))
 }
 
-/// The samples of the pods whose containers all have one.
+/// Sums the usage of each pod's containers (or of the one named). Pods with a container that has no sample are left out.
 fn samples(read: &[PodMetrics], resource: &str, container: Option<&str>) -> Samples {
     let of_pod = |pod: &PodMetrics| {
         let counted = pod
@@ -220,7 +221,8 @@ fn present(resource: &str, proposal: &Proposal) -> MetricValueStatus {
     }
 }
 
-/// Thousandths as the API writes them: whole bytes of memory with a binary suffix, everything else in decimals.
+/// Formats thousandths as the API server does: memory in whole bytes with a binary suffix where it divides evenly,
+/// everything else in decimals.
 fn amount(resource: &str, milli: i64) -> ApiQuantity {
     let bytes = milli / 1000 + i64::from(milli % 1000 > 0);
     if resource != "memory" || bytes.abs() < 1024 {
@@ -239,13 +241,13 @@ fn amount(resource: &str, milli: i64) -> ApiQuantity {
     ApiQuantity(format!("{rest}{suffix}"))
 }
 
-/// The API server has checked it.
+/// Returns a quantity in thousandths. The API server has validated the text, so the zero for a parse error is never used.
 fn milli(quantity: &ApiQuantity) -> i64 {
     let quantity: Quantity = quantity.0.parse().unwrap_or_default();
     quantity.milli_value()
 }
 
-/// An error as client-go tells it: an API that is not there answers with a bare page.
+/// Returns the message that client-go makes of an error: a 404 without a Status means that the API itself is not served.
 fn api_text(error: &kube::Error, resource: &str) -> String {
     match api_error::status(error) {
         Some(status) if status.code == 404 && status.reason != "NotFound" => not_there(resource),
@@ -257,7 +259,7 @@ fn not_there(resource: &str) -> String {
     format!("the server could not find the requested resource (get {resource})")
 }
 
-/// What is said of metrics that no API answers for.
+/// Returns the failure of a metric whose API no server offers.
 fn unanswered(target: &Target<'_>, spec: &MetricSpec) -> Failure {
     const CUSTOM: &str = "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
     if let ("Pods", Some(source)) = (spec.type_.as_str(), &spec.pods) {

@@ -1,8 +1,8 @@
 //! The HorizontalPodAutoscaler controller (kube-controller-manager: horizontal-pod-autoscaler-controller).
 //!
-//! Every autoscaler is looked at once per period. [`target`] is what it scales, [`metric`] what each of its metrics says,
-//! [`replicas`] how many replicas that asks for, [`limits`] what comes of it over time. Here is the order of things, and the
-//! status with its conditions.
+//! Every autoscaler is evaluated once per period. [`target`] reads and writes the Scale, [`metric`] reads one metric,
+//! [`replicas`] computes the replicas that this metric asks for, [`limits`] applies stabilization and bounds. This file runs
+//! these steps and writes the status with its conditions.
 
 mod limits;
 mod metric;
@@ -38,12 +38,12 @@ use self::{
 };
 use crate::{Context, Informer, Key, Queue, Recorder, api_error};
 
-/// How often an autoscaler is looked at (`--horizontal-pod-autoscaler-sync-period`).
+/// How often each autoscaler is evaluated (`--horizontal-pod-autoscaler-sync-period`).
 pub const PERIOD: Duration = Duration::from_secs(15);
-/// How many are looked at at once (`--concurrent-horizontal-pod-autoscaler-syncs`).
+/// How many autoscalers are evaluated at the same time (`--concurrent-horizontal-pod-autoscaler-syncs`).
 const WORKERS: usize = 5;
 
-/// Starts the controller, which looks at each autoscaler once per `period`.
+/// Starts the controller, which evaluates each autoscaler once per `period`.
 pub fn start(context: &Context, period: Duration) {
     let queue: Queue<Key> = Queue::new("horizontalpodautoscaler");
     let autoscalers = Informer::new(
@@ -54,7 +54,8 @@ pub fn start(context: &Context, period: Duration) {
     );
     autoscalers.on_change({
         let queue = queue.clone();
-        // An earlier turn is not postponed, so that nothing but time decides when it is looked at.
+        // A change does not postpone an evaluation that is already queued, and does not bring it forward: only the period
+        // decides.
         move |change| queue.add_after(Key::of(&**change.object()), period)
     });
     let controller = Arc::new(Controller {
@@ -86,39 +87,39 @@ struct Controller {
     known: Mutex<BTreeMap<Key, Known>>,
 }
 
-/// What is remembered of an autoscaler.
+/// The state of an autoscaler that the API does not store.
 #[derive(Default)]
 struct Known {
     history: History,
-    /// The pods it scales, once that is known.
+    /// The selector of the pods it scales; `None` until the target was read.
     selector: Option<Selector>,
 }
 
-/// What a look found.
+/// The status that one evaluation builds up.
 #[derive(Default)]
 struct Look {
     status: HorizontalPodAutoscalerStatus,
-    /// The replicas the target has, and will have, once that is known.
+    /// The target's replicas before and after this evaluation; zeros until the Scale was read.
     replicas: (i32, i32),
     measured: Vec<MetricStatus>,
 }
 
-/// What is to be done about the target.
+/// The decision of one evaluation.
 struct Plan {
     wanted: i32,
     reason: String,
-    /// What was wrong with some of the metrics.
+    /// The message about the metrics that failed, although others were enough to decide.
     trouble: Option<String>,
 }
 
-/// What was done.
+/// The result of carrying out a [`Plan`].
 struct Scaled {
     rescaled: bool,
     trouble: Option<String>,
 }
 
 impl Controller {
-    /// Looks at one autoscaler; answers whether it is still there.
+    /// Evaluates one autoscaler; returns `false` if it no longer exists, so that it is not queued again.
     async fn sync(&self, key: &Key) -> bool {
         let Some(autoscaler) = self.autoscalers.get_key(key) else {
             self.known().remove(key);
@@ -169,7 +170,7 @@ impl Controller {
         scaled?.trouble.map_or(Ok(()), Err)
     }
 
-    /// Gives the target the replicas that it should have.
+    /// Decides the replica count and writes it to the Scale if it differs.
     async fn scale(
         &self,
         key: &Key,
@@ -210,7 +211,7 @@ impl Controller {
         Ok(Scaled { rescaled, trouble })
     }
 
-    /// How many replicas the target should have, and why.
+    /// Decides how many replicas the target should have, and the reason for the event.
     async fn plan(
         &self,
         key: &Key,
@@ -230,6 +231,7 @@ impl Controller {
             max: spec.max_replicas,
             behavior: spec.behavior.as_ref(),
         };
+        // Zero replicas turn autoscaling off. A number outside the bounds is corrected without looking at metrics.
         if current == 0 {
             let why = "scaling is disabled since the replica count of the target is zero";
             self.say(look, "ScalingActive", false, ("ScalingDisabled", why));
@@ -264,7 +266,8 @@ impl Controller {
         })
     }
 
-    /// What all metrics together ask for, and by which of them; and what was wrong with the others.
+    /// Evaluates all metrics: returns the highest replica count that one asks for, that metric's name, and the message about
+    /// metrics that failed.
     async fn ask(
         &self,
         key: &Key,
@@ -315,7 +318,7 @@ impl Controller {
             )
         });
         match (best, first) {
-            // Where something is not known, it does not shrink.
+            // A failed metric might have asked for more, so while one fails the target is not scaled down.
             (Some(best), first) if first.is_none() || best.replicas >= current => {
                 let message = format!(
                     "the HPA was able to successfully calculate a replica count from {}",
@@ -336,7 +339,7 @@ impl Controller {
         }
     }
 
-    /// The pods that the target selects, if no other autoscaler has a say in them.
+    /// Returns the pods that the target selects; an error if another autoscaler selects one of them too.
     fn pods(
         &self,
         key: &Key,
@@ -378,6 +381,7 @@ impl Controller {
         match rival {
             None => Ok(pods),
             Some(rival) => {
+                // The two names are sorted, so that both autoscalers report the same message.
                 let both = if rival < *key {
                     [&rival, key]
                 } else {
@@ -395,7 +399,7 @@ impl Controller {
         }
     }
 
-    /// Sets a condition; its time is that of the last change of its status.
+    /// Sets a condition; its transition time changes only with its status.
     fn say(&self, look: &mut Look, kind: &str, holds: bool, (reason, message): (&str, &str)) {
         let conditions = look.status.conditions.get_or_insert_default();
         let status = if holds { "True" } else { "False" };
@@ -418,11 +422,11 @@ impl Controller {
         condition.message = Some(message.to_owned());
     }
 
-    /// Writes down what was found.
+    /// Writes replicas, metrics and scale time of this evaluation into the status.
     fn settle(&self, look: &mut Look, rescaled: bool) {
         let (current, desired) = look.replicas;
         let status = &mut look.status;
-        // The API leaves zeros out.
+        // The field is omitted at zero, as in Go's JSON (`omitempty`).
         status.current_replicas = (current != 0).then_some(current);
         status.desired_replicas = desired;
         let measured = std::mem::take(&mut look.measured);
@@ -474,7 +478,7 @@ impl Controller {
     }
 }
 
-/// What the behaviour says, and the usual where it does not.
+/// Returns the tolerances of the autoscaler's `behavior`, and the default where it sets none.
 fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
     let behavior = spec.behavior.as_ref();
     let said = |rules: Option<&HPAScalingRules>| part(&rules?.tolerance.as_ref()?.0);
@@ -487,7 +491,7 @@ fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
     }
 }
 
-/// A quantity as the API server writes one below a thousand: digits, and a suffix for what is finer.
+/// Parses the canonical form of a quantity below a thousand: digits and one of the suffixes `m`, `u`, `n`, or none.
 fn part(quantity: &str) -> Option<f64> {
     let (digits, unit) = match quantity.char_indices().next_back()? {
         (at, 'm') => (&quantity[..at], 1e-3),

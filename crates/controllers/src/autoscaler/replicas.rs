@@ -1,7 +1,7 @@
-//! How many replicas one metric asks for (kube-controller-manager: `replica_calculator.go`). Pure.
+//! Computes how many replicas one metric asks for (kube-controller-manager: `replica_calculator.go`). Pure.
 //!
-//! Pods without metrics and pods that are not ready yet must not make the number jump: where they could change the direction,
-//! or make it overshoot, they count as if they used what holds it back.
+//! Pods without metrics and pods that are not ready are counted conservatively: with a usage that dampens scaling, so that
+//! they neither reverse its direction nor make it overshoot.
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
@@ -12,22 +12,24 @@ use mullion_engine::model::Quantity;
 
 use crate::{pods, state::requests::pod_requests};
 
-/// How long after a pod's start its CPU usage may be that of starting up (`--horizontal-pod-autoscaler-cpu-initialization-period`).
+/// How long after a pod's start its CPU usage may still be startup work
+/// (`--horizontal-pod-autoscaler-cpu-initialization-period`).
 const CPU_INITIALIZATION: SignedDuration = SignedDuration::from_mins(5);
-/// Within how long after a pod's start a change to unready is its first look (`--horizontal-pod-autoscaler-initial-readiness-delay`).
+/// A pod that became unready within this time after its start has never been ready
+/// (`--horizontal-pod-autoscaler-initial-readiness-delay`).
 const INITIAL_READINESS_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// How far usage may be off its target, as a part of it.
+/// How far the ratio of usage to target may be from 1 before the target is scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tolerances {
-    /// Below.
+    /// Below 1.
     pub(super) down: f64,
-    /// Above.
+    /// Above 1.
     pub(super) up: f64,
 }
 
 impl Tolerances {
-    /// Without a word in the object (`--horizontal-pod-autoscaler-tolerance`).
+    /// The default for an autoscaler that sets no tolerance (`--horizontal-pod-autoscaler-tolerance`).
     pub(super) const USUAL: Self = Self { down: 0.1, up: 0.1 };
 
     fn take(self, ratio: f64) -> bool {
@@ -35,45 +37,45 @@ impl Tolerances {
     }
 }
 
-/// What one pod uses.
+/// The measured usage of one pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
-    /// Thousandths of a core, or of a byte.
+    /// Thousandths of a core or of a byte.
     pub(super) milli: i64,
-    /// The end of the window.
+    /// The end of the measuring window.
     pub(super) at: Timestamp,
-    /// Over how long it was measured.
+    /// The length of the measuring window.
     pub(super) window: SignedDuration,
 }
 
-/// By pod name.
+/// Samples by pod name.
 pub(super) type Samples = BTreeMap<String, Sample>;
 
-/// What is asked about one metric of one autoscaler.
+/// The inputs of the computation for one metric of one autoscaler.
 pub(super) struct Question<'a> {
-    /// The replicas that are wanted now.
+    /// The target's `spec.replicas`.
     pub(super) current: i32,
     /// The pods that the target selects.
     pub(super) pods: &'a [Arc<Pod>],
-    /// `cpu` or `memory`, or what else pods request.
+    /// The resource's name, as `cpu` or `memory`.
     pub(super) resource: &'a str,
-    /// The only container that counts.
+    /// The container whose usage counts; `None` for the sum over all containers.
     pub(super) container: Option<&'a str>,
     pub(super) tolerances: Tolerances,
     pub(super) now: Timestamp,
 }
 
-/// What one metric asks for.
+/// The replica count that one metric asks for, and the present value of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Proposal {
     pub(super) replicas: i32,
-    /// Percent of the requests, where that was the question.
+    /// Present utilization in percent of the requests, if the target is a utilization.
     pub(super) utilization: Option<i32>,
-    /// Thousandths per pod.
+    /// Average usage per pod, in thousandths.
     pub(super) average_milli: i64,
 }
 
-/// Why a metric asks for nothing.
+/// Why no replica count can be computed, with kube-controller-manager's messages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Missing {
     #[error("no pods returned by selector while calculating replica count")]
@@ -94,7 +96,7 @@ pub(super) enum Missing {
     Container { container: String, pod: String },
 }
 
-/// Usage against its target.
+/// Usage as a ratio to its target.
 #[derive(Clone, Copy)]
 struct Reading {
     ratio: f64,
@@ -103,7 +105,7 @@ struct Reading {
 }
 
 impl Question<'_> {
-    /// So many replicas that pods use `target` percent of their requests.
+    /// Returns the replicas with which pods use `target` percent of their requests on average.
     pub(super) fn by_utilization(
         &self,
         samples: Samples,
@@ -111,7 +113,7 @@ impl Question<'_> {
     ) -> Result<Proposal, Missing> {
         let (samples, pods) = self.group(samples)?;
         let requests = self.requests()?;
-        // A pod of which nothing is known uses all it asked for, or the target if that is more.
+        // A pod without a sample is assumed to use all it requests, or the target if that is more.
         let fallback = i64::from(target.max(100));
         let most = |pod: &str| {
             let requested = requests.get(pod).copied().unwrap_or_default();
@@ -121,7 +123,7 @@ impl Question<'_> {
         self.decide(samples, &pods, &read, &most)
     }
 
-    /// So many replicas that each uses `target_milli`.
+    /// Returns the replicas with which each pod uses `target_milli` on average.
     pub(super) fn by_average(
         &self,
         samples: Samples,
@@ -132,7 +134,7 @@ impl Question<'_> {
         self.decide(samples, &pods, &read, &|_| target_milli)
     }
 
-    /// Sorts the pods, and leaves the samples of those that count.
+    /// Sorts the pods into groups, and drops the samples of pods that are ignored or unready.
     fn group(&self, mut samples: Samples) -> Result<(Samples, Groups), Missing> {
         if self.pods.is_empty() {
             return Err(Missing::Pods);
@@ -179,6 +181,7 @@ impl Question<'_> {
                 samples.insert(pod.clone(), sample);
             }
         };
+        // When scaling down, a pod without a sample counts as busy; when scaling up, as idle. Either dampens the change.
         match direction(first.ratio) {
             Ordering::Less => assume(&groups.missing, most),
             Ordering::Greater => assume(&groups.missing, &|_| 0),
@@ -187,6 +190,7 @@ impl Question<'_> {
         if unready_counts {
             assume(&groups.unready, &|_| 0);
         }
+        // With these assumptions the ratio may turn around. Then the evidence is too weak to scale.
         let second = read(&samples)?.ratio;
         let turned = direction(first.ratio) == direction(second).reverse()
             && direction(second) != Ordering::Equal;
@@ -205,7 +209,7 @@ impl Question<'_> {
         }))
     }
 
-    /// What each pod requests, in thousandths.
+    /// Returns the request of each pod, in thousandths.
     fn requests(&self) -> Result<BTreeMap<String, i64>, Missing> {
         let one = |pod: &Arc<Pod>| Ok((pod.name_any(), self.request_of(pod)?));
         self.pods.iter().map(one).collect()
@@ -222,6 +226,7 @@ impl Question<'_> {
                 resource: self.resource.to_owned(),
                 pod: pod.name_any(),
             })?;
+            // `pod_requests` counts cpu in thousandths already, everything else in whole units.
             return Ok(match self.resource {
                 "cpu" => requested,
                 _ => requested.saturating_mul(1000),
@@ -251,15 +256,15 @@ impl Question<'_> {
     }
 }
 
-/// The pods of a target by what is known of them.
+/// The pods of a target, sorted by how their usage counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Groups {
     ready: usize,
-    /// Not started, or its usage may be that of starting up.
+    /// Not started, or its CPU usage may be startup work.
     unready: Vec<String>,
     /// Running, but without a sample.
     missing: Vec<String>,
-    /// Over, or on its way out.
+    /// Finished, failed, or being deleted.
     ignored: Vec<String>,
 }
 
@@ -287,7 +292,7 @@ impl Groups {
     }
 }
 
-/// Whether what a pod uses of the CPU says nothing about its load yet.
+/// Returns whether a pod's CPU usage may be startup work and so says nothing about its load.
 fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let started = pod
         .status
@@ -303,15 +308,15 @@ fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
         .map_or(Timestamp::MIN, |time| time.0);
     let after = |start: Timestamp, time| start.saturating_add(time).unwrap_or(Timestamp::MAX);
     if after(started.0, CPU_INITIALIZATION) > now {
-        // The sample must be all of the time after the last change.
+        // While the pod initializes, its sample counts only if the whole window lies after the change to ready.
         unready || sample.at < after(changed, sample.window)
     } else {
-        // It never was ready.
+        // The pod has never been ready: it became unready shortly after its start.
         unready && after(started.0, INITIAL_READINESS_DELAY) > changed
     }
 }
 
-/// Requests of the pod itself, which count instead of its containers'.
+/// Returns whether the pod has pod-level requests, which count instead of the sum over its containers.
 fn has_own_requests(spec: &PodSpec) -> bool {
     let own = spec
         .resources

@@ -1,22 +1,24 @@
-//! The selector of a Scale, which is text: `app=web,tier in (front,back),!canary`.
+//! Parses the label selector in a Scale's status, which is text: `app=web,tier in
+//! (front,back),!canary`.
 
 use std::collections::BTreeSet;
 
 use kube::core::{Expression, Selector};
 
-/// Why a text is no selector.
+/// The text is not a label selector; the field is the part that failed to parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to parse requirement: {0:?} is no requirement on a label")]
 pub(super) struct SelectorError(String);
 
-/// Reads a selector as Kubernetes writes it (`labels.Parse`, but for `<` and `>`, which no target has).
+/// Parses a selector as Kubernetes' `labels.Parse` does, except for `<` and `>`, which no scale target
+/// uses.
 pub(super) fn parse(text: &str) -> Result<Selector, SelectorError> {
     requirements(text)
         .map(|part| requirement(part).ok_or_else(|| SelectorError(part.trim().to_owned())))
         .collect()
 }
 
-/// The parts between commas that are not in a list of values.
+/// Splits a selector at its commas, except for commas inside the parentheses of a value list.
 fn requirements(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     text.split(move |character| {
@@ -34,6 +36,7 @@ fn requirement(part: &str) -> Option<Expression> {
     if let Some(key) = part.strip_prefix('!') {
         return Some(Expression::DoesNotExist(name(key)?));
     }
+    // The longer operators come first: `=` would also match inside `!=` and `==`.
     for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = part.split_once(operator) {
             let (key, value) = (name(key)?, word(value)?);
@@ -64,7 +67,7 @@ fn name(text: &str) -> Option<String> {
     word(text).filter(|key| !key.is_empty())
 }
 
-/// A key or a value: no blanks and no operators inside.
+/// Returns a key or a value without the blanks around it; `None` if blanks or operators are inside.
 fn word(text: &str) -> Option<String> {
     let text = text.trim();
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);

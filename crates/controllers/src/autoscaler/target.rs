@@ -1,4 +1,4 @@
-//! The object that an autoscaler scales: any kind that has a scale subresource.
+//! The object that an autoscaler scales: any kind with a scale subresource.
 
 use std::time::Duration;
 
@@ -12,18 +12,19 @@ use kube::{
 
 use crate::api_error;
 
-/// How often a write that somebody else got ahead of is tried, and how long it waits in between.
+/// How many times a write of the Scale is tried after conflicts, and the pause between two tries
+/// (client-go: `retry.DefaultRetry`).
 const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where a target is and how it is scaled now.
+/// A scale target: how to reach it and its Scale as last read.
 pub(super) struct Target {
     api: Api<DynamicObject>,
     name: String,
     pub(super) scale: Scale,
 }
 
-/// Why a target cannot be scaled.
+/// Why the Scale of a target cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TargetError {
     #[error("unexpected GroupVersion string: {0}")]
@@ -35,7 +36,8 @@ pub(super) enum TargetError {
 }
 
 impl Target {
-    /// Finds the kind, in whichever version of its group it is served, and reads the Scale.
+    /// Finds the target's kind by discovery and reads its Scale. Every served version of the group
+    /// is tried, and the first error is returned if none works.
     pub(super) async fn find(
         client: &Client,
         namespace: &str,
@@ -65,13 +67,13 @@ impl Target {
         })
     }
 
-    /// The replicas that are wanted now.
+    /// Returns the Scale's `spec.replicas`.
     pub(super) fn replicas(&self) -> i32 {
         let spec = self.scale.spec.as_ref();
         spec.and_then(|spec| spec.replicas).unwrap_or_default()
     }
 
-    /// Which pods are the target's; empty if it does not say.
+    /// Returns the label selector in the Scale's status; empty if there is none.
     pub(super) fn selector(&self) -> &str {
         let status = self.scale.status.as_ref();
         status
@@ -79,7 +81,8 @@ impl Target {
             .unwrap_or_default()
     }
 
-    /// Scales the target; a write that somebody else got ahead of is tried again.
+    /// Sets the Scale's replicas. After a conflict the Scale is read again and the write is
+    /// retried.
     pub(super) async fn rescale(&mut self, replicas: i32) -> kube::Result<()> {
         let mut tries = 0;
         loop {
@@ -92,6 +95,7 @@ impl Target {
             tries += 1;
             match written {
                 Err(error) if api_error::is_conflict(&error) && tries < TRIES => {
+                    // If the read fails, the next write fails as well and its error is returned.
                     if let Ok(latest) = self.api.get_scale(&self.name).await {
                         self.scale = latest;
                     }
@@ -111,7 +115,7 @@ fn group_of(api_version: &str) -> Result<&str, TargetError> {
     }
 }
 
-/// The kind in each version of its group, the preferred one first.
+/// Returns the resource of `kind` in each version of its group, the preferred version first.
 async fn mappings(
     client: &Client,
     group: &str,

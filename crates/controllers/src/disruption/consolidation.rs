@@ -1,7 +1,7 @@
-//! Consolidation: nodes that cost more than their pods need.
+//! Consolidation: removes or replaces nodes that cost more than their pods need.
 //!
-//! The engine says which nodes should go and what to buy in their place; here it is asked, and asked again 15 seconds later before anything is done,
-//! as Karpenter does: only what it says then, of the nodes it named before, is carried out.
+//! The engine proposes which nodes to remove and what to buy instead. As in Karpenter, the proposal is validated 15 seconds
+//! later: the engine is asked again about the proposed nodes, and only the second answer is carried out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,13 +43,14 @@ use crate::{
     },
 };
 
-/// What a move must save of the price of the nodes that go, in thousandths, unless the pool says otherwise.
+/// The default for the saving that a move must bring, in thousandths of the price of the removed nodes.
 const LEAST_SAVING: u32 = 30;
-/// How long a new node takes until pods run on it: both are paid meanwhile (docs/simulation.md).
+/// How long a new node takes until pods run on it, in seconds. During that time both nodes are paid for
+/// (docs/simulation.md).
 const BOOT_LINUX: u32 = 60;
 const BOOT_WINDOWS: u32 = 360;
 
-/// Seconds until pods run on a new node of this operating system.
+/// Returns the seconds until pods run on a new node of this operating system.
 pub fn boot_seconds(os: Os) -> u32 {
     match os {
         Os::Linux => BOOT_LINUX,
@@ -57,22 +58,23 @@ pub fn boot_seconds(os: Os) -> u32 {
     }
 }
 
-/// What the engine said, and the nodes it was asked about.
+/// The engine's answer, and the candidates that it was asked about.
 pub(super) struct Proposal {
     candidates: BTreeMap<String, Candidate>,
     moves: Moves,
-    /// A candidate's pool lets none of its nodes go now: that will be otherwise later, whatever else changes.
+    /// Whether the budget of a candidate's pool allows no removal now. A budget changes with time alone, so the answer may
+    /// change although the cluster does not.
     pub(super) is_constrained: bool,
 }
 
 impl Proposal {
-    /// The nodes that should go.
+    /// Returns the names of the nodes to remove.
     pub(super) fn nodes(&self) -> BTreeSet<String> {
         let moves = self.moves.moves.iter();
         moves.flat_map(|made| made.nodes.iter().cloned()).collect()
     }
 
-    /// Writes into the metrics why nodes stay.
+    /// Sets the metrics that count the candidates that stay, by reason.
     pub(super) fn count_refused(&self, metrics: &Metrics) {
         metrics.clear(Metric::Refused);
         let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
@@ -91,7 +93,7 @@ impl Proposal {
         }
     }
 
-    /// What is to be done: one command for all nodes that go for nothing, and one for each set that is replaced.
+    /// Returns the commands to carry out: one for all nodes that need no replacement, and one for each set that is replaced.
     pub(super) fn into_commands(self) -> Vec<Command> {
         let mut commands: Vec<Command> = Vec::new();
         for made in self.moves.moves {
@@ -119,7 +121,7 @@ impl Proposal {
         commands
     }
 
-    /// Tells nodes what is about to be done with them, and the others why they stay.
+    /// Records events on the candidates that stay, with the reason.
     pub(super) fn tell(&self, karpenter: &KarpenterContext, told: &mut Told) {
         for (node, stays) in &self.moves.stays {
             let text = |why: &Unschedulable| {
@@ -135,8 +137,8 @@ impl Proposal {
     }
 }
 
-/// Returns why a candidate stays, in Karpenter's words where it has some; `text` says what keeps a pod from every node. `None`: only its pool's
-/// budget keeps it.
+/// Returns why a candidate stays, with Karpenter's message where it has one; `text` renders what keeps a pod from every
+/// node. `None` if only the pool's budget is the reason, which the pool's own event reports.
 pub fn words(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
     Some(match stays {
         Stays::Budget => return None,
@@ -152,10 +154,10 @@ pub fn words(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<S
     })
 }
 
-/// Asks which nodes should go, of these or of all; `None` if none may.
+/// Asks the engine which nodes to remove, among those of `only` or all; `None` if there is no candidate.
 ///
 /// # Errors
-/// The engine was told of an amount that cannot be true.
+/// Returns an error if a node or pool offers an invalid amount.
 pub(super) async fn propose(
     karpenter: &KarpenterContext,
     only: Option<&BTreeSet<String>>,
@@ -224,7 +226,8 @@ fn ask(
         .with(|state| state.cluster_mut().consolidate(question))
 }
 
-/// The node of a claim, if consolidation may look at it (core: `consolidation.ShouldDisrupt`).
+/// Returns the node of a claim as a candidate if consolidation may consider it (Karpenter core:
+/// `consolidation.ShouldDisrupt`).
 fn candidate(
     look: &Look<'_>,
     karpenter: &KarpenterContext,
@@ -236,7 +239,7 @@ fn candidate(
         return None;
     }
     let candidate = look.candidate(claim, pool, false, told)?;
-    // Who holds chunks of CapacityBuffers is not empty: they are moved as pods are.
+    // A node that holds chunks of CapacityBuffers is not empty: its chunks have to be moved like pods.
     let is_empty = candidate.is_empty() && karpenter.held_for_chunks(claim).is_none();
     if let Some(why) = refusal(pool, is_empty) {
         told.unconsolidatable(&candidate.node, &candidate.claim, &why);
@@ -250,7 +253,7 @@ fn candidate(
     may.then_some(candidate)
 }
 
-/// Returns why a pool does not let consolidation have its nodes, in Karpenter's words; `None` if it does.
+/// Returns Karpenter's message why a pool does not let consolidation remove its nodes; `None` if it does.
 pub fn refusal(pool: &NodePool, is_empty: bool) -> Option<String> {
     let disruption = &pool.spec.disruption;
     let name = pool.name_any();
@@ -265,10 +268,10 @@ pub fn refusal(pool: &NodePool, is_empty: bool) -> Option<String> {
     }
 }
 
-/// Returns a claim's node as the engine's candidate; `disruption_milli` is how much disturbance its end is.
+/// Returns a claim's node as the engine's candidate; `disruption_milli` is the disruption that its removal causes.
 ///
 /// # Errors
-/// Nothing says what it costs.
+/// Returns an error if the node's price is unknown.
 pub fn priced(
     claim: &NodeClaim,
     node: &str,
@@ -292,7 +295,7 @@ pub fn priced(
     })
 }
 
-/// What the node of a claim costs: micro-dollars an hour.
+/// Returns the price of a claim's node in micro-dollars per hour; `None` if it is unknown.
 pub fn price(claim: &NodeClaim, pool: &NodePool, market: Option<&Market>) -> Option<u64> {
     let label = |key: &str| claim.label(key).unwrap_or_default();
     let market = market?;
@@ -304,7 +307,7 @@ pub fn price(claim: &NodeClaim, pool: &NodePool, market: Option<&Market>) -> Opt
     Some(machine? + template::node_price(pool, market))
 }
 
-/// On which terms nodes of each pool may go.
+/// Returns the terms on which nodes of each pool may be removed.
 fn terms(
     karpenter: &KarpenterContext,
     demand: &Demand,
@@ -333,7 +336,8 @@ fn terms(
     terms
 }
 
-/// Returns on which terms nodes of a pool may go; `budget`: how many at this moment, `all`: its nodes together.
+/// Returns the terms on which nodes of a pool may be removed. `budget` is the number that may be removed now, `all` gives
+/// the totals of the pool's nodes.
 pub fn pool_terms(
     pool: &NodePool,
     budget: usize,
@@ -349,13 +353,13 @@ pub fn pool_terms(
     }
 }
 
-/// What a move must save of the price of the nodes of a pool that go, in thousandths.
+/// Returns the saving that a move must bring, in thousandths of the price of the removed nodes.
 fn least_saving(pool: &NodePool) -> u32 {
     let said = nodepool::terms::least_saving(pool).ok().flatten();
     said.unwrap_or(LEAST_SAVING)
 }
 
-/// All nodes of a pool together.
+/// Returns the total price and disruption of a pool's nodes.
 fn balance(
     karpenter: &KarpenterContext,
     pool: &NodePool,
@@ -375,8 +379,8 @@ fn balance(
     all
 }
 
-/// Nodes that nothing is moved to: those that are not ready for pods, and those that got or lost pods a moment ago (core:
-/// `IsUnderConsolidateAfter`).
+/// Returns the names of nodes that must not receive moved pods: those that are not initialized, and those whose pods changed
+/// within the pool's `consolidateAfter` (Karpenter core: `IsUnderConsolidateAfter`).
 fn closed(karpenter: &KarpenterContext) -> Vec<String> {
     let now = karpenter.base.clock.now();
     let mut closed = Vec::new();

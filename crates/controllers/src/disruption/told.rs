@@ -1,4 +1,5 @@
-//! What nodes and claims were told lately, so that they are not told it every ten seconds.
+//! Limits repeated events about disruption: the loop runs every ten seconds, and would record the
+//! same event each time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,9 +10,10 @@ use tokio::time::Instant;
 
 use crate::Recorder;
 
-/// An event of a reason is told an object at most this often (core: the recorder's time to live).
+/// The same event about an object is recorded at most this often (Karpenter core: the recorder's
+/// deduplication time).
 const USUAL: Duration = Duration::from_secs(120);
-/// That a node cannot be consolidated is told at most this often.
+/// The event `Unconsolidatable` is recorded at most this often.
 const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);
 
 pub(super) struct Told {
@@ -27,7 +29,7 @@ impl Told {
         }
     }
 
-    /// Says why a node is not disrupted.
+    /// Records on the claim and its node why the node is not disrupted.
     pub(super) fn blocked(&mut self, node: Option<&Node>, claim: &NodeClaim, why: &str) {
         if let Some(node) = node {
             self.tell(node, "DisruptionBlocked", why, USUAL);
@@ -35,19 +37,19 @@ impl Told {
         self.tell(claim, "DisruptionBlocked", why, USUAL);
     }
 
-    /// Says why a node is not consolidated.
+    /// Records on the claim and its node why the node is not consolidated.
     pub(super) fn unconsolidatable(&mut self, node: &Node, claim: &NodeClaim, why: &str) {
         self.tell(node, "Unconsolidatable", why, UNCONSOLIDATABLE);
         self.tell(claim, "Unconsolidatable", why, UNCONSOLIDATABLE);
     }
 
-    /// Says what is about to be done with a node.
+    /// Records on the claim and its node what consolidation is about to do with the node.
     pub(super) fn candidate(&mut self, node: &Node, claim: &NodeClaim, what: &str) {
         self.tell(node, "ConsolidationCandidate", what, USUAL);
         self.tell(claim, "ConsolidationCandidate", what, USUAL);
     }
 
-    /// Says of a pool that its budgets let no node go.
+    /// Records on a pool that its disruption budgets allow no disruption for `reason`.
     pub(super) fn pool_blocked(&mut self, pool: &NodePool, reason: &str) {
         let message =
             format!("No allowed disruptions for disruption reason {reason} due to blocking budget");

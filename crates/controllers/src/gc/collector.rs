@@ -1,4 +1,5 @@
-//! Looks at objects the graph points out, live, and deletes, releases or unblocks them.
+//! Processes work items of the graph: reads the object from the API server, and deletes, releases or
+//! unblocks it.
 
 use std::sync::PoisonError;
 
@@ -23,7 +24,7 @@ use crate::{Context, EventType, Recorder, api_error, discovery::Kind};
 
 type Metadata = PartialObjectMeta<DynamicObject>;
 
-/// Why an object will be looked at again.
+/// Why a work item has to be retried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -72,7 +73,8 @@ impl Collector {
             .await?
             .filter(|live| live.metadata.uid.as_deref() == Some(&**uid));
         let Some(live) = live else {
-            // Gone without the graph having seen it: what depends on it is looked at as if it had.
+            // The object was deleted unseen; its dependents are processed as if the watch had reported
+            // it.
             self.shared.update(|graph| graph.remove(uid));
             return Ok(());
         };
@@ -94,7 +96,8 @@ impl Collector {
             Verdict::Delete(propagation) => self.delete(&api, &live.metadata, propagation).await?,
             Verdict::UnblockAndDelete(references) => {
                 self.patch_owners(&api, &live.metadata, &references).await?;
-                // The patch has changed the version that the deletion would insist on.
+                // The patch changed the resourceVersion, so the deletion's precondition would fail; the
+                // retry deletes.
                 return Err(Error::Unobserved(Uid::clone(uid)));
             }
         }
@@ -105,7 +108,8 @@ impl Collector {
         }
     }
 
-    /// The last step of a foreground deletion.
+    /// Completes a foreground deletion if no dependent blocks it; otherwise queues the blocking
+    /// dependents.
     async fn release_when_unblocked(
         &self,
         uid: &Uid,
@@ -138,7 +142,8 @@ impl Collector {
         let kind = self.kind(&reference.api_version, &reference.kind)?;
         let identity = &node.identity;
         if kind.namespaced && identity.namespace.is_empty() {
-            // Not a valid reference; the object is never collected for it.
+            // The reference is invalid (a cluster-scoped object with a namespaced owner); it never
+            // causes a deletion.
             self.warn_about_other_namespace(reference, uid, identity);
             return Ok(Owner::Solid);
         }
@@ -168,7 +173,8 @@ impl Collector {
         }
     }
 
-    /// An owner that exists, but in another namespace, is none; people should know.
+    /// Records an event if an owner exists only in another namespace, which makes the reference
+    /// invalid.
     fn warn_about_other_namespace(
         &self,
         reference: &OwnerReference,
@@ -203,7 +209,7 @@ impl Collector {
         }
     }
 
-    /// How many dependents an object has, and whether one of them waits for its own.
+    /// Returns the number of an object's dependents, and whether one of them is in foreground deletion.
     fn dependents_of(&self, uid: &Uid) -> (usize, bool) {
         let graph = self.shared.graph();
         let Some(node) = graph.node(uid) else {
@@ -305,7 +311,7 @@ impl Collector {
         .await
     }
 
-    /// Merges `metadata` in, on condition that the object is still the one looked at.
+    /// Patches `metadata`, with uid and resourceVersion as preconditions.
     async fn patch(
         &self,
         api: &Api<Metadata>,

@@ -1,7 +1,7 @@
-//! Who owns whom, as far as watches have told. Pure: changes in, work out.
+//! The graph of owner references between objects, as seen by watches. Pure: changes go in, work items come out.
 //!
-//! A node is an object; one that is only known from references to it is *virtual* until a watch confirms it. Invariant:
-//! `dependents` of a node are exactly the nodes whose references name its uid.
+//! A node is an object. An object that is known only from references to it is *virtual* until a watch confirms it.
+//! Invariant: the `dependents` of a node are exactly the nodes with a reference to its uid.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,19 +10,19 @@ use rustc_hash::FxHashMap;
 
 use super::{FOREGROUND, ORPHAN};
 
-/// Uid of an object.
+/// The uid of an object.
 pub(super) type Uid = Arc<str>;
 
-/// Something to look at.
+/// A work item for the collector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Work {
-    /// May the object go (or, if it waits for dependents, may they)?
+    /// Check whether the object can be deleted, or, if it waits for dependents, whether its deletion can complete.
     Delete(Uid),
-    /// Cut the object's dependents loose.
+    /// Remove the object's reference from its dependents.
     Orphan(Uid),
 }
 
-/// Where an object is found.
+/// The kind, namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) api_version: Arc<str>,
@@ -37,12 +37,12 @@ pub(super) struct Node {
     pub(super) identity: Identity,
     pub(super) owners: Vec<OwnerReference>,
     pub(super) dependents: BTreeSet<Uid>,
-    /// Deletion has begun.
+    /// Whether the object has a deletion timestamp.
     pub(super) deleting: bool,
-    /// Deletion waits for dependents.
+    /// Whether the object is in foreground deletion.
     pub(super) waits_for_dependents: bool,
     orphans_dependents: bool,
-    /// Only known from references.
+    /// Whether the object is known only from references.
     pub(super) is_virtual: bool,
 }
 
@@ -57,7 +57,7 @@ impl Graph {
         self.nodes.get(uid)
     }
 
-    /// The dependents of `uid` that hold up its foreground deletion.
+    /// Returns the dependents of `uid` that block its foreground deletion.
     pub(super) fn blocking_dependents(&self, uid: &str) -> Vec<Uid> {
         let Some(node) = self.nodes.get(uid) else {
             return Vec::new();
@@ -75,7 +75,7 @@ impl Graph {
         node.dependents.iter().filter(blocks).cloned().collect()
     }
 
-    /// The object exists as `meta` says.
+    /// Adds or updates an object; returns the work that follows.
     pub(super) fn observe(
         &mut self,
         api_version: &str,
@@ -130,7 +130,7 @@ impl Graph {
         work
     }
 
-    /// The object is gone, or turned out never to have been.
+    /// Removes an object that was deleted or never existed; returns the work that follows.
     pub(super) fn remove(&mut self, uid: &str) -> Vec<Work> {
         let Some(node) = self.nodes.remove(uid) else {
             return Vec::new();
@@ -176,7 +176,8 @@ impl Graph {
             match self.nodes.get_mut(owner.uid.as_str()) {
                 Some(node) => {
                     let is_new = node.dependents.insert(Uid::clone(uid));
-                    // It came after its owner had told its dependents to go, or refers to it by what it is not.
+                    // The dependent was created after its owner's foreground deletion began, or its reference does not
+                    // match the owner.
                     if is_new && (node.waits_for_dependents || !refers_to(owner, &namespace, node))
                     {
                         work.push(Work::Delete(Uid::clone(uid)));
@@ -188,7 +189,8 @@ impl Graph {
                         Uid::clone(&owner_uid),
                         virtual_owner(owner, &namespace, uid),
                     );
-                    // Its existence must be verified, or a dependent whose owner went unseen would stay for ever.
+                    // The owner must be looked up: if it does not exist, no watch event would ever collect the
+                    // dependent.
                     work.push(Work::Delete(owner_uid));
                 }
             }
@@ -196,7 +198,8 @@ impl Graph {
     }
 }
 
-/// The reference of an object in `namespace` names the node as it is: only then does the node hold the object.
+/// Returns whether a reference from `namespace` matches the node's kind, name and namespace; only then does the owner
+/// keep the dependent.
 fn refers_to(reference: &OwnerReference, namespace: &str, node: &Node) -> bool {
     let Identity {
         api_version,

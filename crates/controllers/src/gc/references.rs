@@ -1,34 +1,34 @@
-//! What an object's owner references amount to. Pure.
+//! Decides what follows from the owner references of an object. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::{FOREGROUND, ORPHAN};
 
-/// What a live look found behind an owner reference.
+/// The state of an owner, read from the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// There, and staying.
+    /// The owner exists and is not in foreground deletion.
     Solid,
-    /// Gone, or another object has taken the name.
+    /// The owner does not exist, or another object has its name.
     Absent,
-    /// There, but waits for its dependents to go.
+    /// The owner is in foreground deletion and waits for its dependents.
     WaitsForDependents,
 }
 
-/// What follows for the object.
+/// The decision about an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Its owners hold it.
+    /// All of its owners exist.
     Keep,
-    /// Some owner holds it: only these references remain.
+    /// Some owner exists: the object stays, with only these references.
     KeepReferences(Vec<OwnerReference>),
-    /// No owner holds it.
+    /// No owner keeps it.
     Delete(Propagation),
-    /// As `Delete`, but first none of its references may block an owner: it and an owner wait for each other.
+    /// Like `Delete`, but its references must stop blocking first, because the object and an owner wait for each other.
     UnblockAndDelete(Vec<OwnerReference>),
 }
 
-/// How an object is deleted.
+/// The propagation policy of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Propagation {
     Background,
@@ -36,10 +36,10 @@ pub(super) enum Propagation {
     Orphan,
 }
 
-/// Decides about an object whose references were found to be `owners`.
+/// Decides about an object with these owners.
 ///
-/// `dependents` is how many dependents the object itself has, `dependent_waits` whether one of them is in the middle of
-/// its own foreground deletion.
+/// `dependents` is the number of the object's own dependents; `dependent_waits` tells whether one of them is in
+/// foreground deletion.
 pub(super) fn judge(
     meta: &ObjectMeta,
     owners: &[(OwnerReference, Owner)],

@@ -1,4 +1,4 @@
-//! What is done about the claims of an instance that something is told of.
+//! Acts on the claims of an instance after an interruption message or a failed status check.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
@@ -11,7 +11,8 @@ use crate::{
     provisioner::{BY_INSTANCE, KarpenterContext, decision_log::Pass},
 };
 
-/// Does what `kind` asks for with the claims of an instance. Returns whether there are any.
+/// Carries out the action of `kind` on the claims of an instance. Returns whether the instance has
+/// claims.
 pub(super) async fn act(
     karpenter: &KarpenterContext,
     kind: Kind,
@@ -64,11 +65,11 @@ async fn act_on(
         return Ok(());
     }
     let name = claim.name_any();
-    // Read afresh: what was done a moment ago must not be told twice.
+    // Read again from the API server: an action that was already taken must not be repeated.
     let Some(claim) = karpenter.claim_api().get_opt(&name).await? else {
         return Ok(());
     };
-    // The instance is broken: a drain that respects what protects its pods may never end.
+    // The instance is broken, so a drain that waits for its pods might never end.
     if action == Action::ForcefulTermination && deadline::text(&claim).is_none() {
         deadline::set_now(karpenter, &claim).await?;
     }
@@ -100,7 +101,7 @@ fn tell<K: Resource<DynamicType = ()>>(
     }
 }
 
-/// The spot offering that a claim's instance was bought from.
+/// Returns the spot offering from which a claim's instance was bought.
 fn offering(claim: &NodeClaim) -> Option<LaunchOption> {
     Some(LaunchOption {
         instance_type: claim.label(labels::INSTANCE_TYPE)?.to_owned(),

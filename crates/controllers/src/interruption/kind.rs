@@ -1,8 +1,9 @@
-//! What is told of an instance, by Karpenter's names, and what is done about it.
+//! The kinds of interruption messages and status checks, with Karpenter's names, and the action for
+//! each.
 
 use mullion_cloud::{MessageKind, StatusCheck};
 
-/// What is told.
+/// An interruption message or a failed status check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Message(MessageKind),
@@ -21,14 +22,14 @@ impl From<StatusCheck> for Kind {
     }
 }
 
-/// What is done about it.
+/// The action on the claims of the instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// The claim is deleted.
+    /// The claim is deleted, and its node is drained.
     CordonAndDrain,
-    /// The claim is deleted, and nothing protects its pods.
+    /// The claim is deleted, and the drain does not wait for pods.
     ForcefulTermination,
-    /// It is only told.
+    /// Only an event is recorded.
     None,
 }
 
@@ -43,7 +44,7 @@ impl Action {
 }
 
 impl Kind {
-    /// A spot instance is about to be taken back.
+    /// The interruption notice of a spot instance.
     pub(super) const SPOT: Self = Self::Message(MessageKind::SpotInterruption);
 
     pub(super) fn as_str(self) -> &'static str {
@@ -67,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// Reason and message of the event about it.
+    /// Returns the reason and the message of the event.
     pub(super) fn event(self) -> (&'static str, &'static str) {
         match self {
             Self::Message(MessageKind::SpotInterruption) => {

@@ -1,7 +1,8 @@
-//! The loop: what happens in the cluster goes to the books of the nodes, and the calls that they want get their turns.
+//! The loop of the controller: passes changes in the cluster to the books of the nodes, and schedules the EC2 calls that
+//! they want.
 //!
-//! One task owns all state. Informers bring keys, tasks bring reports, and timers wake nodes and subnets; everything else is computed
-//! from the books. A node's state is one of three: to be loaded, being loaded, or a [`Book`].
+//! One task owns all state. Informers send keys, tasks send reports, and timers wake nodes and subnets; everything else is
+//! computed from the books. The state of a node is: not loaded, being loaded, unsupported, or a [`Book`].
 
 mod objects;
 mod reports;
@@ -34,15 +35,15 @@ use crate::{
 /// The name of a node. Clones share the text.
 pub(super) type NodeName = Arc<str>;
 
-/// Upstream's name as the source of events.
+/// The event source name of AWS's controller, which Mullion's events use too.
 const COMPONENT: &str = "vpc-resource-controller";
-/// After how long a pod whose annotation was refused asks again, and how long loading a node rests after failures.
+/// The back-off after a pod's annotation was refused or loading a node failed.
 const RETRY: Backoff = Backoff {
     base: Duration::from_secs(1),
     max: Duration::from_secs(120),
 };
 
-/// What is to be looked at.
+/// An item of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Work {
     Settings,
@@ -51,7 +52,7 @@ enum Work {
     Pod(Key),
 }
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Alarm {
     Lease,
@@ -62,15 +63,15 @@ enum Alarm {
 
 type SubnetKey = (Arc<str>, Kind);
 
-/// Starts the controller over `cloud`, and returns its numbers. `mode` says whether it acts.
+/// Starts the controller over `cloud` and returns its metrics. `mode` decides whether it assigns addresses.
 ///
 /// # Guarantees
 /// - A pod gets one address, and no two pods have one, whenever the process dies.
 /// - At most 18 calls to EC2 at once and 12 a second in the long run.
 ///
 /// # Assumptions
-/// - No other controller gives addresses to the same nodes. A Deployment `kube-system/vpc-resource-controller` is taken for one, and what
-///   [`Mode::Auto`] says.
+/// - No other controller assigns addresses on the same nodes. A Deployment `kube-system/vpc-resource-controller` counts as
+///   another controller, and so does what [`Mode::Auto`] describes.
 pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metrics {
     let metrics = Metrics::default();
     let (calls, reports) = Calls::new(context, cloud);
@@ -110,11 +111,11 @@ pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metric
 }
 
 enum State {
-    /// Waits for its turn to be loaded.
+    /// The node waits for its turn to be loaded.
     New(InstanceId),
     Loading(Life),
     Managed(Box<Book>),
-    /// Windows pods can have no addresses there.
+    /// The instance type cannot have addresses for Windows pods.
     Unsupported,
 }
 
@@ -122,10 +123,10 @@ struct Driver {
     context: Context,
     queue: Queue<Work>,
     switches: Switches,
-    /// With `windows_ipam` false there is nothing in `nodes`.
+    /// While `windows_ipam` is false, `nodes` is empty.
     settings: Settings,
     nodes: FxHashMap<NodeName, State>,
-    /// The uid and the node under which a pod is known.
+    /// The uid and the node of each known pod.
     pods: FxHashMap<Key, (PodUid, NodeName)>,
     turns: Turns,
     subnets: FxHashMap<SubnetKey, Subnet>,
@@ -140,7 +141,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self, mut reports: mpsc::Receiver<Report>) {
         let informers = Arc::clone(&self.context.informers);
-        // Who has which address must be known before the first is given.
+        // All addresses in use must be known before the first one is assigned.
         let synced = self.switches.synced().await
             && informers.nodes.synced().await
             && informers.pods.synced().await;
@@ -156,7 +157,7 @@ impl Driver {
         loop {
             self.ring();
             if self.queue.is_empty() {
-                // Otherwise a call would be made for the first of several pods that come together.
+                // While there is queued work, calls wait: pods that arrive together are then served by one call.
                 self.dispatch(self.now());
             }
             let wake = self.timers.next().map(|at| self.until(at));
@@ -177,7 +178,7 @@ impl Driver {
         }
     }
 
-    /// Follows nodes, and those pods that need or have an address.
+    /// Starts to follow nodes, and the pods that need or have an address.
     fn follow(&self) {
         let queue = self.queue.clone();
         let nodes = &self.context.informers.nodes;
@@ -195,7 +196,7 @@ impl Driver {
         });
     }
 
-    /// Returns the time in milliseconds since the start.
+    /// Returns the time in milliseconds since the controller started.
     fn now(&self) -> u64 {
         let passed = self.context.clock.steady().duration_since(self.began);
         u64::try_from(passed.as_millis()).unwrap_or(0)
@@ -207,7 +208,7 @@ impl Driver {
     }
 
     fn moment(&self, at: u64) -> Timestamp {
-        // The engine counts whole milliseconds: none must be missing when the timer rings.
+        // The engine counts whole milliseconds, rounded down: the timer must not fire before the full number has passed.
         let after = Duration::from_millis(at);
         self.began.saturating_add(after).unwrap_or(Timestamp::MAX)
     }
@@ -246,7 +247,7 @@ impl Driver {
         if let Some(State::Managed(book)) = self.nodes.get(name)
             && book.node.metadata.uid != node.metadata.uid
         {
-            // Another node has the name now.
+            // The name now belongs to another node object.
             self.node_left(name, self.now());
         }
         let spec = node.spec.as_ref();
@@ -269,7 +270,7 @@ impl Driver {
         }
     }
 
-    /// Returns how much a node is to be loaded whose interface is not known: those with pods that wait come first.
+    /// Returns the priority of loading a node: nodes with waiting pods come first.
     fn wants_loading(&self, name: &str) -> Want {
         let here = self.context.informers.pods.by_index(BY_NODE, name);
         let waiting = here.iter().filter(|pod| waits(pod)).count();
@@ -279,7 +280,7 @@ impl Driver {
         }
     }
 
-    /// Forgets a node that is gone, or whose interface is. What it had goes back to its subnet with its instance.
+    /// Drops a node that is gone, or whose interface is. Its addresses return to the subnet when the instance terminates.
     fn node_left(&mut self, name: &NodeName, now: u64) {
         let state = self.nodes.remove(name);
         self.forget_node(name);
@@ -288,7 +289,7 @@ impl Driver {
         }
     }
 
-    /// Forgets what is kept of a node beside its state.
+    /// Drops the timers, turns and metrics of a node.
     fn forget_node(&mut self, name: &NodeName) {
         self.turns.remove(name);
         self.timers.set(Alarm::Node(name.clone()), None);
@@ -328,7 +329,7 @@ impl Driver {
         }
     }
 
-    /// Hands an event to a node's interface, carries out what may be carried out, and sees to its next turn.
+    /// Passes an event to a node's interface, starts the writes that are allowed, and schedules the node's next turn.
     fn touch(&mut self, name: &NodeName, event: Option<Event>, now: u64) {
         let Some(State::Managed(book)) = self.nodes.get_mut(name) else {
             return;
@@ -369,21 +370,21 @@ impl Driver {
         self.timers.set(alarm, at);
     }
 
-    /// Lets nodes go on that waited for a subnet.
+    /// Lets nodes continue that waited for free addresses in a subnet.
     fn open(&mut self, key: &SubnetKey, now: u64) {
         let mut free = self.subnets.get(key).map_or(0, |subnet| subnet.free(now));
         while free > 0
             && let Some(node) = self.subnets.get_mut(key).and_then(Subnet::unpark)
         {
             self.touch(&node, None, now);
-            // Others go on in place of those that want nothing any more.
+            // A node that no longer wants a call uses no free address, so the next one gets its chance.
             free -= usize::from(self.turns.contains(&node));
         }
         let at = self.subnets.get(key).and_then(Subnet::opens_at);
         self.set_alarm(Alarm::Subnet(key.clone()), at.filter(|at| *at > now));
     }
 
-    /// Makes the calls that there is leave for.
+    /// Makes the calls that the rate limit allows now.
     fn dispatch(&mut self, now: u64) {
         while let Some(name) = self.turns.next(now) {
             match self.nodes.get(&name) {
@@ -396,7 +397,7 @@ impl Driver {
         self.set_alarm(Alarm::Turns, at);
     }
 
-    /// Asks for the interface of a node, and in the same call for those of others that are to be loaded.
+    /// Loads the interface of a node, and in the same call those of other nodes that are not loaded.
     fn load(&mut self, first: &NodeName) {
         self.turns.spend();
         let others = self.nodes.iter().filter(|(name, _)| *name != first);
@@ -443,7 +444,7 @@ impl Driver {
         let subnet = book.facts.subnet.clone();
         self.touch(name, None, now);
         if let Some(kind) = kind.filter(|_| !assigns) {
-            // It may have been let go on in place of others.
+            // The subnet may have let this node continue in place of another, which now gets its chance.
             self.open(&(subnet, kind), now);
         }
     }

@@ -1,7 +1,8 @@
-//! Whether upstream's controller is there: it holds a lease and renews it.
+//! Detects whether AWS's VPC resource controller is active: it holds a Lease and renews it.
 //!
-//! Invariant: as for client-go's leader election, the times in the lease count for nothing, because they are another machine's. A lease that
-//! has a holder is held from when it was last seen to change, for as long as it says itself.
+//! Invariant: as in client-go's leader election, the times inside the Lease are ignored, because they come from another
+//! machine's clock. A Lease with a holder counts as held from when a change of it was last seen, for the duration that it
+//! states.
 
 use std::time::Duration;
 
@@ -12,24 +13,24 @@ use super::settings::NAMESPACE;
 
 /// The lease of the controller that EKS runs in its control plane (VRC: `LeaderElectionKey`).
 pub(super) const NAME: &str = "cp-vpc-resource-controller";
-/// How long a lease counts that does not say it: VRC's own duration. client-go would take such a lease for free.
+/// The duration of a Lease that states none: VRC's own. client-go would treat such a Lease as free.
 const USUAL: Duration = Duration::from_secs(30);
 
-/// What was seen of the lease.
+/// The last observed state of the Lease.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
-    /// The lease, and when it was first seen to be so; `None` while nobody holds it.
+    /// The Lease's spec, and when it was first seen with this content; `None` while it has no holder.
     seen: Option<(LeaseSpec, Timestamp)>,
     held: bool,
 }
 
 impl Holding {
-    /// Whether somebody held the lease when it was last looked at.
+    /// Returns whether the Lease was held when it was last read.
     pub(super) fn is_held(&self) -> bool {
         self.held
     }
 
-    /// Takes in what the lease is at `now`. Returns whether it is held now and was not before, or the other way round, and when it runs out.
+    /// Updates the state from the Lease at `now`. Returns whether `is_held` changed, and when the Lease expires.
     pub(super) fn see(
         &mut self,
         lease: Option<&Lease>,
@@ -74,7 +75,7 @@ impl Holding {
     }
 }
 
-/// Whether a lease is that of upstream's controller.
+/// Returns whether a Lease is that of AWS's controller.
 pub(super) fn is_upstreams(lease: &Lease) -> bool {
     let meta = &lease.metadata;
     meta.name.as_deref() == Some(NAME) && meta.namespace.as_deref() == Some(NAMESPACE)

@@ -1,8 +1,8 @@
-//! What the CNINode of a node lists, and when it has to be written before an address may be given out or back.
+//! The status of a node's CNINode, and when it must be written before an address may be assigned or returned.
 //!
-//! A controller that starts anew gives out listed addresses at once. So an address that the list has, or may have, is struck off before
-//! a pod gets it or EC2 gets it back, and a block is listed as being given back before EC2 is asked to take it. After a change the
-//! whole list is struck off at once, and filled again when the node has been quiet for a while.
+//! After a restart the controller assigns the addresses listed as warm at once. So an address that is, or may be, listed is
+//! removed from the list before a pod or EC2 gets it, and a block is listed as being returned before EC2 is asked to take
+//! it. The first change clears the whole list, and it is filled again when the node has been quiet for a while.
 
 use core::net::Ipv4Addr;
 use std::collections::BTreeSet;
@@ -10,21 +10,21 @@ use std::collections::BTreeSet;
 use mullion_api::vpc_resources::Ipv4Status;
 use mullion_engine::ip::{Cidr, Interface, Kind};
 
-/// How long after a change the list is brought up to date.
+/// How long after a change the list is filled again, in milliseconds.
 const QUIET_MS: u64 = 2_000;
 
-/// What is known of a node's CNINode.
+/// The known state of a node's CNINode. Times are in milliseconds since the controller started.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// Addresses that the CNINode may list as warm.
     listed: BTreeSet<Ipv4Addr>,
-    /// What was written last, if that is known.
+    /// The status written last, if known.
     written: Option<Ipv4Status>,
-    /// What is being written.
+    /// The status being written.
     writing: Option<Ipv4Status>,
-    /// When it is to be brought up to date.
+    /// When the next write is due.
     due: Option<u64>,
-    /// No write before this time, because one failed.
+    /// No write happens before this time, because one failed.
     not_before: u64,
 }
 
@@ -42,7 +42,7 @@ fn text(kind: Kind, ip: Ipv4Addr) -> String {
     }
 }
 
-/// Reads what a CNINode lists: warm addresses, and blocks that are being given back.
+/// Parses the warm addresses of a status, and its blocks that are being returned.
 pub(super) fn listed(status: &Ipv4Status) -> (Vec<Ipv4Addr>, Vec<(Kind, Ipv4Addr)>) {
     let warm = status.warm_addresses.iter();
     let warm = warm.filter_map(|text| text.parse().ok()).collect();
@@ -55,7 +55,7 @@ pub(super) fn listed(status: &Ipv4Status) -> (Vec<Ipv4Addr>, Vec<(Kind, Ipv4Addr
 }
 
 impl Record {
-    /// Returns the record of a CNINode that was found with this status.
+    /// Creates the record of a CNINode that has this status.
     pub(super) fn found(status: &Ipv4Status) -> Self {
         Record {
             listed: listed(status).0.into_iter().collect(),
@@ -64,12 +64,12 @@ impl Record {
         }
     }
 
-    /// Returns whether a pod may get `address` before the CNINode is written.
+    /// Returns whether a pod may get `address` before the next write.
     pub(super) fn may_give(&self, address: Cidr) -> bool {
         !self.listed.contains(&address.ip)
     }
 
-    /// Returns whether EC2 may be asked to take `blocks` back before the CNINode is written.
+    /// Returns whether EC2 may be asked to take `blocks` back before the next write.
     pub(super) fn may_give_back(&self, kind: Kind, blocks: &[Cidr]) -> bool {
         let written = self.written.as_ref().filter(|_| self.writing.is_none());
         let is_listed = |block: &Cidr| {
@@ -78,14 +78,15 @@ impl Record {
         self.listed.is_empty() && blocks.iter().all(is_listed)
     }
 
-    /// Notes that the addresses changed.
+    /// Records that the addresses changed, so that a write becomes due.
     pub(super) fn changed(&mut self, interface: &Interface, now: u64) {
         if self.due.is_none() && self.written.as_ref() != Some(&full(interface)) {
             self.due = Some(now + QUIET_MS);
         }
     }
 
-    /// Returns what to write now, if anything: at once and without warm addresses if `urgent`, else when it is due.
+    /// Returns the status to write now, if any: at once and without warm addresses if `urgent`, otherwise when a write is
+    /// due.
     pub(super) fn next_write(
         &mut self,
         interface: &Interface,
@@ -110,25 +111,26 @@ impl Record {
         Some(status)
     }
 
-    /// Notes how writing ended.
+    /// Records whether the write succeeded; a failed one is repeated later.
     pub(super) fn wrote(&mut self, succeeded: bool, now: u64) {
         let status = self.writing.take();
         if let Some(status) = status.filter(|_| succeeded) {
             self.listed = listed(&status).0.into_iter().collect();
             self.written = Some(status);
+        // A failed write may still have reached the API server, so `listed` keeps both versions.
         } else {
             self.not_before = now + QUIET_MS;
             self.due = Some(self.not_before);
         }
     }
 
-    /// Returns when the CNINode is to be written.
+    /// Returns when the next write is due.
     pub(super) fn due(&self) -> Option<u64> {
         self.due.filter(|_| self.writing.is_none())
     }
 }
 
-/// Returns the whole status of an interface.
+/// Returns the complete status of an interface.
 fn full(interface: &Interface) -> Ipv4Status {
     let counts = interface.counts();
     let warm = Kind::ALL

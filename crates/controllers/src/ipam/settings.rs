@@ -1,4 +1,5 @@
-//! What the ConfigMap `kube-system/amazon-vpc-cni` says, and whether another controller gives Windows pods their addresses.
+//! Reads the ConfigMap `kube-system/amazon-vpc-cni`, and finds out whether another controller assigns the addresses of
+//! Windows pods.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,40 +13,42 @@ use crate::{Change, Context, Informer};
 
 pub(super) const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "amazon-vpc-cni";
-/// A Deployment of this name gives Windows pods their addresses itself (VRC: `IsWindowsIPAMEnabled`).
+/// A Deployment of this name assigns the addresses itself (VRC: `IsWindowsIPAMEnabled`).
 const LEGACY_DEPLOYMENT: &str = "vpc-resource-controller";
 
-/// Whether this controller gives addresses, where the ConfigMap wants Windows pods to have some.
+/// Whether this controller assigns addresses when the ConfigMap enables them for Windows pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Unless upstream's controller does: somebody holds the Lease `kube-system/cp-vpc-resource-controller` and renews it.
+    /// Assigns addresses unless AWS's controller does, that is, while no one holds and renews the Lease
+    /// `kube-system/cp-vpc-resource-controller`.
     #[default]
     Auto,
-    /// Whether somebody holds that Lease or not.
+    /// Assigns addresses whatever the Lease says.
     On,
-    /// Never: it only watches.
+    /// Never assigns addresses; only watches.
     Off,
 }
 
-/// The objects that switch the controller on and off.
+/// The objects that enable and disable the controller.
 pub(super) struct Switches {
     mode: Mode,
     config_map: Informer<ConfigMap>,
-    /// Upstream's lease, as it was when it was last looked at.
+    /// The state of the Lease when it was last read.
     holding: Holding,
     context: Context,
 }
 
-/// What the switches say.
+/// The settings that are in effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) settings: Settings,
-    /// Values that cannot be read, with the ConfigMap that has them.
+    /// Values that could not be parsed.
     pub(super) unreadable: Vec<Unreadable>,
 }
 
 impl Switches {
-    /// Starts the watches; `changed` is called after every change, and `renewed` after one of upstream's lease, if that counts.
+    /// Starts the watches. `changed` is called after every change, `renewed` after a change of the Lease if the mode depends
+    /// on it.
     pub(super) fn watch(
         context: &Context,
         mode: Mode,
@@ -84,8 +87,8 @@ impl Switches {
         }
     }
 
-    /// Looks at upstream's lease, if it counts. Returns whether [`Switches::others`] may have changed by it, and when it is to be looked at again
-    /// though nothing changes.
+    /// Reads the Lease, if the mode depends on it. Returns whether [`Switches::others`] may have changed, and when to read
+    /// the Lease again even if it does not change.
     pub(super) fn look_at_lease(&mut self, now: Timestamp) -> (bool, Option<Timestamp>) {
         if self.mode != Mode::Auto {
             return (false, None);
@@ -94,14 +97,14 @@ impl Switches {
         self.holding.see(lease.as_deref(), now)
     }
 
-    /// Waits until the objects are known. Returns `false` when the process stops instead.
+    /// Waits until the objects are known; returns `false` on shutdown.
     pub(super) async fn synced(&self) -> bool {
         let informers = &self.context.informers;
         let known = self.config_map.synced().await && informers.deployments.synced().await;
         known && (self.mode != Mode::Auto || informers.leases.synced().await)
     }
 
-    /// Returns who gives Windows pods their addresses in place of this controller, if somebody does.
+    /// Returns which other controller assigns the addresses in place of this one; `None` if there is no other.
     pub(super) fn others(&self) -> Option<&'static str> {
         let informers = &self.context.informers;
         if informers
@@ -120,12 +123,12 @@ impl Switches {
         }
     }
 
-    /// Returns the ConfigMap, if there is one.
+    /// Returns the ConfigMap, if it exists.
     pub(super) fn config_map(&self) -> Option<Arc<ConfigMap>> {
         self.config_map.get(NAMESPACE, CONFIG_MAP)
     }
 
-    /// Reads the ConfigMap. Where others give addresses, those of this controller are off whatever it says.
+    /// Reads the ConfigMap. If another controller assigns addresses, `windows_ipam` is off whatever the ConfigMap says.
     pub(super) fn read(&self) -> Read {
         let config_map = self.config_map();
         let data = config_map.as_ref().and_then(|map| map.data.as_ref());

@@ -1,7 +1,7 @@
-//! The checks a kubelet makes before it takes a pod, with upstream's reasons and words.
+//! The checks that a kubelet makes before it accepts a pod, with its reasons and messages.
 //!
-//! The scheduler has made most of them already; they matter for pods that name their node themselves and for two
-//! writers racing. All checks run in upstream's order and the first that fails is reported.
+//! The scheduler has made most of these checks already; they matter for pods that set `nodeName` themselves and when two
+//! schedulers race. The checks run in the kubelet's order, and the first that fails is reported.
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 
@@ -11,7 +11,7 @@ use crate::state::{
     taints,
 };
 
-/// Why a pod is refused.
+/// Why a pod is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// `status.reason`.
@@ -20,17 +20,17 @@ pub struct Rejection {
     pub message: String,
 }
 
-/// A pod that is on the node already, as far as admission cares.
+/// The resources and ports that a pod occupies on a node.
 #[derive(Clone, Debug, Default)]
 pub struct Occupant {
-    /// What it requests.
+    /// The pod's requests.
     pub requests: Amounts,
-    /// The ports it takes on the node: address, protocol, port.
+    /// The host ports: address, protocol, port.
     pub host_ports: Vec<(String, String, i32)>,
 }
 
 impl Occupant {
-    /// What `spec` occupies.
+    /// Returns what a pod with this spec occupies.
     pub fn of(spec: &PodSpec) -> Self {
         let sidecars = spec
             .init_containers
@@ -62,9 +62,9 @@ impl Occupant {
     }
 }
 
-/// What all pods of a node occupy together, kept as a sum so that a pod costs no memory here.
+/// The sum of what all pods on a node occupy.
 ///
-/// Invariant: what was added is taken away as it was added; resources nobody uses any more leave no entry.
+/// Invariant: a pod is removed with the same amounts with which it was added; resources that no pod uses have no entry.
 #[derive(Clone, Debug, Default)]
 pub struct Occupied {
     requests: Amounts,
@@ -73,14 +73,14 @@ pub struct Occupied {
 }
 
 impl Occupied {
-    /// A pod has come.
+    /// Adds a pod.
     pub fn add(&mut self, pod: &Occupant) {
         requests::add(&mut self.requests, &pod.requests);
         self.host_ports.extend(pod.host_ports.iter().cloned());
         self.pods += 1;
     }
 
-    /// A pod has gone.
+    /// Removes a pod.
     pub fn remove(&mut self, pod: &Occupant) {
         for (name, amount) in &pod.requests {
             if let Some(used) = self.requests.get_mut(name) {
@@ -97,10 +97,10 @@ impl Occupied {
     }
 }
 
-/// Whether a kubelet on `node`, running operating system `os` and pods that occupy `used`, takes `pod`.
+/// Checks whether a kubelet accepts `pod`; `os` is the node's operating system, `used` is what its pods occupy.
 ///
 /// # Errors
-/// The first check that fails.
+/// Returns the first check that fails.
 pub fn admit(
     pod: &Pod,
     pod_needs: &Occupant,
@@ -115,7 +115,7 @@ pub fn admit(
         })
     };
     let Some(spec) = &pod.spec else { return Ok(()) };
-    // Upstream compares the pod's own label, not its node selector; kept, because charts were written against it.
+    // The kubelet compares the pod's own label, not its node selector. This is kept because existing charts depend on it.
     let label = pod
         .metadata
         .labels
@@ -198,19 +198,19 @@ fn supports_strict_groups(node: &Node) -> bool {
     features.and_then(|features| features.supplemental_groups_policy) == Some(true)
 }
 
-/// Why a resize waits.
+/// Why a resize is not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// `Deferred` until others leave room, `Infeasible` for good.
+    /// `Deferred` until other pods leave room, or `Infeasible` on this node.
     pub reason: &'static str,
-    /// The text.
+    /// The message of the condition.
     pub message: String,
 }
 
-/// Whether a pod that is on a node gets what it asks for now; `used` is what the others occupy.
+/// Checks whether the resize of a pod can be granted now; `used` is what the other pods occupy.
 ///
 /// # Errors
-/// Why it goes on with what it has.
+/// Returns why the pod keeps its present resources.
 pub fn resize(needs: &Occupant, used: &Occupied, node: &Node) -> Result<(), Pending> {
     let status = node.status.as_ref();
     let allocatable = requests::amounts(status.and_then(|status| status.allocatable.as_ref()));
@@ -248,8 +248,8 @@ fn fits(needs: &Occupant, used: &Occupied, node: &Node) -> Result<(), Rejection>
     if used.pods + 1 > capacity("pods") {
         return Err(out_of("pods", 1, used.pods, capacity("pods")));
     }
-    // The native resources come first, as upstream asks for them; others that the node does not have are ignored: what stands for them
-    // are devices, of which the pod has a claim.
+    // The native resources come first, as in the kubelet. Extended resources that the node does not have are ignored:
+    // devices provide them, through a claim of the pod.
     let native = ["cpu", "memory", "ephemeral-storage"];
     let extended = needs
         .requests

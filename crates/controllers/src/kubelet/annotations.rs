@@ -1,4 +1,4 @@
-//! What a pod asks of its simulation, through annotations.
+//! Annotations by which a pod controls its simulation.
 //!
 //! | annotation | value | meaning |
 //! | --- | --- | --- |
@@ -11,8 +11,9 @@
 //! | `mullion.dev/simulate-usage` | `cpu=250m, memory=300Mi`, `cpu=4 shared` | what every app container uses; `shared`: what all ready pods of the workload use together |
 //! | each of these with `.NAME` | the same | only container NAME |
 //!
-//! `simulate-usage` may also be set on the workload itself (see [`super::usage`]). Durations are simulated work, so `--speed` divides them. What cannot be understood is ignored and [`complaints`] say
-//! so; a probe that the container does not have cannot fail. Annotations may be changed while the pod runs.
+//! `simulate-usage` may also be set on the workload itself (see [`super::usage`]). Durations are simulated work, so
+//! `--speed` divides them. Values that cannot be parsed are ignored, and [`complaints`] reports them. An annotation about a
+//! probe that the container does not have has no effect. Annotations may be changed while the pod runs.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -20,17 +21,17 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use mullion_engine::model::Quantity;
 
-/// What all annotations of this module begin with.
+/// The prefix of all annotations in this module.
 const PREFIX: &str = "mullion.dev/simulate-";
-/// Annotation that ends containers by themselves.
+/// Annotation that makes containers exit by themselves.
 pub const SIMULATE_EXIT: &str = "mullion.dev/simulate-exit";
-/// Annotation that says how long containers take to stop.
+/// Annotation that sets how long containers take to stop.
 pub const SIMULATE_STOP: &str = "mullion.dev/simulate-stop";
 
-/// Annotation by which images cannot be had.
+/// Annotation that makes image pulls fail.
 pub const SIMULATE_PULL: &str = "mullion.dev/simulate-pull";
 
-/// Annotation that says what containers use.
+/// Annotation that sets the CPU and memory that containers use.
 pub const SIMULATE_USAGE: &str = "mullion.dev/simulate-usage";
 
 const EXIT_FORM: &str =
@@ -41,36 +42,36 @@ const STOP_FORM: &str = "a duration: \"20s\", \"1.5m\"";
 const PULL_FORM: &str = "fail";
 const USAGE_FORM: &str = "cpu, memory or both: \"cpu=250m, memory=300Mi\", or for all ready pods together: \"cpu=4 shared\"";
 
-/// That a container ends by itself.
+/// A simulated exit of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitPlan {
-    /// Its exit code.
+    /// The exit code.
     pub code: i32,
-    /// How long after its start, at pace 1.
+    /// The time from the container's start to its exit, at pace 1.
     pub after: SignedDuration,
 }
 
 /// A kind of probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeKind {
-    /// Whether the container has started.
+    /// The startup probe.
     Startup,
-    /// Whether it should go on running.
+    /// The liveness probe.
     Liveness,
-    /// Whether it can serve.
+    /// The readiness probe.
     Readiness,
 }
 
-/// That a probe fails for a while.
+/// A period in which a probe fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeFailure {
-    /// How long after the container's start, at pace 1.
+    /// The time from the container's start to the first failure, at pace 1.
     pub after: SignedDuration,
-    /// How long; for ever if it does not say.
+    /// How long the probe fails; `None` for ever.
     pub lasts: Option<SignedDuration>,
 }
 
-/// What a container uses, as far as it is said.
+/// The simulated usage of a container; `None` where no annotation sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsagePlan {
     /// Cores.
@@ -79,28 +80,29 @@ pub struct UsagePlan {
     pub memory: Option<Amount>,
 }
 
-/// How much a container uses of one resource.
+/// The usage of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// How much.
+    /// The amount, in cores or bytes.
     pub quantity: Quantity,
-    /// It is what all ready pods of the workload use together.
+    /// Whether all ready pods of the workload use the amount together.
     pub shared: bool,
 }
 
-/// Whether two versions of a pod ask for the same simulation.
+/// Returns whether two versions of a pod have the same simulation annotations.
 pub fn same_simulation(old: &Pod, new: &Pod) -> bool {
     asked(old).eq(asked(new))
 }
 
-/// What a pod asks of its simulation.
+/// Returns the simulation annotations of a pod.
 fn asked(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let all = pod.metadata.annotations.iter();
     all.flat_map(|all| all.range::<str, _>((Bound::Included(PREFIX), Bound::Unbounded)))
         .take_while(|(key, _)| key.starts_with(PREFIX))
 }
 
-/// Says of each annotation of `pod` that cannot be understood, and that `before` did not have, what would be.
+/// Returns a warning for each annotation of `pod` that cannot be parsed and that `before` did not have, with the allowed
+/// form.
 pub fn complaints(pod: &Pod, before: Option<&Pod>) -> Vec<String> {
     let had = |key: &str, value: &str| {
         let before = before.and_then(|before| before.metadata.annotations.as_ref());
@@ -115,7 +117,7 @@ pub fn complaints(pod: &Pod, before: Option<&Pod>) -> Vec<String> {
         .collect()
 }
 
-/// Why an annotation says nothing, if so.
+/// Returns why an annotation is ignored; `None` if it is valid.
 fn misunderstood(pod: &Pod, key: &str, value: &str) -> Option<String> {
     let (what, container) = match key.strip_prefix(PREFIX)?.split_once('.') {
         Some((what, container)) => (what, Some(container)),
@@ -159,7 +161,7 @@ fn has_container(pod: &Pod, name: &str) -> bool {
         .any(|container| container.name == name)
 }
 
-/// Whether the image of `container` can be had nowhere; `inherits` says whether the pod-wide annotation counts.
+/// Returns whether pulling the image of `container` fails; `inherits` says whether the pod-wide annotation applies.
 pub fn pull_fails(
     annotations: Option<&BTreeMap<String, String>>,
     container: &str,
@@ -168,7 +170,7 @@ pub fn pull_fails(
     own_or_pods(annotations, SIMULATE_PULL, container, inherits).is_some_and(parse_pull)
 }
 
-/// The value of `key` for `container`: its own, or the pod's if it inherits it.
+/// Returns the value of `key` for `container`: the container's own, or the pod-wide one if `inherits`.
 fn own_or_pods<'a>(
     annotations: Option<&'a BTreeMap<String, String>>,
     key: &str,
@@ -181,7 +183,7 @@ fn own_or_pods<'a>(
     Some(value)
 }
 
-/// When the probe of that kind of `container` fails, if ever; `inherits` says whether the pod-wide annotation counts.
+/// Returns the period in which a probe of `container` fails; `inherits` says whether the pod-wide annotation applies.
 pub fn probe_failure(
     annotations: Option<&BTreeMap<String, String>>,
     kind: ProbeKind,
@@ -196,7 +198,7 @@ pub fn probe_failure(
     parse_failure(own_or_pods(annotations, key, container, inherits)?)
 }
 
-/// The exit plan for `container`; `inherits` says whether the pod-wide annotation counts for it.
+/// Returns the simulated exit of `container`; `inherits` says whether the pod-wide annotation applies.
 pub fn exit_plan(
     annotations: Option<&BTreeMap<String, String>>,
     container: &str,
@@ -210,7 +212,7 @@ pub fn exit_plan(
     )?)
 }
 
-/// What `container` uses, as far as it is said; `inherits` says whether the annotation for all containers counts.
+/// Returns the simulated usage of `container`; `inherits` says whether the annotation for all containers applies.
 pub fn usage(
     annotations: Option<&BTreeMap<String, String>>,
     container: &str,
@@ -224,7 +226,7 @@ pub fn usage(
     )?)
 }
 
-/// How long this pod's containers take to stop, if it says so.
+/// Returns how long the pod's containers take to stop, if the annotation sets it.
 pub fn stop_delay(annotations: Option<&BTreeMap<String, String>>) -> Option<SignedDuration> {
     parse_duration(annotations?.get(SIMULATE_STOP)?)
 }
@@ -259,7 +261,7 @@ fn parse_failure(value: &str) -> Option<ProbeFailure> {
     Some(ProbeFailure { after, lasts })
 }
 
-/// `cpu=250m`, `cpu=4 shared, memory=1Gi`: each resource once, in any order.
+/// Parses `cpu=250m` or `cpu=4 shared, memory=1Gi`: each resource at most once, in any order.
 fn parse_usage(value: &str) -> Option<UsagePlan> {
     let mut plan = UsagePlan::default();
     for part in value.split(',') {
@@ -284,7 +286,7 @@ fn parse_usage(value: &str) -> Option<UsagePlan> {
     Some(plan)
 }
 
-/// A number with unit `ms`, `s`, `m` or `h`; a plain number is seconds.
+/// Parses a number with the unit `ms`, `s`, `m` or `h`; a number without a unit is in seconds.
 fn parse_duration(text: &str) -> Option<SignedDuration> {
     let text = text.trim();
     let unit_at = text

@@ -1,16 +1,16 @@
-//! What containers and volumes take from ConfigMaps and Secrets, and what is said when it is not there.
+//! Which ConfigMaps, Secrets and claims containers and volumes need, and the kubelet's messages if one is missing.
 //!
-//! Pure: [`of_container`] and [`of_volume`] read a spec, [`Uses::objects`] names what has to be looked up, and
-//! [`Uses::environment`] and [`Uses::payload`] judge what was [`Found`] in the kubelet's words. When questions are
-//! asked, and when again, is decided in [`super::pod`].
+//! Pure: [`of_container`] and [`of_volume`] read a spec, [`Uses::objects`] lists the objects to look up, and
+//! [`Uses::environment`] and [`Uses::payload`] check the [`Found`] ones. When lookups happen and are repeated is
+//! decided in [`super::pod`].
 //!
-//! Invariant: what is optional never stands in the way, neither the object nor a key of it.
+//! Invariant: an optional object, or a missing key of one, never causes an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, KeyToPath, Volume};
 
-/// A ConfigMap, a Secret or a claim in the pod's namespace.
+/// An object in the pod's namespace that a pod refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     /// A ConfigMap by name.
@@ -23,46 +23,46 @@ pub enum Object {
     ResourceClaim(String),
 }
 
-/// Why what a claim that exists stands for cannot be had.
+/// Why an existing claim cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimTrouble {
-    /// The claim is going.
+    /// The claim is being deleted.
     BeingDeleted,
-    /// It has no volume yet.
+    /// The claim has no volume yet.
     NotBound,
-    /// Its volume is not attached to the node yet.
+    /// The claim's volume is not attached to the node yet.
     NotAttached,
-    /// The pod may not have its devices, in the kubelet's words.
+    /// The claim's devices cannot be prepared for the pod; the text is the kubelet's message.
     NotPrepared(String),
 }
 
-/// The keys of an object that exists.
+/// The contents of an object that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// Keys that an environment variable can be taken from.
     pub values: BTreeSet<String>,
     /// Keys of a ConfigMap's `binaryData`, which only volumes show.
     pub binary: BTreeSet<String>,
-    /// What is wrong with a claim.
+    /// Why a claim cannot be used; `None` if it can.
     pub trouble: Option<ClaimTrouble>,
 }
 
-/// The objects that exist, of those that were looked up.
+/// The objects that were looked up and exist.
 pub type Found = BTreeMap<Object, Keys>;
 
-/// All that one container or one volume takes, in the order in which the kubelet goes through it.
+/// The references of one container or one volume, in the order in which the kubelet resolves them.
 #[derive(Debug, Default)]
 pub struct Uses<'a>(Vec<Use<'a>>);
 
 #[derive(Debug)]
 struct Use<'a> {
     object: Object,
-    /// Keys it cannot do without; none if it takes whatever there is.
+    /// Keys that must exist; empty if the object is used as a whole.
     keys: Vec<&'a str>,
     optional: bool,
 }
 
-/// What a container's environment is made of.
+/// Returns the references of a container's environment.
 pub fn of_container(container: &Container) -> Uses<'_> {
     let mut uses = Vec::new();
     for from in container.env_from.iter().flatten() {
@@ -101,7 +101,8 @@ pub fn of_container(container: &Container) -> Uses<'_> {
     Uses(uses)
 }
 
-/// The claim that a volume of `pod` is.
+/// Returns the PersistentVolumeClaim of a volume of `pod`: the one it names, or the one made for an ephemeral
+/// volume.
 pub fn claim_of(volume: &Volume, pod: &str) -> Option<String> {
     match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => Some(source.claim_name.clone()),
@@ -110,7 +111,7 @@ pub fn claim_of(volume: &Volume, pod: &str) -> Option<String> {
     }
 }
 
-/// What a volume of `pod` shows.
+/// Returns the references of a volume of `pod`.
 pub fn of_volume<'a>(volume: &'a Volume, pod: &str) -> Uses<'a> {
     let mut uses = Vec::new();
     if let Some(claim) = claim_of(volume, pod) {
@@ -144,7 +145,7 @@ pub fn of_volume<'a>(volume: &'a Volume, pod: &str) -> Uses<'a> {
     Uses(uses)
 }
 
-/// What the devices of a claim are had from.
+/// Returns the reference to a ResourceClaim.
 pub fn of_devices(claim: &str) -> Uses<'static> {
     Uses(vec![Use::whole(
         Object::ResourceClaim(claim.to_owned()),
@@ -153,17 +154,17 @@ pub fn of_devices(claim: &str) -> Uses<'static> {
 }
 
 impl Uses<'_> {
-    /// Nothing has to be looked up.
+    /// Returns whether there is nothing to look up.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What has to be looked up, each object once.
+    /// Returns the objects to look up, each once.
     pub fn objects(&self) -> BTreeSet<Object> {
         self.0.iter().map(|one| one.object.clone()).collect()
     }
 
-    /// Whether a claim's volume is still on its way to the node.
+    /// Returns whether a claim's volume is still being attached to the node.
     pub fn is_attaching(&self, found: &Found) -> bool {
         self.0.iter().any(|one| {
             let keys = found.get(&one.object);
@@ -171,10 +172,10 @@ impl Uses<'_> {
         })
     }
 
-    /// Whether an environment can be made of it.
+    /// Checks that an environment can be built from the objects.
     ///
     /// # Errors
-    /// With the kubelet's message about the first thing that is missing.
+    /// Returns the kubelet's message about the first object or key that is missing.
     pub fn environment(&self, namespace: &str, found: &Found) -> Result<(), String> {
         for one in &self.0 {
             one.check(
@@ -194,10 +195,10 @@ impl Uses<'_> {
         Ok(())
     }
 
-    /// Whether a volume can be filled from it.
+    /// Checks that a volume can be filled from the objects.
     ///
     /// # Errors
-    /// With the kubelet's message about all that is missing.
+    /// Returns the kubelet's message about everything that is missing.
     pub fn payload(&self, found: &Found) -> Result<(), String> {
         let mut missing: Vec<String> = Vec::new();
         for one in &self.0 {

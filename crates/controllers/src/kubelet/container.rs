@@ -1,10 +1,10 @@
-//! One container of a simulated pod: what it is doing and what it has been through.
+//! One container of a simulated pod: its state and its history.
 //!
-//! A [`Unit`] only remembers; the order in which units start and stop is decided in [`super::pod`], and what the kubelet
-//! reports of one is in [`report`].
+//! A [`Unit`] only stores; [`super::pod`] decides the order in which units start and stop, and [`report`] builds the
+//! container status.
 //!
-//! Invariant: `starts` counts every start, so that `starts - 1` numbers the run that is on or was last; and `last` is the
-//! exit before the present start.
+//! Invariant: `starts` counts every start, so `starts - 1` is the number of the present or last run; `last` is the exit
+//! before the present start.
 
 mod backoff;
 mod report;
@@ -17,21 +17,22 @@ pub(super) use report::Subject;
 
 use super::{config::Found, probes::Probes, pulls::Pull};
 
-/// The part a container plays in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Runs to completion before what comes after it.
+    /// An init container: runs to completion before the next container starts.
     Init,
-    /// An init container with `restartPolicy: Always`: runs beside the app containers.
+    /// A sidecar, that is an init container with `restartPolicy: Always`: runs beside the app containers.
     Sidecar,
-    /// An ordinary container.
+    /// An app container.
     App,
-    /// One that was put into the pod to look at it (`kubectl debug`). It starts as soon as it can and never again, and says nothing of the pod.
+    /// An ephemeral container (`kubectl debug`). It starts as soon as possible, is never restarted, and does not affect the
+    /// pod's phase or readiness.
     Ephemeral,
 }
 
 impl Role {
-    /// Whether it comes before the app containers.
+    /// Returns whether it is listed in `initContainers`.
     pub(super) fn is_of_init(self) -> bool {
         matches!(self, Role::Init | Role::Sidecar)
     }
@@ -42,78 +43,78 @@ impl Role {
 pub(super) struct Unit {
     pub(super) name: Box<str>,
     pub(super) role: Role,
-    /// Position in `spec.containers`, or in the list of its role.
+    /// Its index in the spec's list for its role.
     pub(super) index: usize,
-    /// The image it was last told to run.
+    /// The image of its last start.
     pub(super) image: Box<str>,
     pub(super) state: State,
     pub(super) last: Option<Box<Exit>>,
-    /// Why it could not start; forgotten when it has.
+    /// Why it could not start; `None` once it has started.
     pub(super) failure: Option<Box<Failure>>,
     pub(super) starts: i32,
-    /// The starts it had when all containers of its pod were last to start anew.
+    /// The number of its starts when all containers of the pod were last restarted.
     pub(super) anew_at: i32,
     pub(super) crash_backoff: Backoff,
     pub(super) pull_backoff: Backoff,
 }
 
-/// What a container is doing.
+/// The state of a container.
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// Waiting for its turn.
+    /// It waits for its turn to start.
     Idle,
-    /// Its image is on its way.
+    /// Its image is being pulled.
     Pulling {
         queued_at: Timestamp,
         pull: Box<Pull>,
     },
-    /// Its image, or what its environment is made of, cannot be had.
+    /// Its image cannot be pulled, or its environment cannot be built.
     Blocked { retry: Option<Box<Retry>> },
-    /// What its environment is made of is being looked up.
+    /// The objects of its environment are being looked up.
     Configuring { told: Option<Box<Found>> },
     /// It is being created and started.
     Creating { until: Timestamp },
-    /// It runs.
+    /// It is running.
     Running {
         since: Timestamp,
         exit: Option<PlannedExit>,
         probes: Option<Box<Probes>>,
-        /// It is being stopped because a probe failed, and is probed no more.
+        /// It is being killed because a probe failed, and is not probed any more.
         condemned: bool,
     },
-    /// It ended, and what comes next is decided at `settle_at`.
+    /// It has exited; the next state is decided at `settle_at`.
     Exited {
         exit: Box<Exit>,
         settle_at: Timestamp,
     },
-    /// It ended and waits to be started again.
+    /// It has exited and will be restarted at `until`.
     CrashLoop { until: Timestamp },
-    /// It ended for good.
+    /// It has exited and will not be restarted.
     Ended(Box<Exit>),
 }
 
-/// Reason and message of a container that waits.
+/// Reason and message of a waiting container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-/// When a failed pull is reported as a back-off, and when what failed is tried again.
+/// When a failed pull is reported as back-off, and when it is retried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
     pub(super) backing_off_at: Option<Timestamp>,
     pub(super) at: Timestamp,
 }
 
-/// The exit that is ahead of a running container.
+/// The planned exit of a running container.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedExit {
     pub(super) at: Timestamp,
     pub(super) code: i32,
 }
 
-/// How a container ended.
+/// The exit of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) code: i32,
@@ -121,12 +122,12 @@ pub(super) struct Exit {
     pub(super) message: Option<&'static str>,
     pub(super) started_at: Option<Timestamp>,
     pub(super) finished_at: Option<Timestamp>,
-    /// Which run it was, which gives its container's identifier.
+    /// The number of the run, which determines the container id.
     pub(super) attempt: Option<i32>,
 }
 
 impl Exit {
-    /// A container that was never found, in a pod that is over.
+    /// Returns the exit of a container that was not found when its pod ended.
     pub(super) fn unknown() -> Self {
         Self {
             code: 137,
@@ -138,19 +139,19 @@ impl Exit {
         }
     }
 
-    /// The exit code of a container that had to be killed: on Windows that of a process ended by a console event
+    /// Returns the exit code of a container that was killed: on Windows that of a process ended by a console event
     /// (0xC000013A), which the API shows as a signed number.
     pub(super) fn killed(windows: bool) -> i32 {
         if windows { -1_073_741_510 } else { 137 }
     }
 
-    /// The exit code of a container that obeyed the stop signal in the midst of its work: that of a process ended by
-    /// SIGTERM, on Windows by a console event.
+    /// Returns the exit code of a container that the stop signal ended before its work was complete: that of a process ended
+    /// by SIGTERM, on Windows by a console event.
     pub(super) fn interrupted(windows: bool) -> i32 {
         if windows { Self::killed(windows) } else { 143 }
     }
 
-    /// The reason the runtime gives for an exit code.
+    /// Returns the reason that the container runtime gives for an exit code.
     fn reason_for(code: i32) -> &'static str {
         if code == 0 { "Completed" } else { "Error" }
     }
@@ -184,8 +185,8 @@ impl Unit {
         }
     }
 
-    /// The unit as a status found at the API server shows it: what ran goes on running, what ended stays ended. `run`
-    /// makes the state of a run that began then.
+    /// Restores the unit from a container status at the API server: a running container continues, an exited one stays
+    /// exited. `run` makes the state of a run that began at the given time.
     pub(super) fn found(
         &self,
         status: &ContainerStatus,
@@ -224,7 +225,7 @@ impl Unit {
         (self.starts - 1).max(0)
     }
 
-    /// It ran before all containers of its pod were to start anew, and has not been started since.
+    /// Returns whether it ran before all containers of its pod were restarted, and has not started since.
     pub(super) fn is_anew(&self) -> bool {
         self.anew_at > 0 && self.starts == self.anew_at
     }
@@ -233,7 +234,7 @@ impl Unit {
         matches!(self.state, State::Running { .. })
     }
 
-    /// The kubelet is at work on its start.
+    /// Returns whether the kubelet is starting it.
     pub(super) fn is_coming_up(&self) -> bool {
         matches!(
             self.state,
@@ -241,7 +242,7 @@ impl Unit {
         )
     }
 
-    /// Its startup probe, if any, has passed.
+    /// Returns whether it runs and its startup probe, if any, has passed.
     pub(super) fn is_started(&self) -> bool {
         match &self.state {
             State::Running { probes, .. } => probes.as_ref().is_none_or(|probes| probes.started()),
@@ -249,7 +250,7 @@ impl Unit {
         }
     }
 
-    /// How it ended, if it is not running and not about to.
+    /// Returns its exit if it has exited and is not about to be restarted.
     pub(super) fn exit(&self) -> Option<&Exit> {
         match &self.state {
             State::Exited { exit, .. } | State::Ended(exit) => Some(exit),
@@ -261,7 +262,7 @@ impl Unit {
         matches!(&self.state, State::Ended(exit) if exit.code == 0)
     }
 
-    /// Ends the present run.
+    /// Returns the exit of the present run at `now`.
     pub(super) fn exit_now(&self, code: i32, now: Timestamp) -> Box<Exit> {
         let since = match self.state {
             State::Running { since, .. } => Some(since),
@@ -277,11 +278,11 @@ impl Unit {
         })
     }
 
-    /// When its state changes next. A start that is due but waits for its turn has no moment of its own: it follows the
-    /// container it waits for.
+    /// Returns when its state changes next. A start that waits for another container has no time of its own: it follows when
+    /// that container changes.
     pub(super) fn wake(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.state {
-            // The answer to a question comes when it comes, and is followed by a step.
+            // An answer to a lookup triggers a step by itself.
             State::Idle | State::Ended(_) | State::Configuring { .. } => None,
             State::Pulling { pull, .. } => Some(pull.done_at),
             State::Blocked { retry } => {
@@ -306,7 +307,7 @@ impl Unit {
         }
     }
 
-    /// When a run ends of itself or because it was told to: all that a pod waits for that is being stopped.
+    /// Returns when the present run ends, by itself or after a stop signal. A stopping pod waits for nothing else.
     pub(super) fn exits_at(&self) -> Option<Timestamp> {
         match &self.state {
             State::Running { exit, .. } => exit.map(|exit| exit.at),

@@ -1,14 +1,14 @@
-//! Connects the simulated nodes to the API: watch events and booted machines in, writes and events out.
+//! Connects the simulated nodes to the API: receives watch events and machine events, and sends writes and events.
 //!
-//! One task owns every [`Host`] and the one timer queue. Informer handlers and the cloud only send it messages; what
-//! it decides goes to [`super::writer`]. A node beats every 10 s: it renews its lease, and writes its status when
-//! something changed or five minutes have passed.
+//! One task owns every [`Host`] and the timer queue. Informer handlers and the cloud send it messages; its writes go to
+//! [`super::writer`]. Every 10 s a node renews its lease, and it writes its status if that has changed or five minutes have
+//! passed.
 //!
-//! What is waited for is measured by the clock's steady time, what is stamped by its wall time: leases are renewed every 10 s whatever
-//! the wall clock does.
+//! Waiting times use the steady clock, timestamps the wall clock: leases are renewed every 10 s even if the wall clock
+//! jumps.
 //!
-//! Invariant: nothing here waits for the API server, so one slow write never delays another node; and no timer is set
-//! for a moment that is not ahead, so that a round over what is due ends whatever a node asks for.
+//! Invariant: nothing here waits for the API server, so a slow write never delays another node; and no timer is set for a
+//! time that has passed, so a round over due timers always ends.
 
 mod asks;
 mod inputs;
@@ -38,39 +38,39 @@ use super::{
 };
 use crate::{Context, timers::Timers};
 
-/// A pod that asks for a moment that is over is stepped again after this long.
+/// The delay of a pod's next step if the pod asked for a time that has passed.
 const OVERDUE_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 
-/// What happens to machines.
+/// An event of a machine.
 #[derive(Debug)]
 pub enum Machine {
-    /// Its operating system is up and its kubelet starts.
+    /// The operating system has booted and the kubelet starts.
     Booted {
-        /// What it knows about itself.
+        /// The facts about the node.
         facts: Box<NodeFacts>,
-        /// Addresses for its pods.
+        /// The addresses for its pods.
         addresses: Addresses,
     },
-    /// It is gone, and its kubelet with it.
+    /// The machine is gone, and its kubelet with it.
     Gone {
         /// Node name.
         name: String,
     },
-    /// Its kubelet stops, or starts again, talking to the API server; what runs goes on running.
+    /// The kubelet loses or regains its connection to the API server; its containers keep running.
     Talking {
         /// Node name.
         name: String,
-        /// Whether it talks.
+        /// Whether it is connected.
         talking: bool,
     },
 }
 
-/// How the kubelets behave.
+/// Settings of the simulated kubelets.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Speed of simulated work.
+    /// The speed of simulated work.
     pub pace: Pace,
-    /// Known images.
+    /// What is known about images.
     pub images: Knowledge,
 }
 
@@ -83,7 +83,7 @@ impl Default for Options {
     }
 }
 
-/// Starts the kubelets of all machines that `machines` will tell of.
+/// Starts the kubelets of all machines that `machines` announces.
 pub fn start(context: &Context, options: Options, machines: mpsc::UnboundedReceiver<Machine>) {
     let (inputs, receiver) = mpsc::unbounded_channel();
     watch_pods(context, inputs.clone());
@@ -118,7 +118,7 @@ struct Driver {
     writers: Writers,
     asker: Asker,
     nodes: HashMap<Arc<str>, Kubelet, FxBuildHasher>,
-    /// Pods bound to nodes whose machines have not booted, by node.
+    /// Pods bound to nodes whose machines have not booted yet, by node.
     waiting: HashMap<String, Vec<Arc<Pod>>, FxBuildHasher>,
     timers: Timers<Timer>,
 }
@@ -261,7 +261,7 @@ impl Driver {
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 if let Some(kubelet) = self.nodes.get_mut(node_of(&pod)) {
                     kubelet.host.answer(uid, need, found);
-                    // One that does not talk comes back to it when it does.
+                    // A kubelet that is not connected processes the answer when it is connected again.
                     if kubelet.talking {
                         let name: Arc<str> = node_of(&pod).into();
                         let step = kubelet.host.step(uid, now);
@@ -303,7 +303,7 @@ impl Driver {
         kubelet.node = Some(Arc::clone(&node));
         let name: Arc<str> = name.into();
         if first {
-            // A kubelet that was restarted finds its network as it left it.
+            // After a restart of the kubelet, the node's network is still up.
             if is_ready(&node) {
                 kubelet.finds_network_up();
                 self.timers.set(Timer::NetworkUp(Arc::clone(&name)), None);
@@ -378,7 +378,7 @@ impl Driver {
         self.step_resized(name, now);
     }
 
-    /// Steps the pods whose resizes were decided on.
+    /// Steps the pods whose resizes were decided.
     fn step_resized(&mut self, name: &Arc<str>, now: Timestamp) {
         let kubelet = self.nodes.get_mut(name);
         let kubelet = kubelet.filter(|kubelet| kubelet.talking);
@@ -391,7 +391,7 @@ impl Driver {
         }
     }
 
-    /// Writes the node's status if it is due.
+    /// Writes the node's status if that is due.
     fn report(&mut self, name: &str, now: Timestamp) {
         let waited = self.context.clock.steady();
         let kubelet = self.nodes.get_mut(name);
@@ -400,7 +400,7 @@ impl Driver {
         }
     }
 
-    /// The ten-second round of one node.
+    /// Runs the ten-second heartbeat of one node.
     fn beat(&mut self, name: &Arc<str>, now: Timestamp) {
         let Some(kubelet) = self.nodes.get(name) else {
             return;
@@ -420,7 +420,8 @@ impl Driver {
     }
 }
 
-/// The moment a pod asks to be stepped at, unless it is over: no pod may keep the others from their turn.
+/// Returns the time at which a pod wants its next step, or a later one if that has passed: otherwise the pod would keep all
+/// others from their turn.
 fn ahead(at: Timestamp, now: Timestamp, node: &str, pod: &str) -> Timestamp {
     if at > now {
         return at;

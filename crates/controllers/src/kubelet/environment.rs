@@ -1,11 +1,11 @@
-//! What a container's environment holds, and the command it is started with once `$(NAME)` in it is replaced.
+//! Builds a container's environment, and expands `$(NAME)` in its command and arguments.
 //!
-//! Upstream: the kubelet's `makeEnvironmentVariables` and `ExpandContainerCommandAndArgs`, and `Expand` of the package
-//! expansion. Variables come from `envFrom`, then from `env` in its order, then from the Services of the namespace
-//! ([`services`]); a later one of a name replaces an earlier one, except that Services replace nothing. The objects that
-//! they are made of are in [`Sources`].
+//! The rules are those of the kubelet's `makeEnvironmentVariables` and `ExpandContainerCommandAndArgs`, and of `Expand` in
+//! the package expansion. Variables come from `envFrom`, then from `env` in order, then from the Services of the namespace
+//! ([`services`]); a later one replaces an earlier one of its name, except that Services never replace any. [`Sources`] has
+//! the objects that they come from.
 //!
-//! Invariant: no value of a Secret gets in here. [`HIDDEN`] stands in its place, because who may read logs need not be
+//! Invariant: no value of a Secret is included. [`HIDDEN`] stands in its place, because users who may read logs may not be
 //! allowed to read Secrets.
 
 mod fields;
@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod};
 
 pub(super) use sources::Sources;
 
-/// Stands for a value that is not shown: of a Secret, or of a file that nothing has written.
+/// Replaces a value that is not shown: that of a Secret, or of a file that does not exist in the simulation.
 const HIDDEN: &str = "***";
 
 /// Variables by name.
@@ -48,7 +48,7 @@ pub(super) fn variables(
     variables
 }
 
-/// Returns what `envFrom` brings.
+/// Returns the variables from `envFrom`.
 fn from_whole_objects(container: &Container, sources: &Sources) -> Variables {
     let mut variables = Variables::new();
     for from in container.env_from.iter().flatten() {
@@ -65,7 +65,7 @@ fn from_whole_objects(container: &Container, sources: &Sources) -> Variables {
     variables
 }
 
-/// Returns the value of one entry of `env`, or `None` if what it takes is optional and not there.
+/// Returns the value of one entry of `env`, or `None` if it refers to something optional that does not exist.
 fn value_of<'a>(
     variable: &EnvVar,
     pod: &Pod,
@@ -100,8 +100,8 @@ fn value_from(
     }
 }
 
-/// Replaces `$(NAME)` by the value of NAME and `$$` by `$`. A name without a value stays as it is, and so does a `$`
-/// before anything else.
+/// Replaces `$(NAME)` by the value of NAME and `$$` by `$`. A reference to an unknown name stays as it is, and so does any
+/// other `$`.
 pub(super) fn expand<'a>(text: &str, value_of: impl Fn(&str) -> Option<&'a String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;

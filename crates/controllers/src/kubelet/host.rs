@@ -1,9 +1,9 @@
 //! One simulated node: its pods, its images, its addresses.
 //!
-//! A plain struct that is told what the API server says of its pods and answers with [`Step`]s. It never looks at a
-//! clock and never talks to anybody; [`super::driver`] does.
+//! A plain struct: it receives changes of its pods and returns [`Step`]s. It has no clock and does no I/O; [`super::driver`]
+//! does both.
 //!
-//! Invariant: a pod that was taken holds its resources until it is over, and its address until its sandbox is gone.
+//! Invariant: an accepted pod holds its resources until it has ended, and its address until its sandbox is removed.
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
@@ -37,16 +37,16 @@ pub struct Host {
     delays: Delays,
     pods: HashMap<Arc<str>, PodSim, FxBuildHasher>,
     occupied: Occupied,
-    /// The pods of a Windows node use more memory than there is.
+    /// Whether the pods of a Windows node use more memory than is allocatable.
     is_paging: bool,
-    /// Pods that ask for other resources than they have.
+    /// The uids of pods that wait for a resize.
     waiting: Vec<Arc<str>>,
     /// See [`Host::take_resized`].
     resized: Vec<Arc<str>>,
 }
 
 impl Host {
-    /// A node that has booted and runs nothing yet.
+    /// Creates a node that has booted and has no pods.
     pub fn new(
         facts: NodeFacts,
         addresses: Addresses,
@@ -82,17 +82,18 @@ impl Host {
         }
     }
 
-    /// What the node knows about itself.
+    /// Returns the facts about the node.
     pub fn facts(&self) -> &NodeFacts {
         &self.facts
     }
 
-    /// The images it holds.
+    /// Returns the images of the node.
     pub fn images(&self) -> &NodeImages {
         &self.images
     }
 
-    /// Looks at the memory that pods use, and returns whether the node has too little of it, so that it pages. Only Windows nodes do.
+    /// Sums the memory that pods use, and returns whether it exceeds the allocatable memory, so that the node pages. Only
+    /// Windows nodes page.
     pub fn look_at_memory(&mut self) -> bool {
         if self.facts.is_windows() {
             let there = self.facts.allocatable.get("memory");
@@ -107,14 +108,14 @@ impl Host {
         self.is_paging
     }
 
-    /// The node's object at the API server, whose labels, taints and allocatable resources count at admission. Resizes that wait are decided
-    /// on anew.
+    /// Stores the Node object, whose labels, taints and allocatable resources matter for admission, and decides waiting
+    /// resizes again.
     pub fn observe_node(&mut self, node: Arc<Node>, now: Timestamp) {
         self.node = Some(node);
         self.decide_resizes(now);
     }
 
-    /// A pod bound to this node appeared or changed.
+    /// Processes a pod that was bound to this node or has changed.
     pub fn observe_pod(&mut self, pod: Arc<Pod>, now: Timestamp) -> Step {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let known = self.pods.get(uid).map(|sim| Arc::clone(sim.uid()));
@@ -134,14 +135,14 @@ impl Host {
         self.step(&uid, now)
     }
 
-    /// A newer picture of a pod: keeping it lets the older one go. `true` if the pod should be stepped even though
-    /// nothing changed that its kubelet acts on.
+    /// Stores a newer version of a pod, which releases the older one. Returns `true` if the pod needs a step although its
+    /// spec has not changed.
     pub fn refresh_pod(&mut self, pod: Arc<Pod>, now: Timestamp) -> bool {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let Some(sim) = self.pods.get_mut(uid) else {
             return false;
         };
-        // Resources may be resized in place.
+        // The resources of a running pod may have been resized in place.
         let resized =
             sim.holds_resources() && sim.pod().metadata.generation != pod.metadata.generation;
         let had = resized.then(|| occupant(sim.granted()));
@@ -159,13 +160,13 @@ impl Host {
         step
     }
 
-    /// The pods that were given other resources, or told that they are not, since this was asked last: each is to be stepped.
+    /// Returns the pods whose resize was granted or refused since the last call; each needs a step.
     pub fn take_resized(&mut self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.resized)
     }
 
-    /// Gives pods what they ask for that are to be resized, as far as there is room, the most important first. Upstream tries when a pod was
-    /// resized, has ended or is gone, and every few minutes. Nothing is decided before the node is known.
+    /// Grants waiting resizes as far as there is room, pods of higher priority first. The kubelet retries when a pod was
+    /// resized, has ended or was removed, and every few minutes. Nothing is decided before the Node object is known.
     fn decide_resizes(&mut self, now: Timestamp) {
         let Some(node) = self.node.as_ref().filter(|_| !self.waiting.is_empty()) else {
             return;
@@ -193,7 +194,7 @@ impl Host {
         }
     }
 
-    /// A pod's object is gone.
+    /// Drops a pod whose object was deleted.
     pub fn forget_pod(&mut self, uid: &str, now: Timestamp) {
         if let Some(mut sim) = self.pods.remove(uid) {
             if sim.holds_resources() {
@@ -204,14 +205,14 @@ impl Host {
         }
     }
 
-    /// What a pod asked for was looked up; its next step judges it.
+    /// Passes the answer of a lookup to a pod, which uses it in its next step.
     pub fn answer(&mut self, uid: &str, need: Need, found: Found) {
         if let Some(sim) = self.pods.get_mut(uid) {
             sim.answer(need, found);
         }
     }
 
-    /// Does what is due for one pod; nothing if it is not here any more.
+    /// Does what is due for one pod; nothing if the pod is not on the node any more.
     pub fn step(&mut self, uid: &str, now: Timestamp) -> Step {
         let (mut parts, pods) = self.parts();
         let Some(sim) = pods.get_mut(uid) else {
@@ -227,17 +228,17 @@ impl Host {
         step
     }
 
-    /// The machine of a pod that is here.
+    /// Returns the state machine of a pod.
     pub fn sim(&self, uid: &str) -> Option<&PodSim> {
         self.pods.get(uid)
     }
 
-    /// The newest version of a pod that is here.
+    /// Returns the newest version of a pod.
     pub fn pod(&self, uid: &str) -> Option<&Arc<Pod>> {
         self.pods.get(uid).map(PodSim::pod)
     }
 
-    /// Number of pods here, ended ones included.
+    /// Returns the number of pods, including ended ones.
     pub fn pod_count(&self) -> usize {
         self.pods.len()
     }
@@ -249,7 +250,8 @@ impl Host {
             .as_ref()
             .is_some_and(|status| status.start_time.is_some());
         let verdict = match &self.node {
-            // A kubelet that restarts takes back what it ran; before it knows its node it cannot judge.
+            // A restarted kubelet keeps the pods that it ran before; a kubelet that does not know its node yet cannot check
+            // a pod.
             Some(node) if !known_already => {
                 admit::admit(&pod, &needs, node, &self.facts.os, &self.occupied)
             }
@@ -287,7 +289,7 @@ fn occupant(pod: &Pod) -> Occupant {
     pod.spec.as_ref().map(Occupant::of).unwrap_or_default()
 }
 
-/// Images that the AMI brings: on Windows the base images of its build.
+/// Returns the images that are part of the AMI: on Windows the base images of its build.
 fn preloaded(facts: &NodeFacts, builds: &Builds) -> Vec<ImageRef> {
     let release = facts.windows_build.and_then(|build| builds.release(build));
     let Some(tag) = release.and_then(|release| release.tags.first()) else {

@@ -1,8 +1,8 @@
-//! What `kubectl logs` shows of a simulated container.
+//! The log of a simulated container, for `kubectl logs`.
 //!
-//! No process runs, so nothing is made up: the first line says that the container is simulated, the others with what it
-//! would have been started: image, command and arguments with their variables replaced (see [`environment`]), and so on.
-//! Choosing the container and cutting by the request's options is the API server's work.
+//! No process runs, and no output is invented: the first line says that the container is simulated, the others show what
+//! would have been started: image, command and arguments with variables expanded (see [`environment`]), and so on. The API
+//! server chooses the container and applies the request's options.
 
 use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
@@ -17,20 +17,19 @@ use super::{
 };
 use crate::{Context, Informer};
 
-/// How often a followed container is looked at.
+/// How often a followed container is checked.
 const POLL: Duration = Duration::from_millis(500);
 
 /// The log of one run of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// When it started; every line was written then.
+    /// When the run started; all lines have this time.
     pub started_at: Timestamp,
-    /// The lines, without line feeds.
+    /// The lines without line breaks.
     pub lines: Vec<String>,
 }
 
-/// Returns the log of a container's present run (or, once it has stopped, of its last) or of the one before; `None` if
-/// there was none.
+/// Returns the log of a container's present or last run, or of the run before if `previous`; `None` if there is no such run.
 pub async fn run(context: &Context, pod: &Pod, container: &str, previous: bool) -> Option<Run> {
     let definition = definition_of(pod, container)?;
     let sources = Sources::of(context, pod, &definition).await;
@@ -58,7 +57,7 @@ fn run_with(sources: &Sources, pod: &Pod, container: &Container, previous: bool)
     })
 }
 
-/// Waits until the container's present run has ended or the pod is gone.
+/// Waits until the container's present run has ended or the pod is deleted.
 pub async fn until_stopped(pods: Informer<Pod>, pod: &Pod, container: &str) {
     let run = running_id(pod, container);
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
@@ -72,7 +71,7 @@ pub async fn until_stopped(pods: Informer<Pod>, pod: &Pod, container: &str) {
     }
 }
 
-/// When a run started; `None` for a container that never did.
+/// Returns when a run started; `None` if the container never ran.
 fn started_at(status: &ContainerStatus, previous: bool) -> Option<Timestamp> {
     let (state, last) = (status.state.as_ref(), status.last_state.as_ref());
     let ended = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
@@ -115,7 +114,7 @@ fn running_id(pod: &Pod, container: &str) -> Option<String> {
     status.container_id.clone()
 }
 
-/// What the container would have been started with.
+/// Returns the lines that describe what would have been started.
 fn start_report(
     spec: Option<&PodSpec>,
     container: &Container,
@@ -186,7 +185,7 @@ fn start_report(
     lines
 }
 
-/// The container's own setting, or the pod's.
+/// Returns the user of the container: its own setting, or the pod's.
 fn user(spec: Option<&PodSpec>, container: &Container) -> Option<String> {
     let own = container.security_context.as_ref();
     let pod = spec.and_then(|spec| spec.security_context.as_ref());

@@ -1,7 +1,7 @@
-//! What a simulated kubelet tells the API server about its node.
+//! The Node object and Lease that a simulated kubelet writes.
 //!
-//! [`NodeFacts`] is what an instance knows about itself when it has booted; everything here is a pure function of it
-//! and of the moment. Labels, addresses, conditions and their words are those of an EKS node of Kubernetes 1.36.
+//! [`NodeFacts`] is what a booted instance knows about itself; everything here is a pure function of it and the
+//! present time. Labels, addresses and conditions are those of an EKS node with Kubernetes 1.36.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -31,14 +31,14 @@ pub const LEASE_DURATION_S: i32 = 40;
 /// Namespace of the node leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// What a kubelet of 1.36 declares that pods or their changes may need.
+/// The declared features of a 1.36 kubelet (`status.declaredFeatures`).
 const FEATURES: [&str; 3] = [
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
 
-/// What a booted instance knows about itself.
+/// The facts that a booted instance knows about itself.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
     /// The node's name: its private DNS name.
@@ -55,50 +55,50 @@ pub struct NodeFacts {
     pub os: String,
     /// `amd64` or `arm64`.
     pub arch: String,
-    /// Build of a Windows node.
+    /// The Windows build; `None` on Linux.
     pub windows_build: Option<Build>,
     /// Primary private address.
     pub internal_ip: Ipv4Addr,
     /// Public address, if the subnet gives one.
     pub external_ip: Option<Ipv4Addr>,
-    /// Length of the subnet's prefix, as it stands behind the address of a Windows pod.
+    /// Prefix length of the subnet, which follows the address of a Windows pod.
     pub subnet_prefix_len: u8,
-    /// OS-IMAGE of `kubectl get nodes -o wide`.
+    /// The column OS-IMAGE of `kubectl get nodes -o wide`.
     pub os_image: String,
-    /// KERNEL-VERSION.
+    /// The column KERNEL-VERSION.
     pub kernel_version: String,
-    /// CONTAINER-RUNTIME.
+    /// The column CONTAINER-RUNTIME.
     pub container_runtime: String,
-    /// VERSION, such as `v1.36.0-eks-1a2b3c4`.
+    /// The column VERSION, such as `v1.36.0-eks-1a2b3c4`.
     pub kubelet_version: String,
     /// Total resources.
     pub capacity: BTreeMap<String, String>,
-    /// Resources for pods.
+    /// Resources available to pods.
     pub allocatable: BTreeMap<String, String>,
-    /// Labels given by the node group, beyond those every node has.
+    /// Labels from the node group, in addition to those of every node.
     pub labels: BTreeMap<String, String>,
     /// `--register-with-taints`.
     pub taints: Vec<Taint>,
-    /// How fast it pulls images, where that is known better than the typical figures.
+    /// The image pull speed, where it differs from the typical one.
     pub pull_speed: PullSpeed,
 }
 
-/// Whether the node can take pods, as its kubelet sees it.
+/// Whether the kubelet reports the node as ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// The network plugin is not up yet.
     NetworkNotReady,
-    /// All is well.
+    /// The node is ready.
     Ready,
 }
 
 impl NodeFacts {
-    /// Whether the node runs Windows.
+    /// Returns whether the node runs Windows.
     pub fn is_windows(&self) -> bool {
         self.os == "windows"
     }
 
-    /// All labels the node registers with.
+    /// Returns all labels with which the node registers.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
         let mut all = self.labels.clone();
         let own = [
@@ -121,7 +121,7 @@ impl NodeFacts {
         all
     }
 
-    /// The node as its kubelet creates it.
+    /// Returns the Node as its kubelet creates it.
     pub fn node(&self, readiness: Readiness, images: Vec<ContainerImage>, now: Timestamp) -> Node {
         let annotations = [
             ("node.alpha.kubernetes.io/ttl", "0".to_owned()),
@@ -154,7 +154,7 @@ impl NodeFacts {
         }
     }
 
-    /// What the kubelet knows of its node; the conditions of `before` say since when each has its status.
+    /// Returns the status of the node; transition times are taken from `before` where a condition has not changed.
     pub fn status(
         &self,
         readiness: Readiness,
@@ -181,7 +181,8 @@ impl NodeFacts {
         }
     }
 
-    /// The conditions in the kubelet's order; those of `before` say since when each has its status.
+    /// Returns the conditions in the kubelet's order; transition times are taken from `before` where a condition has
+    /// not changed.
     pub fn conditions(
         &self,
         readiness: Readiness,
@@ -244,7 +245,7 @@ impl NodeFacts {
         conditions.into_iter().map(stamp).collect()
     }
 
-    /// Says in a status that the node has too little memory; `before` says since when, if it said so before.
+    /// Sets the condition MemoryPressure to True; its transition time is taken from `before` if it was True already.
     pub fn press_memory(status: &mut NodeStatus, before: Option<&[NodeCondition]>, now: Timestamp) {
         let is_it = |condition: &&NodeCondition| condition.type_ == "MemoryPressure";
         let before = before.into_iter().flatten().find(is_it);
@@ -259,7 +260,7 @@ impl NodeFacts {
         }
     }
 
-    /// The node's lease, renewed now.
+    /// Returns the node's Lease with the present renew time.
     pub fn lease(&self, node_uid: &str, now: Timestamp) -> Lease {
         let owner = OwnerReference {
             api_version: "v1".to_owned(),
@@ -301,7 +302,7 @@ impl NodeFacts {
         addresses
     }
 
-    /// What the runtime can do for pods on Linux: `runc`, which is also what a pod gets that names no handler.
+    /// Returns the features of the container runtime on Linux: those of `runc`, which also is the default handler.
     fn runtime_handlers(&self) -> Option<Vec<NodeRuntimeHandler>> {
         let handler = |name: &str| NodeRuntimeHandler {
             name: Some(name.to_owned()),
@@ -313,7 +314,7 @@ impl NodeFacts {
         (!self.is_windows()).then(|| vec![handler(""), handler("runc")])
     }
 
-    /// How often a machine that has just been made has booted: a Windows AMI does so while it is prepared.
+    /// The boot count of a new Windows instance: the AMI boots several times while it is prepared.
     const WINDOWS_BOOTS: &'static str = "4";
 
     fn system_info(&self) -> NodeSystemInfo {
@@ -326,13 +327,13 @@ impl NodeFacts {
             &id[16..20],
             &id[20..32]
         );
-        // On Windows the machine is known by its computer name, which EC2 makes up.
+        // Windows reports the computer name, which EC2 generates.
         let machine_id = if self.is_windows() {
             format!("EC2AMAZ-{}", id[..7].to_ascii_uppercase())
         } else {
             format!("ec2{}", &id[3..32])
         };
-        // Windows counts its boots and writes its identifier in capitals; Linux draws a new one for every boot.
+        // Windows reports its boot count and an upper-case UUID; Linux has a random boot id.
         let (boot_id, system_uuid) = if self.is_windows() {
             (Self::WINDOWS_BOOTS.to_owned(), uuid.to_ascii_uppercase())
         } else {

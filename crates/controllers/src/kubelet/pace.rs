@@ -1,7 +1,7 @@
-//! How long simulated work takes, and how much faster than life it runs.
+//! Durations of simulated work, and the speed factor that divides them.
 //!
-//! Only work is scaled (sandboxes, pulls, starts, stops, the exits that an annotation asks for). Timers that belong to
-//! a controller, such as back-offs, leases and grace periods, are real: see [`Pace::of`].
+//! Only simulated work is scaled: sandboxes, pulls, starts, stops, and exits that an annotation asks for. Timers of
+//! controllers, such as back-offs, leases and grace periods, run in real time: see [`Pace::of`].
 
 use std::num::NonZeroU64;
 
@@ -21,14 +21,14 @@ impl From<Speed> for Pace {
 }
 
 impl Pace {
-    /// As slow as life.
+    /// Real time.
     pub const REAL: Self = Self { speed: 1.0 };
-    /// No simulated delay at all.
+    /// Every simulated delay is zero.
     pub const INSTANT: Self = Self {
         speed: f64::INFINITY,
     };
 
-    /// `speed` times as fast as life. Anything that is not above zero counts as 1.
+    /// Returns the pace that divides delays by `speed`; a number that is not above zero counts as 1.
     pub fn times(speed: f64) -> Self {
         if speed > 0.0 {
             Self { speed }
@@ -37,13 +37,13 @@ impl Pace {
         }
     }
 
-    /// What `work` takes at this pace, in whole milliseconds.
+    /// Returns the duration of `work` at this pace, in whole milliseconds.
     pub fn of(self, work: SignedDuration) -> SignedDuration {
         let ms = work.as_millis() as f64 / self.speed;
         SignedDuration::from_millis(ms.round() as i64)
     }
 
-    /// When `work` begun at `start` is done.
+    /// Returns when `work` that begins at `start` ends.
     pub fn after(self, start: Timestamp, work: SignedDuration) -> Timestamp {
         start
             .saturating_add(self.of(work))
@@ -51,27 +51,27 @@ impl Pace {
     }
 }
 
-/// What the steps of a pod's life take on one operating system, before the pace is applied.
+/// Durations of the steps of a pod's life on one operating system, at pace 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Delays {
-    /// Pause container and network.
+    /// Creating the pause container and the pod's network.
     pub sandbox: SignedDuration,
     /// Creating and starting one container whose image is present.
     pub start: SignedDuration,
     /// From the stop signal to the exit of a container that obeys it.
     pub stop: SignedDuration,
-    /// How long an init container runs that no annotation speaks of.
+    /// The run time of an init container without an exit annotation.
     pub init_run: SignedDuration,
-    /// Asking the registry whether an image that is present is the newest.
+    /// Asking the registry whether the present image is the newest.
     pub pull_check: SignedDuration,
-    /// Download, in compressed bytes per millisecond.
+    /// Download speed in compressed bytes per millisecond.
     pub download_bytes_per_ms: u64,
-    /// Extraction, which follows the download layer by layer, in compressed bytes per millisecond.
+    /// Extraction speed in compressed bytes per millisecond; extraction follows the download layer by layer.
     pub extract_bytes_per_ms: u64,
 }
 
 impl Delays {
-    /// Figures of a typical Linux node.
+    /// Typical values for a Linux node.
     pub const LINUX: Self = Self {
         sandbox: SignedDuration::from_millis(800),
         start: SignedDuration::from_millis(150),
@@ -82,8 +82,8 @@ impl Delays {
         extract_bytes_per_ms: 120_000,
     };
 
-    /// Figures of a typical Windows node: extraction, not the network, is what takes the time (EKS best practices, windows/ami: more than eight
-    /// minutes for 8.24 GB).
+    /// Typical values for a Windows node, where extraction takes longer than the download (EKS best practices, windows/ami:
+    /// more than eight minutes for 8.24 GB).
     pub const WINDOWS: Self = Self {
         sandbox: SignedDuration::from_millis(5_000),
         start: SignedDuration::from_millis(2_500),
@@ -94,7 +94,7 @@ impl Delays {
         extract_bytes_per_ms: 17_000,
     };
 
-    /// What things take on a node that pages: four times as long to start.
+    /// Returns the delays of a node that pages its memory: starts take four times as long.
     pub fn while_paging(self) -> Self {
         Self {
             sandbox: self.sandbox * 4,
@@ -103,7 +103,7 @@ impl Delays {
         }
     }
 
-    /// The same where images are pulled at this speed.
+    /// Returns the delays with these pull speeds, where they are known.
     pub fn pulling_at(self, speed: PullSpeed) -> Self {
         let of = |known: Option<NonZeroU64>, typical| known.map_or(typical, NonZeroU64::get);
         Self {
@@ -113,14 +113,14 @@ impl Delays {
         }
     }
 
-    /// What pulling `bytes` takes.
+    /// Returns how long pulling `bytes` takes.
     pub fn pull(&self, bytes: u64) -> SignedDuration {
         let ms = bytes / self.download_bytes_per_ms + bytes / self.extract_bytes_per_ms;
         SignedDuration::from_millis(i64::try_from(ms).unwrap_or(i64::MAX))
     }
 }
 
-/// A duration in Go's notation, cut to milliseconds: `0s`, `412ms`, `1.2s`, `1m0.5s`, as events print it.
+/// Formats a duration in Go's notation, cut to milliseconds, as events show it: `0s`, `412ms`, `1.2s`, `1m0.5s`.
 pub fn go_duration(duration: SignedDuration) -> String {
     let ms = duration.as_millis().max(0);
     if ms == 0 {

@@ -1,13 +1,15 @@
 //! The life of one simulated pod, as a pure state machine.
 //!
-//! [`PodSim::step`] is given the pod as it is, what its node has (images, addresses) and the present moment; it does all
-//! that is due and answers with what the kubelet would write and record, and when it wants to be called again. However
-//! many steps a moment holds, they lead to one status: with instant delays a pod becomes Running in a single write.
+//! [`PodSim::step`] receives the pod, the resources of its node (images, addresses) and the present time. It does everything
+//! that is due and returns what the kubelet would write and record, and when it must be called again. All steps that are due
+//! at one time lead to one status: with instant delays a pod becomes Running in a single write.
 //!
 //! Invariant: after [`PodSim::step`] returns, stepping again at the same moment changes nothing.
-//! The order in which containers come up is in [`sync`], what they and volumes are filled from in [`config`], how they go
-//! in [`stop`], how all start anew in [`restart_all`], what is said of a resize in [`resize`], what it starts again in [`replace`], the network in [`sandbox`], what devices it claims in [`devices`], what is put into it later in [`ephemeral`], what is found after a restart in [`adopt`],
-//! what probes lead to in [`health`], what is written in [`report`].
+//!
+//! The submodules: [`sync`] starts containers in order, [`config`] resolves what they and volumes take from other objects, [`stop`]
+//! stops them, [`restart_all`] restarts all of them, [`resize`] grants a resize, [`replace`] restarts what a resize needs restarted,
+//! [`sandbox`] sets up the network, [`devices`] prepares claimed devices, [`ephemeral`] adds ephemeral containers, [`adopt`] takes
+//! over a pod after a restart of the kubelet, [`health`] acts on probes, [`report`] writes the status.
 
 mod adopt;
 mod config;
@@ -46,10 +48,10 @@ use super::{
 };
 use crate::ownership;
 
-/// Annotation by which the VPC resource controller tells a Windows pod its address.
+/// Annotation in which the VPC resource controller writes the address of a Windows pod.
 pub const WINDOWS_ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
-/// How long a container runs whose work comes to an end and of which no annotation speaks.
+/// The run time of a container that ends by itself and has no exit annotation.
 const WORK: SignedDuration = SignedDuration::from_secs(5);
 
 /// A simulated pod.
@@ -60,32 +62,32 @@ pub struct PodSim {
     life: Life,
     volumes: Volumes,
     sandbox: Sandbox,
-    /// Init containers and sidecars, then the others, those that came later at the end.
+    /// Init containers and sidecars, then the app containers, then ephemeral containers.
     units: Box<[Unit]>,
-    /// The containers that were put into it to look at it.
+    /// The ephemeral containers.
     ephemeral: Box<[Container]>,
     ip: Option<Ipv4Addr>,
     start_time: Option<Timestamp>,
     transitions: Transitions,
     /// Fingerprint of the status written last; the status itself is at the API server.
     written: Option<u64>,
-    /// The status written last is final.
+    /// Whether the status written last is final.
     sealed: bool,
     address_written: bool,
     deleted: bool,
-    /// What became of a resize that it has not been given.
+    /// The state of a resize that is not granted yet.
     resize: Option<Box<Resize>>,
-    /// Containers that are started again because of resizes that it has been given.
+    /// The containers that granted resizes restart.
     replacing: Option<Box<Replacing>>,
-    /// All containers are being stopped to be started again.
+    /// Set while all containers are stopped to be restarted.
     restarting: Option<Restarting>,
-    /// The pod asks for another simulation than before.
+    /// Whether the simulation annotations have changed.
     steered: bool,
-    /// What the outside must do besides writing; empty between steps.
+    /// Effects to carry out besides writing the status; empty between steps.
     effects: Vec<Effect>,
 }
 
-/// Where a pod is in its life.
+/// The phase of a pod's life in the simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Life {
     /// Starting or running.
@@ -96,23 +98,24 @@ enum Life {
         sidecars_told: bool,
         why: Option<Why>,
     },
-    /// Nothing runs and nothing will.
+    /// No container runs, and none will start.
     Over { why: Option<Why> },
-    /// The kubelet did not take it.
+    /// The kubelet rejected the pod at admission.
     Rejected(Box<Rejection>),
 }
 
-/// Reason and message of a pod that its kubelet ended.
+/// Reason and message of a pod that the kubelet ended.
 type Why = (&'static str, &'static str);
 
-/// What a run of a container has ahead.
+/// The planned course of one run of a container.
 struct RunPlan {
     exit: Option<PlannedExit>,
     probes: Option<Box<Probes>>,
 }
 
 impl PodSim {
-    /// A pod the node has just taken, or (if its status says that it ran already) one found after a restart.
+    /// Creates a pod that the node has accepted. If its status shows that it ran already, it is adopted as after a restart
+    /// of the kubelet.
     pub fn accepted(pod: Arc<Pod>, parts: &mut Parts<'_>, now: Timestamp) -> Self {
         let mut sim = Self::new(pod, now);
         sim.take_ephemeral();
@@ -128,7 +131,7 @@ impl PodSim {
         sim
     }
 
-    /// A pod that the node refuses.
+    /// Creates a pod that the node rejects.
     pub fn rejected(pod: Arc<Pod>, rejection: Rejection, now: Timestamp) -> Self {
         let mut sim = Self::new(pod, now);
         sim.event(
@@ -182,17 +185,17 @@ impl PodSim {
         }
     }
 
-    /// The pod as last seen at the API server.
+    /// Returns the pod as last seen at the API server.
     pub fn pod(&self) -> &Arc<Pod> {
         &self.pod
     }
 
-    /// Its uid.
+    /// Returns the pod's uid.
     pub fn uid(&self) -> &Arc<str> {
         &self.uid
     }
 
-    /// Whether it holds resources of its node: it was taken and has not ended.
+    /// Returns whether the pod holds resources of its node: it was accepted and has not ended.
     pub fn holds_resources(&self) -> bool {
         matches!(self.life, Life::Active | Life::Stopping { .. })
     }
@@ -207,7 +210,7 @@ impl PodSim {
         used.fold(0, i64::saturating_add)
     }
 
-    /// Says that a container of a Windows pod needs more memory than it may have.
+    /// Records an event if a container of a Windows pod needs more memory than its limit.
     fn tell_of_limit(&mut self, index: usize) {
         let unit = &self.units[index];
         let Some(container) = self.container(unit) else {
@@ -227,9 +230,9 @@ impl PodSim {
         }
     }
 
-    /// Takes note of a newer version of the pod; `true` if it should be stepped even though its spec is as it was: the
-    /// simulation is steered by other annotations, or somebody has overruled the readiness that was reported (as the
-    /// node lifecycle does for a silent node), which is then reported again.
+    /// Stores a newer version of the pod. Returns `true` if it needs a step although its spec may be unchanged: its
+    /// simulation annotations changed, or another client overwrote the reported readiness (as the node lifecycle controller
+    /// does for a silent node), which then is reported again.
     pub fn observe(&mut self, pod: Arc<Pod>) -> bool {
         let overruled =
             report::is_ready(&self.pod) && !report::is_ready(&pod) && self.transitions.is_ready();
@@ -246,7 +249,7 @@ impl PodSim {
         if before.metadata.generation != self.pod.metadata.generation {
             self.notice_resize(before);
         }
-        // What the API server still says of a resize that is done is said anew.
+        // A finished resize that the API server still shows is reported again.
         let outdated = self.is_resize_outdated();
         if outdated {
             self.written = None;
@@ -269,7 +272,7 @@ impl PodSim {
         if let Life::Stopping { .. } = self.life {
             self.advance_stop(parts, now);
         }
-        // Taken, not drained: ten thousand quiet pods need no room for effects.
+        // Taken instead of drained, so that idle pods keep no allocation: there may be ten thousand of them.
         let mut effects = std::mem::take(&mut self.effects);
         self.report(parts, now, &mut effects);
         let over = matches!(self.life, Life::Over { .. } | Life::Rejected(_));
@@ -283,12 +286,12 @@ impl PodSim {
         }
     }
 
-    /// Gives back what the pod holds, because its object is gone.
+    /// Releases the pod's addresses after its object was deleted.
     pub fn forget(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         parts.addresses.release(&self.uid, now);
     }
 
-    /// The next moment at which a step has something to do.
+    /// Returns the next time at which a step has something to do.
     fn wake(&self, now: Timestamp) -> Option<Timestamp> {
         let own = match &self.life {
             Life::Active => self
@@ -301,7 +304,7 @@ impl PodSim {
             Life::Stopping { deadline, .. } => Some(*deadline),
             Life::Over { .. } | Life::Rejected(_) => return None,
         };
-        // In a pod that stops, only what runs changes any more.
+        // In a pod that is stopping, only exits of running containers matter.
         let stopping = self.life != Life::Active;
         let wake = |unit: &Unit| {
             if stopping {
@@ -313,7 +316,7 @@ impl PodSim {
         self.units.iter().filter_map(wake).chain(own).min()
     }
 
-    /// Says what cannot be understood of what the pod asks of its simulation, unless it was there before.
+    /// Records events about simulation annotations that cannot be parsed, unless `before` had them already.
     fn complain(&mut self, before: Option<&Pod>) {
         for complaint in annotations::complaints(&self.pod, before) {
             self.event(true, "InvalidSimulation", complaint, None);
@@ -333,7 +336,7 @@ impl PodSim {
         }
     }
 
-    /// The container with the resources it has.
+    /// Returns the container with its granted resources.
     fn granted_container(&self, unit: &Unit) -> Option<&Container> {
         match unit.role {
             Role::Ephemeral => self.ephemeral.get(unit.index),
@@ -341,9 +344,9 @@ impl PodSim {
         }
     }
 
-    /// Whether a container does work that comes to an end by itself: its pod is a Job's, or it is not started again once
-    /// it has succeeded. A container whose stdin stays open between clients waits for the next one, as the shell of
-    /// `kubectl debug node/NAME` does.
+    /// Returns whether a container ends by itself: its pod belongs to a Job, or it is not restarted after success. A
+    /// container whose stdin stays open between clients waits for the next client, as the shell of `kubectl debug node/NAME`
+    /// does.
     fn works_to_an_end(&self, unit: &Unit) -> bool {
         if is_of_a_job(&self.pod) {
             return true;
@@ -355,12 +358,12 @@ impl PodSim {
         })
     }
 
-    /// Whether a unit is started again after an exit with `code`.
+    /// Returns whether a container is restarted after an exit with `code`.
     fn restarts(&self, unit: &Unit, code: i32) -> bool {
         match (unit.role, self.container(unit)) {
             (Role::Sidecar, _) => true,
             (Role::Ephemeral, _) => false,
-            // An init container that succeeded has done its work, whatever the policy.
+            // An init container that succeeded is complete, whatever the restart policy.
             (Role::Init, _) if code == 0 => false,
             (_, Some(container)) => restart::after_exit(container, self.spec(), code),
             (_, None) => false,
@@ -391,7 +394,7 @@ impl PodSim {
         }));
     }
 
-    /// `name_namespace(uid)`, as the kubelet names pods in messages.
+    /// Returns `name_namespace(uid)`, as the kubelet names pods in messages.
     fn reference(&self) -> String {
         let meta = &self.pod.metadata;
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -403,8 +406,8 @@ impl PodSim {
         )
     }
 
-    /// What is ahead of a run of a unit that began at `since`: the exit that an annotation (or, for an init container,
-    /// its nature) plans, and its probes.
+    /// Plans a run of a container that began at `since`: its exit, by an annotation or because it is an init container or a
+    /// Job's, and its probes.
     fn plan_run(&self, unit: usize, since: Timestamp, parts: &Parts<'_>) -> RunPlan {
         let unit = &self.units[unit];
         let steering = self.pod.metadata.annotations.as_ref();
@@ -454,7 +457,7 @@ fn is_of_a_job(pod: &Pod) -> bool {
     ownership::controller_of(pod).is_some_and(|owner| owner.kind == "Job")
 }
 
-/// The end of a grace period of `seconds` that begins now; a second is the least.
+/// Returns the end of a grace period that begins now; it lasts at least one second.
 fn grace_ends(seconds: i64, now: Timestamp) -> Timestamp {
     now.saturating_add(SignedDuration::from_secs(seconds.max(1)))
         .unwrap_or(Timestamp::MAX)

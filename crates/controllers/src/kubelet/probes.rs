@@ -1,10 +1,11 @@
-//! The startup, liveness and readiness probes of one run of a container, as the kubelet's probe workers count them.
+//! Simulates the startup, liveness and readiness probes of one run of a container, with the kubelet's rules for
+//! thresholds.
 //!
 //! A probe passes unless an annotation makes it fail for a while ([`super::annotations`]). Delays and periods are
-//! simulated work, so the pace divides them; the counts of successes and failures are as the pod says.
+//! simulated work, so the pace divides them; thresholds are those of the pod.
 //!
-//! Invariant: a worker ticks only while a tick can still change something or has a failure to record, so that a healthy
-//! container needs no timer.
+//! Invariant: a worker ticks only while a tick can change the result or has a failure to record, so a healthy container
+//! needs no timer.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -14,26 +15,26 @@ use k8s_openapi::{
 
 use super::{annotations::ProbeKind, pace::Pace};
 
-/// The least time between two probes, however fast the pace: failing probes record an event each.
+/// The minimum time between two probes at any pace, because each failing probe records an event.
 const SHORTEST_PERIOD: SignedDuration = SignedDuration::from_millis(100);
 
-/// When probes fail.
+/// The period in which a probe fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failing {
     pub(super) from: Timestamp,
     pub(super) until: Timestamp,
 }
 
-/// What came out of a probe that the kubelet reacts to.
+/// A result of a probe that the kubelet acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A probe failed.
+    /// The probe failed.
     Failed(ProbeKind),
-    /// It failed so often that the container has to be killed.
+    /// The probe has reached its failure threshold, so the container must be killed.
     Kill(ProbeKind),
 }
 
-/// The probes of one run.
+/// The probes of one run of a container.
 #[derive(Clone, Debug)]
 pub(super) struct Probes {
     startup: Option<Worker>,
@@ -42,7 +43,8 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// The probes of a run that began at `since`; nothing for a container that has none. `failing` says when a kind fails.
+    /// Creates the probes of a run that began at `since`; `None` if the container has none. `failing` gives the period in
+    /// which a kind of probe fails.
     pub(super) fn new(
         container: &Container,
         since: Timestamp,
@@ -66,7 +68,7 @@ impl Probes {
         any.then_some(probes)
     }
 
-    /// Goes on where a kubelet that was restarted, or that is steered otherwise now, had left off.
+    /// Continues the probes of a running container, after a restart of the kubelet or a change of its annotations.
     pub(super) fn resumed(mut self, started: bool, ready: bool, now: Timestamp) -> Self {
         if let Some(startup) = &mut self.startup {
             startup.passing = started;
@@ -81,17 +83,17 @@ impl Probes {
         self
     }
 
-    /// Whether the container counts as started.
+    /// Returns whether the container is started: its startup probe, if any, has passed.
     pub(super) fn started(&self) -> bool {
         self.startup.as_ref().is_none_or(|worker| worker.passing)
     }
 
-    /// Whether it counts as ready.
+    /// Returns whether the container is ready.
     pub(super) fn ready(&self) -> bool {
         self.started() && self.readiness.as_ref().is_none_or(|worker| worker.passing)
     }
 
-    /// The next moment at which a probe changes or records something.
+    /// Returns the next time at which a probe changes its result or records a failure.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         if !self.started() {
             return self.startup.as_ref().and_then(Worker::wake);
@@ -103,7 +105,7 @@ impl Probes {
             .min()
     }
 
-    /// Probes once if a probe is due at `now`.
+    /// Runs one probe if one is due at `now`.
     pub(super) fn probe(&mut self, now: Timestamp) -> Option<Outcome> {
         if !self.started() {
             let worker = self.startup.as_mut()?;
@@ -113,7 +115,7 @@ impl Probes {
             let at = worker.next_at;
             let outcome = worker.tick(ProbeKind::Startup);
             if worker.passing {
-                // The others begin when the container has started.
+                // Liveness and readiness probes start only after the startup probe has passed.
                 for worker in [&mut self.liveness, &mut self.readiness]
                     .into_iter()
                     .flatten()
@@ -138,13 +140,13 @@ impl Probes {
         None
     }
 
-    /// Whether a probe is due at `now`.
+    /// Returns whether a probe is due at `now`.
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
         self.wake().is_some_and(|at| at <= now)
     }
 }
 
-/// What a failing probe of `container` says, by what it asks; `ip` is the pod's.
+/// Returns the event message of a failing probe, by the kind of its handler; `ip` is the pod's address.
 pub(super) fn failure_message(
     container: &Container,
     kind: ProbeKind,
@@ -176,7 +178,7 @@ pub(super) fn failure_message(
     format!("{word} probe failed: {output}")
 }
 
-/// The number of a port that a probe names.
+/// Returns the port number that a probe uses, by number or by name.
 fn port(container: &Container, port: &IntOrString) -> i32 {
     match port {
         IntOrString::Int(number) => *number,
@@ -188,7 +190,7 @@ fn port(container: &Container, port: &IntOrString) -> i32 {
     }
 }
 
-/// One probe's worker.
+/// The state of one probe.
 #[derive(Clone, Debug)]
 struct Worker {
     period: SignedDuration,
@@ -196,9 +198,9 @@ struct Worker {
     failures_needed: i32,
     failing: Option<Failing>,
     next_at: Timestamp,
-    /// The verdict in force.
+    /// Whether the probe counts as passed, by its thresholds.
     passing: bool,
-    /// How the last probe went, and how many before it went so.
+    /// The result of the last probe, and how many in a row had it.
     streak: (bool, i32),
 }
 
@@ -227,7 +229,7 @@ impl Worker {
         }
     }
 
-    /// The first tick at or after `moment`.
+    /// Returns the first tick at or after `moment`.
     fn tick_after(&self, moment: Timestamp) -> Timestamp {
         let behind = moment.duration_since(self.next_at).as_nanos();
         if behind <= 0 {
@@ -254,7 +256,7 @@ impl Worker {
         (at < failing.until).then_some(at)
     }
 
-    /// Probes at the next moment that [`Worker::wake`] named.
+    /// Runs the probe at the time that [`Worker::wake`] returned.
     fn tick(&mut self, kind: ProbeKind) -> Option<Outcome> {
         let at = self.wake()?;
         self.next_at = at.saturating_add(self.period).unwrap_or(Timestamp::MAX);

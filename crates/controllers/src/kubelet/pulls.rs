@@ -2,8 +2,9 @@
 //!
 //! A Windows node pulls one image at a time, which is the kubelet's default. A Linux node pulls all images at once: nodeadm of EKS's AMIs sets
 //! `serializeImagePulls: false` and no `maxParallelImagePulls`; pulls do not slow each other there. A pod whose image another pod is already
-//! pulling waits for that pull and then finds the image there. An image that has no manifest for the node fails with containerd's words. The
-//! base layers that a Windows AMI brings are those of its own build and revision: an image on another base is downloaded and extracted whole.
+//! pulling waits for that pull and then finds the image present. An image without a manifest for the node fails with containerd's error
+//! message. The base layers that a Windows AMI brings are those of its own build and revision: an image on another base is downloaded and
+//! extracted whole.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -24,28 +25,28 @@ use super::{
 /// The kubelet reports at most this many images (`nodeStatusMaxImages`).
 const MAX_REPORTED: usize = 50;
 
-/// What is known of images.
+/// The sources of facts about images.
 #[derive(Clone, Debug, Default)]
 pub struct Knowledge {
-    /// What their names suggest, and which Windows build runs where.
+    /// Platforms and sizes guessed from image names, and which Windows build runs on which.
     pub table: Arc<ImageTable>,
-    /// What registries say, which counts more.
+    /// Facts from registries, which take precedence over the table.
     pub contents: Option<Arc<dyn Contents>>,
 }
 
-/// Images of one node.
+/// The images of one node.
 #[derive(Clone, Debug)]
 pub struct NodeImages {
     knowledge: Knowledge,
     system: System,
     architecture: String,
     windows_build: Option<Build>,
-    /// What follows the build in the version of the Windows AMI.
+    /// The revision in the version of the Windows AMI, the number after the build.
     windows_revision: Option<u32>,
     pace: Pace,
     delays: Delays,
     known: HashMap<String, Stored, FxBuildHasher>,
-    /// When the last pull ends.
+    /// When the last queued pull ends.
     puller_free_at: Timestamp,
 }
 
@@ -56,19 +57,19 @@ struct Stored {
     here_at: Timestamp,
 }
 
-/// A pull that has been asked for.
+/// A pull and its result, known from the start because it is simulated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pull {
-    /// When it ends.
+    /// When the pull ends.
     pub done_at: Timestamp,
-    /// How long the pull itself takes, without waiting for its turn.
+    /// How long the pull itself takes, without the time in the queue.
     pub work: SignedDuration,
     /// The image's size in bytes, or the runtime's error.
     pub result: Result<u64, String>,
 }
 
 impl NodeImages {
-    /// An empty image store of a node that runs `system` on `architecture` (and, for Windows, `windows_build`).
+    /// Creates an empty image store for a node that runs `system` on `architecture` (and, for Windows, `windows_build`).
     pub fn new(
         knowledge: Knowledge,
         system: System,
@@ -90,26 +91,26 @@ impl NodeImages {
         }
     }
 
-    /// The same on a node whose kernel has this version (`10.0.20348.1607`).
+    /// Sets the kernel version of a Windows node (`10.0.20348.1607`), which names the revision of its base layers.
     pub fn on_kernel(mut self, version: &str) -> Self {
         self.windows_revision = revision(version);
         self
     }
 
-    /// Whether `image` is on the node.
+    /// Returns whether `image` is on the node.
     pub fn has(&self, image: &ImageRef, now: Timestamp) -> bool {
         self.known
             .get(&image.full_name())
             .is_some_and(|stored| stored.here_at <= now)
     }
 
-    /// Notes that `image` is on the node, as a running container shows after a restart.
+    /// Records that `image` is on the node, which a running container proves after a restart of the simulation.
     pub fn adopt(&mut self, image: &ImageRef, now: Timestamp) {
         let bytes = self.found(image).map_or(0, |found| found.sizes.bytes);
         self.store(image, bytes, now);
     }
 
-    /// Begins a pull of `image`, or queues it behind the others.
+    /// Starts a pull of `image`, or queues it after the others.
     pub fn pull(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
         let found = self.found(image);
         let known = self.known.get(&image.full_name());
@@ -122,7 +123,7 @@ impl NodeImages {
             _ => self.delays.pull_check,
         };
         let (mut done_at, mut work) = self.queue(work, now);
-        // Beside a pull of the same image, the container runtime waits for that one.
+        // The container runtime merges a pull into one of the same image that is already under way.
         if let Some(here_at) = here_at.filter(|here_at| *here_at > done_at) {
             (done_at, work) = (here_at, here_at.duration_since(now));
         }
@@ -143,7 +144,7 @@ impl NodeImages {
         }
     }
 
-    /// Begins or queues a pull of `image` that finds it in no registry.
+    /// Starts or queues a pull of `image` that ends with the error that no registry has it.
     pub fn pull_in_vain(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
         let (done_at, work) = self.queue(self.delays.pull_check, now);
         Pull {
@@ -153,7 +154,8 @@ impl NodeImages {
         }
     }
 
-    /// Returns when `work` ends that is asked for now, and what it takes at this pace. On Windows it begins when all work before it has ended.
+    /// Returns when `work` that is queued now ends, and how long it takes at this pace. On Windows it starts after all
+    /// earlier work.
     fn queue(&mut self, work: SignedDuration, now: Timestamp) -> (Timestamp, SignedDuration) {
         let work = self.pace.of(work);
         let start = match self.system {
@@ -184,13 +186,14 @@ impl NodeImages {
         windows.is_some_and(|runs| !runs.is_empty() && !runs.runs_on(host, table.builds()))
     }
 
-    /// Number of images that are here, which grows when a pull ends: a reader can tell whether its report is old.
+    /// Returns the number of images on the node. It grows whenever a pull ends, so a reader can compare it to see whether
+    /// its report is stale.
     pub fn count(&self, now: Timestamp) -> usize {
         let here = |stored: &&Stored| stored.here_at <= now;
         self.known.values().filter(here).count()
     }
 
-    /// The images as the node reports them: the largest first, at most 50.
+    /// Returns the node's `status.images`: the largest first, at most 50.
     pub fn report(&self, now: Timestamp) -> Vec<ContainerImage> {
         let mut here: Vec<_> = self
             .known
@@ -227,8 +230,8 @@ impl NodeImages {
         );
     }
 
-    /// Whether the base layers of an image are on the node. A version without a revision is taken for the newest of its build, which the AMI
-    /// has.
+    /// Returns whether the base layers of an image are on the node. An image without a revision is assumed to have the
+    /// newest revision of its build, which is the AMI's.
     fn has_base_of(&self, image: &Image) -> bool {
         let (Some(own), Some(host)) = (image.build, self.windows_build) else {
             return true;
@@ -239,7 +242,8 @@ impl NodeImages {
                 .is_none_or(|own| Some(own) == self.windows_revision)
     }
 
-    /// Returns the image that the node would run; `None` if there is none for it. What nobody knows runs anywhere: to refuse it would be a guess.
+    /// Returns the image that the node would run; `None` if it has no variant for the node. An unknown image is assumed to
+    /// run anywhere.
     fn found(&self, image: &ImageRef) -> Option<Image> {
         let Knowledge { table, contents } = &self.knowledge;
         let host = self.as_host();
@@ -257,7 +261,7 @@ impl NodeImages {
             bytes,
             download_bytes: bytes.saturating_sub(shared),
         });
-        // The registry's version counts more than the name.
+        // The registry's `os.version` takes precedence over the name.
         Some(match chosen.os_version.parse() {
             Ok(build) => Image {
                 sizes,
@@ -269,17 +273,17 @@ impl NodeImages {
     }
 }
 
-/// An image as a node would pull it.
+/// The variant of an image that a node would pull.
 struct Image {
     sizes: Sizes,
-    /// The Windows build that it is made for, where that is known.
+    /// The Windows build it is made for, if known.
     build: Option<Build>,
-    /// What follows the build in its version, where that is known.
+    /// The revision after the build in its version, if known.
     revision: Option<u32>,
 }
 
 impl Image {
-    /// What a name tells of an image.
+    /// Returns what the image's name says about it.
     fn named(name: &str, sizes: Sizes, builds: &Builds) -> Self {
         let parts = name.rsplit([':', '-', '_']);
         let mut versions = parts.filter(|part| part.parse::<Build>().is_ok());
@@ -291,7 +295,7 @@ impl Image {
     }
 }
 
-/// What follows the build in a version such as `10.0.20348.1607`.
+/// Returns the revision of a Windows version: `1607` of `10.0.20348.1607`.
 fn revision(version: &str) -> Option<u32> {
     version.splitn(4, '.').nth(3)?.parse().ok()
 }

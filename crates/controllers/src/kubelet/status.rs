@@ -1,6 +1,6 @@
-//! The pod status that the kubelet derives from its containers: phase and conditions.
+//! Derives the phase and the conditions of a pod from its containers, as the kubelet does.
 //!
-//! Invariant: a condition's transition time moves when its status moves, and at no other time.
+//! Invariant: a condition's transition time changes exactly when its status changes.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -13,26 +13,26 @@ use super::{
     restart,
 };
 
-/// Conditions in the order in which the kubelet keeps them.
+/// The pod conditions that the kubelet owns, in its order.
 pub(super) const ORDER: [&str; 6] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
     "ContainersReady",
     "PodScheduled",
-    // Only of pods that have a rule for it.
+    // Only for pods with a rule that restarts all containers.
     "AllContainersRestarting",
 ];
 
-/// Where `Ready` stands in [`ORDER`].
+/// The index of `Ready` in [`ORDER`].
 const READY: usize = 2;
 
-/// When each condition of [`ORDER`] last changed its status.
+/// The status of each condition in [`ORDER`], and when it last changed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Transitions([Option<(bool, Timestamp)>; ORDER.len()]);
 
 impl Transitions {
-    /// Continues from the conditions a pod has at the API server.
+    /// Takes the transition times from the conditions of a pod at the API server.
     pub(super) fn adopt(pod: &Pod) -> Self {
         let mut transitions = Self::default();
         let conditions = pod
@@ -51,7 +51,7 @@ impl Transitions {
         transitions
     }
 
-    /// Whether the pod was ready when it was last looked at.
+    /// Returns whether the pod was ready when its conditions were last computed.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.0[READY], Some((true, _)))
     }
@@ -67,7 +67,7 @@ impl Transitions {
     }
 }
 
-/// A condition before it is stamped.
+/// A condition without its type and times.
 struct Verdict {
     status: bool,
     reason: Option<&'static str>,
@@ -90,19 +90,19 @@ impl Verdict {
     }
 }
 
-/// What the conditions are derived from.
+/// The inputs from which the conditions are derived.
 pub(super) struct View<'a> {
     pub(super) pod: &'a Pod,
     pub(super) units: &'a [Unit],
     pub(super) statuses: &'a [ContainerStatus],
     pub(super) phase: &'a str,
     pub(super) sandbox_up: bool,
-    /// All containers are being stopped to be started again.
+    /// Whether all containers are being stopped to be restarted.
     pub(super) all_restarting: bool,
     pub(super) now: Timestamp,
 }
 
-/// The conditions the kubelet owns, in its order.
+/// Returns the conditions that the kubelet owns, in its order.
 pub(super) fn conditions(view: &View<'_>, transitions: &mut Transitions) -> Vec<PodCondition> {
     let containers_ready = containers_ready(view);
     let ready = ready(view, &containers_ready);
@@ -132,7 +132,7 @@ pub(super) fn conditions(view: &View<'_>, transitions: &mut Transitions) -> Vec<
     verdicts.enumerate().map(stamp).collect()
 }
 
-/// Whether all containers are being stopped to be started again; nothing of pods where that cannot be.
+/// Returns the condition `AllContainersRestarting`; `None` for pods without a rule that restarts all containers.
 fn all_restarting(view: &View<'_>) -> Option<Verdict> {
     let spec = view.pod.spec.as_ref();
     spec.filter(|spec| restart::may_be_of_all(spec))?;
@@ -240,20 +240,20 @@ fn initialized(view: &View<'_>) -> Verdict {
     }
 }
 
-/// Whether any app container has started since the pod began, or since all of it was to start anew.
+/// Returns whether an app container has started since the pod began, or since all containers were last restarted.
 pub(super) fn has_initialized(units: &[Unit]) -> bool {
     let has_run = |unit: &Unit| unit.role == Role::App && unit.starts > unit.anew_at;
     units.iter().any(has_run)
 }
 
-/// Container names in Go's notation for a list, or nothing for none.
+/// Formats container names as Go prints a list; `None` for an empty list.
 fn listed<'a>(units: impl Iterator<Item = &'a Unit>) -> Option<String> {
     let names: Vec<_> = units.map(|unit| &*unit.name).collect();
     (!names.is_empty()).then(|| format!("[{}]", names.join(" ")))
 }
 
-/// The pod's phase. `restarts` says whether an exit with a code leads to another start, `terminal` that no container will
-/// be started again all the same.
+/// Returns the pod's phase. `restarts` tells whether an exit with this code leads to a restart; `terminal` means that no
+/// container is restarted whatever `restarts` says.
 pub(super) fn phase(
     units: &[Unit],
     restarts: impl Fn(&Unit, i32) -> bool,
@@ -263,7 +263,7 @@ pub(super) fn phase(
     let (mut pending_init, mut waiting, mut running, mut stopped, mut restartable, mut failed) =
         (0, 0, 0, 0, 0, 0);
     for unit in units {
-        // What ended last, if it is not running now; an idle container that has run before counts as stopped.
+        // The last exit, unless the container runs now; an idle container that has run before counts as stopped.
         let exit = unit.exit().or(unit
             .last
             .as_deref()
@@ -286,7 +286,7 @@ pub(super) fn phase(
             (Role::App, None) => waiting += 1,
             (Role::App, Some(exit)) => {
                 stopped += 1;
-                // What has been given another start, for whatever reason, is about to have it.
+                // A container in any other state is about to start again.
                 let over = terminal
                     || match unit.state {
                         State::Ended(_) => true,

@@ -1,8 +1,9 @@
-//! What simulated containers and nodes use: the numbers behind `kubectl top` and the autoscaler.
+//! Computes the simulated usage of containers and nodes, which `kubectl top` and the autoscaler read.
 //!
-//! A running container uses what [`annotations::SIMULATE_USAGE`] says, on its pod or else on the workload the pod belongs to,
-//! and half of its requests where nothing is said; never more than its limits. A node uses what its pods use and what it keeps
-//! for its system, but not more than its pods can have of it, unless the annotations say so. What does not run, or not for a whole window yet, has no metrics: as with a real kubelet, a rate takes two looks.
+//! A running container uses what the annotation [`annotations::SIMULATE_USAGE`] of its pod, or else of the pod's workload,
+//! sets; without the annotation half of its requests; never more than its limits. A node uses the sum over its pods plus
+//! what it reserves for its system, but at most its allocatable, unless annotations set more. A container that has not run
+//! for a whole window has no metrics: like a real metrics-server, a rate needs two samples.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -36,9 +37,9 @@ use crate::{
     ownership, pods,
 };
 
-/// Over how long usage is measured, before the pace is applied (metrics-server: `--metric-resolution`).
+/// The window over which usage is measured, at pace 1 (metrics-server: `--metric-resolution`).
 pub const WINDOW: SignedDuration = SignedDuration::from_secs(15);
-/// What a container without requests uses: milli-cores and bytes.
+/// The usage of a container without requests.
 const IDLE: Used = Used {
     cpu_milli: 5,
     memory_bytes: 32 << 20,
@@ -46,7 +47,7 @@ const IDLE: Used = Used {
 
 type Annotations = BTreeMap<String, String>;
 
-/// Reads the usage of a simulated cluster.
+/// Computes the metrics of a simulated cluster.
 #[derive(Clone, Debug)]
 pub struct Meter {
     informers: Arc<Informers>,
@@ -54,23 +55,23 @@ pub struct Meter {
     window: SignedDuration,
 }
 
-/// Cores and memory in use.
+/// An amount of CPU and memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Used {
     cpu_milli: i64,
     memory_bytes: i64,
 }
 
-/// What a container uses.
+/// The usage of one container.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     used: Used,
-    /// The part of it that an annotation says.
+    /// The part of `used` that an annotation sets.
     told: Used,
 }
 
 impl Meter {
-    /// A meter over the pods and nodes of `context`, whose simulated work runs at `pace`.
+    /// Creates a meter over the pods and nodes of `context`, whose simulated work runs at `pace`.
     pub fn new(context: &Context, pace: Pace) -> Self {
         let informers = Arc::clone(&context.informers);
         informers.pods.start();
@@ -85,7 +86,7 @@ impl Meter {
         }
     }
 
-    /// The metrics of the pods that `wanted` takes, of one namespace or of all, by namespace and name.
+    /// Returns the metrics of the pods for which `wanted` is true, in one namespace or all, sorted by namespace and name.
     pub fn pods(&self, namespace: Option<&str>, wanted: impl Fn(&Pod) -> bool) -> Vec<PodMetrics> {
         let all = &self.informers.pods;
         let mut found = match namespace {
@@ -101,7 +102,7 @@ impl Meter {
         found.iter().filter_map(|pod| look.pod(pod)).collect()
     }
 
-    /// The metrics of the nodes that `wanted` takes, by name.
+    /// Returns the metrics of the nodes for which `wanted` is true, sorted by name.
     pub fn nodes(&self, wanted: impl Fn(&Node) -> bool) -> Vec<NodeMetrics> {
         let mut found = self.informers.nodes.list();
         found.retain(|node| wanted(node));
@@ -119,20 +120,20 @@ impl Meter {
     }
 }
 
-/// One look at the meter.
+/// One reading of the meter: one point in time, with each workload looked up once.
 struct Look<'a> {
     meter: &'a Meter,
     now: Timestamp,
-    /// By the uid that pods name as their controller.
+    /// Workloads by the uid of the controller in their pods' owner references.
     workloads: RefCell<FxHashMap<String, Rc<Workload>>>,
 }
 
-/// What a pod belongs to, as far as usage goes: the Deployment where there is one.
+/// The Deployment, or else the controller, that a pod belongs to.
 struct Workload {
     annotations: Annotations,
-    /// The uids that its pods name as their controller.
+    /// The uids of the controllers in its pods' owner references: for a Deployment, those of its ReplicaSets.
     controllers: Vec<String>,
-    /// How many of its pods are ready, once somebody asked.
+    /// How many of its pods are ready, counted on first use.
     ready: OnceCell<i64>,
 }
 
@@ -188,7 +189,7 @@ impl Look<'_> {
         })
     }
 
-    /// The containers that have run for a window, and what they use.
+    /// Returns the containers that have run for a whole window, with their usage.
     fn containers<'p>(&self, pod: &'p Pod) -> Vec<(&'p Container, Usage)> {
         let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else {
             return Vec::new();
@@ -196,7 +197,7 @@ impl Look<'_> {
         if status.phase.as_deref() != Some("Running") {
             return Vec::new();
         }
-        // Sidecars run beside the app containers; what is said for all containers is not meant for them.
+        // Annotations for all containers apply to app containers only, not to sidecars.
         let sidecars = spec.init_containers.iter().flatten();
         let sidecars = sidecars.zip(std::iter::repeat(false));
         let apps = spec.containers.iter().zip(std::iter::repeat(true));
@@ -268,7 +269,8 @@ impl Look<'_> {
         Usage { used, told }
     }
 
-    /// What a pod has of something that all ready pods of its workload use together: requests go to ready pods only.
+    /// Returns a pod's share of an amount that all ready pods of its workload use together. Only ready pods have a share,
+    /// because only they get requests.
     fn share(&self, pod: &Pod, workload: Option<&Workload>, total: Quantity) -> Quantity {
         if !pods::is_ready(pod) {
             return Quantity::default();
@@ -286,7 +288,7 @@ impl Look<'_> {
         i64::try_from(ready.count()).unwrap_or(i64::MAX)
     }
 
-    /// The workload that a pod belongs to, by itself or through a ReplicaSet; looked up once for all pods of a controller.
+    /// Returns the workload of a pod, found through its ReplicaSet if need be; cached for all pods of a controller.
     fn workload(&self, pod: &Pod) -> Option<Rc<Workload>> {
         let owner = ownership::controller_of(pod)?;
         if let Some(known) = self.workloads.borrow().get(&owner.uid) {
@@ -347,8 +349,8 @@ impl Look<'_> {
     }
 }
 
-/// Returns what a node uses whose pods use `used`, of which annotations say `told`: with what it keeps for its system as much as pods can
-/// have of it, so that `kubectl top` shows 100 % at most; more only where annotations say so.
+/// Returns the usage of a node whose pods use `used`, of which `told` comes from annotations: the pods' usage plus the
+/// system's reserve, capped at the allocatable so that `kubectl top` shows at most 100 %. Annotations alone may exceed that.
 fn of_node(capacity: Used, allocatable: Used, used: Used, told: Used) -> Used {
     let of = |read: fn(Used) -> i64| {
         let kept = read(capacity).saturating_sub(read(allocatable)).max(0);
@@ -367,7 +369,7 @@ impl Used {
         self.memory_bytes = self.memory_bytes.saturating_add(other.memory_bytes);
     }
 
-    /// As metrics-server writes them: fractions of cores, and memory in Ki.
+    /// Formats the amounts as metrics-server does: CPU in cores or millicores, memory in Ki.
     fn amounts(self) -> Amounts {
         let memory_ki = self.memory_bytes / 1024 + i64::from(self.memory_bytes % 1024 != 0);
         let cpu = match self.cpu_milli % 1000 {
@@ -385,12 +387,12 @@ impl Used {
     }
 }
 
-/// Returns the bytes that a container uses of which nothing is said.
+/// Returns the memory in bytes that a container uses if no annotation sets it.
 pub(super) fn usual_memory(container: &Container) -> i64 {
     usual(container).memory_bytes
 }
 
-/// What a container uses of which nothing is said: half of what it requests.
+/// Returns the usage of a container without annotations: half of its requests.
 fn usual(container: &Container) -> Used {
     let requests = container
         .resources

@@ -1,10 +1,10 @@
-//! What simulated kubelets send to the API server.
+//! Sends the writes of simulated kubelets to the API server.
 //!
-//! A fixed number of writers share the pods by uid, so that the writes of one pod keep their order while many pods
-//! proceed at once. Leases, which are renewed in groups, have a writer of their own that sends a whole group at once. Responses are not
-//! decoded: the informer brings the outcome.
+//! A fixed number of tasks share the pods by uid, so the writes of one pod keep their order while many pods proceed in
+//! parallel. Leases, which are renewed in groups, have a task of their own that sends many at once. Response bodies are not
+//! decoded, because the informers deliver the new objects.
 //!
-//! Invariant: a status write carries the pod's uid, so it can never land on a successor of the same name.
+//! Invariant: a status write carries the pod's uid, so it cannot change a later pod of the same name.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,27 +25,27 @@ use super::{
 };
 use crate::{Context, pods, unread};
 
-/// Number of writers.
+/// The number of parallel writers.
 const WRITERS: usize = 16;
 
-/// How many leases are renewed at once.
+/// How many leases are renewed in parallel.
 const RENEWALS: usize = 64;
 
-/// Pause before a write that failed for a passing reason is repeated.
+/// The pause before a write that failed with a transient error is repeated.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// One write.
+/// One write to the API server.
 #[derive(Debug)]
 pub(super) enum Write {
-    /// A pod's status.
+    /// Writes the status of a pod.
     Status {
         pod: Arc<Pod>,
         status: Box<PodStatus>,
         address: Option<String>,
     },
-    /// The end of a pod.
+    /// Deletes a pod whose containers have ended.
     Delete { pod: Arc<Pod> },
-    /// Creates a node, or brings one that is there already up to date.
+    /// Creates a node, or updates an existing one.
     Register {
         facts: Arc<NodeFacts>,
         node: Box<Node>,
@@ -56,11 +56,11 @@ pub(super) enum Write {
         node_uid: String,
         at: jiff::Timestamp,
     },
-    /// Part of a node's status.
+    /// Writes part of a node's status.
     NodeStatus { name: String, status: Value },
 }
 
-/// The writers.
+/// The queues of all writers.
 #[derive(Clone, Debug)]
 pub(super) struct Writers {
     queues: Arc<[mpsc::UnboundedSender<Write>]>,
@@ -105,7 +105,7 @@ impl Writers {
     }
 }
 
-/// Carries out what comes through a queue, so many writes at once, in the order in which they came if it is one.
+/// Carries out the writes of a queue, `at_once` in parallel; with 1 they keep their order.
 async fn drain(client: Client, mut queue: mpsc::UnboundedReceiver<Write>, at_once: usize) {
     let writes = stream::poll_fn(|task| queue.poll_recv(task));
     let done = writes.for_each_concurrent(at_once, |write| until_done(&client, write));
@@ -116,7 +116,7 @@ async fn until_done(client: &Client, write: Write) {
     loop {
         match carry_out(client, &write).await {
             Ok(()) => return,
-            // Gone, replaced by another object, or refused for good: writing it again cannot help.
+            // The object is gone or was replaced, or the write is invalid: repeating it cannot help.
             Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
                 tracing::debug!(%status, ?write, "kubelet write refused");
                 return;
@@ -186,7 +186,7 @@ async fn register(client: &Client, facts: &NodeFacts, node: &Node) -> Result<(),
             nodes
                 .patch(&facts.name, &PatchParams::default(), &Patch::Merge(labels))
                 .await?;
-            // Its conditions say what was known before; the next beats bring them up to date.
+            // Existing conditions are kept; the next heartbeats update them.
             let mut status = node.status.clone().unwrap_or_default();
             status.conditions = None;
             let status = json!({ "status": status });
@@ -224,7 +224,7 @@ async fn renew(
     }
 }
 
-/// Sends a patch and leaves the answer undecoded unless it is an error.
+/// Sends a patch; the response is decoded only if it is an error.
 async fn patch(
     client: &Client,
     collection: String,
@@ -240,7 +240,7 @@ async fn patch(
     unread::send(client, request).await
 }
 
-/// The strategic merge patch a kubelet sends: its own conditions in its own order, others untouched.
+/// Returns the strategic merge patch that a kubelet sends: its own conditions in its own order; others stay as they are.
 fn status_patch(pod: &Pod, status: &PodStatus, address: Option<&str>) -> Value {
     let mut metadata = json!({ "uid": pod.metadata.uid });
     if let Some(address) = address {
@@ -252,7 +252,7 @@ fn status_patch(pod: &Pod, status: &PodStatus, address: Option<&str>) -> Value {
         .get_mut("conditions")
         .and_then(Value::as_array_mut)
     {
-        // Conditions are merged by type: what a condition does not say any more has to be taken away.
+        // Conditions are merged by type, so a reason or message that is gone has to be set to null.
         for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
             for word in ["reason", "message"] {
                 condition.entry(word).or_insert(Value::Null);

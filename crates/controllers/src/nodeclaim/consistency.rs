@@ -1,10 +1,11 @@
-//! Whether nodes have what was bought: nine tenths of each resource that their claim asks for (core: `nodeclaim/consistency`, check `NodeShape`).
+//! Checks that nodes have at least nine tenths of each requested resource (Karpenter core: `nodeclaim/consistency`, check
+//! `NodeShape`).
 //!
-//! A claim is looked at when it is launched and every ten minutes after that. The condition `ConsistentStateFound` says what was found, and a Warning
-//! event names each resource that falls short. Nothing is done about it: the next plan counts with what the node has
-//! ([`crate::provisioner::discovered`]).
+//! A claim is checked after its launch and every ten minutes from then on. The condition `ConsistentStateFound` has the
+//! result, and a Warning event names each resource that falls short. The controller takes no further action: the next plan
+//! uses the amounts that the node reports ([`crate::provisioner::discovered`]).
 //!
-//! Invariant: the times of the last looks only spare work; who loses them looks at once.
+//! Invariant: the times of the last checks only save work; after a restart every claim is checked at once.
 
 use std::{
     collections::HashMap,
@@ -29,12 +30,12 @@ use crate::{
     state::convert,
 };
 
-/// How often a claim is looked at.
+/// How often a claim is checked.
 const SCAN_PERIOD: Duration = Duration::from_secs(600);
-/// The part of what is expected that a node must have.
+/// The fraction of the expected amount that a node must have.
 const ENOUGH: f64 = 0.9;
 
-/// When each claim was looked at last, by uid.
+/// When each claim was last checked, by uid.
 type Scanned = Arc<Mutex<HashMap<String, Instant>>>;
 
 pub(super) fn start(karpenter: &KarpenterContext) {
@@ -70,7 +71,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Whether a launched claim was not looked at within the last period; counts it as looked at if so.
+/// Returns whether a launched claim is due for a check, and if so records the check.
 fn is_due(karpenter: &KarpenterContext, scanned: &Scanned, name: &str) -> bool {
     let Some(claim) = karpenter.claims.get("", name) else {
         return false;
@@ -136,7 +137,8 @@ async fn check(karpenter: &KarpenterContext, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a node has less than nine tenths of. A node that is not initialized or goes has no issues.
+/// Returns a message for each requested resource of which the node has less than nine tenths. A claim that is not
+/// initialized or is being deleted has no issues.
 fn issues(node: &Node, claim: &NodeClaim) -> Vec<String> {
     if claim.metadata.deletion_timestamp.is_some() || !claim.is(condition::INITIALIZED) {
         return Vec::new();

@@ -1,8 +1,7 @@
-//! Launching: from a claim to an instance.
+//! The launch step of a NodeClaim: buys an instance for it.
 //!
-//! Invariant: the options are tried cheapest first; when none has capacity, or the class cannot be launched from, the
-//! claim is deleted, because another pod placement (or another pool) may be what helps, and the provisioner decides that
-//! afresh.
+//! Invariant: the options are tried cheapest first. If none has capacity, or the class cannot be used, the claim is deleted:
+//! the provisioner then makes a new plan, which may use another pool or place the pods differently.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -32,17 +31,17 @@ use crate::{
     },
 };
 
-/// What came of the step.
+/// The result of the launch step.
 pub(super) enum Outcome {
     /// The claim is launched.
     Done,
-    /// Another launch finds out first whether EC2 has what this one would ask for; its end wakes the claim.
+    /// Another launch is testing whether EC2 has capacity for this claim's options; its end wakes the claim.
     Waits,
-    /// Nothing can be launched for the claim; it is being deleted.
+    /// The claim cannot be launched and is being deleted.
     Refused,
 }
 
-/// Launches the claim unless it is launched.
+/// Launches the claim unless it is launched already.
 pub(super) async fn step(
     karpenter: &KarpenterContext,
     turns: &LaunchTurns,
@@ -90,7 +89,7 @@ pub(super) async fn step(
     }
 }
 
-/// The option that an instance was bought as.
+/// Returns the launch option that an instance corresponds to.
 fn bought(instance: &Instance) -> LaunchOption {
     LaunchOption {
         instance_type: instance.instance_type.name.to_string(),
@@ -100,7 +99,7 @@ fn bought(instance: &Instance) -> LaunchOption {
     }
 }
 
-/// Reason and message by which a condition tells that a launch failed (AWS provider: `errors.ToReasonMessage`).
+/// Returns reason and message of the condition for a failed launch (AWS provider: `errors.ToReasonMessage`).
 fn classified(error: &CloudError) -> (&'static str, String) {
     let (reason, message) = match error {
         CloudError::Throttled => ("RequestLimitExceeded", "Request limit exceeded"),
@@ -138,7 +137,7 @@ fn unauthorized(message: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Codes or parts of sentences by which EC2 refuses launches, with reason and message.
+/// Error codes or message parts of EC2's launch errors, with the reason and message of the condition.
 const REFUSALS: [(&str, &str, &str); 9] = [
     (
         "belong to different networks",
@@ -196,7 +195,7 @@ fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// What was refused is not planned with for a while, even where something else was bought.
+/// Records the refused options, even if another option was bought: plans avoid them for a while.
 fn tell_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
     for error in refused {
@@ -206,7 +205,7 @@ fn tell_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[Flee
     }
 }
 
-/// Writes into the log that an offering is not planned with for a while.
+/// Logs that plans avoid an offering for a while.
 pub(crate) fn tell_unavailable(
     entries: &Pass,
     reason: &str,
@@ -224,7 +223,7 @@ pub(crate) fn tell_unavailable(
         .debug("removing offering from offerings");
 }
 
-/// Why a claim is given up instead of launched, in upstream's words.
+/// Why a claim is deleted instead of launched, with Karpenter's messages.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(
@@ -245,7 +244,7 @@ enum Refusal {
     SoldOut(CloudError),
 }
 
-/// The class of a claim, if nodes can be launched from it.
+/// Returns the class of a claim, or why nodes cannot be launched from it.
 async fn resolve(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,
@@ -257,7 +256,7 @@ async fn resolve(
     Ok(usable(class))
 }
 
-/// What can be bought for a claim: with overlays if it is a pool's.
+/// Returns the market of a claim's class, with the overlays that apply to its pool.
 async fn market(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,
@@ -343,13 +342,14 @@ fn order(
     }
 }
 
-/// Ids of the security groups that the class has found.
+/// Returns the ids of the security groups in the class's status.
 fn security_groups(class: &EC2NodeClass) -> Vec<Arc<str>> {
     let found = class.status.iter().flat_map(|own| &own.security_groups);
     found.map(|group| group.id.as_str().into()).collect()
 }
 
-/// The taints a kubelet registers with: the one that marks it as unregistered, its own, its startup taints.
+/// Returns the taints that the kubelet registers with: Karpenter's `unregistered`, then the claim's taints and startup
+/// taints.
 fn registration_taints(claim: &NodeClaim) -> Vec<Taint> {
     let unregistered = Taint {
         key: labels::UNREGISTERED_TAINT.to_owned(),
@@ -362,14 +362,14 @@ fn registration_taints(claim: &NodeClaim) -> Vec<Taint> {
         Some(Taint {
             key: taint.key.clone(),
             value: taint.value.clone().unwrap_or_default(),
-            // The schema admits no other effects.
+            // The schema allows no other effects, so none is lost here.
             effect: taint.effect.parse().ok()?,
         })
     });
     std::iter::once(unregistered).chain(others).collect()
 }
 
-/// Writes down what was bought.
+/// Writes the launched instance into the claim's labels, annotations and status.
 fn note(
     karpenter: &KarpenterContext,
     claim: &mut NodeClaim,
@@ -403,7 +403,7 @@ fn note(
     let status = claim.status.get_or_insert_default();
     status.provider_id = instance.provider_id.clone();
     status.image_id = instance.image.id.clone();
-    // What the instance really has its node says; until then it counts as what was planned.
+    // Planned amounts, until the node reports its real ones.
     let (capacity, allocatable) = market.resources(&instance.instance_type);
     status.capacity = resource_list(&capacity);
     status.allocatable = resource_list(&allocatable);
@@ -419,7 +419,7 @@ fn note(
         .info("launched nodeclaim");
 }
 
-/// Labels that the requirements leave only one value for.
+/// Returns the labels for which the claim's requirements leave a single value.
 fn decided_labels(claim: &NodeClaim) -> BTreeMap<String, String> {
     let requirements = claim.spec.requirements.iter();
     requirements
@@ -456,7 +456,7 @@ async fn refuse(
     Ok(Outcome::Refused)
 }
 
-/// Upstream cuts messages in conditions and events at 300 characters.
+/// Cuts a message at 300 characters, as Karpenter does in conditions and events.
 fn truncated(message: &str) -> String {
     match message.char_indices().nth(300) {
         None => message.to_owned(),

@@ -1,7 +1,8 @@
-//! Which launches wait for another one that asks for the same offerings.
+//! Serializes launches that ask for the same unproven offerings.
 //!
-//! Invariant: an offering that has not been sold lately is asked for by one launch at a time. When EC2 has none left of what 600 claims ask
-//! for, one launch finds out, and the others see it before they ask. Once the offering is sold the others ask all at once.
+//! Invariant: an offering that has not been sold lately is requested by one launch at a time. If EC2 has no capacity for
+//! what 600 claims request, one launch finds out, and the others learn that before they ask. Once the offering is sold, the
+//! others ask all at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +15,10 @@ use tokio::time::Instant;
 
 use crate::Queue;
 
-/// An offering that was sold counts as to be had for this long.
+/// How long an offering counts as proven after it was sold.
 const PROVEN_FOR: Duration = Duration::from_secs(60);
 
-/// The launches of this moment. Cheap to clone.
+/// The launches that are under way. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct LaunchTurns {
     shared: Arc<Mutex<Inner>>,
@@ -27,16 +28,16 @@ pub(super) struct LaunchTurns {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Offerings that a launch asks for now.
+    /// Unproven offerings that a launch requests now.
     asked: BTreeSet<LaunchOption>,
     /// When an offering was last sold.
     proven: BTreeMap<LaunchOption, Instant>,
-    /// Claims to be looked at when a launch has ended.
+    /// Claims to be reconciled when a launch has ended.
     waiting: BTreeSet<String>,
 }
 
 impl LaunchTurns {
-    /// Nothing is launched yet.
+    /// Creates the state without any launch.
     pub(super) fn new(queue: Queue<String>) -> Self {
         Self {
             shared: Arc::default(),
@@ -44,8 +45,8 @@ impl LaunchTurns {
         }
     }
 
-    /// Takes the offerings that a launch of these options, best first, is the first to try; `None` if another launch tries one of them, whose
-    /// end will wake the claim.
+    /// Takes a turn for the unproven offerings among these options, best first; `None` if another launch requests one of
+    /// them. The end of that launch wakes the claim.
     pub(super) fn take(&self, claim: &str, options: &[LaunchOption]) -> Option<Turn> {
         let now = Instant::now();
         self.with(|inner| {
@@ -74,7 +75,7 @@ impl LaunchTurns {
     }
 }
 
-/// A launch that may be made now. Whoever waits for its offerings is woken when it ends, however it ends.
+/// The permission to launch now. When it is dropped, the waiting claims are woken.
 #[derive(Debug)]
 pub(super) struct Turn {
     turns: LaunchTurns,
@@ -82,7 +83,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Remembers what was refused, and what was sold.
+    /// Records which options were refused and which was sold.
     pub(super) fn ended(&self, refused: &[FleetError], sold: Option<LaunchOption>) {
         let now = Instant::now();
         self.turns.with(|inner| {

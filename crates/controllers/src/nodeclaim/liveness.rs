@@ -1,7 +1,7 @@
-//! Liveness: a claim that does not become a node in time is given up, so that its pods get another one.
+//! Deletes claims that are not launched or registered in time, so that their pods get another node.
 //!
-//! Invariant: a time counts from when the condition that is waited for last changed, which is written down, so a restart
-//! does not extend it.
+//! Invariant: the time counts from the last transition of the condition that is waited for, which is stored in the
+//! claim, so a restart does not extend it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const LAUNCH: SignedDuration = SignedDuration::from_mins(5);
 /// A claim's node must register within this time.
 const REGISTRATION: SignedDuration = SignedDuration::from_mins(15);
 
-/// Deletes a claim that is too late. Returns when it will be.
+/// Deletes a claim whose deadline has passed. Otherwise returns how long it still has.
 pub(super) async fn step(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,
@@ -40,7 +40,7 @@ pub(super) async fn step(
     Ok(None)
 }
 
-/// What a pool is told of a claim that was given up.
+/// Returns the reason and message that the pool records about a claim that was not launched or registered in time.
 fn failure(claim: &NodeClaim) -> Failure {
     match claim.condition(condition::LAUNCHED) {
         Some(launched) if launched.status != "True" => Failure {
@@ -54,7 +54,7 @@ fn failure(claim: &NodeClaim) -> Failure {
     }
 }
 
-/// What a claim still has to reach, in which time, and how much of it is left.
+/// The condition that a claim must reach next, its timeout, and the time left.
 #[derive(Debug, PartialEq, Eq)]
 struct Deadline {
     reason: &'static str,

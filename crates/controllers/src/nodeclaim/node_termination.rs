@@ -1,10 +1,10 @@
-//! The end of a node: tainted, drained, its volumes detached, its instance terminated, then gone.
+//! Terminates nodes: taints and drains them, waits for their volumes, terminates the instance, and removes the finalizer.
 //!
-//! [`drain`] says which pods are asked to leave, [`eviction`] asks them, [`detachment`] knows the volumes that are waited for, and [`deadline`]
-//! when nothing is waited for any more.
+//! [`drain`] selects the pods to evict, [`eviction`] evicts them, [`detachment`] finds the volumes to wait for, and
+//! [`deadline`] determines when waiting ends.
 //!
-//! Invariant: every step is decided from what the API and the cloud say now, so the process may die between any two of
-//! them. Pods leave through the eviction API, which respects disruption budgets.
+//! Invariant: every step depends only on the present state of the API and the cloud, so the process may stop between any two
+//! steps. Pods are evicted through the eviction API, which respects disruption budgets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,11 +37,11 @@ use crate::{
 };
 
 const CONTROLLER: &str = "node.termination";
-/// Group and kind of nodes in the decision log.
+/// Group and kind of nodes, for the decision log.
 const NODE: (&str, &str) = ("", "Node");
-/// A drain takes at least this long: a scheduler that has not seen the taint yet may still send pods.
+/// The minimum duration of a drain: a scheduler that has not seen the taint yet may still bind pods.
 const SHORTEST_DRAIN: SignedDuration = SignedDuration::from_secs(5);
-/// Attachments named in an event.
+/// The maximum number of attachments named in an event.
 const SHOWN: usize = 5;
 
 pub(super) fn start(karpenter: &KarpenterContext) {
@@ -52,7 +52,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
             nodes.add(change.object().name_any());
         }
     });
-    // A pod that left may be the one the node waited for.
+    // The deleted pod may be the last that the node waited for.
     let (nodes, informer) = (queue.clone(), karpenter.base.informers.nodes.clone());
     karpenter.base.informers.pods.on_change(move |change| {
         let node = crate::pods::node_name(change.object());
@@ -78,7 +78,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Ends nodes.
+/// The reconciler of nodes that are being deleted.
 #[derive(Clone)]
 struct Terminator {
     karpenter: KarpenterContext,
@@ -86,7 +86,7 @@ struct Terminator {
 }
 
 impl Terminator {
-    /// Takes a deleted node one step further. Returns when to look again.
+    /// Takes a deleted node one step further. Returns when to reconcile it again.
     async fn finalize(&self, name: &str) -> Result<Option<Duration>, Error> {
         let karpenter = &self.karpenter;
         let Some(node) = karpenter.node_api().get_opt(name).await? else {
@@ -108,7 +108,7 @@ impl Terminator {
         let instance = spec
             .and_then(|spec| spec.provider_id.as_deref())
             .and_then(instance_id);
-        // A node that stopped talking may have lost its instance; there is nobody left to drain then.
+        // The instance of a node that is not ready may be gone; then there is nothing left to drain.
         if !is_ready(&node)
             && let Some(id) = &instance
             && let Err(error) = karpenter.cloud.get(id.clone()).await
@@ -135,7 +135,7 @@ impl Terminator {
         remove_finalizer(karpenter, &node, &log).await
     }
 
-    /// Asks the next pods to leave. Returns whether none is left that the node waits for.
+    /// Evicts the next pods. Returns whether the node is drained.
     async fn is_drained(&self, ending: &Ending<'_>) -> Result<bool, Error> {
         let kind = condition::DRAINED;
         let since = ending.drained_since();
@@ -157,13 +157,13 @@ impl Terminator {
                 self.karpenter.metrics.count(Metric::NodesDrained, &labels);
                 Ok(true)
             }
-            // There may have been no claim to write it down on.
+            // Without a claim there is no condition in which the start of the drain could be recorded.
             None if ending.claim.is_none() => Ok(true),
             _ => Ok(false),
         }
     }
 
-    /// The pods of a node: as the informer has them, or, if the drain stands still, as the API server has them.
+    /// Returns the pods of a node from the informer, or from the API server if the drain makes no progress.
     async fn pods_on(&self, node: &Node) -> Result<Vec<Arc<Pod>>, Error> {
         let (karpenter, name) = (&self.karpenter, node.name_any());
         let pods = karpenter.pods_on(&name);
@@ -179,20 +179,20 @@ impl Terminator {
     }
 }
 
-/// Where the drain of a node stands, as its claim says.
+/// The state of a drain, according to the claim's condition `Drained`.
 enum Drain {
-    /// It has begun.
+    /// The drain began at this time.
     Since(Timestamp),
-    /// It is over.
+    /// The drain is complete.
     Done,
 }
 
-/// A node that goes, with what is known of its claim.
+/// A node that is being terminated, and its claim.
 struct Ending<'a> {
     karpenter: &'a KarpenterContext,
     node: &'a Node,
     claim: Option<&'a NodeClaim>,
-    /// When nothing holds the node back any more.
+    /// The end of the claim's termination grace period; after it nothing holds the node back.
     deadline: Option<Timestamp>,
 }
 
@@ -224,7 +224,7 @@ impl<'a> Ending<'a> {
         })
     }
 
-    /// Asks pods to leave.
+    /// Deletes and evicts the pods that [`drain`] selected.
     async fn ask(&self, step: &drain::Step) -> Result<(), Error> {
         let karpenter = self.karpenter;
         if let Some(deadline) = self.deadline {
@@ -244,7 +244,7 @@ impl<'a> Ending<'a> {
         Ok(())
     }
 
-    /// Whether no volume is attached any more that the node waits for; after the deadline it waits for none.
+    /// Returns whether no volume that the node waits for is attached; after the deadline it waits for none.
     async fn is_detached(&self) -> Result<bool, Error> {
         let karpenter = self.karpenter;
         let kind = condition::VOLUMES_DETACHED;
@@ -269,12 +269,12 @@ impl<'a> Ending<'a> {
         Ok(false)
     }
 
-    /// Sets a condition of the claim.
+    /// Sets a condition of the claim, if there is one.
     async fn mark(&self, kind: &str, status: Status, reason: &str) -> Result<(), Error> {
         let Some(claim) = self.claim else {
             return Ok(());
         };
-        // The claim in hand may be a step old; only the conditions of the latest may be written back.
+        // The claim may be out of date after the previous step, so the condition is set on the latest version.
         let karpenter = self.karpenter;
         let stored = karpenter.claim_api().get_opt(&claim.name_any()).await?;
         let Some(stored) = stored else { return Ok(()) };
@@ -299,7 +299,7 @@ fn is_ending(node: &Node) -> bool {
         && is_managed(node)
 }
 
-/// The node's claim, read afresh.
+/// Returns the node's claim, read from the API server.
 async fn claim_of(karpenter: &KarpenterContext, node: &Node) -> Result<Option<NodeClaim>, Error> {
     match karpenter.claim_of(node) {
         Some(claim) => Ok(karpenter.claim_api().get_opt(&claim.name_any()).await?),
@@ -307,7 +307,7 @@ async fn claim_of(karpenter: &KarpenterContext, node: &Node) -> Result<Option<No
     }
 }
 
-/// Keeps new pods and load balancers away.
+/// Taints the node, so that no new pods are scheduled to it, and labels it so that load balancers exclude it.
 async fn taint(karpenter: &KarpenterContext, node: &Node, log: &Pass) -> Result<(), Error> {
     let wanted = drain::disrupted_taint();
     let own = node.spec.as_ref().and_then(|spec| spec.taints.clone());
@@ -374,13 +374,13 @@ async fn remove_finalizer(
     Ok(None)
 }
 
-/// The pool of a node.
+/// Returns the name of a node's pool.
 fn pool_of(node: &Node) -> &str {
     let pool = node.labels().get(labels::NODEPOOL);
     pool.map(String::as_str).unwrap_or_default()
 }
 
-/// Writes into the metrics that a node is gone, how long that took, and how long it lived.
+/// Records in the metrics that a node is gone, how long its termination took, and how long it lived.
 fn count_end(karpenter: &KarpenterContext, node: &Node) {
     let metrics = &karpenter.metrics;
     let pool = ("nodepool", pool_of(node));

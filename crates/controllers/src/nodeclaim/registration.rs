@@ -1,7 +1,7 @@
-//! Registration: the node joined, and now carries what its claim asked for.
+//! Registers a node after it joined the cluster: gives it the labels, taints, owner and finalizer from its claim.
 //!
-//! Invariant: until the `karpenter.sh/unregistered` taint goes, no pod lands on the node; it goes in the same write
-//! that brings labels, taints, owner and finalizer, so a node is never half registered.
+//! Invariant: no pod is scheduled to the node before the taint `karpenter.sh/unregistered` is removed. The taint is
+//! removed in the same write that adds everything else, so a node is never half registered.
 
 use k8s_openapi::{
     api::core::v1::{Node, Taint},
@@ -23,10 +23,10 @@ use crate::{
     provisioner::{KarpenterContext, conditions::Status, discovered, metrics::Metric},
 };
 
-/// How often a write is repeated when the node's kubelet writes at the same time.
+/// How many times a write is tried that conflicts with writes of the node's kubelet.
 const ATTEMPTS: usize = 5;
 
-/// Registers the claim's node once it is there.
+/// Registers the claim's node once the node exists.
 pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) -> Result<(), Error> {
     if !claim.is(condition::LAUNCHED) || claim.is(condition::REGISTERED) {
         return Ok(());
@@ -48,7 +48,7 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
         let Some(node) = karpenter.node_api().get_opt(&name).await? else {
             return Ok(());
         };
-        // No pod lands on the node before the next plan can know what it has.
+        // Recorded before the node accepts pods, so that the next plan knows the node's real capacity.
         discovered::learn(karpenter, &node, claim);
         let Some(patch) = synced(&node, claim) else {
             edit(karpenter, claim, |conditions| {
@@ -79,7 +79,7 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
         match patched {
             Ok(_) => {
                 if !discovered::missing(&node, claim).is_empty() {
-                    // Pods that were planned for it may not fit.
+                    // Pods that were planned for the node may not fit, so a new plan is made.
                     karpenter.batcher.trigger(claim.uid().unwrap_or_default());
                 }
                 break;
@@ -104,14 +104,14 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
     Ok(())
 }
 
-/// The pool that ordered a claim; a claim that somebody wrote by hand has none.
+/// Returns the uid of the pool that created a claim; `None` for a claim that a user created.
 pub(super) fn pool_uid(claim: &NodeClaim) -> Option<&str> {
     let mut owners = claim.owner_references().iter();
     let pool = owners.find(|owner| owner.kind == NodePool::kind(&()));
     pool.map(|pool| pool.uid.as_str())
 }
 
-/// The patch that gives a node what its claim says. `None` if the node never carried the taint it must start with.
+/// Returns the patch that registers a node; `None` if the node never had the taint with which it must start.
 fn synced(node: &Node, claim: &NodeClaim) -> Option<Value> {
     let taints = node
         .spec

@@ -1,7 +1,7 @@
-//! EC2NodeClass status: what its selectors resolve to, and whether nodes can be launched from it.
+//! The status of EC2NodeClasses: resolves their selectors, and decides whether nodes can be launched.
 //!
-//! Invariant: `Ready` is `True` only when subnets, security groups and images were found; what was found is written
-//! down, and launches use what is written down. A class that is in use outlives its deletion ([`finalizer`]).
+//! Invariant: `Ready` is `True` only if subnets, security groups and images were found. They are written into the
+//! status, and launches use the status. A class that claims use is not removed before them ([`finalizer`]).
 
 mod finalizer;
 
@@ -41,7 +41,7 @@ use crate::{
     },
 };
 
-/// What is found is looked up again this often.
+/// How often the selectors are resolved again.
 const REFRESH: Duration = Duration::from_secs(60);
 const SUBNETS: &str = "SubnetsReady";
 const SECURITY_GROUPS: &str = "SecurityGroupsReady";
@@ -51,7 +51,7 @@ const VALIDATION: &str = "ValidationSucceeded";
 const CAPACITY_RESERVATIONS: &str = "CapacityReservationsReady";
 const PLACEMENT_GROUP: &str = "PlacementGroupReady";
 
-/// Why a class could not be looked at.
+/// Why a class could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -86,7 +86,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Brings a class up to date. Returns when to look at it again if nothing else happens.
+/// Updates the status of a class. Returns when to reconcile it again if nothing changes.
 async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Duration>, Error> {
     let Some(class) = karpenter.classes.get("", name) else {
         return Ok(None);
@@ -129,7 +129,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     if class.status.as_ref() != Some(&status) {
         let mut patch = json!({ "status": status });
         if status.capacity_reservations.is_empty() {
-            // A list that is left out of a merge patch stays.
+            // A merge patch keeps lists that it omits, so an empty list has to be set to null.
             patch["status"]["capacityReservations"] = Value::Null;
         }
         let patch = Patch::Merge(patch);
@@ -147,21 +147,21 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
     Ok(Some(until_end.map_or(REFRESH, |until| until.min(REFRESH))))
 }
 
-/// What the cloud answered.
+/// The objects in the cloud that a class selects.
 struct Found {
     subnets: Vec<Subnet>,
     security_groups: Vec<SecurityGroup>,
-    /// Those that the class selects.
+    /// The images that the class selects.
     images: Vec<NodeImage>,
-    /// None if nodes cannot have reserved capacity.
+    /// The capacity reservations that the class selects; `None` if the feature gate is off.
     reservations: Option<Vec<CapacityReservation>>,
-    /// Its name, or why there is none.
+    /// The name of the instance profile, or why there is none.
     instance_profile: Result<String, CloudError>,
     /// Fields of the class that have no effect.
     ignored: Vec<Inert>,
 }
 
-/// The reservations that a class selects, if nodes can have reserved capacity.
+/// Returns the capacity reservations that a class selects; `None` if the feature gate is off.
 async fn reservations(
     karpenter: &KarpenterContext,
     spec: &EC2NodeClassSpec,
@@ -174,7 +174,7 @@ async fn reservations(
     }
 }
 
-/// When the first of the reservations ends, or expires before its end.
+/// Returns when the first of the reservations ends.
 fn next_end(found: &Found) -> Option<Timestamp> {
     let ends = found.reservations.iter().flatten();
     ends.filter_map(|own| own.ends_at).min()
@@ -202,7 +202,7 @@ fn group_selectors(spec: &EC2NodeClassSpec) -> Vec<TagSelector> {
         .collect()
 }
 
-/// The status a class should have.
+/// Computes the status of a class.
 fn status_of(
     class: &EC2NodeClass,
     found: Found,
@@ -295,14 +295,14 @@ fn status_of(
         zone_id: subnet.zone_id.to_string(),
     };
     status.subnets = found.subnets.into_iter().map(subnet).collect();
-    // In order of zone, not of free addresses, so that buying a node does not rewrite every class.
+    // Sorted by zone, not by free addresses: otherwise each launch would reorder the list and rewrite every class.
     status
         .subnets
         .sort_by(|a, b| (&a.zone, &a.id).cmp(&(&b.zone, &b.id)));
     status
 }
 
-/// A capacity reservation as the status of a class has it.
+/// Returns a capacity reservation in the form of a class's status.
 pub fn reservation_status(own: CapacityReservation, now: Timestamp) -> ReservationStatus {
     let state = match own.is_expiring(now) {
         true => EXPIRING,
@@ -321,7 +321,7 @@ pub fn reservation_status(own: CapacityReservation, now: Timestamp) -> Reservati
     }
 }
 
-/// The placement group that was asked for: there are none.
+/// Returns an error if the class names a placement group, because the simulated cloud has none.
 fn missing_placement_group(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)> {
     let group = spec.placement_group_selector.as_ref()?;
     let name = group.name.as_deref().or(group.id.as_deref());
@@ -329,7 +329,7 @@ fn missing_placement_group(spec: &EC2NodeClassSpec) -> Option<(&'static str, Str
     Some(("PlacementGroupNotFound", message))
 }
 
-/// Settings of the kubelet that nodes of the class's image family would drop. Only AL2023 is handed all of them.
+/// Returns an error about kubelet settings that the class's image family does not apply. Only AL2023 applies all.
 fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)> {
     let kubelet = spec.kubelet.as_ref()?;
     let family = family_of(spec)?;
@@ -350,7 +350,7 @@ fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)
     })
 }
 
-/// Asks for the images of a class; none if its family cannot be launched.
+/// Returns the images that a class selects; empty if nodes of its family cannot be launched.
 async fn images(
     karpenter: &KarpenterContext,
     spec: &EC2NodeClassSpec,
@@ -365,7 +365,7 @@ async fn images(
     }
 }
 
-/// The image family of a class, or why nodes cannot be launched of it.
+/// Returns the image family of a class, or why its nodes cannot be launched.
 fn family(spec: &EC2NodeClassSpec, version: KubernetesVersion) -> Result<AmiFamily, String> {
     let family = family_of(spec).ok_or("AMISelector did not match any AMIs")?;
     if family.windows_release() == Some(WindowsRelease::V2025) && version.minor() < 35 {
@@ -391,7 +391,7 @@ fn ami_status(image: NodeImage) -> AmiStatus {
     }
 }
 
-/// What a machine must have, or must not, to run images of a variant.
+/// Returns the requirements on instance types that can run images of a variant.
 fn of_variant(variant: ImageVariant) -> Vec<Requirement> {
     let gpu = |operator| Requirement::new(labels::INSTANCE_GPU_COUNT, operator, [""; 0]);
     let accelerator =

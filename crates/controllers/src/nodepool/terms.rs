@@ -1,12 +1,13 @@
-//! What annotations of a NodePool say about buying and giving back: prices and savings that Karpenter has no fields for.
+//! Mullion's annotations of NodePools: prices and savings for which Karpenter has no fields.
 
 use mullion_api::{karpenter::NodePool, labels};
 use mullion_cloud::catalogue::Price;
 
-/// What the annotation `mullion.dev/node-price` adds to the price of each node of a pool; nothing where it has none.
+/// Returns the price that the annotation `mullion.dev/node-price` adds to each node of a pool; `None` without the
+/// annotation.
 ///
 /// # Errors
-/// A sentence, if the annotation is no amount of dollars.
+/// Returns a message if the annotation is not an amount in dollars.
 pub fn node_price(pool: &NodePool) -> Result<Option<Price>, String> {
     read(
         pool,
@@ -19,13 +20,14 @@ pub fn node_price(pool: &NodePool) -> Result<Option<Price>, String> {
     )
 }
 
-/// A million dollars an hour: more is a slip, and sums of it would be too large.
+/// The maximum: a million dollars per hour. More is surely a mistake, and sums could overflow.
 const MOST: Price = Price(1_000_000_000_000);
 
-/// What the annotation `mullion.dev/min-saving` demands of a move, in thousandths of the price of the nodes that go; nothing where a pool has none.
+/// Returns the saving that the annotation `mullion.dev/min-saving` requires of a move, in thousandths of the price of the
+/// removed nodes; `None` without the annotation.
 ///
 /// # Errors
-/// A sentence, if the annotation is no share.
+/// Returns a message if the annotation is not a share.
 pub fn least_saving(pool: &NodePool) -> Result<Option<u32>, String> {
     read(
         pool,
@@ -35,11 +37,11 @@ pub fn least_saving(pool: &NodePool) -> Result<Option<u32>, String> {
     )
 }
 
-/// By how many thousandths what pods prefer may make nodes of a pool dearer: what its annotation `mullion.dev/preference-price` says; nothing where it
-/// has none.
+/// Returns by how many thousandths preferences of pods may raise the price of a pool's nodes, from the annotation
+/// `mullion.dev/preference-price`; `None` without the annotation.
 ///
 /// # Errors
-/// A sentence, if the annotation is no percentage.
+/// Returns a message if the annotation is not a percentage.
 pub fn preference_price(pool: &NodePool) -> Result<Option<u32>, String> {
     read(
         pool,
@@ -49,14 +51,14 @@ pub fn preference_price(pool: &NodePool) -> Result<Option<u32>, String> {
     )
 }
 
-/// Reads a percentage up to a bound as thousandths.
+/// Parses a percentage of at most `most`, and returns it in thousandths.
 fn thousandths(text: &str, most: f64) -> Option<u32> {
     let percent: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
     let is_known = (0.0..=most).contains(&percent);
     is_known.then(|| (percent * 10.0).round() as u32)
 }
 
-/// Returns what is wrong with the annotations of a pool.
+/// Returns the messages about invalid annotations of a pool.
 pub(super) fn errors(pool: &NodePool) -> Vec<String> {
     let errors = [
         node_price(pool).err(),

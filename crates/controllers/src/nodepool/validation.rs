@@ -1,8 +1,8 @@
-//! What keeps a NodePool from being used although its schema accepts it, in Karpenter's words.
+//! Validation of NodePools beyond their schema, with Karpenter's messages.
 //!
-//! Upstream: `NodePool.RuntimeValidate` and, for values of labels that have few, `validateWellKnownValues`; the errors of
-//! all checks stand in one message. Not repeated here is what the schema's patterns and rules refuse before an object is
-//! stored: restricted labels, values of labels, operators without the values they need.
+//! The rules are Karpenter's `NodePool.RuntimeValidate` and, for labels with few known values, `validateWellKnownValues`;
+//! all errors are joined in one message. Rules that the schema's patterns and CEL expressions enforce before an object is
+//! stored are not repeated: restricted labels, label values, operators without values.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use mullion_api::{
     labels,
 };
 
-/// Labels of which all values are known (upstream: `WellKnownValuesForRequirements`).
+/// Labels whose possible values are all known (Karpenter: `WellKnownValuesForRequirements`).
 const KNOWN_VALUES: [(&str, &[&str]); 2] = [
     (labels::CAPACITY_TYPE, &["on-demand", "reserved", "spot"]),
     (
@@ -21,7 +21,7 @@ const KNOWN_VALUES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Returns what is wrong with a pool, or `None` if it may be used.
+/// Returns what is wrong with a pool, or `None` if it is valid.
 pub(super) fn error(spec: &NodePoolSpec) -> Option<String> {
     let template = &spec.template;
     let mut errors = Vec::new();
@@ -52,7 +52,8 @@ pub(super) fn error(spec: &NodePoolSpec) -> Option<String> {
     (!errors.is_empty()).then(|| errors.join("; "))
 }
 
-/// Returns the values that a pool asks for beside others and that no node has, by label: it may be used without them.
+/// Returns by label the unknown values in requirements that also have known ones: the pool is valid, but these values have
+/// no effect.
 pub(super) fn ignored_values(spec: &NodePoolSpec) -> Vec<(&str, Vec<&str>)> {
     let requirements = spec.template.spec.requirements.iter();
     requirements
@@ -85,7 +86,7 @@ fn check_taints<'a>(
     }
 }
 
-/// Returns what is wrong with a requirement's key and with the values of a label that has few.
+/// Returns what is wrong with a requirement's key, and with its values if all values of the label are known.
 pub(crate) fn requirement_errors(requirement: &Requirement) -> Vec<String> {
     let key = &requirement.key;
     let mut errors: Vec<_> = unknown_values(requirement).into_iter().collect();
@@ -97,14 +98,14 @@ pub(crate) fn requirement_errors(requirement: &Requirement) -> Vec<String> {
     errors
 }
 
-/// Returns what is wrong with the values of a label that has few: all of them are unknown, or too few are known.
+/// Returns an error if none of the values is known, or fewer than `minValues`.
 fn unknown_values(requirement: &Requirement) -> Option<String> {
     let (known, unknown) = sorted_out(requirement)?;
     let key = &requirement.key;
     let asked = requirement.values.join(" ");
     let (_, all) = KNOWN_VALUES.iter().find(|(label, _)| label == key)?;
     if known.is_empty() {
-        // As Go prints a set.
+        // The message shows a set as Go's `%v` does.
         let set: Vec<_> = all.iter().map(|value| format!("{value}:{{}}")).collect();
         return Some(format!(
             "no valid values found in [{asked}] for {key}, expected one of: map[{}], got: [{}]",
@@ -122,7 +123,7 @@ fn unknown_values(requirement: &Requirement) -> Option<String> {
     })
 }
 
-/// Sorts the values of a requirement into known and unknown ones, if all values of its label are known.
+/// Splits the values of a requirement into known and unknown ones; `None` if not all values of its label are known.
 fn sorted_out(requirement: &Requirement) -> Option<(Vec<&str>, Vec<&str>)> {
     let mut labels = KNOWN_VALUES.iter();
     let (_, all) = labels.find(|(label, _)| *label == requirement.key)?;
@@ -130,7 +131,7 @@ fn sorted_out(requirement: &Requirement) -> Option<(Vec<&str>, Vec<&str>)> {
     (requirement.operator == Operator::In).then(|| values.partition(|value| all.contains(value)))
 }
 
-/// Returns why a text is no label key or taint key (apimachinery: `IsQualifiedName`).
+/// Returns why a text is not a valid label or taint key (apimachinery: `IsQualifiedName`).
 fn qualified_name(text: &str) -> Vec<String> {
     const NAME: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
     const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -168,7 +169,7 @@ fn qualified_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// Returns why a text is no value of a label (apimachinery: `IsValidLabelValue`).
+/// Returns why a text is not a valid label value (apimachinery: `IsValidLabelValue`).
 pub(crate) fn label_value_error(text: &str) -> Option<String> {
     const VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
     if text.len() > 63 {
@@ -184,7 +185,7 @@ fn is_dns_label(text: &str) -> bool {
     is_bounded(text, end, |byte| end(byte) || *byte == b'-')
 }
 
-/// Whether a text begins and ends with such bytes and holds only such in between.
+/// Returns whether the first and last byte of a text satisfy `end`, and all bytes `inner`.
 fn is_bounded(text: &str, end: impl Fn(&u8) -> bool, inner: impl Fn(&u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];

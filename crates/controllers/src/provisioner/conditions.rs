@@ -1,7 +1,7 @@
-//! Status conditions as Karpenter's objects carry them.
+//! Edits the status conditions of Karpenter's objects.
 //!
-//! Invariant: a condition's time changes only with its status, and writing what is there already changes nothing, so
-//! that a status is patched only when it says something new.
+//! Invariant: a condition's transition time changes only with its status, and setting a condition to what it is
+//! changes nothing, so that a status is patched only if it differs.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -11,11 +11,11 @@ use crate::context::whole_seconds;
 /// The three values of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not hold.
+    /// The condition does not hold.
     False,
-    /// Not decided yet.
+    /// The condition is not decided yet.
     Unknown,
 }
 
@@ -29,7 +29,7 @@ impl Status {
     }
 }
 
-/// Edits a list of conditions at one moment, for one generation of the object.
+/// Edits a list of conditions at one point in time, for one generation of the object.
 #[derive(Debug)]
 pub struct Conditions<'a> {
     list: &'a mut Vec<Condition>,
@@ -38,7 +38,7 @@ pub struct Conditions<'a> {
 }
 
 impl<'a> Conditions<'a> {
-    /// Editor of `list`.
+    /// Creates an editor of `list`; `now` is cut to whole seconds, as `metav1.Time` has them.
     pub fn new(list: &'a mut Vec<Condition>, now: Timestamp, generation: Option<i64>) -> Self {
         Self {
             list,
@@ -47,7 +47,7 @@ impl<'a> Conditions<'a> {
         }
     }
 
-    /// Sets a condition to `True`; its reason is its own name, as upstream writes it.
+    /// Sets a condition to `True`, with its own type as the reason, as Karpenter's status conditions do.
     pub fn set_true(&mut self, kind: &str) {
         self.set(kind, Status::True, kind, "");
     }
@@ -79,7 +79,8 @@ impl<'a> Conditions<'a> {
         changed
     }
 
-    /// Sets a condition to `Unknown`, as upstream does where nothing is known yet.
+    /// Sets a condition to `Unknown` with the reason AwaitingReconciliation, as Karpenter does before the first
+    /// reconciliation.
     pub fn set_unknown(&mut self, kind: &str) {
         self.set(
             kind,
@@ -94,12 +95,12 @@ impl<'a> Conditions<'a> {
         self.list.retain(|condition| condition.type_ != kind);
     }
 
-    /// Whether a condition is `True`.
+    /// Returns whether a condition is `True`.
     pub fn is_true(&self, kind: &str) -> bool {
         is_true(self.list, kind)
     }
 
-    /// Sets conditions that were never set to `Unknown`, as upstream initializes them.
+    /// Sets conditions that are missing to `Unknown`, as Karpenter initializes a new object's.
     pub fn initialize(&mut self, kinds: &[&str]) {
         for kind in kinds {
             if !self.list.iter().any(|condition| condition.type_ == *kind) {
@@ -108,7 +109,8 @@ impl<'a> Conditions<'a> {
         }
     }
 
-    /// Derives `Ready` from the conditions it depends on: the worst of them, with those that are not `True` named.
+    /// Sets `Ready` from the conditions it depends on: False if one is False, else Unknown if one is not True. The
+    /// message names those that are not True.
     pub fn summarize(&mut self, dependents: &[&str]) {
         let mut open = Vec::new();
         let mut worst = Status::True;
@@ -137,13 +139,13 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// Whether a condition is in the list and `True`.
+/// Returns whether a condition is in the list and `True`.
 pub fn is_true(list: &[Condition], kind: &str) -> bool {
     list.iter()
         .any(|condition| condition.type_ == kind && condition.status == "True")
 }
 
-/// When a condition last changed, if it is `True`.
+/// Returns the transition time of a condition that is `True`; `None` otherwise.
 pub fn true_since(list: &[Condition], kind: &str) -> Option<Timestamp> {
     list.iter()
         .find(|condition| condition.type_ == kind && condition.status == "True")

@@ -1,7 +1,7 @@
-//! What the controllers of nodes-on-demand share: the cloud, Karpenter's resources, the decision log.
+//! What the node-provisioning controllers share: the cloud provider, informers of Karpenter's resources, the decision log.
 //!
-//! Invariant: all of them talk through the one client; what they remember here (nominations, how launches ended)
-//! only spares work and may be lost at any time.
+//! Invariant: all of them use one Kubernetes client; the state kept here (nominations, results of launches) only saves work
+//! and may be lost at any time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,44 +40,44 @@ pub const BY_POOL: &str = "nodepool";
 /// Index of NodePools and NodeClaims by the name of their EC2NodeClass.
 pub const BY_CLASS: &str = "nodeclass";
 
-/// Namespace and name of the ConfigMap by which EKS switches addresses of Windows pods.
+/// Namespace and name of the ConfigMap in which EKS configures the addresses of Windows pods.
 const VPC_CNI: (&str, &str) = ("kube-system", "amazon-vpc-cni");
 
-/// How nodes are bought in this process.
+/// Settings for buying nodes.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the cluster; part of instance names, tags and profiles.
     pub cluster: String,
     /// Kubernetes version of new nodes.
     pub version: KubernetesVersion,
-    /// Seed of ties between equally good nodes.
+    /// Seed for choosing among equally good nodes.
     pub seed: u64,
-    /// Features that are off unless said otherwise.
+    /// Karpenter's feature gates.
     pub gates: FeatureGates,
-    /// How pods are gathered and what plans heed.
+    /// Batching of pods and the policies of plans.
     pub settings: super::Settings,
 }
 
-/// Shared surroundings of the controllers of nodes-on-demand. Cheap to clone.
+/// The shared context of the node-provisioning controllers. Cheap to clone.
 #[derive(Clone)]
 pub struct KarpenterContext {
-    /// Client, clock, informers of the usual kinds, shutdown.
+    /// Client, clock, informers of the built-in kinds, shutdown.
     pub base: Context,
-    /// Where instances come from.
+    /// The provider that launches instances.
     pub cloud: Arc<dyn CloudProvider>,
-    /// What was decided.
+    /// The log of decisions.
     pub log: DecisionLog,
-    /// Settings.
+    /// Settings for buying nodes.
     pub options: Arc<Options>,
     /// NodePools, by class ([`BY_CLASS`]).
     pub pools: Informer<NodePool>,
-    /// NodeClaims, by provider id, instance, pool and class.
+    /// NodeClaims, indexed by provider id, instance, pool and class.
     pub claims: Informer<NodeClaim>,
     /// EC2NodeClasses.
     pub classes: Informer<EC2NodeClass>,
     /// NodeOverlays.
     pub overlays: Informer<NodeOverlay>,
-    /// Those of them that count.
+    /// The NodeOverlays that are valid and applied.
     pub counted_overlays: overlays::Counted,
     /// CapacityBuffers.
     pub buffers: Informer<CapacityBuffer>,
@@ -85,32 +85,32 @@ pub struct KarpenterContext {
     pub pod_templates: Informer<PodTemplate>,
     /// The chunks of CapacityBuffers.
     pub chunks: buffers::Buffers,
-    /// The ConfigMap that says how Windows pods get addresses.
+    /// The ConfigMap that configures the addresses of Windows pods.
     pub vpc_cni: Informer<ConfigMap>,
-    /// The engine's cluster, which the scheduler decides on, too.
+    /// The engine's cluster, shared with the scheduler.
     pub state: SharedState,
     /// Wakes the provisioner.
     pub batcher: Batcher,
-    /// Nodes that pods are about to go to.
+    /// Nodes that pods are expected to be bound to.
     pub nominations: Nominations,
     /// Nodes that are being disrupted.
     pub disrupting: Disrupting,
-    /// What is counted.
+    /// Karpenter's metrics.
     pub metrics: Metrics,
-    /// Who orders nodes of static pools at this moment.
+    /// The lock that lets one controller at a time create nodes of static pools.
     pub static_turn: static_pools::Turn,
-    /// What nodes turned out to have.
+    /// Discovered capacity of nodes.
     pub discovered: Discovered,
-    /// What happened to spot offerings lately.
+    /// Recent refusals and interruptions of spot offerings.
     pub risks: SpotRisks,
-    /// How the last launches of each pool ended.
+    /// Results of the last launches of each pool.
     pub registrations: Registrations,
-    /// Events in Karpenter's name.
+    /// Records events as the component `karpenter`.
     pub recorder: Recorder,
 }
 
 impl KarpenterContext {
-    /// Surroundings over a controller context; informers start with their first reader.
+    /// Creates the context from a base context; each informer starts with its first reader.
     pub fn new(
         base: &Context,
         state: &SharedState,
@@ -193,8 +193,8 @@ impl KarpenterContext {
         }
     }
 
-    /// Waits for the first complete picture of everything, which NodeOverlays count and what is kept of earlier nodes included; `false` on
-    /// shutdown.
+    /// Waits until all informers have listed, the valid NodeOverlays are known and the discovered capacity is read; returns
+    /// `false` on shutdown.
     pub async fn synced(&self) -> bool {
         let informers = &self.base.informers;
         let shutdown = &self.base.shutdown;
@@ -214,7 +214,8 @@ impl KarpenterContext {
             && self.state.synced().await
     }
 
-    /// Returns how pods of the next Windows nodes will get addresses. Where there is no ConfigMap, one by one, as Karpenter takes it.
+    /// Returns how pods of the next Windows nodes get addresses. Without the ConfigMap: one secondary IP per pod,
+    /// Karpenter's default.
     pub fn windows_addresses(&self) -> WindowsAddresses {
         let config = self.vpc_cni.get(VPC_CNI.0, VPC_CNI.1);
         config.map_or_else(WindowsAddresses::default, |config| {
@@ -223,10 +224,10 @@ impl KarpenterContext {
         })
     }
 
-    /// What a class can buy now.
+    /// Returns the offerings that a class can buy now, with settings, spot risks and discovered capacity applied.
     ///
     /// # Errors
-    /// When the class is incomplete or the cloud does not answer.
+    /// Returns an error if the class is incomplete or the cloud does not answer.
     pub(crate) async fn market(&self, class: &EC2NodeClass) -> Result<Market, MarketError> {
         let addresses = self.windows_addresses();
         let market = Market::open(class, self.options.version, addresses, &*self.cloud).await?;
@@ -236,14 +237,14 @@ impl KarpenterContext {
             .with_discovered(class, &self.discovered.book()))
     }
 
-    /// The claim behind a node, by provider id.
+    /// Returns the claim of a node, by provider id.
     pub fn claim_of(&self, node: &Node) -> Option<Arc<NodeClaim>> {
         let id = node.spec.as_ref()?.provider_id.as_deref()?;
         let found = self.claims.by_index(BY_PROVIDER_ID, id);
         found.into_iter().next()
     }
 
-    /// The claim that is a place in a plan, or whose node is.
+    /// Returns the claim behind a place of a plan, which is the name of a node or of a claim.
     pub(crate) fn claim_at(&self, place: &str) -> Option<Arc<NodeClaim>> {
         match self.base.informers.nodes.get("", place) {
             Some(node) => self.claim_of(&node),
@@ -251,10 +252,11 @@ impl KarpenterContext {
         }
     }
 
-    /// The node of a claim, by provider id.
+    /// Returns the node of a claim, by provider id.
     pub fn node_of(&self, claim: &NodeClaim) -> Option<Arc<Node>> {
         let id = claim.provider_id()?;
         let nodes = &self.base.informers.nodes;
+        // The claim's node name is tried first because nodes are not indexed by provider id.
         if let Some(node) = claim.node_name().and_then(|name| nodes.get("", name)) {
             return Some(node);
         }
@@ -264,19 +266,19 @@ impl KarpenterContext {
         })
     }
 
-    /// The node of a claim, if it holds room for chunks of CapacityBuffers.
+    /// Returns the node of a claim if it holds room for chunks of CapacityBuffers.
     pub(crate) fn held_for_chunks(&self, claim: &NodeClaim) -> Option<Arc<Node>> {
         let node = self.node_of(claim)?;
         let [node_name, claim_name] = [&node.metadata.name, &claim.metadata.name]
             .map(|name| name.as_deref().unwrap_or_default());
         let holds = self.chunks.hold(node_name, claim_name);
-        // Before the first plan every node may.
+        // Before the first plan it is not known which nodes hold chunks, so every node may.
         let may_hold = || self.options.gates.capacity_buffer && !self.buffers.list().is_empty();
         let holds = holds.unwrap_or_else(may_hold);
         holds.then_some(node)
     }
 
-    /// The pods bound to a node.
+    /// Returns the pods bound to a node.
     pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         self.base
             .informers
@@ -284,21 +286,22 @@ impl KarpenterContext {
             .by_index(crate::informers::BY_NODE, node)
     }
 
-    /// API of NodeClaims.
+    /// Returns the API of NodeClaims.
     pub fn claim_api(&self) -> Api<NodeClaim> {
         Api::all(self.client())
     }
 
-    /// Deletes a claim. One that is gone is no error.
+    /// Deletes a claim; succeeds if the claim is already gone.
     ///
     /// # Errors
-    /// The API server refuses or does not answer.
+    /// Returns an error if the API server refuses or does not answer.
     pub async fn delete_claim(&self, name: &str) -> kube::Result<()> {
         let (api, params) = (self.claim_api(), DeleteParams::default());
         api_error::ignore_not_found(api.delete(name, &params).await).map(drop)
     }
 
-    /// Waits until the watch shows that a claim goes, so that who counts claims next does not count it; five seconds at most.
+    /// Waits until the informer shows that a claim is being deleted, so that the next reader does not count it; five seconds
+    /// at most.
     pub(crate) async fn wait_until_going(&self, claim: &str) {
         const PATIENCE: Duration = Duration::from_secs(5);
         let stays = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_none();
@@ -307,16 +310,17 @@ impl KarpenterContext {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        // What the watch shows late is seen by the next look.
+        // After a timeout the next reconciliation sees the deletion.
         let _ = timeout(PATIENCE, seen).await;
     }
 
-    /// Returns Karpenter's metrics in the text format of Prometheus.
+    /// Returns Karpenter's metrics in Prometheus' text format.
     pub fn metrics_text(&self) -> String {
         self.metrics.text(metrics::now(self))
     }
 
-    /// Counts a claim as disrupted, with the pods of its node that need another place. `policy` is its pool's, if consolidation disrupts it.
+    /// Counts a claim as disrupted, with the pods on its node that must be rescheduled. `policy` is the pool's consolidation
+    /// policy if consolidation disrupts the claim.
     pub(crate) fn count_disrupted(
         &self,
         claim: &NodeClaim,
@@ -328,17 +332,17 @@ impl KarpenterContext {
         self.metrics.disrupted(claim, policy, reason, pods.count());
     }
 
-    /// API of NodePools.
+    /// Returns the API of NodePools.
     pub fn pool_api(&self) -> Api<NodePool> {
         Api::all(self.client())
     }
 
-    /// API of EC2NodeClasses.
+    /// Returns the API of EC2NodeClasses.
     pub fn class_api(&self) -> Api<EC2NodeClass> {
         Api::all(self.client())
     }
 
-    /// API of nodes.
+    /// Returns the API of nodes.
     pub fn node_api(&self) -> Api<Node> {
         Api::all(self.client())
     }
@@ -348,7 +352,7 @@ impl KarpenterContext {
     }
 }
 
-/// Whether a node was bought by these controllers and not made by a node group.
+/// Returns whether a node was bought by these controllers, which the NodePool label shows.
 pub fn is_managed(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     labels.is_some_and(|own| own.contains_key(labels::NODEPOOL))

@@ -1,8 +1,7 @@
-//! The decision log: what the provisioner did and why, as JSON lines in Karpenter's form.
+//! The decision log: JSON lines in Karpenter's format about what its controllers did and why.
 //!
-//! Invariant: bounded; the oldest lines go first. Lines are kept in memory and handed to whoever serves the log of the
-//! pods labelled `app.kubernetes.io/name=karpenter`; a follower reads on from a cursor and never misses a line that is
-//! still kept.
+//! Invariant: the log is bounded; the oldest lines are dropped first. Lines are kept in memory and served as the log of the
+//! pods labelled `app.kubernetes.io/name=karpenter`. A follower continues at a cursor and misses no line that is still kept.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::Clock;
 
-/// Lines that are kept unless said otherwise.
+/// The default number of lines that are kept.
 pub const DEFAULT_LINES: usize = 10_000;
 
 /// One line of the log.
@@ -31,11 +30,11 @@ pub struct Line {
 /// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// For those who look closely.
+    /// Details for debugging.
     Debug,
-    /// What was done.
+    /// An action that was taken.
     Info,
-    /// What could not be done.
+    /// An action that failed.
     Error,
 }
 
@@ -49,7 +48,7 @@ impl Level {
     }
 }
 
-/// A bounded log in memory. Cheap to clone; all clones are one log.
+/// A bounded log in memory. Clones share one log.
 #[derive(Clone)]
 pub struct DecisionLog {
     shared: Arc<Shared>,
@@ -65,7 +64,7 @@ struct Shared {
 #[derive(Default)]
 struct Lines {
     kept: VecDeque<Line>,
-    /// Number of the first line that is kept; lines count from 1.
+    /// The number of the first kept line; lines are numbered from 1.
     first: u64,
     reconciles: u64,
 }
@@ -79,7 +78,7 @@ impl fmt::Debug for DecisionLog {
 }
 
 impl DecisionLog {
-    /// An empty log that keeps `capacity` lines.
+    /// Creates an empty log that keeps `capacity` lines.
     pub fn new(clock: Clock, capacity: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -94,7 +93,7 @@ impl DecisionLog {
         }
     }
 
-    /// The kept lines after `cursor`, and the cursor to go on from. Start with 0.
+    /// Returns the kept lines after `cursor`, and the cursor for the next call. The first cursor is 0.
     pub fn since(&self, cursor: u64) -> (Vec<Line>, u64) {
         let lines = self.lines();
         let skip = cursor.saturating_add(1).saturating_sub(lines.first);
@@ -103,17 +102,17 @@ impl DecisionLog {
         (newer, lines.first + lines.kept.len() as u64 - 1)
     }
 
-    /// The number of the last line written; changes when there is more to read.
+    /// Returns a watch of the last line's number, which changes whenever a line is written.
     pub fn written(&self) -> watch::Receiver<u64> {
         self.shared.written.subscribe()
     }
 
-    /// Begins the entries of one pass of a controller that works on nothing in particular.
+    /// Starts the entries of one reconciliation that is about no particular object.
     pub fn pass(&self, controller: &'static str) -> Pass {
         self.begin(controller, None)
     }
 
-    /// Begins the entries of one pass of a controller over an object (`Kind` of API group, by name).
+    /// Starts the entries of one reconciliation of an object, given by API group, kind and name.
     pub fn pass_over(
         &self,
         controller: &'static str,
@@ -171,7 +170,7 @@ struct Subject {
     name: String,
 }
 
-/// One pass of a controller; its entries share a reconcile id.
+/// One reconciliation of a controller; its entries share a reconcile id.
 #[derive(Clone, Debug)]
 pub struct Pass {
     log: DecisionLog,
@@ -182,34 +181,34 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// The same pass with a field in each further entry.
+    /// Adds a field to all further entries.
     pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.fields.push((key, value.into()));
         self
     }
 
-    /// The same pass with a reference to an object, in the form `"Node":{"name":"..."}`.
+    /// Adds a reference to an object to all further entries, in the form `"Node":{"name":"..."}`.
     pub fn with_ref(self, kind: &'static str, name: &str) -> Self {
         self.with(kind, serde_json::json!({ "name": name }))
     }
 
-    /// Writes what was done.
+    /// Writes an entry at level INFO.
     pub fn info(&self, message: &str) {
         self.write(Level::Info, message);
     }
 
-    /// Writes what only those who look closely want to know.
+    /// Writes an entry at level DEBUG.
     pub fn debug(&self, message: &str) {
         self.write(Level::Debug, message);
     }
 
-    /// Writes what could not be done.
+    /// Writes an entry at level ERROR with the error's text.
     pub fn error(&self, message: &str, error: &dyn fmt::Display) {
         let failed = self.clone().with("error", error.to_string());
         failed.write(Level::Error, message);
     }
 
-    /// Writes what is wrong where no error says so.
+    /// Writes an entry at level ERROR without an error value.
     pub fn problem(&self, message: &str) {
         self.write(Level::Error, message);
     }
@@ -239,7 +238,7 @@ impl Pass {
     }
 }
 
-/// A JSON object whose fields stay in the order they were written, as readers of such logs expect.
+/// Writes a JSON object whose fields keep the order in which they are added, as readers of Karpenter's logs expect.
 #[derive(Default)]
 struct ObjectWriter {
     text: String,
@@ -258,7 +257,7 @@ impl ObjectWriter {
     }
 }
 
-/// A text in the form of a UUID, counted instead of drawn so that runs repeat.
+/// Returns an id in the form of a UUID, derived from a counter instead of random numbers so that runs are reproducible.
 fn reconcile_id(count: u64) -> String {
     let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let other = hash.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -272,7 +271,7 @@ fn reconcile_id(count: u64) -> String {
     )
 }
 
-/// A list cut off after `shown` items, as Karpenter prints it: `a, b and 3 other(s)`.
+/// Joins the first `shown` items of a list, in Karpenter's form: `a, b and 3 other(s)`.
 pub fn abbreviated(items: &[impl AsRef<str>], shown: usize) -> String {
     let head: Vec<_> = items.iter().take(shown).map(AsRef::as_ref).collect();
     let mut text = head.join(", ");

@@ -1,7 +1,7 @@
-//! One question to the engine: pods without a place, nodes on their way, pools that can buy.
+//! The input of one plan of the engine: pods without a place, nodes in flight, and the pools that can buy.
 //!
-//! Invariant: the cluster is lent for the question and given back as it was; nodes that start or go are shown to the
-//! engine in the shape they will have.
+//! Invariant: the engine's cluster is changed only for the duration of the plan and then rolled back. Nodes that start or
+//! leave are shown to the engine in the shape they will have.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,33 +28,33 @@ use super::{
 };
 use crate::{nodepool, pods, state::convert};
 
-/// The pods of one plan, by the engine's key.
+/// The pods of one plan, by the engine's key (`namespace/name`).
 pub(super) type PodsByKey = BTreeMap<String, Arc<Pod>>;
 
-/// What one plan is made from.
+/// The input of one plan.
 pub(crate) struct Demand {
     /// Pods that need a place.
     pub(super) pods: PodsByKey,
     pub(super) request: PlanRequest,
-    /// Nodes to be seen in another shape than they have.
+    /// Nodes that are not ready yet, in the shape that they will have.
     reshaped: Vec<NodeSpec>,
-    /// Nodes that go.
+    /// Names of the nodes that are about to leave; their pods are among `pods`.
     leaving: Vec<String>,
-    /// What can be bought.
+    /// The offerings that each node class can buy.
     markets: Markets,
 }
 
-/// What came of a plan.
+/// The result of a plan.
 #[derive(Debug)]
 pub struct Answer {
-    /// Where pods go, and what to buy.
+    /// The place of each pod, and the nodes to buy.
     pub plan: Plan,
-    /// Why each unplaceable pod has no place, in words, by its key. Pods that wait for reserved capacity are told nothing.
+    /// The reason of each unplaceable pod as text, by the pod's key. Pods that wait for reserved capacity have no entry.
     pub refusals: BTreeMap<String, Arc<str>>,
 }
 
 impl Demand {
-    /// The demand of this moment; `None` if no pod needs a place.
+    /// Collects the present demand; `None` if no pod needs a place.
     pub(super) async fn gather(karpenter: &KarpenterContext) -> Option<Self> {
         let waiting = Waiting::now(karpenter);
         match waiting.specs.is_empty() {
@@ -63,8 +63,8 @@ impl Demand {
         }
     }
 
-    /// The demand of this moment, whether or not a pod needs a place, for those who would give nodes up: nobody does in the hope of an
-    /// offering that was refused lately.
+    /// Collects the present demand for disruption, even if no pod needs a place. Offerings that were refused lately are left
+    /// out: a node must not be given up in the hope that one of them works again.
     pub(crate) async fn of_all(karpenter: &KarpenterContext) -> Self {
         Self::of(Waiting::now(karpenter), karpenter, true).await
     }
@@ -98,12 +98,12 @@ impl Demand {
         }
     }
 
-    /// What can be bought.
+    /// Returns the offerings that can be bought.
     pub(crate) fn markets(&self) -> &Markets {
         &self.markets
     }
 
-    /// The same surroundings for the question which nodes may go; candidates and terms are still to be said.
+    /// Returns the same input as a question about consolidation, without candidates and terms, which the caller adds.
     pub(crate) fn into_consolidation(self) -> Consolidation {
         Consolidation {
             market: self.request,
@@ -113,11 +113,11 @@ impl Demand {
         }
     }
 
-    /// Asks the engine, after forgetting the pods that have found a place since: the scheduler has assumed them or the
-    /// watch has shown them as bound.
+    /// Asks the engine for a plan, after dropping the pods that found a place since the demand was collected: those that the
+    /// scheduler has assumed or the watch has shown as bound.
     ///
     /// # Errors
-    /// A node or pool offers an amount that cannot be true.
+    /// Returns an error if a node or pool offers an invalid amount.
     pub(super) fn plan(&mut self, karpenter: &KarpenterContext) -> Result<Answer, ModelError> {
         karpenter.state.with(|state| {
             self.forget_placed(state.cluster());
@@ -129,7 +129,7 @@ impl Demand {
         })
     }
 
-    /// What each pool that may buy can buy.
+    /// Returns a template for each pool that may buy.
     pub(super) fn templates(&self) -> &[NodeTemplate] {
         &self.request.templates
     }
@@ -149,23 +149,23 @@ impl Demand {
             cluster.set_node(node)?;
         }
         for name in &self.leaving {
-            // A node that never reached the model need not leave it.
+            // A node that never reached the model cannot be removed; that is no error.
             let _ = cluster.remove_node(name);
         }
         answer(cluster, &self.request)
     }
 }
 
-/// Pods that need a place, and chunks of CapacityBuffers.
+/// The pods that need a place, and the chunks of CapacityBuffers, which are planned like pods.
 struct Waiting {
     pods: PodsByKey,
     specs: Vec<PodSpec>,
-    /// Nodes that go, whose pods are among them.
+    /// Names of the nodes about to leave, whose pods need a place too.
     leaving: Vec<String>,
 }
 
 impl Waiting {
-    /// The pods of this moment.
+    /// Collects the pods that are waiting now.
     fn now(karpenter: &KarpenterContext) -> Self {
         let informers = &karpenter.base.informers;
         let mut wanted = PodsByKey::new();
@@ -214,10 +214,10 @@ impl Waiting {
         }
     }
 }
-/// What the engine says to a question, with its refusals in words. The cluster is as before when this returns.
+/// Asks the engine for a plan and renders its refusals as text. The cluster is unchanged when this returns.
 ///
 /// # Errors
-/// A node or pool offers an amount that cannot be true.
+/// Returns an error if a node or pool offers an invalid amount.
 pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, ModelError> {
     let plan = cluster.plan(request)?;
     let templates = request.templates.iter();
@@ -231,8 +231,8 @@ pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, Mo
     Ok(Answer { plan, refusals })
 }
 
-/// Whether machines are chosen by cost. Who still writes Provisioners gets what their guides show: pods one by one on the first machine that holds
-/// them.
+/// Returns whether machines are chosen by cost. A cluster whose pools all mirror Provisioners (Karpenter's old API) gets
+/// that API's behaviour: pod by pod, the first machine that holds them.
 fn buys_by_cost(karpenter: &KarpenterContext) -> bool {
     let is_mirror = |pool: &NodePool| {
         let annotations = pool.metadata.annotations.as_ref();
@@ -242,7 +242,7 @@ fn buys_by_cost(karpenter: &KarpenterContext) -> bool {
     pools.is_empty() || !pools.iter().all(|pool| is_mirror(pool))
 }
 
-/// What each pool that may buy can buy.
+/// Returns a template for each pool that may buy.
 fn templates(
     karpenter: &KarpenterContext,
     markets: &Markets,
@@ -261,7 +261,8 @@ fn templates(
     templates
 }
 
-/// Claims without a node, and nodes that are there and not ready for pods yet.
+/// Returns the claims without a node as in-flight nodes, and the nodes that exist but are not ready for pods in the shape
+/// they will have.
 fn nodes_to_come(
     karpenter: &KarpenterContext,
     markets: &Markets,
@@ -274,6 +275,7 @@ fn nodes_to_come(
         }
         let daemon_overhead = overhead::of(daemons.iter().map(|set| &**set), &prospect(&claim));
         if let Some(node) = karpenter.node_of(&claim) {
+            // Daemons that are on the node already take up room there, so only the others are still to come.
             let mut to_come = daemon_overhead;
             nodepool::take(
                 &mut to_come,
@@ -298,7 +300,7 @@ fn nodes_to_come(
     (in_flight, reshaped)
 }
 
-/// What the daemons that are on a node already ask for.
+/// Returns the sum of the requests of the daemon pods on a node.
 fn daemon_requests(karpenter: &KarpenterContext, node: &Option<String>) -> ResourceMap {
     let mut sum = ResourceMap::new();
     let on_node = karpenter.pods_on(node.as_deref().unwrap_or_default());

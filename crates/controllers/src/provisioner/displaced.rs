@@ -1,4 +1,4 @@
-//! Pods that do not fit the node that was bought for them, because it turned out to have less than was planned with.
+//! Reports pods that do not fit the node that was bought for them, because the node has less than was planned.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{buffers, pods};
 
-/// Tells pods that a plan puts elsewhere than the plan before, because their node has too little for all pods that were planned for it. `places` are
-/// those of the plan before, by pod.
+/// Records an event on pods whose place differs from that in the plan before, if the reason is that their node has too
+/// little for all pods that were planned for it. `places` are the places of the plan before, by pod.
 pub(super) fn tell(
     karpenter: &KarpenterContext,
     places: &FxHashMap<String, String>,
@@ -81,7 +81,7 @@ pub(super) fn tell(
     }
 }
 
-/// What DaemonSets, pods that are on a node and pods that are planned for it ask for.
+/// Returns the sum of the requests of DaemonSets, of the pods on a node, and of the pods planned for it.
 fn asked_of<'a>(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,

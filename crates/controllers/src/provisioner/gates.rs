@@ -1,19 +1,19 @@
-//! Karpenter's feature gates, by its names and with its defaults.
+//! Karpenter's feature gates, with its names and defaults.
 
 use std::str::FromStr;
 
-/// Which features are on.
+/// The feature gates and whether each is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeatureGates {
-    /// Nodes that are unhealthy for too long are replaced (`NodeRepair`, off unless said otherwise).
+    /// `NodeRepair`, off by default: nodes that are unhealthy for too long are replaced.
     pub node_repair: bool,
-    /// NodePools with `spec.replicas` keep that many nodes (`StaticCapacity`, off unless said otherwise).
+    /// `StaticCapacity`, off by default: NodePools with `spec.replicas` keep that many nodes.
     pub static_capacity: bool,
-    /// NodeOverlays change prices and capacity of machines that may be bought (`NodeOverlay`, off unless said otherwise).
+    /// `NodeOverlay`, off by default: NodeOverlays change prices and capacity of instance types.
     pub node_overlay: bool,
-    /// CapacityBuffers keep room free (`CapacityBuffer`, off unless said otherwise).
+    /// `CapacityBuffer`, off by default: CapacityBuffers keep room free for pods.
     pub capacity_buffer: bool,
-    /// Capacity reservations that node classes select are used first (`ReservedCapacity`, on unless said otherwise).
+    /// `ReservedCapacity`, on by default: capacity reservations that node classes select are used first.
     pub reserved_capacity: bool,
 }
 
@@ -29,7 +29,7 @@ impl Default for FeatureGates {
     }
 }
 
-/// A text that names no gates.
+/// The text is not a list of feature gates.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not of the form NodeRepair=true; the gates so far are NodeRepair, StaticCapacity, NodeOverlay, CapacityBuffer and ReservedCapacity"
@@ -39,7 +39,7 @@ pub struct ParseGatesError(String);
 impl FromStr for FeatureGates {
     type Err = ParseGatesError;
 
-    /// Reads gates with commas between, as Karpenter's setting FEATURE_GATES has them.
+    /// Parses gates separated by commas, as in Karpenter's setting `FEATURE_GATES`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut gates = Self::default();
         for term in text.split(',') {

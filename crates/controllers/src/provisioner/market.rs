@@ -1,7 +1,8 @@
-//! What a node class can buy: the cloud's offers, seen through the class's image, subnets and kubelet settings.
+//! The instance types and offerings that a node class can buy: the cloud's offers, restricted by the class's image, subnets
+//! and kubelet settings.
 //!
-//! Invariant: the same machines stand behind planning and launching, so what was planned is what is bought: labels and
-//! allocatable of a planned node are those its instance will have, and prices include its operating system.
+//! Invariant: planning and launching use the same market, so a launch buys what was planned: a planned node has the labels
+//! and allocatable of the later instance, and prices include its operating system.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,23 +34,23 @@ use super::{
 };
 use crate::{nodepool::hash::class_hash, overlays::Changed};
 
-/// Most options that one launch tries (AWS provider: instance types in a fleet request).
+/// The maximum number of options of one launch (AWS provider: instance types in a fleet request).
 const MAX_LAUNCH_OPTIONS: usize = 60;
 
-/// Windows nodes with less memory are bought only where a pool asks for them: what Windows and the kubelet take leaves pods next to nothing
-/// of 2 GiB.
+/// Windows nodes with less memory are bought only if a pool asks for them, because Windows and the kubelet leave pods almost
+/// nothing of 2 GiB.
 pub const LEAST_WINDOWS_MIB: u64 = 4096;
-/// Labels by which a requirement asks for small types.
+/// Labels of requirements that ask for small instance types.
 const SIZES: [&str; 3] = [
     labels::INSTANCE_TYPE,
     labels::INSTANCE_MEMORY,
     labels::INSTANCE_SIZE,
 ];
 
-/// Why a class has no market.
+/// Why the market of a class cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum MarketError {
-    /// The class says no complete node.
+    /// The class does not describe a complete node.
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// The cloud did not answer.
@@ -57,7 +58,7 @@ pub enum MarketError {
     Cloud(#[from] CloudError),
 }
 
-/// The machines of one node class.
+/// The instance types and offerings of one node class.
 #[derive(Clone, Debug)]
 pub struct Market {
     /// Image, volume and kubelet settings of the nodes.
@@ -67,19 +68,20 @@ pub struct Market {
     region: String,
     zones: BTreeSet<String>,
     pub(crate) offers: Arc<[Offer]>,
-    /// What spot offerings count for beyond their price.
+    /// Risk premiums on the prices of spot offerings.
     pub(super) premiums: Premiums,
-    /// What nodes of the class turned out to have, by type.
+    /// Discovered capacity of the class's nodes, by instance type.
     discovered: BTreeMap<String, Amounts>,
-    /// What NodeOverlays have changed in `offers` and what is added to the types' resources.
+    /// The changes by NodeOverlays, which are applied to `offers` and added to the types' resources.
     pub(crate) changed: Changed,
 }
 
 impl Market {
-    /// The market of a class whose status names its subnets. `windows_addresses` is how pods get addresses now, if its nodes run Windows.
+    /// Opens the market of a class whose status lists its subnets. `windows_addresses` is the present address mode, for a
+    /// class with Windows nodes.
     ///
     /// # Errors
-    /// When the class is incomplete or the cloud does not answer.
+    /// Returns an error if the class is incomplete or the cloud does not answer.
     pub async fn open(
         class: &EC2NodeClass,
         version: mullion_api::eksctl::KubernetesVersion,
@@ -105,14 +107,14 @@ impl Market {
         })
     }
 
-    /// The market as settings have its nodes counted.
+    /// Applies the settings for memory overhead and reserved network interfaces.
     pub fn with_settings(mut self, settings: &Settings) -> Self {
         self.template.memory_overhead = settings.vm_memory_overhead;
         self.template.reserved_enis = settings.reserved_enis;
         self
     }
 
-    /// The market of the class as nodes of it turned out to be.
+    /// Applies the discovered capacity of the class's nodes.
     pub fn with_discovered(mut self, class: &EC2NodeClass, book: &Book) -> Self {
         if !book.is_empty() {
             let hash = class_hash(&class.spec);
@@ -121,12 +123,12 @@ impl Market {
         self
     }
 
-    /// Operating system of the nodes.
+    /// Returns the operating system of the nodes.
     pub fn os(&self) -> Os {
         self.template.family.os()
     }
 
-    /// The labels that every node of the class has.
+    /// Returns the labels that every node of the class has.
     pub fn fixed_labels(&self) -> StringMap {
         let mut map = StringMap::from([
             (labels::OS.to_owned(), self.os().as_str().to_owned()),
@@ -138,7 +140,7 @@ impl Market {
         map
     }
 
-    /// What a machine costs that is sold here so: micro-dollars an hour, its operating system included.
+    /// Returns the price of an offering in micro-dollars per hour, operating system included; `None` if it is not sold here.
     pub fn price(&self, instance_type: &str, zone: &str, capacity_type: &str) -> Option<u64> {
         let mut offers = self.offers.iter();
         let offer = offers.find(|offer| &*offer.instance_type.name == instance_type)?;
@@ -149,7 +151,7 @@ impl Market {
             Some(offering.price)
         };
         let price = sold(capacity_type);
-        // A node may outlive the reservation that it was bought from.
+        // A node may outlive the reservation that it was bought from; then its price follows from the on-demand price.
         let price = match capacity_type {
             labels::RESERVED => price.or_else(|| Some(sold(labels::ON_DEMAND)?.as_reserved())),
             _ => price,
@@ -157,12 +159,12 @@ impl Market {
         Some(price?.0)
     }
 
-    /// What every node costs beside its machine, which is its root volume: micro-dollars an hour.
+    /// Returns the price of a node's root volume, in micro-dollars per hour.
     pub fn volume_price(&self) -> u64 {
         Price::of_volume(self.template.root_volume_gib).0
     }
 
-    /// The machines that can meet the requirements, for the engine. Offerings that cannot are left out.
+    /// Returns the instance types that can meet the requirements, in the engine's form, without offerings that cannot.
     pub fn machines(&self, requirements: &[Requirement]) -> Vec<Arc<provision::InstanceType>> {
         let fixed = self.fixed_labels();
         self.offers
@@ -206,7 +208,7 @@ impl Market {
         })
     }
 
-    /// Capacity and allocatable that a node of this type is expected to have: those that nodes of it were seen to have, where there were any.
+    /// Returns the expected capacity and allocatable of a node of this type, corrected by discovered capacity.
     pub fn resources(&self, instance_type: &InstanceType) -> (ResourceMap, ResourceMap) {
         let resources = allocatable::of(instance_type, &self.template);
         let mut capacity = amounts(&resources.capacity.to_list());
@@ -218,8 +220,8 @@ impl Market {
         (capacity, allocatable)
     }
 
-    /// The acceptable outcomes of a launch, cheapest first: what meets the requirements, holds the requests and was
-    /// not refused a moment ago.
+    /// Returns the options of a launch, cheapest first: available offerings that meet the requirements and hold the
+    /// requests.
     pub fn launch_options(
         &self,
         requirements: &[Requirement],
@@ -262,13 +264,13 @@ impl Market {
         priced.into_iter().map(|(_, option)| option).collect()
     }
 
-    /// The image that a machine of this architecture boots.
+    /// Returns the image that an instance of this architecture boots.
     pub fn image(&self, arch: mullion_cloud::catalogue::Arch) -> NodeImage {
         NodeImage::new(self.template.family, self.template.version, arch)
     }
 
-    /// Whether a type has less than [`LEAST_WINDOWS_MIB`] for Windows and no requirement asks for small ones: by naming types or sizes, or by a
-    /// bound on memory. A list of types to leave out asks for none.
+    /// Returns whether a type has less than [`LEAST_WINDOWS_MIB`] for Windows while no requirement asks for small types: by
+    /// naming types or sizes, or by a bound on memory. A list of excluded types does not ask for small ones.
     fn is_too_small(&self, offer: &Offer, requirements: &[Requirement]) -> bool {
         let asks = |requirement: &Requirement| {
             let key = labels::normalized(&requirement.key);
@@ -283,7 +285,7 @@ impl Market {
             && !requirements.iter().any(asks)
     }
 
-    /// The types that the requirements admit and that are left out because they are too small for Windows, cheapest first.
+    /// Returns the types that meet the requirements but are too small for Windows, cheapest first.
     pub fn too_small(&self, requirements: &[Requirement]) -> Vec<&InstanceType> {
         let fixed = self.fixed_labels();
         let small = self.offers.iter().filter(|offer| {
@@ -301,12 +303,12 @@ impl Market {
             .collect()
     }
 
-    /// What pods and DaemonSets can have of a node of this type.
+    /// Returns the allocatable amounts of a node of this type.
     pub fn room(&self, instance_type: &InstanceType) -> ResourceMap {
         self.resources(instance_type).1
     }
 
-    /// The ways to buy a type in the zones of the class.
+    /// Returns the offerings of a type in the zones of the class.
     pub(crate) fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
         let zones = &self.zones;
         offer
@@ -316,7 +318,7 @@ impl Market {
     }
 }
 
-/// Labels of a node of this type, place and payment aside.
+/// Returns the labels of a node of this type that do not depend on the offering.
 pub(crate) fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> StringMap {
     let own = instance_type.labels();
     let mut map = fixed.clone();
@@ -324,7 +326,7 @@ pub(crate) fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> St
     map
 }
 
-/// Labels that an offering decides.
+/// Returns whether the offering determines this label.
 pub(crate) fn is_of_offering(key: &str) -> bool {
     matches!(
         key,
@@ -337,7 +339,7 @@ pub(crate) fn is_of_offering(key: &str) -> bool {
     )
 }
 
-/// Labels that an offering decides, or that the requirements alone decide.
+/// Returns whether the type alone does not determine this label: the offering or the requirements do.
 fn is_open(key: &str, labels: &StringMap) -> bool {
     is_of_offering(key)
         || key == labels::NODEPOOL
@@ -351,7 +353,7 @@ fn allows(requirements: &[Requirement], labels: &StringMap) -> bool {
     })
 }
 
-/// Whether an offering meets what the requirements say of its place and payment.
+/// Returns whether an offering meets the requirements on its zone, capacity type and reservation.
 pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering) -> bool {
     requirements
         .iter()
@@ -368,14 +370,14 @@ pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering)
         })
 }
 
-/// Quantities of a resource list, those that cannot be read left out.
+/// Parses the quantities of a resource list; unreadable ones are left out.
 pub fn amounts(list: &ResourceList) -> ResourceMap {
     list.iter()
         .filter_map(|(name, text)| Some((name.clone(), text.0.parse().ok()?)))
         .collect()
 }
 
-/// Amounts as an object holds them.
+/// Formats amounts as a resource list.
 pub fn resource_list(amounts: &ResourceMap) -> ResourceList {
     amounts
         .iter()
@@ -383,7 +385,7 @@ pub fn resource_list(amounts: &ResourceMap) -> ResourceList {
         .collect()
 }
 
-/// Labels that a launched instance gives its claim.
+/// Returns the labels that a claim gets from its launched instance.
 pub fn instance_labels(
     market: &Market,
     instance_type: &InstanceType,

@@ -1,7 +1,7 @@
-//! Nodes that pending pods are about to go to, so that nobody removes one in that moment.
+//! Nominated nodes: pending pods are expected to be bound to them, so disruption must not remove them.
 //!
-//! Invariant: a nomination is a hint that ends by itself; losing all of them costs at most a node that was bought for
-//! nothing.
+//! Invariant: a nomination is a hint and expires by itself; losing all of them costs at most a node that was bought
+//! in vain.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -11,17 +11,17 @@ use std::{
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-/// How long a nomination holds: twice the longest batch.
+/// How long a nomination lasts: twice the longest batch.
 pub const WINDOW: Duration = Duration::from_secs(20);
 
-/// Names of nodes and claims, with the moment up to which they are spoken for. Cheap to clone.
+/// The nominated nodes and claims by name, with the time at which each nomination expires. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Nominations {
     until: Arc<Mutex<FxHashMap<String, Instant>>>,
 }
 
 impl Nominations {
-    /// Speaks for a node or claim from now on.
+    /// Nominates a node or claim from now on.
     pub fn nominate(&self, name: &str) {
         let now = Instant::now();
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ impl Nominations {
         until.insert(name.to_owned(), now + WINDOW);
     }
 
-    /// Whether a node or claim is spoken for.
+    /// Returns whether a node or claim is nominated.
     pub fn is_nominated(&self, name: &str) -> bool {
         let until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.get(name).is_some_and(|end| *end > Instant::now())

@@ -1,6 +1,7 @@
-//! What the log says of pools that cannot buy: those that are not ready, those whose requirements leave no machine.
+//! Logs the pools that cannot buy: those that are not ready, and those whose requirements exclude every instance
+//! type.
 //!
-//! Invariant: told in every pass in which pods wait, as Karpenter does, so that the end of the log always says why
+//! Invariant: like Karpenter, this logs in every pass in which pods wait, so the end of the log always explains why
 //! nothing is bought.
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use mullion_engine::provision::NodeTemplate;
 
 use super::decision_log::Pass;
 
-/// Tells of the pools that are not ready. Returns whether any is left to buy from.
+/// Logs the pools that are not ready. Returns whether another pool can buy.
 pub(super) fn tell_unready(pools: &[Arc<NodePool>], pass: &Pass) -> bool {
     let mut pools: Vec<_> = pools.iter().filter(|pool| !is_static(pool)).collect();
     pools.sort_by_key(|pool| pool.name_any());
@@ -31,7 +32,7 @@ pub(super) fn tell_unready(pools: &[Arc<NodePool>], pass: &Pass) -> bool {
     any
 }
 
-/// Pools whose requirements admit nothing that can be had now, by name.
+/// Returns the names of pools whose requirements admit no offering that is available now.
 pub(super) fn without_machines(templates: &[NodeTemplate]) -> impl Iterator<Item = &str> {
     templates
         .iter()
@@ -42,7 +43,7 @@ pub(super) fn without_machines(templates: &[NodeTemplate]) -> impl Iterator<Item
         .map(|template| template.pool.as_str())
 }
 
-/// Whether the pool has a fixed number of nodes, whatever pods wait.
+/// Returns whether the pool is static, that is, keeps a fixed number of nodes.
 fn is_static(pool: &NodePool) -> bool {
     pool.spec.replicas.is_some()
 }

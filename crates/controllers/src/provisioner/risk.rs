@@ -1,11 +1,12 @@
-//! What it is worth to avoid spot capacity that EC2 does not have for long: a premium on the price of offerings that were refused again and again, or
-//! whose instances were taken back within minutes.
+//! Risk premiums on spot offerings: an offering that EC2 refused repeatedly, or whose instances were interrupted within
+//! minutes, counts as more expensive than its price.
 //!
-//! A plan that looks at prices alone buys the cheapest spot offering again as soon as EC2 sells it, however short the last instance lived. Each refusal
-//! and each early end is a point; points halve every hour, and each adds [`PER_POINT`] to what the offering counts for, up to the on-demand price of the
-//! same machine. What a node that is there costs stays what it is.
+//! A plan that compares prices alone buys the cheapest spot offering again as soon as EC2 sells it, however short the last
+//! instance lived. Each refusal and each early interruption adds points; points halve every hour, and each point adds
+//! [`PER_POINT`] per cent to the price that the plan compares, up to the on-demand price of the same machine. The prices of
+//! existing nodes are not changed.
 //!
-//! Invariant: a premium only orders offerings. Who forgets all of them buys as Karpenter does.
+//! Invariant: a premium only changes the order of offerings. Without any premium the plan is Karpenter's.
 
 use std::{
     collections::BTreeMap,
@@ -20,24 +21,24 @@ use tokio::time::Instant;
 
 use super::market::Market;
 
-/// Points halve in this time.
+/// The time in which points halve.
 const HALF_LIFE: Duration = Duration::from_secs(3600);
-/// What a point adds, in per cent of the offering's price.
+/// The premium of one point, in per cent of the offering's price.
 const PER_POINT: f64 = 20.0;
-/// An instance that is taken back before it is this old had not been worth its boot.
+/// An instance that is interrupted before this age counts as an early interruption.
 const EARLY: SignedDuration = SignedDuration::from_mins(30);
-/// A refusal alone happens; several within hours are a pattern.
+/// The points of a refusal (less, because a single refusal means little) and of an early interruption.
 const REFUSED: f64 = 0.5;
 const TAKEN_BACK: f64 = 1.0;
-/// Fewer points are none, so that old stories end and a single refusal changes no price.
+/// Fewer points than this count as none: old events end, and a single refusal changes no price.
 const NOTHING: f64 = 0.6;
 
-/// Points as they were when something happened last.
+/// The points of an offering as of its last event.
 #[derive(Clone, Copy, Debug)]
 struct Points {
     points: f64,
     at: Instant,
-    /// The last refusal that counted.
+    /// When the last counted refusal happened.
     refused: Option<Instant>,
 }
 
@@ -54,22 +55,23 @@ enum Event {
     TakenBack,
 }
 
-/// Type and zone of a spot offering.
+/// Instance type and zone of a spot offering.
 type Place = (String, String);
 
-/// What happened to spot offerings lately. Cheap to clone; all clones know the same.
+/// The recent refusals and interruptions of spot offerings. Clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct SpotRisks(Arc<Mutex<BTreeMap<Place, Points>>>);
 
 impl SpotRisks {
-    /// Counts that EC2 refused an offering; only spot offerings count, and launches that were on their way together as one.
+    /// Records that EC2 refused a spot offering. Refusals within [`UNAVAILABLE_FOR`] of the last counted one do not count,
+    /// so concurrent launches count once.
     pub fn refused(&self, option: &LaunchOption) {
         if option.capacity_type == CapacityType::Spot {
             self.add(&option.instance_type, &option.zone, Event::Refused);
         }
     }
 
-    /// Counts that EC2 takes a claim's instance back, if that is young.
+    /// Records that EC2 interrupts a claim's instance, if the claim is younger than 30 minutes.
     pub fn taken_back(&self, claim: &NodeClaim, now: jiff::Timestamp) {
         let born = claim.metadata.creation_timestamp.as_ref();
         let is_young = born.is_some_and(|born| now.duration_since(born.0) < EARLY);
@@ -104,7 +106,7 @@ impl SpotRisks {
         known.insert(place, own);
     }
 
-    /// The points of offerings that have enough to matter; forgets the others once they will not matter again.
+    /// Returns the points of offerings that have at least [`NOTHING`], and drops offerings whose points are negligible.
     fn now(&self) -> BTreeMap<Place, f64> {
         let now = Instant::now();
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +118,7 @@ impl SpotRisks {
     }
 }
 
-/// By type and zone: what a spot offering counts for beyond its price, in micro-dollars an hour.
+/// The premium of each spot offering in micro-dollars per hour, by instance type and zone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Premiums(BTreeMap<Place, u64>);
 
@@ -146,7 +148,7 @@ impl Premiums {
         Self(premiums)
     }
 
-    /// What an offering of a type counts for.
+    /// Returns the price of an offering with its premium, in micro-dollars per hour.
     pub(super) fn price(&self, instance_type: &str, offering: &Offering) -> u64 {
         let premium = match offering.capacity_type {
             CapacityType::Spot if !self.0.is_empty() => {
@@ -160,7 +162,7 @@ impl Premiums {
 }
 
 impl Market {
-    /// The market in which offerings count for what they are at risk of.
+    /// Returns the market with risk premiums on its spot offerings.
     pub fn with_risks(mut self, risks: &SpotRisks) -> Self {
         self.premiums = Premiums::of(&self.offers, risks);
         self

@@ -1,7 +1,7 @@
-//! The provisioner's loop: waits for a batch of pods, asks what to buy for them, orders it.
+//! The provisioner's loop: waits for a batch of pods, asks the engine for a plan, and creates NodeClaims for its nodes.
 //!
-//! Invariant: an order is a NodeClaim and nothing else; who crashes after creating one finds it as a node on its way.
-//! While pods wait the question is asked again every ten seconds, so nothing depends on seeing every event.
+//! Invariant: an order is a NodeClaim and nothing else, so after a crash the next process finds it as a node in flight.
+//! While pods wait, a new plan is made every ten seconds, so nothing depends on seeing every event.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,20 +39,20 @@ use crate::{
 };
 
 const CONTROLLER: &str = "provisioner";
-/// Why claims are created, in the metrics, where nothing is disrupted for them.
+/// The reason in the metrics for claims that are not created to replace disrupted nodes.
 pub(crate) const PROVISIONED: &str = "provisioned";
-/// Pending pods are looked at again after this long.
+/// How often a new plan is made while pods wait.
 const RETRY: Duration = Duration::from_secs(10);
-/// After this long it is seen whether offerings that were tried have been sold.
+/// How soon a new plan is made after orders were held back, to see whether offerings on trial were sold.
 const TRIAL: Duration = Duration::from_secs(1);
-/// A pod is not told the same again for this long.
+/// The same event about a pod is recorded at most this often.
 const REPEAT: Duration = Duration::from_secs(300);
-/// A pool is not told the same again for this long.
+/// The same event about a pool is recorded at most this often.
 const REPEAT_TO_POOL: Duration = Duration::from_secs(60);
-/// Pods named in a log line.
+/// The maximum number of pods named in a log line.
 const SHOWN: usize = 5;
 
-/// Starts the loop and what wakes it.
+/// Starts the loop and the watches that wake it.
 pub(super) fn start(karpenter: &KarpenterContext) {
     watch(karpenter);
     let provisioner = Provisioner {
@@ -80,8 +80,8 @@ fn watch(karpenter: &KarpenterContext) {
             batcher.trigger(change.object().uid().unwrap_or_default());
         }
     });
-    // The pods of a claim that goes need another place. Orders that failed, and pools and classes that became usable, change what can be
-    // done for waiting pods.
+    // Pods of a claim that is being deleted need another place. Deleted claims, and pools and classes that became ready,
+    // change what can be planned for waiting pods.
     let batcher = karpenter.batcher.clone();
     karpenter.claims.on_change(move |change| {
         let goes = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_some();
@@ -94,14 +94,14 @@ fn watch(karpenter: &KarpenterContext) {
             batcher.trigger(change.object().uid().unwrap_or_default());
         }
     });
-    // Pods were promised places on nodes that come.
+    // The scheduler must know when the nodes on which pods have a planned place change.
     let state = karpenter.state.clone();
     karpenter.claims.on_change(move |change| {
         for told in told_of(change) {
             state.tell(told);
         }
     });
-    // How many addresses Windows nodes have decides how many are bought.
+    // The number of addresses on a Windows node decides how many nodes a plan needs.
     let batcher = karpenter.batcher.clone();
     karpenter.vpc_cni.on_change(move |change| {
         batcher.trigger(change.object().uid().unwrap_or_default());
@@ -119,7 +119,7 @@ fn watch(karpenter: &KarpenterContext) {
     });
 }
 
-/// What a change of a claim means to pods that have a place there.
+/// Returns what a change of a claim means for the pods that have a planned place on its node.
 fn told_of(change: &Change<'_, NodeClaim>) -> Vec<PlaceChange> {
     let claim = change.object();
     let place = claim.name_any();
@@ -142,14 +142,14 @@ fn told_of(change: &Change<'_, NodeClaim>) -> Vec<PlaceChange> {
 
 struct Provisioner {
     karpenter: KarpenterContext,
-    /// What each waiting pod was last told (a place or a refusal), and when.
+    /// The last event (a place or a refusal) about each waiting pod, and when it was recorded.
     told: FxHashMap<String, (String, Instant)>,
-    /// When each pool was last told that its requirements leave no machine.
+    /// When the last event about missing instance types was recorded for each pool.
     pools_told: FxHashMap<String, Instant>,
-    /// The claim or node that the last plan has for each waiting pod.
+    /// The claim or node where the last plan places each waiting pod.
     places: FxHashMap<String, String>,
-    /// Whether nodes of the last plan were not ordered because another tries their offerings first, or pods wait for reserved capacity that nodes
-    /// hold until they are launched.
+    /// Whether nodes of the last plan were not ordered because another launch tries their offerings first, or pods wait for
+    /// reserved capacity that nodes hold until they are launched.
     holds_back: bool,
 }
 
@@ -160,14 +160,14 @@ impl Provisioner {
         }
         let mut waiting = false;
         loop {
-            // Running out of time is a reason to look again, unless every pod's node is on its way.
+            // After a timeout a new plan is made, unless the node of every pod is on its way.
             let patience = match self.holds_back {
                 true => TRIAL,
                 false => RETRY,
             };
             let batcher = &self.karpenter.batcher;
             let is_open = !waiting || timeout(patience, batcher.opened()).await.is_ok();
-            // A batch that is open is waited for, so that no plan is made for the first of its pods alone.
+            // An open batch is waited for; otherwise a plan would be made for its first pods alone.
             if is_open {
                 batcher.wait().await;
             }
@@ -177,7 +177,7 @@ impl Provisioner {
         }
     }
 
-    /// Whether every pod that needs a node has one on its way, so that a new plan would say nothing new.
+    /// Returns whether every pod that needs a node has one in flight, so that a new plan would not differ.
     fn all_placed(&self) -> bool {
         let informers = &self.karpenter.base.informers;
         let on_its_way = |place: &String| {
@@ -194,7 +194,7 @@ impl Provisioner {
             })
     }
 
-    /// One plan and its orders. Returns whether pods need nodes.
+    /// Makes one plan and orders its nodes. Returns whether pods need nodes.
     async fn provision(&mut self) -> bool {
         let start = self.karpenter.base.clock.now();
         self.holds_back = false;
@@ -284,7 +284,7 @@ impl Provisioner {
         true
     }
 
-    /// Remembers which nodes hold chunks of CapacityBuffers, and says in the buffers' status where theirs are.
+    /// Records which nodes hold chunks of CapacityBuffers, and updates the buffers' status.
     async fn place_chunks(&self, answer: &Answer, pods: &PodsByKey) {
         let buffer = |key: &String| {
             let (namespace, name) = buffers::buffer_of(pods.get(key)?)?;
@@ -309,7 +309,8 @@ impl Provisioner {
         buffers::tell(&self.karpenter, &placed).await;
     }
 
-    /// Has the scheduler keep the places of the plan: it sees one pod at a time, the plan saw all.
+    /// Makes the scheduler keep the places of the plan. The scheduler sees one pod at a time, while the plan considered all
+    /// of them.
     fn promise(&self, pods: Vec<PodSpec>) {
         let nodes = &self.karpenter.base.informers.nodes;
         let mut places: BTreeMap<String, PlannedPlace> = BTreeMap::new();
@@ -362,7 +363,7 @@ impl Provisioner {
             let pod = pods.get(key);
             pod.is_some_and(|pod| buffers::buffer_of(pod).is_some())
         };
-        // A node for chunks alone may be given up like any other.
+        // A node that holds only chunks is not nominated, so it may be consolidated like any other.
         if !planned.pods.iter().all(is_chunk) {
             self.karpenter.nominations.nominate(&name);
         }
@@ -376,7 +377,7 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Pods that go to nodes which are there or on their way.
+    /// Records the nomination of pods that go to existing or in-flight nodes.
     fn nominate_existing(&mut self, answer: &Answer, pods: &PodsByKey) {
         let mut by_node: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (key, node) in &answer.plan.existing {
@@ -393,7 +394,7 @@ impl Provisioner {
         }
     }
 
-    /// Speaks for a node and its claim; gives both in words.
+    /// Nominates a node and its claim, and returns both as text for the event.
     fn place(&self, name: &str) -> String {
         let node = self.karpenter.base.informers.nodes.get("", name);
         let claim = match &node {
@@ -422,14 +423,14 @@ impl Provisioner {
         }
     }
 
-    /// Writes into the metrics for how many pods no node can be bought.
+    /// Sets the metric for the number of pods for which no node can be bought.
     fn count_unschedulable(&self, pods: usize) {
         let labels = [("controller", CONTROLLER)];
         let metrics = &self.karpenter.metrics;
         metrics.set(Metric::UnschedulablePods, &labels, pods as f64);
     }
 
-    /// Writes into the metrics which pods have a place, and what the plan costs.
+    /// Sets the metrics for the pods that have a place, and for the price of the plan.
     fn count_plan(&self, answer: &Answer, pods: &PodsByKey) {
         let (metrics, now) = (&self.karpenter.metrics, self.karpenter.base.clock.now());
         let unbound = pods.iter().filter(|(_, pod)| {
@@ -477,7 +478,8 @@ impl Provisioner {
         }
     }
 
-    /// Tells pods why nothing is bought for them. Without any pool to buy from the log says that once for all of them.
+    /// Records events on pods that have no place, with the reason. If there is no pool at all, the log has one line for all
+    /// of them instead.
     fn tell_refusals(&mut self, answer: &Answer, pods: &PodsByKey, any_pool: bool) {
         for (key, why) in &answer.refusals {
             let message = format!("Failed to schedule pod, {why}");
@@ -502,7 +504,7 @@ impl Provisioner {
         }
     }
 
-    /// Whether a pod was not told this lately; remembers it as told.
+    /// Returns whether this message was not recorded for the pod lately, and remembers it.
     fn is_news(&mut self, key: &str, message: &str) -> bool {
         let now = Instant::now();
         let told = self.told.get(key);
@@ -514,7 +516,8 @@ impl Provisioner {
     }
 }
 
-/// Creates the claim of a planned node, and waits until it is seen; none if its pool went meanwhile. The metrics name the reason.
+/// Creates the claim of a planned node and waits until the informer shows it; `None` if the pool was deleted meanwhile.
+/// `reason` is for the metrics.
 pub(crate) async fn order(
     karpenter: &KarpenterContext,
     planned: &PlannedNode,
@@ -522,7 +525,7 @@ pub(crate) async fn order(
     pass: &Pass,
 ) -> Result<Option<NodeClaim>, kube::Error> {
     let Some(pool) = karpenter.pools.get("", &planned.pool) else {
-        // It went while the plan was made; the next plan does without it.
+        // The pool was deleted while the plan was made; the next plan does not use it.
         return Ok(None);
     };
     let mut wanted = claim::of(planned, &pool);
@@ -558,7 +561,7 @@ pub(crate) async fn order(
     Ok(Some(created))
 }
 
-/// The next plan must know of an order, or it would order again.
+/// Waits until the informer shows a new claim: a plan that does not know of it would order the node again.
 async fn wait_until_seen(karpenter: &KarpenterContext, name: &str) {
     const PATIENCE: Duration = Duration::from_secs(5);
     let seen = async {
@@ -566,7 +569,7 @@ async fn wait_until_seen(karpenter: &KarpenterContext, name: &str) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    // A claim that was deleted at once is never seen; going on without it is right.
+    // A claim that is deleted at once may never be seen, so the wait ends after a timeout.
     let _ = timeout(PATIENCE, seen).await;
 }
 

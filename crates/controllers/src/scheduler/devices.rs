@@ -1,7 +1,7 @@
-//! What a pod's claims of devices need before the pod is bound: kube-scheduler's DynamicResources, PreBind, Unreserve and PostFilter.
+//! Writes a pod's ResourceClaims before it is bound: kube-scheduler's DynamicResources, PreBind, Unreserve and PostFilter.
 //!
-//! The engine has chosen devices for the claims that had none; the model counts them as taken. Here that is written to the claims, the pod is
-//! entered as their consumer, and devices that have to be made ready first are waited for.
+//! The engine has chosen devices for claims without an allocation, and the model counts them as allocated. This module
+//! writes the allocations, adds the pod to `reservedFor`, and waits for devices that have to be prepared.
 
 use std::time::Duration;
 
@@ -27,25 +27,25 @@ use crate::{
     state::devices::{self, BINDING_PATIENCE, Readiness},
 };
 
-/// How often a write is tried that meets a newer version, and the pause between.
+/// How many times a write is tried after conflicts, and the pause between two tries.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often the wait for devices looks.
+/// How often readiness is checked while waiting for devices.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The devices that were found for a pod, and what was made of that.
+/// The devices chosen for a pod, and what was created for them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Decided {
     pub(super) choices: DeviceChoices,
-    /// The claim that was made for the pod's extended resources.
+    /// The name of the claim that was created for the pod's extended resources.
     pub(super) made: Option<String>,
 }
 
-/// Writes the choices to the claims, enters the pod as their consumer, and waits until their devices are ready; `wrote` is told of each claim as it
-/// is then. The claim for the pod's extended resources is made first.
+/// Writes allocations and reservations of the pod's claims, and waits until their devices are ready; calls `wrote` with each
+/// written claim. The claim for extended resources is created if needed.
 ///
 /// # Errors
-/// With the scheduler's message, if a write is refused, a device fails, or it takes too long.
+/// Returns the scheduler's message if a write is refused, a device fails, or a timeout expires.
 pub(super) async fn pre_bind(
     context: &Context,
     recorder: Option<&Recorder>,
@@ -85,14 +85,14 @@ pub(super) async fn pre_bind(
         .map_err(|error| format!("running PreBind plugin \"DynamicResources\": {error}"))
 }
 
-/// Names of the claims that a pod uses and that are there.
+/// Returns the names of the existing claims of a pod.
 fn claims_of(pod: &Pod) -> Vec<String> {
     let claims = devices::of_pod(pod).into_iter();
     let claims = claims.flat_map(|own| own.claims);
     claims.filter_map(|own| own.claim).collect()
 }
 
-/// A claim as the watch has it.
+/// Returns a claim from the informer.
 fn known(context: &Context, pod: &Pod, name: &str) -> Result<ResourceClaim, String> {
     let namespace = pod.namespace().unwrap_or_default();
     match context.informers.resource_claims.get(&namespace, name) {
@@ -104,7 +104,7 @@ fn known(context: &Context, pod: &Pod, name: &str) -> Result<ResourceClaim, Stri
     }
 }
 
-/// Writes what a claim was given, if it is new, and that the pod uses it (upstream: `bindClaim`).
+/// Writes the allocation of a claim, if it is new, and adds the pod to its consumers (kube-scheduler: `bindClaim`).
 async fn reserve(
     context: &Context,
     pod: &Pod,
@@ -136,7 +136,7 @@ async fn reserve(
 
 /// Why a claim was not written.
 struct Refused {
-    /// It has a newer version.
+    /// Whether the write conflicted with a newer version.
     conflict: bool,
     message: String,
 }
@@ -187,7 +187,7 @@ async fn reserve_once(
         name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
     });
-    // What somebody else gave it is not ours to change.
+    // An allocation by another client is not changed.
     if let Some(given) = status.allocation.as_mut().filter(|_| allocation.is_some()) {
         let now = || Time(context.clock.now());
         given.allocation_timestamp.get_or_insert_with(now);
@@ -202,7 +202,7 @@ async fn reserve_once(
     written.map_err(|error| refused(what, error))
 }
 
-/// Waits until the drivers say that the devices of all the pod's claims are ready.
+/// Waits until the drivers report the devices of all the pod's claims as ready.
 async fn wait(
     context: &Context,
     recorder: Option<&Recorder>,
@@ -230,7 +230,7 @@ async fn wait(
                 Readiness::Waits => ready = false,
             }
         }
-        // What was just written may not have come back yet: then a claim has no devices, and waits.
+        // The informer may not show the latest writes yet; then a claim has no devices and is not ready.
         if ready && is_seen(context, pod, names) {
             return Ok(());
         }
@@ -241,13 +241,13 @@ async fn wait(
     }
 }
 
-/// Whether the watch shows the pod as a consumer of all its claims.
+/// Returns whether the informer shows the pod as a consumer of all its claims.
 fn is_seen(context: &Context, pod: &Pod, names: &[String]) -> bool {
     let mut claims = names.iter().map(|name| known(context, pod, name));
     claims.all(|claim| claim.is_ok_and(|claim| is_reserved_for(&claim, pod)))
 }
 
-/// Takes the pod off the consumers of its claims again, because it was not bound, and deletes the claim that was made for it.
+/// Removes a pod that was not bound from the consumers of its claims, and deletes the claim that was created for it.
 pub(super) async fn unreserve(context: &Context, pod: &Pod, decided: &Decided) {
     let namespace = pod.namespace().unwrap_or_default();
     let api: Api<ResourceClaim> = Api::namespaced(context.client.clone(), &namespace);
@@ -263,7 +263,7 @@ pub(super) async fn unreserve(context: &Context, pod: &Pod, decided: &Decided) {
             .patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
             .await;
         if let Err(error) = patched {
-            // The next attempt, or the controller of claims, does it again.
+            // The next attempt, or the ResourceClaim controller, repeats this.
             tracing::debug!(%error, claim = %name, "reservation of a claim not taken back");
         }
     }
@@ -272,24 +272,24 @@ pub(super) async fn unreserve(context: &Context, pod: &Pod, decided: &Decided) {
     }
 }
 
-/// Deletes the claim for the extended resources of a pod, which is tried again where that fails.
+/// Deletes the claim for the extended resources of a pod. A failure is only logged, because a later attempt repeats it.
 pub(super) async fn delete(context: &Context, pod: &Pod, name: &str) {
     if let Err(error) = extended::delete(context, pod, name).await {
         tracing::debug!(%error, claim = %name, "claim for extended resources not deleted");
     }
 }
 
-/// Gives the devices of a claim back that only the pod may have reserved, so that it can have others.
+/// Deallocates a claim that no other pod has reserved, so that it can get other devices.
 ///
 /// # Errors
-/// The API server did not take it. Where the claim has changed, its new version wakes the pod.
+/// Returns an error if the API server refuses the write. After a conflict, the newer version of the claim wakes the pod.
 pub(super) async fn deallocate(context: &Context, pod: &Pod, name: &str) -> Result<(), Error> {
     let namespace = pod.namespace().unwrap_or_default();
     let Some(known) = context.informers.resource_claims.get(&namespace, name) else {
         return Ok(());
     };
     let mut claim = ResourceClaim::clone(&known);
-    // Another pod may have come first since that was decided.
+    // Another pod may have reserved the claim since the decision.
     let consumers = claim
         .status
         .iter()

@@ -1,8 +1,8 @@
-//! The scheduling loop: pending pods in, bindings and refusals out.
+//! The scheduling loop: takes pending pods and produces bindings and refusals.
 //!
-//! One task owns the queue. It takes a batch of pods, asks the engine about each while it holds the shared cluster state
-//! once, assumes what was decided, and hands bindings and refusals to writers, so that it never waits for the API server.
-//! What the engine is asked next already counts what was decided before.
+//! One task owns the queue. It takes a batch of pods, locks the shared cluster state once, asks the engine about each pod
+//! and assumes its answer. Bindings and refusals go to writers, so the loop never waits for the API server, and each
+//! answer counts all earlier ones.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -25,14 +25,14 @@ use super::{
 };
 use crate::{Context, informers::BY_NODE, state::SharedState};
 
-/// Pods asked about while the shared state is held.
+/// The maximum number of pods decided under one lock of the shared state.
 const BATCH: usize = 128;
-/// Events collected before refused pods are told of them.
+/// The maximum number of events collected before refused pods are notified.
 const MOST_NEWS: usize = 64;
-/// Back-offs are flushed this often.
+/// How often expired back-offs are flushed.
 const BACKOFF_CHECK: Duration = Duration::from_secs(1);
 
-/// Starts the scheduler over a cluster state that others may share; `seed` breaks ties between equal nodes.
+/// Starts the scheduler over a cluster state that other controllers may share; `seed` breaks ties between equal nodes.
 ///
 /// # Guarantees
 /// - A pod is bound at most once, and only where the engine found room for it beside everything bound or decided before.
@@ -44,7 +44,8 @@ pub fn start_over(context: &Context, state: &SharedState, seed: u64) {
     start_with(context, state, seed, &Config::default());
 }
 
-/// [`start_over`], as configured; the state must have been made with the same profiles.
+/// Starts the scheduler like [`start_over`], with a configuration; the state must have been created with the same
+/// profiles.
 pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Config) {
     let (inputs, receiver) = mpsc::unbounded_channel();
     let profiles = config.profiles.iter();
@@ -82,9 +83,9 @@ struct Scheduler {
     state: SharedState,
     queue: SchedulingQueue,
     writers: Writers,
-    /// What each profile adds to the wishes of its pods, by scheduler name.
+    /// What each profile adds to the requirements of its pods, by scheduler name.
     profiles: BTreeMap<String, ProfileWishes>,
-    /// Events that refused pods have not been told of.
+    /// Events of which refused pods have not been notified.
     news: Vec<Event>,
     evictions: Evictions,
     seed: u64,
@@ -134,9 +135,9 @@ impl Scheduler {
         match input {
             Input::Pending(pod) => self.queue.set(pod, now),
             Input::Settled(pod) => self.queue.remove(&pod),
-            // Who is refused later is asked about with the event already counted.
+            // A pod that is refused later is decided with this event already in the cluster state.
             Input::Event(event) if !self.queue.cares_for(&event) => {}
-            // A thousand pods of one template say no more than one.
+            // Equal pods mean the same to whoever waits, so one event stands for all of them.
             Input::Event(event) => {
                 if !self.news.iter().any(|known| known.covers(&event)) {
                     self.news.push(event);
@@ -196,7 +197,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a pod is gone or on its way out. What is not yet is told by [`Input::Leaving`] later.
+    /// Returns whether a pod is deleted or being deleted. If not, [`Input::Leaving`] reports that later.
     fn is_leaving(&self, pod: &Pod) -> bool {
         let meta = &pod.metadata;
         let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
@@ -210,7 +211,7 @@ impl Scheduler {
         })
     }
 
-    /// Wakes the refused pods that the news may help.
+    /// Wakes the refused pods that the collected events may help.
     fn tell_news(&mut self, now: Timestamp) {
         let news = std::mem::take(&mut self.news);
         if !news.is_empty() {
@@ -218,7 +219,7 @@ impl Scheduler {
         }
     }
 
-    /// Has pods tried again that lost the place which a plan had for them.
+    /// Retries pods that lost the place which a plan had for them.
     fn wake_released(&mut self) {
         let released = self.state.with(|state| state.take_released());
         released.iter().for_each(|key| self.queue.activate(key));
@@ -294,7 +295,7 @@ impl Scheduler {
         }
     }
 
-    /// What a pod waits for now that `rejectors` refused it.
+    /// Compiles what a pod waits for after `rejectors` refused it.
     fn wishes(&self, pod: &Pod, rejectors: Plugins) -> Wishes {
         let profile = self.profiles.get(scheduler_name(pod));
         let profile = profile.map(|profile| profile.for_pod(pod, &self.context.informers));
@@ -324,7 +325,7 @@ impl Scheduler {
         let pods = &self.context.informers.pods;
         let doomed = pods.find_by_index(BY_NODE, node, keys.len(), |pod| {
             let meta = &pod.metadata;
-            // One that is on its way out already needs no second push.
+            // A victim that is being deleted already needs no eviction.
             meta.deletion_timestamp.is_none()
                 && meta.uid.as_ref().is_some_and(|uid| keys.contains(uid))
         });

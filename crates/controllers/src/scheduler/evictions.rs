@@ -1,21 +1,21 @@
-//! The pods that this scheduler is evicting, from the decision until they are seen to leave.
+//! The pods that this scheduler is evicting, from the decision until the watch shows that they leave.
 //!
-//! The API server is told by writers, which may be far behind the decisions. Meanwhile nobody else needs to evict such a pod again, and
-//! whoever was promised the room on its node waits for it instead of evicting others elsewhere.
+//! Writers send the evictions, possibly long after the decisions. Meanwhile such a pod must not be evicted a second time,
+//! and a pod that is nominated to its node waits for the room instead of evicting pods elsewhere.
 
 use rustc_hash::FxHashMap;
 
-/// See the module's words. A plain struct.
+/// The pending evictions, by pod and by node. A plain struct.
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
-    /// Node name by uid.
+    /// The node of each pod, by the pod's uid.
     nodes: FxHashMap<String, String>,
-    /// Uids by node name, in the order in which they were decided on.
+    /// The uids of pods on each node, in the order of the decisions.
     by_node: FxHashMap<String, Vec<String>>,
 }
 
 impl Evictions {
-    /// A pod on a node is to be evicted. Whether that is new.
+    /// Records that a pod on a node is to be evicted. Returns whether that is new.
     pub(super) fn begin(&mut self, uid: &str, node: &str) -> bool {
         if self.contains(uid) {
             return false;
@@ -26,7 +26,7 @@ impl Evictions {
         true
     }
 
-    /// A pod is gone, on its way out, or will not be evicted after all.
+    /// Drops a pod that leaves, or that will not be evicted after all.
     pub(super) fn end(&mut self, uid: &str) {
         let Some(node) = self.nodes.remove(uid) else {
             return;
@@ -39,12 +39,12 @@ impl Evictions {
         }
     }
 
-    /// Whether a pod is being evicted.
+    /// Returns whether a pod is being evicted.
     pub(super) fn contains(&self, uid: &str) -> bool {
         self.nodes.contains_key(uid)
     }
 
-    /// The pod on a node that was decided on last.
+    /// Returns the pod on a node whose eviction was decided last.
     pub(super) fn last_on(&self, node: &str) -> Option<&str> {
         self.by_node.get(node)?.last().map(String::as_str)
     }

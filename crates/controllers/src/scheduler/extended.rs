@@ -1,5 +1,6 @@
-//! The claim that stands for the extended resources of a pod, where a DeviceClass stands for them: made before the pod is bound, and deleted if it is
-//! not (kube-scheduler: DynamicResources' `createExtendedResourceClaimInAPI`, `patchPodExtendedResourceClaimStatus` and `deleteClaim`).
+//! The ResourceClaim for the extended resources of a pod that a DeviceClass provides: created before the pod is bound, and
+//! deleted if the binding fails (kube-scheduler: DynamicResources' `createExtendedResourceClaimInAPI`,
+//! `patchPodExtendedResourceClaimStatus` and `deleteClaim`).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,7 +25,7 @@ use crate::{
     resource_claims::{EXTENDED, PROTECTION},
 };
 
-/// How often a claim is read again whose finalizer is to be taken off, and the pause between.
+/// How many times the removal of a claim's finalizer is retried after conflicts, and the pause between two tries.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -34,10 +35,10 @@ fn claims(context: &Context, pod: &Pod) -> (String, Api<ResourceClaim>) {
     (namespace, api)
 }
 
-/// Makes the claim.
+/// Creates the claim.
 ///
 /// # Errors
-/// With the scheduler's message.
+/// Returns the scheduler's message.
 pub(super) async fn make(
     context: &Context,
     pod: &Pod,
@@ -88,10 +89,10 @@ pub(super) async fn make(
     })
 }
 
-/// Tells the pod which containers get what of the claim.
+/// Writes into the pod's status which containers get which requests of the claim.
 ///
 /// # Errors
-/// With the scheduler's message.
+/// Returns the scheduler's message.
 pub(super) async fn tell(
     context: &Context,
     pod: &Pod,
@@ -134,15 +135,15 @@ pub(super) async fn tell(
     })
 }
 
-/// Deletes the claim, after taking off the finalizer that it has since it has devices.
+/// Removes the claim's finalizer, which it got with its allocation, and deletes the claim.
 ///
 /// # Errors
-/// If a write fails. That there is no such claim is none.
+/// Returns an error if a write fails; a claim that does not exist is no error.
 pub(super) async fn delete(context: &Context, pod: &Pod, name: &str) -> Result<(), Error> {
     let (namespace, api) = claims(context, pod);
     let mut tries = 0;
     loop {
-        // What the watch has may be older than what was just written.
+        // The informer may show an older version than the one just written, so only the first try uses it.
         let known = context.informers.resource_claims.get(&namespace, name);
         let claim = match known.filter(|_| tries == 0) {
             Some(known) => Some(ResourceClaim::clone(&known)),

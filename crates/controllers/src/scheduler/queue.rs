@@ -1,10 +1,10 @@
-//! The scheduling queue: which pod is tried next, and which wait for what.
+//! The scheduling queue: the order in which pending pods are tried, and the pods that wait for an event.
 //!
-//! A plain struct over `now`. A pod is in one of four places: *active* (to be tried, by priority and time), *backing off*
-//! (something may have changed for it, but it was refused a moment ago), *unschedulable* (nothing has changed for it), or
-//! *gated* (its scheduling gates are not gone). kube-scheduler's rules, with its numbers.
+//! A plain struct; `now` is an argument. A pod is in one of these places: *active* (to be tried, by priority and time),
+//! *backing off* (an event may have helped, but its last refusal is recent), *erring* (backing off after an error),
+//! *unschedulable* (no event has helped yet), or *gated* (it has scheduling gates). Rules and numbers are kube-scheduler's.
 //!
-//! Invariant: a pod is in one place at most; one that was handed out is in none until it is given back.
+//! Invariant: a pod is in at most one place; a pod that was handed out is in none until it is given back.
 
 use std::{
     cmp::Reverse,
@@ -21,12 +21,12 @@ use super::{
     wishes::Wishes,
 };
 
-/// How long a pod waits after it was refused: twice as long each time.
+/// The back-off of a pod after a refusal, which doubles with each refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The first time.
+    /// The first back-off in seconds.
     pub initial_seconds: i64,
-    /// At most; 0 for no waiting at all.
+    /// The longest back-off in seconds; 0 disables back-offs.
     pub max_seconds: i64,
 }
 
@@ -40,7 +40,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long a pod waits that was refused so often.
+    /// Returns the back-off in seconds after this number of refusals.
     fn after(self, refusals: u32) -> i64 {
         let Some(doublings) = refusals.checked_sub(1) else {
             return 0;
@@ -54,9 +54,9 @@ impl Backoff {
     }
 }
 
-/// Pods that nothing woke for so long are tried again; looked for this often.
+/// Pods that no event has woken for this long are retried.
 const STALE: SignedDuration = SignedDuration::from_secs(5 * 60);
-/// How often stale pods are looked for.
+/// How often the queue is searched for such pods.
 pub const STALE_CHECK: SignedDuration = SignedDuration::from_secs(30);
 
 /// A pod in the queue, or handed out of it.
@@ -68,29 +68,29 @@ pub struct Entry {
     key: Arc<str>,
     /// How often plugins have refused it.
     refusals: u32,
-    /// How often trying it failed for another reason, since plugins last had a say.
+    /// How often it failed with an error since the last refusal by plugins.
     failures: u32,
     rejectors: Plugins,
-    /// What it waits for, since plugins refused it.
+    /// What it waits for since plugins refused it.
     wishes: Wishes,
-    /// Pods are being evicted for it: until they all are, trying it again would evict others too.
+    /// Whether pods are being evicted for it. Until all of them are, another try would evict further pods.
     evicting: bool,
-    /// The uid of the last of them, once the others are evicted.
+    /// The uid of the last victim, once the others are evicted.
     last_victim: Option<Arc<str>>,
     backoff: Backoff,
-    /// When it came, or last came back.
+    /// When the pod was added or given back.
     since: Timestamp,
     sequence: u64,
 }
 
-/// By priority (higher first), then time, then arrival.
+/// The order of active pods: higher priority first, then time, then arrival.
 type Order = (Reverse<i32>, Timestamp, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Active,
     BackingOff(Timestamp),
-    /// Backing off after an error, not a refusal.
+    /// Backing off after an error instead of a refusal.
     Erring(Timestamp),
     Unschedulable,
     Gated,
@@ -103,19 +103,19 @@ pub struct SchedulingQueue {
     active: BTreeMap<Order, Arc<str>>,
     backing_off: BTreeSet<(Timestamp, Order, Arc<str>)>,
     erring: BTreeSet<(Timestamp, Order, Arc<str>)>,
-    /// The unschedulable pods by who refused them. Those that others are evicted for are not among them: no event concerns
-    /// them, and while thousands of pods make room there are many of both.
+    /// The unschedulable pods by the plugins that refused them. Pods that wait for evictions are not included: no event
+    /// wakes them, and during large preemptions there are many of both.
     waiting: FxHashMap<Plugins, FxHashSet<Arc<str>>>,
-    /// The last victims that are not seen to leave yet, each with a pod that they make room for.
+    /// The last victims that have not left yet, each with the pod that waits for it.
     last_victims: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// Pods that were handed out and not given back, with what became known of them since.
+    /// Pods that are handed out, with the newer version that was seen meanwhile.
     out: FxHashMap<Arc<str>, Option<Arc<Pod>>>,
     sequence: u64,
     backoff: Backoff,
 }
 
 impl SchedulingQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(backoff: Backoff) -> Self {
         SchedulingQueue {
             backoff,
@@ -123,7 +123,7 @@ impl SchedulingQueue {
         }
     }
 
-    /// A pending pod appeared or changed.
+    /// Adds a pending pod, or updates it after a change.
     pub fn set(&mut self, pod: Arc<Pod>, now: Timestamp) {
         let key = key(&pod);
         if let Some(newer) = self.out.get_mut(key) {
@@ -162,7 +162,7 @@ impl SchedulingQueue {
         self.put(entry, place);
     }
 
-    /// A pod is gone, or bound.
+    /// Removes a pod that is gone or bound.
     pub fn remove(&mut self, pod: &Pod) {
         let key = key(pod);
         self.out.remove(key);
@@ -171,8 +171,8 @@ impl SchedulingQueue {
         }
     }
 
-    /// Hands out up to `count` pods to be tried, best first. When none is active, the refused one closest to the end of
-    /// its back-off is handed out (kube-scheduler: SchedulerPopFromBackoffQ).
+    /// Hands out up to `count` pods in order. If none is active, the refused pod whose back-off ends first is handed out
+    /// (kube-scheduler: SchedulerPopFromBackoffQ).
     pub fn pop(&mut self, count: usize) -> Vec<Entry> {
         let mut keys: Vec<_> = self.active.values().take(count).cloned().collect();
         if keys.is_empty() {
@@ -186,14 +186,14 @@ impl SchedulingQueue {
         keys.into_iter().filter_map(hand_out).collect()
     }
 
-    /// A pod that was handed out got its node, or will not be tried again.
+    /// Drops a pod that was handed out and then bound, or that will not be tried again.
     pub fn placed(&mut self, entry: &Entry) {
         self.out.remove(&entry.key);
     }
 
-    /// A pod that was handed out was refused by `rejectors`, and now waits for `wishes`. If nobody refused it (a cluster
-    /// without nodes), no event could be known to help, so the pod is tried again after its back-off. While pods are
-    /// `evicting` for it nothing wakes it (kube-scheduler: DefaultPreemption's PreEnqueue).
+    /// Takes back a pod that `rejectors` refused; it then waits for `wishes`. Without rejectors (a cluster without nodes) no
+    /// event is known to help, so the pod is retried after its back-off. While pods are `evicting` for it, no event wakes it
+    /// (kube-scheduler: DefaultPreemption's PreEnqueue).
     pub fn refused(
         &mut self,
         mut entry: Entry,
@@ -214,8 +214,8 @@ impl SchedulingQueue {
         self.give_back(entry, Place::Unschedulable, now);
     }
 
-    /// A pod that was handed out is not tried yet: something that `rejectors` wait for is not there (kube-scheduler: PreEnqueue). That is no
-    /// refusal.
+    /// Takes back a pod that cannot be tried yet because something that `rejectors` need does not exist (kube-scheduler:
+    /// PreEnqueue). This does not count as a refusal.
     pub fn held(&mut self, mut entry: Entry, rejectors: Plugins, wishes: Wishes, now: Timestamp) {
         entry.failures = 0;
         entry.rejectors = rejectors;
@@ -224,7 +224,7 @@ impl SchedulingQueue {
         self.give_back(entry, Place::Unschedulable, now);
     }
 
-    /// Trying a pod, or binding it, failed for a reason that no plugin gave: it is tried again after its back-off.
+    /// Takes back a pod whose scheduling or binding failed with an error; it is retried after its back-off.
     pub fn failed(&mut self, mut entry: Entry, now: Timestamp) {
         entry.failures += 1;
         entry.rejectors = Plugins::default();
@@ -235,7 +235,7 @@ impl SchedulingQueue {
     }
 
     fn give_back(&mut self, mut entry: Entry, place: Place, now: Timestamp) {
-        // What is not out any more was removed while it was tried.
+        // A pod that is not handed out any more was removed from the queue meanwhile.
         let Some(newer) = self.out.remove(&entry.key) else {
             return;
         };
@@ -247,8 +247,8 @@ impl SchedulingQueue {
         self.put(entry, place);
     }
 
-    /// All pods but the last are evicted for a pod, and that one is about to be: nothing wakes the pod until that one is seen
-    /// to leave ([`SchedulingQueue::left`]).
+    /// Records the last victim of a pod whose other victims are evicted: no event wakes the pod until that one leaves
+    /// ([`SchedulingQueue::left`]).
     pub fn awaits(&mut self, uid: &str, last_victim: &str) {
         if let Some((entry, _)) = self.entries.get_mut(uid)
             && entry.evicting
@@ -259,14 +259,14 @@ impl SchedulingQueue {
         }
     }
 
-    /// A bound pod is gone or on its way out: from now on any event may wake those that waited for that.
+    /// Records that a bound pod leaves: from now on events may wake the pods that waited for it.
     pub fn left(&mut self, victim: &str) {
         for pod in self.waiting_for(victim) {
             self.evicted(&pod);
         }
     }
 
-    /// A bound pod was not evicted: those that waited for that are tried again.
+    /// Retries the pods that waited for a victim which was not evicted after all.
     pub fn spared(&mut self, victim: &str) {
         for pod in self.waiting_for(victim) {
             self.activate(&pod);
@@ -284,7 +284,7 @@ impl SchedulingQueue {
             .collect()
     }
 
-    /// No pod is being evicted for this one any more: events wake it again.
+    /// Records that no pod is being evicted for this pod any more, so that events wake it again.
     pub fn evicted(&mut self, uid: &str) {
         if let Some((mut entry, place)) = self.take(uid) {
             entry.evicting = false;
@@ -299,7 +299,7 @@ impl SchedulingQueue {
         }
     }
 
-    /// A pod is to be tried again, whatever happens (kube-scheduler: `Activate`).
+    /// Moves a pod to the active ones, whatever it waits for (kube-scheduler: `Activate`).
     pub fn activate(&mut self, uid: &str) {
         self.evicted(uid);
         let waits = |(_, place): &(Entry, Place)| {
@@ -310,7 +310,7 @@ impl SchedulingQueue {
         }
     }
 
-    /// Whether any pod waits that this event could help, by who refused it.
+    /// Returns whether a pod waits that was refused by a plugin which registers for this event.
     pub fn cares_for(&self, event: &Event) -> bool {
         let interests = event.interests();
         self.waiting
@@ -347,7 +347,7 @@ impl SchedulingQueue {
         }
     }
 
-    /// Moves pods whose back-off is over to the active ones.
+    /// Moves pods whose back-off has ended to the active ones.
     pub fn flush_backoff(&mut self, now: Timestamp) {
         for erring in [false, true] {
             loop {

@@ -1,6 +1,6 @@
-//! What is decided about the pods of one batch, while the shared state is held.
+//! Decides the pods of one batch while the shared state is locked.
 //!
-//! Invariant: whatever was decided is assumed before the next pod is asked about.
+//! Invariant: each decision is assumed in the cluster state before the next pod is decided.
 
 use k8s_openapi::api::core::v1::Pod;
 use mullion_engine::{
@@ -18,23 +18,23 @@ use super::{
 };
 use crate::state::{ClusterState, convert};
 
-/// What was decided about one pod of a batch.
+/// The decision about one pod of a batch.
 pub(super) enum Verdict {
     Bind {
         node: String,
         reserved: Reserved,
     },
-    /// It is not tried before its claims are there.
+    /// The pod waits until its claims exist.
     Hold,
     Refuse {
         message: String,
         rejectors: Plugins,
         nominated: Nomination,
-        /// Keys of the pods to evict that nobody evicts yet.
+        /// Keys of the pods to evict that are not being evicted yet.
         victims: Vec<String>,
-        /// The key of a pod that is being evicted already and that the pod waits for.
+        /// The key of a pod whose eviction, already under way, this pod waits for.
         awaited: Option<String>,
-        /// What is done about its claims of devices.
+        /// What has to be done about the pod's ResourceClaims.
         devices: Option<Relief>,
     },
     Fail {
@@ -55,10 +55,11 @@ impl Verdict {
     }
 }
 
-/// Pod classes that were refused since the cluster last changed: their other pods get the same answer unasked.
+/// The answers for pod classes refused since the cluster last changed; further pods of such a class get the same answer
+/// without asking the engine.
 pub(super) type Refused = FxHashMap<PodClassId, (String, Plugins)>;
 
-/// What is known while a batch of pods is decided.
+/// The state used while one batch is decided.
 pub(super) struct Round<'a> {
     pub(super) state: &'a mut ClusterState,
     pub(super) refused: Refused,
@@ -66,7 +67,7 @@ pub(super) struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Asks the engine about one pod and assumes what it answers.
+    /// Asks the engine about one pod, and assumes its answer in the cluster state.
     pub(super) fn decide(&mut self, pod: &Pod, seed: u64) -> Verdict {
         let mut spec = convert::pod(pod);
         let left = self
@@ -94,6 +95,7 @@ impl Round<'_> {
             return Ok(Verdict::Hold);
         }
         let key = spec.key();
+        // A cached refusal is valid only for a pod without a nominated node and without a place of its own in a plan.
         let promised = state.place_that_takes(&key, class);
         if spec.nominated_node_name.is_none()
             && promised.is_none()
@@ -126,6 +128,7 @@ impl Round<'_> {
                     made: None,
                 });
                 state.assume(spec, &node)?;
+                // The cluster changed, so earlier refusals may no longer hold.
                 refused.clear();
                 let reserved = Reserved {
                     volumes,
@@ -166,7 +169,7 @@ impl Round<'_> {
         let nominated = match preemption {
             Preemption::Evict { chosen, .. } => {
                 let node = cluster.node_name(chosen.node).to_owned();
-                // The room is held from now on, not only when the API server has been told.
+                // The room is held from now on, although the API server does not know of it yet.
                 cluster.nominate(spec, &node)?;
                 refused.clear();
                 let mut victims = chosen.victims;
@@ -184,7 +187,7 @@ impl Round<'_> {
                     devices,
                 });
             }
-            // Whoever may not evict keeps what it was promised.
+            // A pod that is not allowed to preempt keeps its earlier nomination.
             kept if keeps_promise(&kept) => Nomination::Keep,
             _ => {
                 state.release_room(&key);
@@ -207,8 +210,8 @@ impl Round<'_> {
     }
 }
 
-/// Who refuses a node until it takes pods, or until others of the plan are there: a pod that waits for one is tried again when they may have changed
-/// their minds.
+/// The plugins that can refuse a new node before it is ready or before other pods of the plan run on it. A pod that waits
+/// for its planned node is retried when their answers may have changed.
 const ARRIVAL: [Plugin; 5] = [
     Plugin::NodeResourcesFit,
     Plugin::TaintToleration,
@@ -217,14 +220,14 @@ const ARRIVAL: [Plugin; 5] = [
     Plugin::InterPodAffinity,
 ];
 
-/// Why a pod is not bound although a node takes it: that one was bought for others.
+/// Returns the message for a pod that is not bound to a feasible node because that node was bought for other pods.
 fn waits_for(nodes: usize, place: &str) -> String {
     format!(
         "0/{nodes} nodes are available: the pod has a place on nodeclaim/{place}, and the nodes that would take it were bought for other pods."
     )
 }
 
-/// Whether a pod that could not make room now keeps the node it was promised before.
+/// Returns whether a pod that cannot preempt now keeps its earlier nominated node.
 fn keeps_promise(preemption: &Preemption) -> bool {
     !matches!(preemption.inner(), Preemption::NotHelpful(_))
 }

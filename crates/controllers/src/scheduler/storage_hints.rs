@@ -1,7 +1,8 @@
-//! Which changes of storage may help a refused pod: the queueing hints of kube-scheduler's volume plugins.
+//! Decides which changes of storage objects may help a refused pod: the queueing hints of kube-scheduler's volume
+//! plugins.
 //!
-//! VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits each say what they care about in one function;
-//! [`super::wake`] asks them.
+//! One function per plugin (VolumeBinding, VolumeZone, VolumeRestrictions, NodeVolumeLimits) implements its hints;
+//! [`super::wake`] calls them.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use mullion_engine::{Plugin, model::PodVolume};
 use super::wake::{Event, Plugins};
 use crate::{Change, Context, Informer, state::volumes};
 
-/// Something that happened to a storage object; `old` is what it was before, if it is not new.
+/// A change of a storage object; `old` is the previous version, `None` for a new object.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum StorageEvent {
@@ -46,11 +47,11 @@ pub enum StorageEvent {
         old: Option<Arc<CSIStorageCapacity>>,
         new: Arc<CSIStorageCapacity>,
     },
-    /// A VolumeAttachment is gone.
+    /// A VolumeAttachment was deleted.
     Detached,
 }
 
-/// Passes every change of storage on that some plugin may care about.
+/// Reports every change of a storage object that may concern a plugin.
 pub(super) fn watch(
     context: &Context,
     tell: impl Fn(StorageEvent) + Clone + Send + Sync + 'static,
@@ -97,7 +98,7 @@ pub(super) fn watch(
     });
 }
 
-/// The plugins that care about storage objects.
+/// The plugins with hints for storage objects.
 pub(super) const PLUGINS: [Plugin; 4] = [
     Plugin::VolumeBinding,
     Plugin::VolumeZone,
@@ -105,7 +106,7 @@ pub(super) const PLUGINS: [Plugin; 4] = [
     Plugin::NodeVolumeLimits,
 ];
 
-/// Whether the event may help a pod that `rejectors` refused.
+/// Returns whether the event may help a pod that `rejectors` refused.
 pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &StorageEvent) -> bool {
     type Cares = fn(&Pod, &StorageEvent) -> bool;
     let plugins: [(Plugin, Cares); 4] = [
@@ -185,7 +186,7 @@ fn limits(pod: &Pod, event: &StorageEvent) -> bool {
     }
 }
 
-/// Whether the end of another pod frees a volume that only one may use (VolumeRestrictions).
+/// Returns whether the deletion of another pod frees a volume that only one pod may use (VolumeRestrictions).
 pub(super) fn volume_freed(pod: &Pod, event: &Event) -> bool {
     let Event::PodDeleted(other) = event else {
         return false;
@@ -198,7 +199,7 @@ pub(super) fn volume_freed(pod: &Pod, event: &Event) -> bool {
     })
 }
 
-/// Whether the end of another pod frees a place for a volume (NodeVolumeLimits).
+/// Returns whether the deletion of another pod reduces the number of attached volumes (NodeVolumeLimits).
 pub(super) fn place_freed(_: &Pod, event: &Event) -> bool {
     matches!(event, Event::PodDeleted(other) if !mounted(other).is_empty())
 }
@@ -220,7 +221,7 @@ fn mounted(pod: &Pod) -> Vec<PodVolume> {
         .unwrap_or_default()
 }
 
-/// The largest volume there is room for, in bytes.
+/// Returns the size in bytes of the largest volume that can be provisioned.
 fn largest(capacity: &CSIStorageCapacity) -> Option<i64> {
     let told = capacity
         .maximum_volume_size

@@ -1,8 +1,8 @@
-//! What a pod's volumes need before the pod is bound: kube-scheduler's VolumeBinding, Reserve and PreBind.
+//! Writes what a pod's volumes need before the pod is bound: kube-scheduler's VolumeBinding, Reserve and PreBind.
 //!
-//! The engine has chosen which claim gets which volume, and which volumes have to be made ([`VolumeChoices`]); the model
-//! counts that as done. Here it is written to the API, and waited for: a volume is bound by the PersistentVolume
-//! controller, and made by its driver, which reads the node off the claim.
+//! The engine has chosen which claim gets which volume, and which volumes are to be provisioned ([`VolumeChoices`]); the
+//! model assumes both. This module writes the choice to the API and waits: the PersistentVolume controller binds a
+//! volume, and its driver provisions one, for the node in the claim's annotation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,13 +22,13 @@ use crate::{
 
 /// `bindTimeoutSeconds` of VolumeBindingArgs.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How often the wait looks, in the beginning and at most.
+/// How often progress is checked: the first interval, and the longest.
 const LOOK: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
-/// Writes the choices to the API and waits until the claims have their volumes.
+/// Writes the choices to the API and waits until the claims are bound.
 ///
 /// # Errors
-/// With the scheduler's message, if a write is refused, a volume cannot be made, or it takes too long.
+/// Returns the scheduler's message if a write is refused, a volume cannot be provisioned, or a timeout expires.
 pub(super) async fn pre_bind(
     context: &Context,
     pod: &Pod,
@@ -52,7 +52,7 @@ pub(super) async fn pre_bind(
         .map_err(|error| format!("running PreBind plugin \"VolumeBinding\": {error}"))
 }
 
-/// Sets a volume aside for a claim; the PersistentVolume controller does the rest.
+/// Reserves a volume for a claim by its `claimRef`; the PersistentVolume controller completes the binding.
 async fn promise(
     context: &Context,
     namespace: &str,
@@ -87,7 +87,7 @@ async fn promise(
         .map_err(|error| api_error::message(&error))
 }
 
-/// Tells the driver for which node to make a claim's volume.
+/// Annotates a claim with the node for which its driver is to provision the volume.
 async fn select_node(
     context: &Context,
     namespace: &str,
@@ -127,7 +127,7 @@ async fn wait(
     let namespace = pod.namespace().unwrap_or_default();
     let patience_ends = Instant::now() + PATIENCE;
     let mut pause = LOOK[0];
-    // What was just written may not have come back yet.
+    // The informer may not show the annotation just written yet.
     let mut seen = vec![false; choices.provisioned.len()];
     loop {
         let latest = context.informers.pods.get(&namespace, &pod.name_any());
@@ -149,7 +149,7 @@ async fn wait(
             bound = false;
             match claim.annotations().get(SELECTED_NODE) {
                 Some(selected) if selected == node => *seen = true,
-                // The driver gives the node back when the volume cannot be made for it.
+                // The driver removes the annotation if it cannot provision the volume for this node.
                 _ if *seen => {
                     return Err(format!(
                         "provisioning failed for PVC {:?}",

@@ -1,8 +1,8 @@
-//! Which events can make which refused pod schedulable: kube-scheduler's queueing hints, as a table.
+//! Decides which events can make a refused pod schedulable: kube-scheduler's queueing hints, as a table.
 //!
-//! A pod that was refused is tried again only when something happens that one of its rejectors cares about. The table
-//! says what each plugin cares about (upstream: `EventsToRegister`); a hint (see [`super::hints`]) looks at the object
-//! concerned, so that a node that could not take the pod anyway does not wake it.
+//! A refused pod is retried only after an event that one of its rejecting plugins registers for. The table lists the events
+//! of each plugin (kube-scheduler: `EventsToRegister`); a hint (see [`super::hints`]) then examines the object, so that a
+//! node that could not take the pod anyway does not wake it.
 
 use std::sync::Arc;
 
@@ -21,45 +21,45 @@ use super::{
 pub enum Event {
     /// A node appeared.
     NodeAdded(Arc<Node>),
-    /// A node changed, in these respects.
+    /// A node changed.
     NodeUpdated {
-        /// Before.
+        /// The previous version.
         old: Arc<Node>,
-        /// After.
+        /// The new version.
         new: Arc<Node>,
-        /// In which respects.
+        /// What changed.
         changes: NodeChanges,
     },
-    /// A node is gone.
+    /// A node was deleted.
     NodeDeleted(Arc<Node>),
     /// A pod was bound, or appeared bound.
     PodAdded(Arc<Pod>),
     /// The labels of a bound pod changed.
     PodLabels {
-        /// Before.
+        /// The previous version.
         old: Arc<Pod>,
-        /// After.
+        /// The new version.
         new: Arc<Pod>,
     },
     /// A bound pod requests less than before.
     PodScaledDown {
-        /// Before.
+        /// The previous version.
         old: Arc<Pod>,
-        /// After.
+        /// The new version.
         new: Arc<Pod>,
     },
-    /// A bound pod is gone or has finished, or a binding failed.
+    /// A bound pod was deleted or has finished, or a binding failed.
     PodDeleted(Arc<Pod>),
-    /// A waiting pod gave up the room that was held for it on a node. Pods of higher priority never counted that room as taken.
+    /// A waiting pod lost its nominated node. Pods of higher priority never counted that room as taken.
     NominationDropped(Arc<Pod>),
-    /// Something happened to a storage object.
+    /// A storage object changed.
     Storage(StorageEvent),
-    /// Something happened to a claim of devices, a class or a slice.
+    /// A ResourceClaim, DeviceClass or ResourceSlice changed.
     Device(DeviceEvent),
 }
 
 impl Event {
-    /// Whether another event says nothing that this one does not: pods of one template mean the same to whoever waits.
+    /// Returns whether `other` can be dropped because this event wakes the same pods, as for two equal pods of one template.
     pub fn covers(&self, other: &Self) -> bool {
         let same = |one: &Pod, other: &Pod| {
             let spec = |pod: &Pod| pod.spec.as_ref().map(|spec| spec.priority);
@@ -82,7 +82,7 @@ impl Event {
         }
     }
 
-    /// The plugins that care about what happened, whatever it happened to.
+    /// Returns the plugins that register for this kind of event.
     pub fn interests(&self) -> Plugins {
         match self {
             Self::Storage(_) => storage_hints::PLUGINS.into_iter().collect(),
@@ -95,21 +95,21 @@ impl Event {
     }
 }
 
-/// In which respects a node changed.
+/// The parts of a node that changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeChanges {
     /// `status.allocatable`.
     pub allocatable: bool,
     /// Labels.
     pub labels: bool,
-    /// Taints, or from cordoned to not cordoned.
+    /// Taints, or the node was uncordoned.
     pub taints: bool,
     /// `status.declaredFeatures`.
     pub features: bool,
 }
 
 impl NodeChanges {
-    /// What differs between two versions of a node.
+    /// Returns the parts that differ between two versions of a node.
     pub fn between(old: &Node, new: &Node) -> Self {
         let allocatable = |node: &Node| {
             node.status
@@ -131,7 +131,7 @@ impl NodeChanges {
         }
     }
 
-    /// Whether anything that matters differs.
+    /// Returns whether any of the parts changed.
     pub fn any(self) -> bool {
         self.allocatable || self.labels || self.taints || self.features
     }
@@ -154,17 +154,17 @@ impl Plugins {
         self.0 |= 1 << plugin as u32;
     }
 
-    /// Whether a plugin is in the set.
+    /// Returns whether the set contains a plugin.
     pub fn contains(self, plugin: Plugin) -> bool {
         self.0 & (1 << plugin as u32) != 0
     }
 
-    /// Whether a plugin is in both sets.
+    /// Returns whether the sets have a plugin in common.
     pub fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -178,10 +178,10 @@ impl FromIterator<Plugin> for Plugins {
     }
 }
 
-/// What one plugin cares about.
+/// The events that one plugin registers for, and its hints.
 struct Cares {
     plugin: Plugin,
-    /// Respects in which a node's change matters; its appearance always does.
+    /// The parts of a node whose change matters; a new node always matters.
     node: NodeChanges,
     node_hint: NodeHint,
     node_deleted: Option<fn(&Wishes, &Node) -> bool>,
@@ -190,7 +190,7 @@ struct Cares {
     own_hint: OwnHint,
 }
 
-/// What of other pods matters.
+/// The changes of other pods that matter.
 #[derive(Clone, Copy)]
 struct PodChanges {
     added: bool,
@@ -237,7 +237,7 @@ const NEW_NODES_ONLY: Cares = Cares {
 };
 
 const TABLE: [Cares; 16] = [
-    // What narrows the nodes before any filter is node affinity to names.
+    // The pre-filter narrows the nodes by node affinity to node names.
     Cares {
         plugin: Plugin::PreFilter,
         node: LABELS,

@@ -1,7 +1,7 @@
-//! What the scheduler sees: changes of pods and nodes become inputs of its loop.
+//! Turns changes of pods and nodes into inputs of the scheduling loop.
 //!
-//! Handlers run on the informers' tasks and only sort what they see: a pending pod of ours, one that is not pending any
-//! more, or an event that may help pods that were refused (upstream: `eventhandlers.go`).
+//! Handlers run on the informers' tasks and only classify changes: a pending pod for this scheduler, a pod that is no
+//! longer pending, or an event that may help refused pods (kube-scheduler: `eventhandlers.go`).
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,30 +21,30 @@ use super::{
 };
 use crate::{Change, Context, resource_claims::of_pod::extended, state::convert};
 
-/// What reaches the loop.
+/// An input of the scheduling loop.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A pod that has no node appeared or changed.
+    /// A pod without a node appeared or changed.
     Pending(Arc<Pod>),
-    /// A pod is not pending any more.
+    /// A pod is no longer pending.
     Settled(Arc<Pod>),
     /// Something happened that may help refused pods.
     Event(Event),
-    /// A claim was written for a pod that is being bound.
+    /// A ResourceClaim was written for a pod that is being bound.
     Wrote(Box<ResourceClaim>),
-    /// A binding was answered.
+    /// A binding finished.
     Bound(Box<Entry>, Outcome),
-    /// A bound pod is gone or on its way out.
+    /// A bound pod was deleted or is being deleted.
     Leaving(Arc<Pod>),
-    /// The last of the pods that make room for this one is about to be evicted.
+    /// The last of the pods that preemption evicts for this one is about to be evicted.
     Evicting { pod: Arc<Pod>, last: Arc<Pod> },
-    /// A pod that was to make room was not evicted.
+    /// A victim of preemption was not evicted.
     Spared(Arc<Pod>),
-    /// Making room for a pod came to nothing.
+    /// Preemption for a pod failed.
     NotEvicted(Arc<Pod>),
 }
 
-/// Reports pods and nodes from now on; pending pods only if their scheduler is one of `names`.
+/// Starts to report pods and nodes; pending pods only if their scheduler is one of `names`.
 pub(super) fn start(
     context: &Context,
     inputs: &mpsc::UnboundedSender<Input>,
@@ -85,7 +85,8 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BT
     });
 }
 
-/// Whether a pod is seen to go, or to be marked for that, now. One that was marked before may be told of twice.
+/// Returns whether a pod was deleted or got its deletion timestamp with this change. A deleted pod may be reported
+/// twice.
 fn is_leaving(change: &Change<'_, Pod>) -> bool {
     let is_marked = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     match change {
@@ -118,7 +119,7 @@ fn node_event(old: &Arc<Node>, new: &Arc<Node>) -> Option<Event> {
     })
 }
 
-/// What a change of a bound pod means to refused ones; one change may mean several things.
+/// Reports the events that a change of a bound pod means for refused pods; one change may mean several.
 fn bound_pod_events(change: &Change<'_, Pod>, gone: bool, mut tell: impl FnMut(Event)) {
     match change {
         Change::Added(pod) if !gone => tell(Event::PodAdded(Arc::clone(pod))),
@@ -144,7 +145,7 @@ fn bound_pod_events(change: &Change<'_, Pod>, gone: bool, mut tell: impl FnMut(E
     }
 }
 
-/// The last version in which a waiting pod still held room on the node it was nominated for.
+/// Returns the previous version of a waiting pod that lost its nominated node by this change.
 fn dropped_nomination<'a>(change: &Change<'a, Pod>, gone: bool) -> Option<&'a Arc<Pod>> {
     let (old, kept) = match change {
         Change::Added(_) => return None,
@@ -155,13 +156,13 @@ fn dropped_nomination<'a>(change: &Change<'a, Pod>, gone: bool) -> Option<&'a Ar
     (held.is_some() && held != kept).then_some(old)
 }
 
-/// The node that a pod was promised.
+/// Returns the pod's nominated node.
 fn nominated(pod: &Pod) -> Option<&str> {
     let node = pod.status.as_ref()?.nominated_node_name.as_deref()?;
     (!node.is_empty()).then_some(node)
 }
 
-/// The scheduler a pod is for.
+/// Returns the name of the scheduler that the pod is for.
 pub(super) fn scheduler_name(pod: &Pod) -> &str {
     let spec = pod.spec.as_ref();
     let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
@@ -169,7 +170,8 @@ pub(super) fn scheduler_name(pod: &Pod) -> &str {
         .unwrap_or(DEFAULT_SCHEDULER)
 }
 
-/// Whether an update of a pending pod is only the echo of its own refusal.
+/// Returns whether an update of a pending pod changes nothing that the scheduler reads, as the write of its own refusal
+/// does.
 fn is_same_to_scheduler(old: &Pod, new: &Pod) -> bool {
     old.spec == new.spec
         && old.metadata.labels == new.metadata.labels
@@ -178,7 +180,7 @@ fn is_same_to_scheduler(old: &Pod, new: &Pod) -> bool {
         && claim_names(old) == claim_names(new)
 }
 
-/// What the pod's claims are called that were made for it.
+/// Returns the names of the ResourceClaims that were created for the pod.
 fn claim_names(pod: &Pod) -> (Option<&Vec<PodResourceClaimStatus>>, Option<&str>) {
     let status = pod.status.as_ref();
     let made = status.and_then(|status| status.resource_claim_statuses.as_ref());

@@ -1,7 +1,7 @@
-//! What a refused pod waits for, compiled once when it is refused, so that an event costs a comparison only.
+//! Compiles what a refused pod waits for, once per refusal, so that each later event costs only a comparison.
 //!
-//! Beside what the pod itself asks for there is what its profile adds: node affinity, and default spread constraints with
-//! the selector of the pod's services and owner. Used by the hints in [`super::hints`].
+//! Besides the pod's own spec this covers what its profile adds: node affinity, and default spread constraints with the
+//! selector of the pod's services and owner. The queueing hints in [`super::hints`] use it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,42 +33,44 @@ use crate::{
 
 type Labels = BTreeMap<String, String>;
 
-/// What a refused pod waits for, as far as those who refused it ask.
+/// The requirements of a refused pod that the plugins which refused it depend on.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
     /// Required affinity to other pods.
     pub(super) near: Vec<Term>,
     /// Required anti-affinity.
     pub(super) far: Vec<Term>,
-    /// Spread constraints that must hold.
+    /// Spread constraints with `whenUnsatisfiable: DoNotSchedule`.
     pub(super) spread: Vec<Constraint>,
-    /// Amounts above zero, by resource.
+    /// The pod's requests above zero, by resource.
     pub(super) requests: Amounts,
-    /// Those of the resources for which a DeviceClass stood when the pod was refused; later ones wake it.
+    /// The extended resources for which a DeviceClass existed when the pod was refused; a class that is added later wakes
+    /// the pod.
     pub(super) stood_for: BTreeSet<String>,
     profile: ProfileWishes,
 }
 
-/// What a profile adds to what its pods ask for themselves.
+/// The requirements that a profile adds to those of its pods.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileWishes {
-    /// A pod that asks for the added node affinity only.
+    /// A pod spec with the profile's added node affinity and nothing else.
     added: Option<Arc<PodSpec>>,
-    /// Spread constraints of pods that have none, without their selectors.
+    /// Default spread constraints for pods without their own; the selectors are filled in per pod.
     defaults: Vec<Constraint>,
 }
 
-/// One required term about other pods.
+/// One required term of affinity or anti-affinity to other pods.
 #[derive(Clone, Debug)]
 pub(super) struct Term {
     pub(super) topology_key: String,
     namespaces: Vec<String>,
-    /// Namespaces are chosen by their labels too, which a hint does not know: any may be meant.
+    /// The term has a namespace selector. A hint does not know the labels of namespaces, so it assumes that any may
+    /// match.
     any_namespace: bool,
     selector: Option<Selector>,
 }
 
-/// One spread constraint that must hold.
+/// One spread constraint with `whenUnsatisfiable: DoNotSchedule`.
 #[derive(Clone, Debug)]
 pub(super) struct Constraint {
     pub(super) topology_key: String,
@@ -77,7 +79,7 @@ pub(super) struct Constraint {
 }
 
 impl ProfileWishes {
-    /// What `profile` adds.
+    /// Compiles the requirements that `profile` adds.
     pub fn of(profile: &Profile) -> Self {
         let defaults = match &profile.default_spread {
             DefaultSpread::System => &[],
@@ -98,8 +100,8 @@ impl ProfileWishes {
         }
     }
 
-    /// The same with the selector that default constraints have for `pod`: that of its services and its owner
-    /// (kube-scheduler: `DefaultSelector`). Without one there are no default constraints.
+    /// Returns a copy whose default constraints have the selector for `pod`: that of its services and its owner
+    /// (kube-scheduler: `DefaultSelector`). Without such a selector there are no default constraints.
     pub(super) fn for_pod(&self, pod: &Pod, informers: &Informers) -> Self {
         let selector = match self.defaults.is_empty() {
             true => None,
@@ -120,7 +122,7 @@ impl ProfileWishes {
 }
 
 impl Wishes {
-    /// What `pod` waits for now that `rejectors` refused it.
+    /// Compiles what `pod` waits for after `rejectors` refused it.
     pub fn of(pod: &Pod, rejectors: Plugins, profile: ProfileWishes) -> Self {
         let mut wishes = Self {
             profile,
@@ -150,12 +152,12 @@ impl Wishes {
         wishes
     }
 
-    /// The same after the pod itself changed.
+    /// Compiles the requirements anew after the pod changed.
     pub(super) fn renewed(&self, pod: &Pod, rejectors: Plugins) -> Self {
         Self::of(pod, rejectors, self.profile.clone())
     }
 
-    /// Whether the profile lets the pod onto `node`.
+    /// Returns whether the profile's added node affinity allows `node`.
     pub(super) fn profile_allows(&self, node: &Node) -> bool {
         let added = self.profile.added.as_deref();
         added.is_none_or(|added| node_selector::allows(added, node))
@@ -176,7 +178,7 @@ impl Term {
         }
     }
 
-    /// Whether `other` is one of the pods that the term is about.
+    /// Returns whether the term's namespaces and selector match `other`.
     pub(super) fn is_about(&self, other: &Pod) -> bool {
         let namespace = other.metadata.namespace.as_deref().unwrap_or_default();
         let inside = self.any_namespace || self.namespaces.iter().any(|listed| listed == namespace);
@@ -184,7 +186,7 @@ impl Term {
     }
 }
 
-/// The pod's required affinity.
+/// Returns the terms of the pod's required affinity.
 pub(super) fn near_terms(pod: &Pod) -> Vec<Term> {
     let affinity = affinity(pod).and_then(|affinity| affinity.pod_affinity.as_ref());
     let terms = affinity.and_then(|near| {
@@ -198,7 +200,7 @@ pub(super) fn near_terms(pod: &Pod) -> Vec<Term> {
         .collect()
 }
 
-/// The pod's required anti-affinity.
+/// Returns the terms of the pod's required anti-affinity.
 pub(super) fn far_terms(pod: &Pod) -> Vec<Term> {
     let affinity = affinity(pod).and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let terms = affinity.and_then(|far| {
@@ -212,7 +214,7 @@ pub(super) fn far_terms(pod: &Pod) -> Vec<Term> {
         .collect()
 }
 
-/// The pod's affinity of all kinds.
+/// Returns the pod's affinity.
 pub(super) fn affinity(pod: &Pod) -> Option<&Affinity> {
     pod.spec.as_ref()?.affinity.as_ref()
 }
@@ -220,7 +222,8 @@ pub(super) fn affinity(pod: &Pod) -> Option<&Affinity> {
 impl Constraint {
     fn of(constraint: &TopologySpreadConstraint, pod: &Pod) -> Self {
         let mut selector = constraint.label_selector.clone();
-        // The API server has put these into the selector already; kube-scheduler adds them once more.
+        // The API server has added these keys to the selector already; kube-scheduler adds them again, which changes
+        // nothing.
         let labels = pod.metadata.labels.as_ref();
         for key in constraint.match_label_keys.iter().flatten() {
             if let (Some(value), Some(selector)) =
@@ -237,7 +240,7 @@ impl Constraint {
         }
     }
 
-    /// Whether the constraint counts a pod of its namespace.
+    /// Returns whether the constraint's selector matches a pod of its namespace.
     pub(super) fn counts(&self, other: &Pod) -> bool {
         selects(self.selector.as_ref(), other)
     }
@@ -289,7 +292,7 @@ fn default_selector(pod: &Pod, informers: &Informers) -> Option<Selector> {
     }
 }
 
-/// A pod that asks for nothing but this node affinity.
+/// Returns a pod spec with this required node affinity and nothing else.
 fn added(required: &model::NodeSelector) -> Arc<PodSpec> {
     let requirement = |own: &model::NodeSelectorRequirement| NodeSelectorRequirement {
         key: own.key.clone(),

@@ -1,7 +1,7 @@
-//! What the scheduler sends to the API server: bindings, refusals, evictions.
+//! Sends the scheduler's writes to the API server: bindings, PodScheduled conditions, evictions of victims.
 //!
-//! A fixed number of writers work in parallel; writes about one pod go through one of them and keep their order.
-//! Responses are not decoded: the informers bring the outcome.
+//! A fixed number of tasks write in parallel; all writes about one pod go through the same task, so they keep
+//! their order. Response bodies are not decoded, because the informers deliver the new objects.
 
 mod request;
 
@@ -31,34 +31,35 @@ use super::{
 };
 use crate::{Context, EventType, Recorder, pods};
 
-/// Number of writers.
+/// The number of parallel writers.
 const WRITERS: usize = 16;
-/// Longest event message; what is cut is replaced by `...`.
+/// The longest event message in bytes; a longer one is cut and ends in `...`.
 const MAX_NOTE: usize = 1024;
-/// Pause before a write that failed for a passing reason is repeated.
+/// The pause before a write that failed with a transient error is repeated.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// One write.
+/// One unit of work for a writer.
 #[derive(Debug)]
 pub(super) enum Write {
     /// Binds a pod.
     Bind {
         entry: Box<Entry>,
         node: String,
-        /// What is done about the pod's claims before.
+        /// What has to be written about the pod's claims before the binding.
         reserved: Reserved,
     },
-    /// Says why a pod was not bound.
+    /// Records why a pod was not bound, and evicts its victims.
     Refuse(Box<Refusal>),
-    /// Says that a pod is not tried because it is being deleted.
+    /// Records that a pod is not scheduled because it is being deleted.
     Skip(Arc<Pod>),
 }
 
-/// What was decided about a pod's claims with its node.
+/// The volumes and devices that were chosen together with the node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reserved {
     pub(super) volumes: VolumeChoices,
-    /// Of pods that claim devices, which some of their claims may have already.
+    /// The devices chosen for the pod's ResourceClaims, for pods that have any; some claims may be allocated
+    /// already.
     pub(super) devices: Option<Box<Decided>>,
 }
 
@@ -68,7 +69,7 @@ impl Reserved {
     }
 }
 
-/// Why a pod was not bound, and what is done about it.
+/// Why a pod was not bound, and what follows from that.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) pod: Arc<Pod>,
@@ -77,59 +78,60 @@ pub(super) struct Refusal {
     pub(super) message: String,
     pub(super) nominated: Nomination,
     pub(super) victims: Vec<Victim>,
-    /// What is done about the pod's claims of devices.
+    /// What has to be done about the pod's ResourceClaims.
     pub(super) devices: Option<Relief>,
 }
 
-/// What may help a pod that goes nowhere because of its claims.
+/// A change of a ResourceClaim that may let the pod be scheduled later.
 #[derive(Clone, Debug)]
 pub(super) enum Relief {
-    /// The devices of this claim are given back.
+    /// Deallocates this claim.
     Deallocate(String),
-    /// This claim is deleted.
+    /// Deletes this claim.
     Delete(String),
 }
 
-/// What becomes of the node that a refused pod is promised.
+/// The change of `status.nominatedNodeName` of a refused pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Nomination {
-    /// What it was.
+    /// Leaves the field as it is.
     Keep,
-    /// This one: room is made there.
+    /// Sets the field to this node, where preemption makes room.
     Set(String),
-    /// None: no room can be made.
+    /// Removes the field, because preemption cannot make room.
     Clear,
 }
 
-/// A pod that makes room.
+/// A pod to be evicted by preemption.
 #[derive(Debug)]
 pub(super) struct Victim {
     pub(super) pod: Arc<Pod>,
     pub(super) node: String,
 }
 
-/// How a binding ended.
+/// The result of a binding.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The pod is bound.
     Done,
-    /// It is not; `again` says whether trying again can help.
+    /// The pod is not bound; `again` tells whether a retry can succeed.
     Refused {
         again: bool,
         message: String,
-        /// What was decided about the pod's claims, to be taken back.
+        /// The choices about the pod's claims, which the loop has to take back.
         reserved: Reserved,
     },
 }
 
-/// The writers.
+/// The queues of all writers.
 #[derive(Clone, Debug)]
 pub(super) struct Writers {
     queues: Arc<[mpsc::UnboundedSender<Write>]>,
 }
 
 impl Writers {
-    /// Writers whose events name the scheduler of the pod they are about, which is one of `names`.
+    /// Starts the writers. `names` are the scheduler names of all profiles; each pod's events are recorded under
+    /// its own scheduler's name.
     pub(super) fn start<'n>(
         context: &Context,
         names: impl Iterator<Item = &'n String>,
@@ -159,6 +161,7 @@ impl Writers {
     }
 
     pub(super) fn send(&self, write: Write) {
+        // The hash of the UID selects the writer, so that the writes about one pod stay in order.
         let uid = match &write {
             Write::Bind { entry, .. } => entry.pod.metadata.uid.as_deref(),
             Write::Refuse(refusal) => refusal.pod.metadata.uid.as_deref(),
@@ -207,7 +210,8 @@ impl Writer {
         }
     }
 
-    /// Binds a pod once its claims have their volumes and devices; nobody else waits for that.
+    /// Binds a pod after its claims have their volumes and devices, in a task of its own so that the queue does
+    /// not wait.
     fn bind_with_claims(&self, entry: Box<Entry>, node: String, mut reserved: Reserved) {
         let writer = self.clone();
         let shutdown = self.context.shutdown.clone();
@@ -235,7 +239,7 @@ impl Writer {
         }
         match &mut reserved.devices {
             Some(decided) => {
-                // The loop counts on what is written from now on, whatever becomes of the binding.
+                // The loop must see the written claim at once, even if the binding fails later.
                 let wrote = |claim: &ResourceClaim| {
                     let _ = self.answers.send(Input::Wrote(Box::new(claim.clone())));
                 };
@@ -246,7 +250,8 @@ impl Writer {
         }
     }
 
-    /// Tells the loop how a binding ended; what was reserved for a pod that is not bound is given back.
+    /// Reports the result of a binding to the loop; devices reserved for a pod that was not bound are released
+    /// first.
     async fn answer(&self, entry: Box<Entry>, outcome: Outcome) {
         if let Outcome::Refused { reserved, .. } = &outcome
             && let Some(decided) = &reserved.devices
@@ -277,7 +282,7 @@ impl Writer {
                 }
                 Outcome::Done
             }
-            // Gone, or bound by somebody else: the watch will say so, and trying again cannot help.
+            // The pod is gone or bound by another client. The watch will show that, and a retry cannot succeed.
             Err(Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
                 Outcome::Refused {
                     again: false,
@@ -323,7 +328,7 @@ impl Writer {
         for victim in others {
             self.evict(pod, victim).await;
         }
-        // Told before, so that the loop knows it when it sees the last one go.
+        // Sent before the eviction, so that the loop knows the last victim before the watch shows its deletion.
         let _ = self.answers.send(Input::Evicting {
             pod: Arc::clone(pod),
             last: Arc::clone(&last.pod),
@@ -333,7 +338,7 @@ impl Writer {
         }
     }
 
-    /// Who records events about a pod: its scheduler.
+    /// Returns the event recorder of the pod's scheduler.
     fn recorder(&self, pod: &Pod) -> Option<&Recorder> {
         self.recorders.get(scheduler_name(pod))
     }
@@ -346,9 +351,10 @@ impl Writer {
         }
     }
 
-    /// The pod's `PodScheduled` condition and nominated node, if either is new.
+    /// Returns a status patch with the pod's `PodScheduled` condition and nominated node; `None` if neither
+    /// changes.
     fn refusal_patch(&self, refusal: &Refusal) -> Option<Value> {
-        // The queue may hold an older picture of the pod than the informer.
+        // The queue may hold an older version of the pod than the informer.
         let meta = &refusal.pod.metadata;
         let latest = self
             .context
@@ -391,7 +397,7 @@ impl Writer {
         Some(json!({ "metadata": { "uid": meta.uid }, "status": status }))
     }
 
-    /// Evicts a pod. False: there was nothing to evict, for it is gone already, or another pod by now.
+    /// Evicts a pod. Returns `false` if the pod is already gone or was replaced by another of its name.
     async fn evict(&self, preemptor: &Pod, victim: &Victim) -> bool {
         let evicted = self.delete_marked(preemptor, victim).await;
         if !evicted {
@@ -408,7 +414,7 @@ impl Writer {
         true
     }
 
-    /// Marks a pod as disrupted and deletes it, if it is still there.
+    /// Sets the condition DisruptionTarget on a pod and deletes it; returns `false` if the pod is already gone.
     async fn delete_marked(&self, preemptor: &Pod, victim: &Victim) -> bool {
         let condition = PodCondition {
             type_: "DisruptionTarget".to_owned(),
@@ -450,7 +456,7 @@ impl Writer {
     }
 }
 
-/// Cuts an event's message as client-go does.
+/// Cuts an event's message to the length limit, as client-go does.
 fn cut(message: &str) -> String {
     if message.len() <= MAX_NOTE {
         return message.to_owned();

@@ -1,10 +1,10 @@
-//! The engine's cluster, kept up to date from watch events.
+//! Keeps the engine's cluster up to date from watch events.
 //!
-//! A plain struct: objects as the API server shows them go in, deltas of the one [`Cluster`] come out. It knows one thing
-//! the API server does not: pods that a scheduler has decided on and whose binding is on its way ("assumed" pods). Until
-//! the watch confirms them they count as bound, and an older picture of them does not undo that.
+//! A plain struct: it receives objects as the API server shows them, and applies deltas to the one [`Cluster`]. It also
+//! knows "assumed" pods: pods that the scheduler has decided and whose binding is not confirmed yet. They count as bound
+//! until the watch confirms them, and an older version from the watch does not undo that.
 //!
-//! Invariant: after any sequence of events the cluster equals one built afresh from the latest objects and assumptions.
+//! Invariant: after any sequence of events the cluster equals one that is built from the latest objects and assumptions.
 
 mod devices;
 mod promises;
@@ -30,7 +30,7 @@ use super::convert;
 #[derive(Debug)]
 pub struct ClusterState {
     cluster: Cluster,
-    /// Node name by key of an assumed pod.
+    /// The node of each assumed pod, by the pod's key.
     assumed: FxHashMap<String, String>,
     promises: Promises,
     volumes: VolumeDecisions,
@@ -38,12 +38,12 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    /// An empty cluster.
+    /// Creates an empty cluster state with the default profile.
     pub fn new(options: Options) -> Self {
         Self::with_profiles(options, &[])
     }
 
-    /// An empty cluster whose pods are decided by these profiles; by the default one if there are none.
+    /// Creates an empty cluster state with these profiles; with the default one if there are none.
     pub fn with_profiles(options: Options, profiles: &[Profile]) -> Self {
         Self {
             cluster: Cluster::with_profiles(options, profiles),
@@ -54,22 +54,22 @@ impl ClusterState {
         }
     }
 
-    /// The cluster, for questions.
+    /// Returns the cluster for questions that do not change it.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The cluster, for questions that need scratch space (they leave it as it was).
+    /// Returns the cluster for questions that change it temporarily.
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
     }
 
-    /// A node appeared or changed.
+    /// Adds or updates a node.
     pub fn set_node(&mut self, node: &Node) {
         report(self.cluster.set_node(&convert::node(node)));
     }
 
-    /// A node is gone; its pods stay known until they are removed.
+    /// Removes a node; its pods stay until they are removed.
     pub fn remove_node(&mut self, node: &Node) {
         report(
             self.cluster
@@ -77,11 +77,11 @@ impl ClusterState {
         );
     }
 
-    /// A pod appeared or changed.
+    /// Adds or updates a pod.
     pub fn set_pod(&mut self, pod: &Pod) {
         let key = convert::key(pod);
         if convert::node_name(pod).is_none() {
-            // An assumed pod whose binding the watch has not shown yet stays where it was put.
+            // An assumed pod whose binding the watch has not shown yet stays on its node.
             if !self.assumed.contains_key(&key) {
                 self.hold_room(pod, &key);
             }
@@ -93,54 +93,54 @@ impl ClusterState {
         report(self.cluster.set_pod(&spec));
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub fn remove_pod(&mut self, pod: &Pod) {
         let key = convert::key(pod);
         self.assumed.remove(&key);
         self.promises.forget(&key);
         self.cluster.denominate(&key);
-        // A pod that was pending, or has finished, is not in the cluster.
+        // A pending or finished pod is not in the cluster; that is no error.
         let _ = self.cluster.remove_pod(&key);
     }
 
-    /// A namespace appeared or changed its labels.
+    /// Adds a namespace or updates its labels.
     pub fn set_namespace(&mut self, namespace: &Namespace) {
         self.cluster.set_namespace(&convert::namespace(namespace));
     }
 
-    /// A namespace is gone.
+    /// Removes a namespace.
     pub fn remove_namespace(&mut self, namespace: &Namespace) {
         self.cluster.remove_namespace(name(namespace).1);
     }
 
-    /// A service appeared or changed.
+    /// Adds or updates a Service.
     pub fn set_service(&mut self, service: &Service) {
         self.cluster.set_service(&convert::service(service));
     }
 
-    /// A service is gone.
+    /// Removes a Service.
     pub fn remove_service(&mut self, service: &Service) {
         let (namespace, name) = name(service);
         self.cluster.remove_service(namespace, name);
     }
 
-    /// A ReplicaSet appeared or changed.
+    /// Adds or updates a ReplicaSet.
     pub fn set_replica_set(&mut self, set: &ReplicaSet) {
         self.cluster.set_workload(&convert::replica_set(set));
     }
 
-    /// A ReplicaSet is gone.
+    /// Removes a ReplicaSet.
     pub fn remove_replica_set(&mut self, set: &ReplicaSet) {
         let (namespace, name) = name(set);
         self.cluster.remove_workload("ReplicaSet", namespace, name);
     }
 
-    /// A StatefulSet or ReplicationController appeared or changed.
+    /// Adds or updates a StatefulSet or ReplicationController.
     pub fn set_workload(&mut self, workload: &WorkloadSpec) {
         self.cluster.set_workload(workload);
     }
 
-    /// A StatefulSet or ReplicationController is gone.
+    /// Removes a StatefulSet or ReplicationController.
     pub fn remove_workload(&mut self, workload: &WorkloadSpec) {
         let WorkloadSpec {
             kind,
@@ -151,28 +151,28 @@ impl ClusterState {
         self.cluster.remove_workload(kind, namespace, name);
     }
 
-    /// A disruption budget appeared or changed.
+    /// Adds or updates a PodDisruptionBudget.
     pub fn set_pdb(&mut self, pdb: &PodDisruptionBudget) {
         self.cluster.set_pdb(&convert::pdb(pdb));
     }
 
-    /// A disruption budget is gone.
+    /// Removes a PodDisruptionBudget.
     pub fn remove_pdb(&mut self, pdb: &PodDisruptionBudget) {
         let (namespace, name) = name(pdb);
         self.cluster.remove_pdb(namespace, name);
     }
 
-    /// Counts a pending pod as bound to `node` from now on.
+    /// Assumes a pending pod on `node`: it counts as bound from now on.
     ///
     /// # Errors
-    /// The pod is bound already.
+    /// Returns an error if the pod is bound already.
     pub fn assume(&mut self, pod: &PodSpec, node: &str) -> Result<(), ModelError> {
         self.cluster.bind(pod, node)?;
         self.assumed.insert(pod.key(), node.to_owned());
         Ok(())
     }
 
-    /// Takes an assumption back, because the binding failed. A pod that the watch has shown as bound stays.
+    /// Drops an assumption after its binding failed. A pod that the watch has shown as bound stays.
     pub fn forget(&mut self, key: &str) {
         if self.assumed.remove(key).is_some() {
             report(self.cluster.remove_pod(key));
@@ -180,12 +180,12 @@ impl ClusterState {
         }
     }
 
-    /// Whether a pod is assumed and not confirmed yet.
+    /// Returns whether a pod is assumed and not confirmed yet.
     pub fn is_assumed(&self, key: &str) -> bool {
         self.assumed.contains_key(key)
     }
 
-    /// Keeps the room that preemption made for a pending pod.
+    /// Holds room for a pod on its nominated node while it waits, and releases it otherwise.
     fn hold_room(&mut self, pod: &Pod, key: &str) {
         let nominated = pod
             .status
@@ -209,7 +209,7 @@ fn name<K: Resource>(object: &K) -> (&str, &str) {
     )
 }
 
-/// An object that the model cannot take in is left out of placement and said so.
+/// Logs an object that the model rejects; it is left out of placement.
 fn report<T>(result: Result<T, ModelError>) {
     if let Err(error) = result {
         tracing::warn!(%error, "object left out of the cluster model");

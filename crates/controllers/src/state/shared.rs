@@ -1,8 +1,8 @@
-//! One [`ClusterState`] for several controllers, fed by the shared informers.
+//! A [`ClusterState`] that several controllers share, updated from the shared informers.
 //!
-//! Informer handlers must not wait, so they only put changes into a channel; whoever takes the state first works them
-//! off. What a controller sees is therefore as new as the informers are at that moment. Whoever is idle should
-//! [`SharedState::catch_up`] now and then, or changes would pile up while nobody asks.
+//! Informer handlers must not block, so they only send changes into a channel; the next user of the state applies
+//! them. So the state is as new as the informers when it is used. An idle controller should call
+//! [`SharedState::catch_up`] now and then, because otherwise changes accumulate in the channel.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{ClusterState, PlaceChange, convert};
 use crate::{Change, Clock, Context, Informer, Informers};
 
-/// A shared, self-updating cluster state. Cheap to clone.
+/// A shared cluster state that updates itself on use. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SharedState {
     informers: Arc<Informers>,
@@ -34,7 +34,7 @@ struct Inner {
     clock: Clock,
 }
 
-/// A change that has not reached the model yet; `true` says that the object is gone.
+/// A change that is not applied to the model yet; `true` means that the object was deleted.
 #[derive(Debug)]
 enum Delta {
     Node(Arc<Node>, bool),
@@ -58,17 +58,16 @@ enum Delta {
 }
 
 impl SharedState {
-    /// A state over the informers of `context`.
+    /// Creates a state from the informers of `context`, with the default profile.
     pub fn new(context: &Context, options: Options) -> Self {
         Self::with_profiles(context, options, &[])
     }
 
-    /// A state over the informers of `context` whose pods are decided by these profiles; by the default one if there
-    /// are none.
+    /// Creates a state from the informers of `context` with these profiles; with the default one if there are none.
     pub fn with_profiles(context: &Context, options: Options, profiles: &[Profile]) -> Self {
         let (sender, deltas) = mpsc::unbounded_channel();
         let informers = &context.informers;
-        // A send fails only after the state is dropped, when nobody asks any more.
+        // A send fails only after the state is dropped; then the change is not needed.
         let tx = sender.clone();
         informers.nodes.on_change(move |change| {
             let _ = tx.send(Delta::Node(
@@ -148,7 +147,7 @@ impl SharedState {
         }
     }
 
-    /// Waits until the first complete picture of everything the state rests on has arrived; `false` on shutdown.
+    /// Waits until all informers of the state have listed; returns `false` on shutdown.
     pub async fn synced(&self) -> bool {
         let informers = &self.informers;
         informers.nodes.synced().await
@@ -171,18 +170,19 @@ impl SharedState {
             && informers.resource_slices.synced().await
     }
 
-    /// Counts what happened to a place that pods were promised, with the next question.
+    /// Queues a change of a place that pods were promised; the next user applies it.
     pub fn tell(&self, change: PlaceChange) {
-        // A send fails only after the state is dropped, when nobody asks any more.
+        // A send fails only after the state is dropped; then the change is not needed.
         let _ = self.changes.send(Delta::Place(change));
     }
 
-    /// Works off what the informers have reported.
+    /// Applies the changes that the informers have queued.
     pub fn catch_up(&self) {
         self.with(|_| ());
     }
 
-    /// Brings the state up to date and lends it to `work`. Keep `work` short: others wait for it.
+    /// Applies queued changes, then runs `work` on the state under its lock. Keep `work` short, because others wait
+    /// for the lock.
     pub fn with<R>(&self, work: impl FnOnce(&mut ClusterState) -> R) -> R {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.catch_up();
@@ -190,7 +190,7 @@ impl SharedState {
     }
 }
 
-/// Passes every change of a kind on.
+/// Queues every change of a kind.
 fn forward<K>(
     informer: &Informer<K>,
     sender: &mpsc::UnboundedSender<Delta>,
@@ -206,12 +206,12 @@ fn forward<K>(
 {
     let sender = sender.clone();
     informer.on_change(move |change| {
-        // A send fails only after the state is dropped, when nobody asks any more.
+        // A send fails only after the state is dropped; then the change is not needed.
         let _ = sender.send(delta(Arc::clone(change.object()), change.is_deleted()));
     });
 }
 
-/// Passes changes of a workload's selector on; most changes only report how its pods are.
+/// Queues changes of a workload's spec; most other changes only report the status of its pods.
 fn spread_by<K>(
     informer: &Informer<K>,
     sender: &mpsc::UnboundedSender<Delta>,
@@ -234,7 +234,7 @@ fn spread_by<K>(
             .is_some_and(|old| generation(old) == generation(object));
         if !same || generation(object).is_none() {
             let workload = Box::new(convert(object));
-            // A send fails only after the state is dropped, when nobody asks any more.
+            // A send fails only after the state is dropped; then the change is not needed.
             let _ = sender.send(Delta::Workload(workload, change.is_deleted()));
         }
     });
@@ -288,7 +288,7 @@ impl Inner {
     }
 }
 
-/// Whether a pod's change can matter to placement: most updates only report how its containers are.
+/// Returns whether a pod's change can matter to placement; most updates only report the status of containers.
 fn matters(change: &Change<'_, Pod>) -> bool {
     let Change::Updated { old, new } = change else {
         return true;

@@ -1,11 +1,12 @@
-//! Static pools: NodePools with `spec.replicas` keep that many nodes, whatever pods wait.
+//! Static pools: NodePools with `spec.replicas`, which keep that number of nodes regardless of pending pods.
 //!
-//! One queue keeps each pool at its number: it orders NodeClaims that are missing (core: `static.provisioning`) and deletes those that are too
-//! many (core: `static.deprovisioning`, in the order of [`scale_down`]). Drifted nodes are replaced by [`crate::disruption`]; who takes nodes away
-//! for other reasons (expiration, interruption, repair, a user) only deletes the claim, and this queue orders another.
+//! One queue keeps each pool at its number: it creates missing NodeClaims (Karpenter core: `static.provisioning`) and
+//! deletes surplus ones (Karpenter core: `static.deprovisioning`, in the order of [`scale_down`]). Drifted nodes are
+//! replaced by [`crate::disruption`]. A node that is removed for another reason (expiration, interruption, repair, a user)
+//! loses its claim, and this queue creates another.
 //!
-//! Invariant: never more than `limits.nodes` claims of a pool, those that go included. Whoever orders claims of static pools counts and orders
-//! while it holds [`Turn`], so that two orders never take the same room.
+//! Invariant: a pool never has more than `limits.nodes` claims, including those being deleted. Claims of static pools are
+//! counted and created under the lock [`Turn`], so two tasks never use the same room.
 
 mod census;
 mod scale_down;
@@ -28,28 +29,28 @@ use crate::{
 
 /// Group and kind of pools in the decision log.
 const POOL: (&str, &str) = ("karpenter.sh", "NodePool");
-/// A pool that is as it should be is looked at again after this long (core: 1 minute).
+/// How often a pool with the right number of nodes is reconciled (Karpenter core: 1 minute).
 const AGAIN: Duration = Duration::from_secs(60);
-/// A pool at its limit is looked at again after this long.
+/// How often a pool at its limit is reconciled.
 const AT_LIMIT: Duration = Duration::from_secs(30);
-/// A pool that nothing can be bought for now is looked at again after this long, as pods are for which nothing can be bought.
+/// How often a pool for which nothing can be bought is reconciled, as for pending pods.
 const SOLD_OUT: Duration = Duration::from_secs(10);
 
-/// After this long it is seen whether an offering that was tried has been sold.
+/// How soon a pool is reconciled after one claim tries an offering on trial.
 const TRIAL: Duration = Duration::from_secs(1);
 
-/// The right to count the nodes of static pools and to order more. Cheap to clone.
+/// A lock that lets one task at a time count the nodes of static pools and create more. Clones share the lock.
 #[derive(Clone, Debug, Default)]
 pub struct Turn(Arc<Mutex<()>>);
 
 impl Turn {
-    /// Waits until nobody else orders.
+    /// Acquires the lock.
     pub(crate) async fn take(&self) -> MutexGuard<'_, ()> {
         self.0.lock().await
     }
 }
 
-/// Starts the controller, if the gate `StaticCapacity` is open.
+/// Starts the controller if the feature gate `StaticCapacity` is on.
 pub(crate) fn start(karpenter: &KarpenterContext) {
     if !karpenter.options.gates.static_capacity {
         return;
@@ -59,7 +60,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     karpenter
         .pools
         .on_change(move |change| pools.add(change.object().name_any()));
-    // New claims may be too many; claims that go leave a gap.
+    // New claims may be too many; deleted ones have to be replaced.
     let pools = queue.clone();
     karpenter.claims.on_change(move |change| {
         let goes = |claim: &NodeClaim| claim.metadata.deletion_timestamp.is_some();
@@ -83,7 +84,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     });
 }
 
-/// Brings a pool to its number of nodes. Returns after which time to look again if nothing else happens.
+/// Creates or deletes claims until the pool has its number of nodes. Returns when to reconcile it again if nothing changes.
 async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<Option<Duration>> {
     if !karpenter.synced().await {
         return Ok(None);
@@ -120,21 +121,21 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<Opt
     provision(karpenter, &pool, replicas, census).await
 }
 
-/// How many nodes a pool shall have; `None` if it is not static, or goes.
+/// Returns the number of nodes that a pool should have; `None` if it is not static or is being deleted.
 fn wanted(pool: &NodePool) -> Option<usize> {
     let stays = pool.metadata.deletion_timestamp.is_none();
     let replicas = pool.spec.replicas.filter(|_| stays)?;
     Some(usize::try_from(replicas).unwrap_or(0))
 }
 
-/// Orders the nodes that are missing, as far as the limit lets and something can be bought.
+/// Creates the missing claims, as far as the limit allows and something can be bought.
 async fn provision(
     karpenter: &KarpenterContext,
     pool: &Arc<NodePool>,
     replicas: usize,
     census: Census,
 ) -> kube::Result<Option<Duration>> {
-    // What replaces a node that is being disrupted counts already.
+    // The replacement of a node that is being disrupted counts already.
     if census.running + census.pending >= replicas {
         return Ok(Some(AGAIN));
     }
@@ -175,7 +176,7 @@ async fn provision(
     Ok(Some(again))
 }
 
-/// Whether a claim asks EC2 at this moment.
+/// Returns whether a claim is being launched.
 fn is_under_way(claim: &NodeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none() && !claim.is(condition::LAUNCHED)
 }

@@ -1,4 +1,4 @@
-//! The node that a static pool orders: its template, and nothing more.
+//! Builds the NodeClaim of a static pool from the pool's template alone, without pods.
 
 use kube::ResourceExt;
 use mullion_api::{
@@ -10,7 +10,8 @@ use mullion_engine::{model::ResourceMap, provision::PlannedNode};
 
 use crate::provisioner::{KarpenterContext, requirements::to_engine};
 
-/// A node of a static pool. It names no instance types: whoever launches it takes the cheapest that the requirements admit.
+/// Returns a planned node of a static pool. It names no instance types: the launch takes the cheapest that meets the
+/// requirements.
 pub(crate) fn planned(pool: &NodePool) -> PlannedNode {
     let requirements = requirements(pool);
     PlannedNode {
@@ -25,7 +26,7 @@ pub(crate) fn planned(pool: &NodePool) -> PlannedNode {
     }
 }
 
-/// The pool's requirements and its labels as requirements, sorted by key.
+/// Returns the pool's requirements, and its labels as requirements, sorted by key.
 fn requirements(pool: &NodePool) -> Vec<Requirement> {
     let spec = &pool.spec.template.spec;
     let mut labels = pool.spec.template.metadata.labels.clone();
@@ -46,7 +47,7 @@ fn requirements(pool: &NodePool) -> Vec<Requirement> {
     all
 }
 
-/// A requirement on a label of the user's own, of which no instance type has a value, decided for its first value.
+/// Returns the requirement with its first value only if its label is a custom one, which no instance type determines.
 fn decided(mut requirement: Requirement) -> Requirement {
     let key = labels::normalized(&requirement.key);
     if requirement.operator == Operator::In && !labels::WELL_KNOWN.contains(&key) {
@@ -59,15 +60,16 @@ fn decided(mut requirement: Requirement) -> Requirement {
 /// What can be bought for a pool now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Supply {
-    /// Nothing: all of it was refused lately, or is not sold.
+    /// Nothing: every offering was refused lately or is not sold.
     None,
-    /// Only what was refused lately and may be tried again, by one launch at first.
+    /// Only offerings that were refused lately and may be tried again, with a single launch at first.
     OnTrial,
-    /// Something.
+    /// At least one offering that is not on trial.
     Some,
 }
 
-/// Returns what can be bought for the pool now. What the cloud does not answer counts as something: the launch is told why not.
+/// Returns what can be bought for the pool now. If the class is unknown or the cloud does not answer, the result is `Some`,
+/// so that the launch reports the error.
 pub(super) async fn supply(karpenter: &KarpenterContext, pool: &NodePool) -> Supply {
     let name = &pool.spec.template.spec.node_class_ref.name;
     let Some(class) = karpenter.classes.get("", name) else {

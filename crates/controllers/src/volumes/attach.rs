@@ -1,7 +1,7 @@
-//! Attaches CSI volumes to the nodes of their pods, and detaches them when the last one is gone
-//! (kube-controller-manager: attachdetach-controller). The driver carries a VolumeAttachment out.
+//! Attaches CSI volumes to the nodes of their pods, and detaches them after the last pod is gone, by creating and
+//! deleting VolumeAttachments (kube-controller-manager: attachdetach-controller).
 //!
-//! Invariant: a volume for one node only is never attached to a second before it has left the first.
+//! Invariant: a volume for a single node is never attached to a second node before it is detached from the first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,22 +26,23 @@ use super::{ephemeral::claims_of, matching};
 use crate::{Change, Context, Key, Queue, Recorder, api_error, pods};
 
 const WORKERS: usize = 4;
-/// A volume that is still attached elsewhere is looked at again this often.
+/// How often a volume that is still attached elsewhere is synced again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The name of the VolumeAttachment of a volume, by the driver's name for it, and a node.
+/// Returns the name of the VolumeAttachment for a volume (by its CSI handle) and a node.
 pub(crate) fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     let digest = Sha256::digest([handle, driver, node].concat());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("csi-{hex}")
 }
 
-/// Whether a driver's volumes have to be attached before they can be mounted; so they do if the driver does not say.
+/// Returns whether volumes of a driver must be attached before they are mounted; `true` unless the driver says
+/// otherwise.
 pub(crate) fn must_attach(driver: Option<&k8s_openapi::api::storage::v1::CSIDriver>) -> bool {
     driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
 }
 
-/// Whether the driver says that it is done.
+/// Returns whether the driver has reported the volume as attached.
 pub(crate) fn is_attached(attachment: &VolumeAttachment) -> bool {
     let status = attachment.status.as_ref();
     status.is_some_and(|status| status.attached) && attachment.metadata.deletion_timestamp.is_none()
@@ -183,7 +184,7 @@ impl Attacher {
         Ok(())
     }
 
-    /// The pods that use a volume, by node.
+    /// Returns the pods that use a volume, by node.
     fn users(&self, volume: &PersistentVolume) -> BTreeMap<String, Vec<Arc<Pod>>> {
         let mut users: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
         let Some(reference) = matching::claim_ref(volume) else {
@@ -291,7 +292,7 @@ impl Attacher {
     }
 }
 
-/// Whether a volume can be attached to one node at a time.
+/// Returns whether a volume can be attached to only one node at a time.
 fn is_for_one_node(volume: &PersistentVolume) -> bool {
     let modes = volume
         .spec

@@ -1,9 +1,9 @@
-//! The PersistentVolume controller: binds claims to volumes, both ways, and reclaims volumes whose claim is gone
+//! The PersistentVolume controller: binds claims and volumes to each other, and reclaims volumes whose claim is gone
 //! (kube-controller-manager: persistentvolume-binder-controller).
 //!
-//! A claim is bound in four writes: the volume's `claimRef`, its phase, the claim's `volumeName`, its phase. Whichever
-//! was the last, the next sync goes on from there. Volumes of drivers are made and deleted by the driver
-//! ([`super::driver`]); here their claims are told which one.
+//! A binding takes four writes: the volume's `claimRef`, its phase, the claim's `volumeName`, its phase. After an
+//! interruption the next sync continues with the first write that is missing. CSI drivers create and delete volumes
+//! ([`super::driver`]); this controller tells them for which claims.
 
 mod volume;
 mod write;
@@ -19,10 +19,10 @@ use kube::{Api, ResourceExt, api::PostParams};
 use super::matching::{self, BOUND_BY_CONTROLLER};
 use crate::{Context, Key, Queue, Recorder, pods};
 
-/// Claims and volumes that wait for something are looked at again this often.
+/// How often claims and volumes that wait are synced again.
 const RESYNC: Duration = Duration::from_secs(15);
 
-/// What is synced.
+/// An item of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Work {
     Claim(Key),
@@ -40,7 +40,7 @@ pub(super) fn start(context: &Context) {
             if !change.is_deleted() {
                 return queue.add(Work::Claim(Key::of(&**claim)));
             }
-            // Its volume is to be reclaimed.
+            // The volume of a deleted claim has to be reclaimed.
             if let Some(volume) = matching::volume_name(claim) {
                 queue.add(Work::Volume(Key::new("", volume)));
             }
@@ -62,7 +62,7 @@ pub(super) fn start(context: &Context) {
                 return;
             }
             queue.add(Work::Volume(Key::of(&**volume)));
-            // A volume that has become free may be what a claim waits for.
+            // A claim may be waiting for a volume that has become available.
             let freed = matching::claim_ref(volume).is_none() && phase(volume) == "Available";
             let before = change.previous().map(|old| phase(old) == "Available");
             if freed && before != Some(true) {
@@ -97,7 +97,7 @@ pub(super) fn start(context: &Context) {
             && informers.storage_classes.synced().await
             && informers.pods.synced().await
         {
-            // One worker: matching looks at all volumes, and two at once would choose the same one.
+            // One worker only: matching considers all volumes, so two workers could choose the same one.
             queue.run(&context, 1, move |work| {
                 let binder = Arc::clone(&binder);
                 async move {
@@ -140,7 +140,7 @@ impl Binder {
         }
     }
 
-    /// A claim that does not care which volume it gets.
+    /// Binds a claim that names no volume to the best match, or has a volume provisioned.
     async fn find_volume(&self, key: &Key, claim: &PersistentVolumeClaim) -> kube::Result<()> {
         let class = self.class_of(claim);
         let delays = matching::waits_for_consumer(class.as_deref());
@@ -170,7 +170,7 @@ impl Binder {
             .map(drop)
     }
 
-    /// A claim whose maker wants this very volume.
+    /// Binds a claim to the volume that it names.
     async fn take_named_volume(
         &self,
         key: &Key,
@@ -237,7 +237,7 @@ impl Binder {
         Ok(())
     }
 
-    /// Says what a claim that waits for a pod waits for.
+    /// Records an event about what a claim with WaitForFirstConsumer waits for.
     fn tell_what_it_waits_for(&self, claim: &PersistentVolumeClaim) {
         let namespace = claim.namespace().unwrap_or_default();
         let name = claim.name_any();
@@ -271,7 +271,7 @@ impl Binder {
         self.recorder.normal(claim, reason, message);
     }
 
-    /// Gives a claim without a class the default one, where there is one by now.
+    /// Sets the default class of a claim without a class. Returns `false` if it has one or there is no default.
     async fn gave_default_class(&self, claim: &PersistentVolumeClaim) -> kube::Result<bool> {
         if matching::claim_class(claim).is_some() {
             return Ok(false);
@@ -288,7 +288,7 @@ impl Binder {
         Ok(true)
     }
 
-    /// Tells the driver of the claim's class to make a volume.
+    /// Asks the driver of the claim's class to provision a volume, by an annotation on the claim.
     async fn ask_for_provisioning(
         &self,
         claim: &PersistentVolumeClaim,

@@ -1,7 +1,7 @@
-//! Which volume suits which claim: the rules that the PersistentVolume controller and the scheduler share
-//! (kubernetes: component-helpers/storage/volume). Pure.
+//! The rules by which claims and volumes match, shared by the PersistentVolume controller and the scheduler (kubernetes:
+//! component-helpers/storage/volume). Pure.
 //!
-//! Invariant: among volumes that suit equally the choice is by name, so it does not depend on the order they came in.
+//! Invariant: among equally good volumes the first by name is chosen, so the choice does not depend on their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +17,21 @@ use mullion_engine::model::Quantity;
 
 use crate::ownership;
 
-/// On a claim: it has been bound once.
+/// Annotation of a claim: binding is complete.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// On a claim or a volume: the binding was the controller's choice, not a person's.
+/// Annotation of a claim or volume: the controller chose the binding, not a user.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-/// On a claim: the node that the scheduler wants its volume for.
+/// Annotation of a claim: the node that the scheduler chose for its pod.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// On a volume: the driver that made it.
+/// Annotation of a volume: the driver that provisioned it.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// On a claim: the driver that is to make its volume.
+/// Annotation of a claim: the driver that is to provision its volume.
 pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The older name of [`STORAGE_PROVISIONER`].
 pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// On claims, volumes and classes of in-tree plugins: the CSI driver that stands in for it.
+/// Annotation of claims, volumes and classes of in-tree plugins: the CSI driver that replaces the plugin.
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-/// The provisioner of classes whose volumes are made by hand.
+/// The provisioner of classes whose volumes are created manually.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const DEFAULT_CLASS: [&str; 2] = [
@@ -39,7 +39,7 @@ const DEFAULT_CLASS: [&str; 2] = [
     "storageclass.beta.kubernetes.io/is-default-class",
 ];
 
-/// In-tree plugins with the CSI drivers that stand in for them.
+/// The in-tree plugins and the CSI drivers that replace them.
 const MIGRATED: [(&str, &str); 7] = [
     ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
     ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
@@ -50,7 +50,7 @@ const MIGRATED: [(&str, &str); 7] = [
     ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
 ];
 
-/// The CSI driver that stands in for an in-tree plugin.
+/// Returns the CSI driver that replaces an in-tree plugin.
 pub fn migrated_to(provisioner: &str) -> Option<&'static str> {
     let mut drivers = MIGRATED.iter();
     drivers
@@ -58,7 +58,7 @@ pub fn migrated_to(provisioner: &str) -> Option<&'static str> {
         .map(|(_, driver)| *driver)
 }
 
-/// The class of a claim, empty for none; `None` if it does not say.
+/// Returns the class of a claim; empty for explicitly none, `None` if the claim sets none.
 pub fn claim_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     match claim.annotations().get(BETA_CLASS) {
         Some(class) => Some(class),
@@ -66,7 +66,7 @@ pub fn claim_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     }
 }
 
-/// The class of a volume, empty for none.
+/// Returns the class of a volume; empty for none.
 pub fn volume_class(volume: &PersistentVolume) -> &str {
     match volume.annotations().get(BETA_CLASS) {
         Some(class) => class,
@@ -78,29 +78,29 @@ pub fn volume_class(volume: &PersistentVolume) -> &str {
     }
 }
 
-/// The volume that a claim names.
+/// Returns the name of the volume that a claim is bound to or requests.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     let name = claim.spec.as_ref()?.volume_name.as_deref();
     name.filter(|name| !name.is_empty())
 }
 
-/// Whether the claim has been bound once.
+/// Returns whether the binding of a claim is complete.
 pub fn is_bind_completed(claim: &PersistentVolumeClaim) -> bool {
     claim.annotations().contains_key(BIND_COMPLETED)
 }
 
-/// The claim a volume is for.
+/// Returns the claim that a volume is bound to or reserved for.
 pub fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
     volume.spec.as_ref()?.claim_ref.as_ref()
 }
 
-/// The UID of the claim a volume is for; nothing where a person set it aside by name.
+/// Returns the UID in a volume's `claimRef`; `None` if a user reserved the volume by name.
 pub fn claim_uid(volume: &PersistentVolume) -> Option<&str> {
     let uid = claim_ref(volume)?.uid.as_deref();
     uid.filter(|uid| !uid.is_empty())
 }
 
-/// Whether a volume is bound to a claim or set aside for it (`IsVolumeBoundToClaim`).
+/// Returns whether a volume is bound to a claim or reserved for it (`IsVolumeBoundToClaim`).
 pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     claim_ref(volume).is_some_and(|own| {
         own.name == claim.metadata.name
@@ -109,12 +109,12 @@ pub fn is_bound_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
     })
 }
 
-/// Whether claims of a class wait for a pod.
+/// Returns whether claims of a class are bound only when a pod uses them.
 pub fn waits_for_consumer(class: Option<&StorageClass>) -> bool {
     class.and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer")
 }
 
-/// The class that claims without one get: of several the newest, then by name.
+/// Returns the default class: of several the newest, then the first by name.
 pub fn default_class<'a>(
     classes: impl IntoIterator<Item = &'a StorageClass>,
 ) -> Option<&'a StorageClass> {
@@ -130,26 +130,26 @@ pub fn default_class<'a>(
     })
 }
 
-/// A quantity; nothing if it does not parse, which the API server rules out.
+/// Parses a quantity; zero if it is invalid, which the API server rules out.
 pub fn quantity(text: Option<&ApiQuantity>) -> Quantity {
     text.and_then(|text| text.0.parse().ok())
         .unwrap_or_default()
 }
 
-/// How much storage a claim asks for.
+/// Returns the storage that a claim requests.
 pub fn requested(claim: &PersistentVolumeClaim) -> Quantity {
     let resources = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     let requests = resources.and_then(|resources| resources.requests.as_ref());
     quantity(requests.and_then(|requests| requests.get("storage")))
 }
 
-/// How much a volume holds.
+/// Returns the capacity of a volume.
 pub fn capacity(volume: &PersistentVolume) -> Quantity {
     let capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
     quantity(capacity.and_then(|capacity| capacity.get("storage")))
 }
 
-/// Whether claim and volume differ in being a file system or a block device.
+/// Returns whether claim and volume differ in `volumeMode` (Filesystem or Block).
 pub fn modes_differ(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     let claim = claim
         .spec
@@ -196,15 +196,15 @@ fn attributes_class_of_volume(volume: &PersistentVolume) -> &str {
         .unwrap_or_default()
 }
 
-/// The volume that the PersistentVolume controller gives a claim. `delays` says that the claim waits for a pod: then only
-/// a volume that was set aside for it will do, and the scheduler chooses among the others.
+/// Returns the volume to which the PersistentVolume controller binds a claim. If the claim `delays`
+/// (WaitForFirstConsumer), only a volume reserved for it qualifies, because the scheduler chooses among the others.
 pub fn best_match<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
     delays: bool,
 ) -> Option<&'a PersistentVolume> {
     let wanted = claim_modes(claim);
-    // Volumes that can do no more than what is asked for come first.
+    // Volumes with the fewest access modes beyond those requested come first.
     let mut by_modes: BTreeMap<(usize, BTreeSet<&str>), Vec<&PersistentVolume>> = BTreeMap::new();
     for volume in volumes {
         let modes = volume_modes(volume);
@@ -261,7 +261,7 @@ fn smallest_match<'a>(
     suited.min_by_key(|volume| (capacity(volume), volume.metadata.name.clone()))
 }
 
-/// Why a volume that a claim names will not do (`checkVolumeSatisfyClaim`).
+/// Returns why a volume that a claim names does not fit it (`checkVolumeSatisfyClaim`); `None` if it fits.
 pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
     if volume.metadata.deletion_timestamp.is_some() {
         let name = volume.name_any();

@@ -1,43 +1,45 @@
-//! What a pod asks for (component-helpers `resource.PodRequests`).
+//! Computes the requests of a pod (component-helpers `resource.PodRequests`).
 //!
-//! Per resource: the larger of all containers and sidecars together, and any init container beside the sidecars
-//! started before it; then pod-level requests replace cpu, memory and huge pages; then overhead is added.
+//! Per resource, the result is the larger of two sums: all containers and sidecars, and any init container with the sidecars
+//! that start before it. Pod-level requests then replace cpu, memory and huge pages, and overhead is added.
 
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::model::{Container, PodTemplate, Quantity, ResourceMap};
 use crate::resources::Amounts;
 
-/// What the scorers assume for a container that asks for no CPU.
+/// The cpu that scorers assume for a container without a cpu request.
 const DEFAULT_CPU_MILLI: i64 = 100;
-/// What the scorers assume for a container that asks for no memory.
+/// The memory that scorers assume for a container without a memory request.
 const DEFAULT_MEMORY_BYTES: i64 = 200 << 20;
 
-/// Real requests, and those with defaults for containers that ask for nothing.
+/// The real requests of a pod, and those with defaults for containers without requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Requests {
     pub(crate) real: Amounts,
-    /// What a node counts for the pod once it is there; no default for what a pod asks for as a whole (`getNonMissingContainerRequests`).
+    /// The non-zero requests that a node sums over its pods; pod-level requests get no default
+    /// (`getNonMissingContainerRequests`).
     pub(crate) nonzero_cpu_milli: i64,
     pub(crate) nonzero_memory_bytes: i64,
-    /// What NodeResourcesFit's score adds to that for the pod itself: its containers' requests, always with defaults, and its overhead. What the
-    /// pod asks for as a whole does not count there, since upstream's scorer has the feature off (`calculatePodResourceRequest`; decision 16).
+    /// The requests that NodeResourcesFit's score adds for the pod itself: those of its containers, always with defaults, and its
+    /// overhead. Pod-level requests do not count there, because kube-scheduler's scorer has that feature off
+    /// (`calculatePodResourceRequest`; decision 16).
     pub(crate) own_cpu_milli: i64,
     pub(crate) own_memory_bytes: i64,
-    /// The huge pages of its containers, where the pod asks for some as a whole; `real` has what it asks for as a whole.
+    /// The huge pages of its containers, if the pod has pod-level requests for some, which `real` has.
     own_pages: Option<Box<[(Symbol, i64)]>>,
 }
 
-/// Which requests a sum is of.
+/// Which requests are summed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
-    /// The containers', with the pod's own in their place where it has some.
+    /// Pod-level requests where there are some, else the containers'.
     Pod,
-    /// The containers' alone.
+    /// The containers' only.
     Containers,
 }
 
-/// Which native resources get a default where a container has no request.
+/// Which native resources get a default in containers without a request.
 #[derive(Clone, Copy, Default)]
 struct Defaults {
     cpu: bool,
@@ -82,7 +84,7 @@ impl Requests {
         })
     }
 
-    /// What NodeResourcesFit's score counts of a resource that is neither cpu, memory nor local storage.
+    /// Returns the amount of an extended resource or huge pages that NodeResourcesFit's score counts.
     pub(crate) fn own_scalar(&self, name: Symbol) -> i64 {
         let Some(own) = &self.own_pages else {
             return self.real.scalar(name);
@@ -105,7 +107,7 @@ fn is_asked(template: &PodTemplate, name: &str) -> bool {
             .any(|container| container.resources.requests.contains_key(name))
 }
 
-/// The sum of quantities, exactly: rounding comes after it.
+/// Sums the quantities exactly; rounding comes later.
 fn sum(template: &PodTemplate, level: Level, defaults: Defaults) -> ResourceMap {
     let container = |container: &Container| {
         let mut requests = container.resources.requests.clone();

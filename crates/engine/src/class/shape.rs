@@ -1,8 +1,8 @@
-//! What a node sees of a pod without regard to other pods: where it may go by itself, what it takes, which images it
-//! brings.
+//! The part of a pod template that matters to a single node: where the pod may run regardless of other pods, what it
+//! requests, and its images.
 //!
-//! Many classes, told apart by their own labels only, share one shape, and with it the static verdicts ([`super::verdict`])
-//! and the score board ([`crate::cluster`]).
+//! Classes that differ only in labels and affinity to pods share one shape, and with it the static verdicts
+//! ([`super::verdict`]) and the score board ([`crate::cluster`]).
 
 use super::NodeTaint;
 use super::preference;
@@ -26,37 +26,39 @@ pub(crate) struct HostPort {
     pub(crate) port: i32,
 }
 
-/// The part of a pod template that decides where it fits by itself and how good a node's room is for it.
+/// The fields that decide on which nodes a pod fits regardless of other pods, and how a node's free resources are scored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
-    /// Which filters and scorers decide.
+    /// The profile whose filters and scorers apply.
     pub(crate) profile: ProfileId,
-    /// What must be free, where the profile leaves some resources out.
+    /// The requests that must be free; `None` if they are all requests, because the profile ignores none.
     demands: Option<Amounts>,
-    /// Node affinity that the profile adds: terms of which one must match, too.
+    /// Required node affinity that the profile adds: one of these terms must match too.
     added_terms: Option<Vec<NodeTerm>>,
     pub(crate) requests: Requests,
     pub(crate) host_ports: Vec<HostPort>,
-    /// `nodeSelector`, as requirements.
+    /// `nodeSelector` as requirements.
     node_selector: Vec<Requirement>,
     /// Required node affinity: `None` where there is none; terms that do not parse are left out.
     node_terms: Option<Vec<NodeTerm>>,
     pub(crate) named_nodes: NamedNodes,
-    /// Whether nodes of one node class can get different static answers.
+    /// Whether nodes of one node class can get different static verdicts, because a term is about the node's name.
     pub(crate) asks_for_name: bool,
     pub(crate) preferred_nodes: Vec<(i64, NodeTerm)>,
     pub(crate) has_preferred_nodes: bool,
-    /// Why nodes cannot be told apart by preference, which ends the attempt where there is a choice.
+    /// An error in the preferred node affinity; it ends the attempt with an error if more than one node is feasible.
     pub(crate) preference_error: Option<Symbol>,
     pub(crate) tolerations: Vec<CompiledToleration>,
-    /// Those of its containers and those that it mounts.
+    /// The images of its containers and of its image volumes.
     pub(crate) images: Vec<Symbol>,
-    /// How many of its containers there are: mounted images add to what a node gets, not to the most that it can get.
+    /// The number of its containers, which determines the maximum image score: image volumes raise a node's score, but not
+    /// the maximum.
     pub(crate) image_containers: i64,
     pub(crate) os: Option<Symbol>,
 }
 
-/// What of a shape the static filters look at: pods that agree in it are let on the same nodes, however large they are.
+/// The fields of a shape that the static filters read; pods with equal rules are allowed on the same nodes, whatever they
+/// request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeRules {
     profile: ProfileId,
@@ -148,7 +150,7 @@ impl Shape {
         })
     }
 
-    /// What the static filters look at.
+    /// Returns the fields that the static filters read.
     pub(crate) fn node_rules(&self) -> NodeRules {
         NodeRules {
             profile: self.profile,
@@ -160,25 +162,25 @@ impl Shape {
         }
     }
 
-    /// Whether a node is one that the profile lets every pod on.
+    /// Returns whether the profile's added node affinity allows a node.
     pub(crate) fn is_let_on(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
         let terms = self.added_terms.as_ref();
         terms.is_none_or(|terms| terms.iter().any(|term| term.matches(labels, name, names)))
     }
 
-    /// What must be free on a node.
+    /// Returns the requests that must be free on a node.
     pub(crate) fn demands(&self) -> &Amounts {
         self.demands.as_ref().unwrap_or(&self.requests.real)
     }
 
-    /// Whether the pod tolerates a taint.
+    /// Returns whether the pod tolerates a taint.
     pub(crate) fn tolerates(&self, taint: NodeTaint) -> bool {
         self.tolerations
             .iter()
             .any(|toleration| toleration.tolerates(taint))
     }
 
-    /// The label for which a node is refused, where one demand alone decides.
+    /// Returns the label because of which a node is refused, if a single demand decides.
     pub(crate) fn mismatch(&self, labels: &LabelSet, names: &Interner) -> Option<LabelMismatch> {
         first_mismatch(self.node_selector.iter(), labels, names).or_else(|| {
             match self.node_terms.as_deref() {
@@ -188,7 +190,7 @@ impl Shape {
         })
     }
 
-    /// Node selector and required node affinity together (component-helpers `GetRequiredNodeAffinity`).
+    /// Returns whether node selector and required node affinity match a node (component-helpers `GetRequiredNodeAffinity`).
     pub(crate) fn selects(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
         self.node_selector
             .iter()
@@ -200,7 +202,7 @@ impl Shape {
     }
 }
 
-/// The requests that the profile looks at, unless it looks at all.
+/// Returns the requests that the profile's filter checks; `None` if it checks all of them.
 fn demands(requests: &Amounts, rules: &Rules, names: &Interner) -> Option<Amounts> {
     let ignored = |(name, _): &(Symbol, i64)| rules.ignores(names.text(*name));
     if !requests.scalars.iter().any(ignored) {

@@ -1,6 +1,6 @@
-//! The volumes of a pod, compiled: claims by name and disks by what makes two of them the same.
+//! The volumes of a pod, compiled: claims by name, and disks by the fields that make two of them the same.
 //!
-//! What the names stand for changes while the class does not: see [`crate::storage`].
+//! The objects behind the names change while the class stays the same: see [`crate::storage`].
 
 use crate::intern::{Interner, Symbol};
 use crate::model::{self, PodVolume};
@@ -11,21 +11,21 @@ pub(crate) enum Volume {
     /// A claim, in the pod's namespace.
     Claim {
         name: Symbol,
-        /// Of an ephemeral volume the pod it must have been made for.
+        /// For an ephemeral volume, the pod that must own the claim.
         made_for: Option<Maker>,
     },
     /// A disk named in the pod.
     Disk { disk: Disk, attach: Option<Attach> },
 }
 
-/// The pod that an ephemeral volume's claim is made for.
+/// The pod that owns the claim of an ephemeral volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Maker {
     pub(crate) pod: Symbol,
     pub(crate) uid: Symbol,
 }
 
-/// A disk that pods on one node may not share, or not for writing.
+/// A disk that pods on one node cannot share, or not for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disk {
     Gce {
@@ -45,7 +45,7 @@ pub(crate) enum Disk {
         image: Symbol,
         read_only: bool,
     },
-    /// Of a kind that may be shared.
+    /// A disk of a kind that pods can share.
     Shared,
 }
 
@@ -83,7 +83,7 @@ impl Disk {
         }
     }
 
-    /// Whether two pods that use these disks cannot be on one node.
+    /// Returns whether two pods with these disks cannot run on one node.
     pub(crate) fn clashes(&self, other: &Disk) -> bool {
         match (self, other) {
             (
@@ -129,23 +129,23 @@ impl Disk {
     }
 }
 
-/// A volume as a node's driver counts it.
+/// A volume as it counts against a driver's attach limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Attach {
     pub(crate) driver: Symbol,
     pub(crate) handle: Handle,
 }
 
-/// What is attached.
+/// The identity of an attached volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Handle {
-    /// A volume by the driver's name for it.
+    /// The CSI volume handle.
     Volume(Symbol),
-    /// The volume a claim will have, by namespace and name.
+    /// The future volume of a claim, by the claim's namespace and name.
     Claim(Symbol, Symbol),
 }
 
-/// In-tree plugins with the drivers that stand in for them on every node that has a CSINode, whatever its annotation
+/// In-tree plugins and the CSI drivers that replace them on every node with a CSINode, whatever its annotation
 /// `storage.alpha.kubernetes.io/migrated-plugins` says (kube-scheduler: `isCSIMigrationOn` of nodevolumelimits).
 const MIGRATED: [(&str, &str); 5] = [
     ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
@@ -155,12 +155,12 @@ const MIGRATED: [(&str, &str); 5] = [
     ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
 ];
 
-/// In-tree plugins whose drivers do not count volumes.
+/// In-tree plugins whose drivers have no attach limits.
 const UNCOUNTED: [&str; 2] = ["kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"];
 
 impl Attach {
-    /// How a disk of an in-tree plugin is counted, if at all; `zones` is the label of its volume that names them, empty where there is none.
-    /// A disk that csi-translation-lib has no handle for does not count.
+    /// Returns how a disk of an in-tree plugin counts, if at all. `zones` is the zone label of its volume, empty if there is
+    /// none. A disk for which csi-translation-lib has no handle does not count.
     pub(crate) fn of_disk(disk: &model::Disk, zones: &str, names: &mut Interner) -> Option<Self> {
         let (plugin, handle) = match disk {
             model::Disk::AwsElasticBlockStore { id } => (0, ebs_handle(id)?.to_owned()),
@@ -177,7 +177,7 @@ impl Attach {
         })
     }
 
-    /// The driver that attaches what a provisioner makes.
+    /// Returns the driver that attaches the volumes of a provisioner.
     pub(crate) fn of_provisioner(provisioner: &str, names: &mut Interner) -> Option<Symbol> {
         if provisioner.is_empty() || UNCOUNTED.contains(&provisioner) {
             return None;
@@ -187,7 +187,7 @@ impl Attach {
     }
 }
 
-/// What the CSI driver calls an EBS volume, which may be written as `aws://ZONE/ID` or `aws:///ID`.
+/// Returns the CSI handle of an EBS volume, whose id may be written as `aws://ZONE/ID` or `aws:///ID`.
 fn ebs_handle(id: &str) -> Option<&str> {
     let Some(rest) = id.strip_prefix("aws://") else {
         return Some(id);
@@ -197,7 +197,7 @@ fn ebs_handle(id: &str) -> Option<&str> {
     (own.starts_with("vol-") && !own.contains('/')).then_some(own)
 }
 
-/// What the CSI driver calls a Google disk: one of a region where its volume is in several zones, which must be in the same region then.
+/// Returns the CSI handle of a Google disk: a regional one if its volume is in several zones, which must be in one region.
 fn gce_handle(name: &str, zones: &str) -> Option<String> {
     let project = "projects/UNSPECIFIED";
     let zones: Vec<&str> = zones.split("__").collect();

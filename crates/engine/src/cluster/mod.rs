@@ -1,9 +1,9 @@
-//! The one mutable model: nodes, pods and the objects that matter to placing, fed by deltas.
+//! The model of a cluster: nodes, pods and the objects that matter to placement, updated by deltas.
 //!
-//! Never rebuilt. [`Cluster::checkpoint`] and [`Cluster::rollback`] ([`undo`]) let what-if questions run on the model
-//! itself. Invariant: everything derived (classes, verdicts, views) always equals what a fresh cluster with the same
-//! nodes and pods would hold, so order of insertion is never visible in an answer.
-//! Deltas are in [`delta`], questions in [`crate::schedule`].
+//! The model is never rebuilt. [`Cluster::checkpoint`] and [`Cluster::rollback`] ([`undo`]) allow what-if questions on
+//! the model itself. Invariant: everything derived (classes, verdicts, views) equals what a new cluster with the same
+//! nodes and pods would have, so the order of insertion never affects an answer. Deltas are in [`delta`], questions in
+//! [`crate::schedule`].
 
 mod board;
 mod classes;
@@ -54,10 +54,10 @@ use shared_views::{SharedViews, ViewId};
 use table::Table;
 use undo::Undo;
 
-/// Switches of the engine.
+/// Options of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `spec.os.name` counts as a requirement on the node's operating system. Upstream ignores it.
+    /// Whether `spec.os.name` counts as a requirement on the node's operating system. kube-scheduler ignores it.
     pub os_filter: bool,
 }
 
@@ -78,7 +78,7 @@ struct Affects {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     options: Options,
-    /// By scheduler name; the first is also that of names nobody has.
+    /// By scheduler name; the first also decides pods whose scheduler name no profile has.
     profiles: Vec<(Box<str>, Rules)>,
     names: Interner,
     nodes: Vec<Option<Node>>,
@@ -87,44 +87,44 @@ pub struct Cluster {
     node_classes: IndexSet<NodeClass, FxBuildHasher>,
     images: FxHashMap<Symbol, ImageHolders>,
     pods: Pods,
-    /// Pods bound to a node that is not there (yet, or any more).
+    /// Pods bound to a node that does not exist (yet, or any more).
     orphans: FxHashMap<Symbol, Vec<PodId>>,
-    /// Pods that preemption makes room for, by node name.
+    /// Pods that are nominated to a node, by node name.
     nominated: FxHashMap<Symbol, Vec<(Box<str>, PodClassId)>>,
-    /// Where room is held, by the key of the pod it is held for.
+    /// The nominated node of each pod, by the pod's key.
     nominated_at: FxHashMap<Box<str>, Symbol>,
     classes: Table<PodTemplate, PodClass>,
     shapes: Table<Shape, ()>,
     uses: Uses,
-    /// By shape.
+    /// By shape: the verdicts of the static filters.
     verdicts: Vec<ShapeVerdicts>,
     boards: Boards,
     views: SharedViews,
-    /// Classes with terms about other pods: they may matter to any view.
+    /// Classes with terms about other pods, which may affect any view.
     termed: BTreeSet<usize>,
     affects: Vec<Vec<Affects>>,
     namespaces: Namespaces,
     objects: Objects,
     storage: Storage,
-    /// By class of pods with volumes, with the version of the storage it was made at.
+    /// By class of pods with volumes: the plan, and the storage version for which it was made.
     volume_plans: FxHashMap<PodClassId, (u64, Plan)>,
     devices: Devices,
-    /// By class of pods with claims of devices, with the version of the devices it was made at.
+    /// By class of pods with ResourceClaims: the plan, and the devices version for which it was made.
     device_plans: FxHashMap<PodClassId, (u64, devices::Plan)>,
-    /// While pods come and go in thought.
+    /// Set while pods are added and removed for a trial.
     trial: Option<Trial>,
     log: Vec<Undo>,
     checkpoints: u32,
 }
 
 impl Cluster {
-    /// A cluster without anything in it, whose pods are all decided by the default profile.
+    /// Creates an empty cluster whose pods are all decided by the default profile.
     pub fn new(options: Options) -> Self {
         Cluster::with_profiles(options, &[])
     }
 
-    /// A cluster without anything in it. Pods whose scheduler name no profile has are decided by the first; without any
-    /// profile there is the default one.
+    /// Creates an empty cluster. The first profile also decides pods whose scheduler name no profile has; without any
+    /// profile the default one is used.
     pub fn with_profiles(options: Options, profiles: &[Profile]) -> Self {
         let mut names = Interner::default();
         let default = [Profile::default()];
@@ -170,17 +170,17 @@ impl Cluster {
         }
     }
 
-    /// The profile of pods with a scheduler name.
+    /// Returns the profile for a scheduler name.
     fn profile(&self, scheduler_name: &str) -> ProfileId {
         ProfileId(self.find_profile(scheduler_name).unwrap_or(0) as u16)
     }
 
-    /// Whether pods of a scheduler name have a profile.
+    /// Returns whether a scheduler name has a profile.
     fn knows_scheduler(&self, name: &str) -> bool {
         self.find_profile(name).is_some()
     }
 
-    /// The place of the profile of a scheduler name; an empty one stands for the default name.
+    /// Returns the index of the profile for a scheduler name; an empty name means the default scheduler.
     fn find_profile(&self, scheduler_name: &str) -> Option<usize> {
         let name = match scheduler_name {
             "" => DEFAULT_SCHEDULER,
@@ -189,7 +189,7 @@ impl Cluster {
         self.profiles.iter().position(|(own, _)| **own == *name)
     }
 
-    /// The scheduler names that pods of this cluster's profiles have.
+    /// Returns the scheduler names of the cluster's profiles.
     pub fn scheduler_names(&self) -> impl Iterator<Item = &str> {
         self.profiles.iter().map(|(name, _)| &**name)
     }
@@ -198,7 +198,7 @@ impl Cluster {
         &self.profiles[id.0 as usize].1
     }
 
-    /// What decides about pods of a shape beside them and a node.
+    /// Returns the settings that the static filters need besides pod and node.
     pub(crate) fn static_rules(&self, shape: &Shape) -> StaticRules<'_> {
         StaticRules {
             rules: self.rules(shape.profile),
@@ -206,64 +206,64 @@ impl Cluster {
         }
     }
 
-    /// The switches it was made with.
+    /// Returns the options of the cluster.
     pub fn options(&self) -> Options {
         self.options
     }
 
-    /// The text of a symbol in a [`crate::Reason`].
+    /// Returns the text of a symbol in a [`crate::Reason`].
     pub fn text(&self, symbol: Symbol) -> &str {
         self.names.text(symbol)
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn node_count(&self) -> usize {
         self.node_by_name.len()
     }
 
-    /// How many pods are bound, to nodes that are there or not.
+    /// Returns the number of bound pods, including those on nodes that do not exist.
     pub fn pod_count(&self) -> usize {
         self.pods.len()
     }
 
-    /// The node of a name.
+    /// Returns the node with this name.
     pub fn node(&self, name: &str) -> Option<NodeId> {
         self.node_by_name.get(&self.names.find(name)?).copied()
     }
 
-    /// The node of a name that is known.
+    /// Returns the node with this interned name.
     pub(crate) fn node_of(&self, name: Symbol) -> Option<NodeId> {
         self.node_by_name.get(&name).copied()
     }
 
-    /// The name of a node; empty if it is gone.
+    /// Returns the name of a node; empty if the node was removed.
     pub fn node_name(&self, id: NodeId) -> &str {
         let node = self.nodes.get(id.index()).and_then(Option::as_ref);
         node.map_or("", |node| self.names.text(node.fixed.name))
     }
 
-    /// All nodes, in an order that means nothing.
+    /// Returns all nodes in an unspecified order.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.nodes.iter().flatten().map(|node| node.fixed.id)
     }
 
-    /// A pod that is bound, by its key.
+    /// Returns a bound pod by its key.
     pub(crate) fn pod_id(&self, key: &str) -> Option<PodId> {
         self.pods.find(key)
     }
 
-    /// The node a pod is on, by the pod's key ([`crate::model::PodSpec::key`]).
+    /// Returns the name of the node that a pod is bound to, by the pod's key ([`crate::model::PodSpec::key`]).
     pub fn node_of_pod(&self, key: &str) -> Option<&str> {
         let pod = self.pod(self.pods.find(key)?);
         Some(self.names.text(pod.node_name))
     }
 
-    /// The name of a bound pod, by the pod's key.
+    /// Returns the name of a bound pod, by the pod's key.
     pub fn pod_name(&self, key: &str) -> Option<&str> {
         Some(self.pod(self.pods.find(key)?).name())
     }
 
-    /// Keys of the pods on a node, sorted.
+    /// Returns the keys of the pods on a node, sorted.
     pub fn pods_on(&self, id: NodeId) -> Vec<&str> {
         let node = self.nodes.get(id.index()).and_then(Option::as_ref);
         let mut keys: Vec<_> = node
@@ -275,7 +275,7 @@ impl Cluster {
         keys
     }
 
-    /// The template of a class.
+    /// Returns the template of a class.
     pub fn template(&self, id: PodClassId) -> &PodTemplate {
         self.classes
             .key(id.index())
@@ -286,12 +286,12 @@ impl Cluster {
         &self.classes[id.index()]
     }
 
-    /// What a node has in common with others.
+    /// Returns what a node shares with other nodes of its class.
     pub(crate) fn node_class(&self, id: NodeId) -> &NodeClass {
         &self.node_classes[self.at(id).fixed.class.index()]
     }
 
-    /// A node that is known to be there.
+    /// Returns an existing node.
     pub(crate) fn at(&self, id: NodeId) -> &Node {
         self.nodes[id.index()]
             .as_ref()
@@ -302,7 +302,7 @@ impl Cluster {
         self.pods.at(id)
     }
 
-    /// The namespaces' labels.
+    /// Returns the labels of namespaces.
     pub(crate) fn namespaces(&self) -> &Namespaces {
         &self.namespaces
     }
@@ -315,7 +315,7 @@ impl Cluster {
         &mut self.names
     }
 
-    /// A node as selectors see it.
+    /// Returns a node as selectors see it.
     pub(crate) fn site(&self, id: NodeId) -> Site<'_> {
         let fixed = &self.at(id).fixed;
         Site {
@@ -333,8 +333,8 @@ impl Cluster {
         &self.objects
     }
 
-    /// What nodes get for holding a shape's images depends on: how many nodes there are, and size and holders of each.
-    /// Empty while nobody holds any.
+    /// Returns what the score of a shape's images depends on: size and number of holders of each image, and the number
+    /// of nodes. Empty while no node has any of them.
     fn image_facts(&self, shape: &Shape) -> Vec<(i64, u32)> {
         if self.images.is_empty() {
             return Vec::new();
@@ -352,7 +352,7 @@ impl Cluster {
         facts
     }
 
-    /// Size and number of holders of an image.
+    /// Returns the size of an image and the number of nodes that have it.
     pub(crate) fn image(&self, name: Symbol) -> (i64, u32) {
         self.images
             .get(&name)

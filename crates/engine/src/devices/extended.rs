@@ -1,5 +1,5 @@
-//! What a pod's extended resources mean while DeviceClasses stand for some of them: requests for devices, where a node does not have the
-//! resource itself.
+//! Extended resources that DeviceClasses provide: on a node without the resource itself, a pod's request for it becomes a
+//! request for devices.
 
 use super::object::{Alternative, Class, Reach, Request};
 use super::search::Wish;
@@ -11,23 +11,23 @@ use crate::reason::Reason;
 use crate::resources::Amounts;
 use crate::selector::Site;
 
-/// The name of the claim that is not made yet. No claim can be called so.
+/// A placeholder for the name of the claim that is not created yet. It is not a valid object name.
 const CLAIM_TO_BE: &str = "<extended-resources>";
 
-/// See the module's words. Without anything where no class stands for any of the pod's resources.
+/// The extended resources of a pod, split by whether a DeviceClass provides them. Empty if no class provides any.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
-    /// The resources that classes stand for, by name.
+    /// The resources that classes provide, by name.
     backed: Vec<Backed>,
-    /// The other extended resources of the pod.
+    /// The pod's other extended resources.
     plain: Vec<Symbol>,
-    /// The claim that an attempt to place the pod has left behind.
+    /// A leftover claim from an earlier attempt to place the pod.
     pub(crate) left: Option<Symbol>,
-    /// What the claim is called while it is not made yet.
+    /// The key of the claim while it is not created yet.
     claim: Option<Key>,
 }
 
-/// A resource that a class stands for.
+/// A resource that a DeviceClass provides.
 #[derive(Clone, Debug)]
 pub(crate) struct Backed {
     resource: Symbol,
@@ -58,7 +58,7 @@ impl Standing {
         self.backed.is_empty()
     }
 
-    /// The class that stands for a resource of the pod.
+    /// Returns the class that provides a resource of the pod.
     pub(crate) fn class_for(&self, resource: Symbol) -> Option<Symbol> {
         let mut backed = self.backed.iter();
         backed
@@ -66,16 +66,16 @@ impl Standing {
             .map(|own| own.class)
     }
 
-    /// The classes that stand for resources of the pod.
+    /// Returns the classes that provide resources of the pod.
     pub(super) fn classes<'a>(&self, devices: &'a Devices) -> impl Iterator<Item = &'a Class> {
         let backed = self.backed.iter();
         backed.filter_map(|own| devices.class(own.class))
     }
 
-    /// The resources that a node must have devices for, since it does not have them itself.
+    /// Returns the resources for which the node needs devices, because it does not have the resources themselves.
     ///
     /// # Errors
-    /// It lacks a resource that no class stands for.
+    /// Returns an error if the node lacks a resource that no class provides.
     pub(crate) fn on(&self, node: &Amounts) -> Result<OnNode<'_>, Reason> {
         if let Some(resource) = self.plain.iter().find(|name| !node.knows(**name)) {
             let resource = *resource;
@@ -115,14 +115,14 @@ impl Backed {
     }
 }
 
-/// The resources of a pod that a node needs devices for.
+/// The resources of a pod for which a node needs devices.
 pub(crate) struct OnNode<'a> {
     claim: Option<Key>,
     backed: Vec<&'a Backed>,
 }
 
 impl<'a> OnNode<'a> {
-    /// What the claim to be made wants; none if there is nothing to want.
+    /// Returns the requests of the claim to be created; `None` if there are none.
     pub(crate) fn wish(&self) -> Option<Wish<'a>> {
         let mut requests: Vec<&Request> = self
             .backed
@@ -138,7 +138,7 @@ impl<'a> OnNode<'a> {
         })
     }
 
-    /// Which containers get what, in upstream's order.
+    /// Returns which containers get which requests, in kube-scheduler's order.
     pub(crate) fn uses(&self, names: &Interner) -> Vec<ExtendedUse> {
         let uses = self.backed.iter().flat_map(|backed| {
             backed.uses.iter().map(|own| ExtendedUse {
@@ -151,7 +151,7 @@ impl<'a> OnNode<'a> {
     }
 }
 
-/// Requests as they are written.
+/// Returns requests in the form in which they are written into a claim.
 pub(crate) fn written(wish: &Wish<'_>) -> Vec<DeviceRequest> {
     let requests = wish.requests.iter().map(|own| DeviceRequest {
         name: own.name.to_string(),
@@ -162,20 +162,21 @@ pub(crate) fn written(wish: &Wish<'_>) -> Vec<DeviceRequest> {
 }
 
 impl Devices {
-    /// Whether a class stands for any of a pod's extended resources.
+    /// Returns whether a DeviceClass provides any of a pod's extended resources.
     pub(crate) fn stand_for(&self, pod: &PodClass) -> bool {
         let mut extended = pod.extended.iter();
         extended.any(|own| self.standing.contains_key(&own.name))
     }
 
-    /// The claims that stand for the extended resources of a pod.
+    /// Returns the claims that were created for the extended resources of a pod.
     pub(crate) fn extended_claims_of(&self, pod: Symbol) -> Vec<Key> {
         let own = self.claims.iter();
         let own = own.filter(|(_, claim)| claim.is_extended && claim.owner == Some(pod));
         own.map(|(key, _)| *key).collect()
     }
 
-    /// The class that stands for a resource: the youngest, then the first by name (dynamic-resource-allocation: `ExtendedResourceCache`).
+    /// Returns the class that provides a resource: the youngest, then the first by name (dynamic-resource-allocation:
+    /// `ExtendedResourceCache`).
     fn class_for(&self, resource: Symbol, names: &Interner) -> Option<Symbol> {
         let classes = self.standing.get(&resource)?.iter().copied();
         classes.max_by(|a, b| {
@@ -185,8 +186,9 @@ impl Devices {
         })
     }
 
-    /// How many devices of a class a node can use, and how many of them are taken (kube-scheduler: `calculateDRAResourceTotals`). None count where
-    /// it cannot be said of one whether it is of the class. A plan that rests on the class has asked.
+    /// Returns the number of devices of a class that a node can use, and how many of them are allocated (kube-scheduler:
+    /// `calculateDRAResourceTotals`). Both are 0 if a selector cannot be evaluated for a device. The selectors were
+    /// evaluated when the plan was made.
     pub(crate) fn stock(&self, class: Symbol, site: Site<'_>) -> (i64, i64) {
         let (mut all, mut taken) = (0, 0);
         let Some(class) = self.class(class) else {

@@ -1,7 +1,8 @@
-//! Claims of devices, the devices that drivers offer and what is taken of them, compiled; and what they mean for one pod ([`Plan`], [`Search`]).
+//! ResourceClaims, DeviceClasses, ResourceSlices and the allocated devices, compiled; and their meaning for one pod
+//! ([`Plan`], [`Search`]).
 //!
-//! Invariant: every change raises [`Devices::version`], so a plan made at a version holds while the version does. What is taken always
-//! equals the sum over the claims that have an allocation.
+//! Invariant: every change increments [`Devices::version`], so a plan is valid for one version. The allocated devices always
+//! equal the sum over all claims with an allocation.
 
 mod capacity;
 mod constraint;
@@ -33,48 +34,48 @@ pub(crate) use search::{Failure, Search, Wish};
 /// Namespace and name.
 pub(crate) type Key = (Symbol, Symbol);
 
-/// What an expression says about a device.
+/// The result of a CEL expression for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Matches,
     Differs,
-    /// It cannot be evaluated.
+    /// The expression cannot be evaluated.
     Fails(Box<str>),
 }
 
-/// Whoever searches has made a plan before, which asks.
+/// A search needs a plan, and [`Plan::of`] evaluates all expressions; so this error is not expected.
 const NOT_ASKED: &str = "the expression was not evaluated";
 
-/// What an expression says about the devices of a slice.
+/// The results of a CEL expression for the devices of a slice.
 type Verdicts = Result<Box<[Verdict]>, Box<str>>;
 
-/// Verdicts that are kept, of all expressions about all devices.
+/// The maximum number of cached results, over all expressions and devices.
 const MOST_VERDICTS: usize = 2_000_000;
 
-/// All objects about devices by name.
+/// All device objects by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Devices {
     version: u64,
     judge: Option<Arc<dyn DeviceJudge>>,
     claims: FxHashMap<Key, Claim>,
     classes: FxHashMap<Symbol, Class>,
-    /// Which classes stand for an extended resource, by its name.
+    /// By extended resource: the DeviceClasses that provide it.
     standing: FxHashMap<Symbol, Vec<Symbol>>,
-    /// By name of the slice, so that a search goes through them in an order that can be seen from outside.
+    /// By name of the slice, so that the order of a search is reproducible.
     slices: BTreeMap<Box<str>, Slice>,
-    /// Names of the slices for one node only.
+    /// By node: the names of the slices that are for this node only.
     local: FxHashMap<Symbol, Vec<Box<str>>>,
-    /// Names of all others, sorted.
+    /// The names of all other slices, sorted.
     shared: Vec<Box<str>>,
-    /// Devices that claims have for themselves, with how many do.
+    /// Devices that are allocated as a whole, with the number of claims that have them.
     taken: FxHashMap<DeviceId, u32>,
-    /// Devices of which claims have parts: how many claims, and what parts.
+    /// Shared devices: the number of claims that have a share, and the sum of the shares.
     parts: FxHashMap<DeviceId, (u32, Portions)>,
-    /// By expression and slice.
+    /// By expression and slice: the cached results.
     verdicts: FxHashMap<Symbol, FxHashMap<Box<str>, Verdicts>>,
 }
 
-/// One object as it is from now on; `None` once it is gone.
+/// The new state of one object; `None` if it was deleted.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Claim(Key, Option<Box<Claim>>),
@@ -83,7 +84,7 @@ pub(crate) enum Change {
 }
 
 impl Devices {
-    /// Makes a change and gives its inverse; none where nothing changed.
+    /// Applies a change and returns its inverse; `None` if nothing changed.
     pub(crate) fn exchange(&mut self, change: Change) -> Option<Change> {
         let inverse = match change {
             Change::Claim(key, claim) => {
@@ -168,7 +169,7 @@ impl Devices {
         before
     }
 
-    /// Counts what an allocation takes, or what it takes no more.
+    /// Adds an allocation to the allocated devices (`sign` 1), or removes it (-1).
     fn count(&mut self, allocation: Option<&Allocation>, sign: i32) {
         let devices = allocation.into_iter().flat_map(|own| &own.devices);
         for device in devices.filter(|device| !device.admin_access) {
@@ -192,14 +193,14 @@ impl Devices {
         }
     }
 
-    /// Who evaluates expressions from now on.
+    /// Sets the evaluator of CEL expressions.
     pub(crate) fn judge_by(&mut self, judge: Arc<dyn DeviceJudge>) {
         self.judge = Some(judge);
         self.verdicts.clear();
         self.version += 1;
     }
 
-    /// Raised by every change.
+    /// Returns the version, which every change increments.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -212,7 +213,7 @@ impl Devices {
         self.classes.get(&name)
     }
 
-    /// Whether the devices that a claim has can be used from a node, or none are needed yet.
+    /// Returns whether the devices allocated to a claim can be used from a node; `true` without an allocation.
     pub(crate) fn is_usable(&self, planned: PlannedClaim, site: Site<'_>) -> bool {
         let claim = self.claim(planned.key);
         let Some(allocation) = claim.and_then(|claim| claim.allocation.as_ref()) else {
@@ -230,19 +231,19 @@ impl Devices {
         self.taken.contains_key(&device)
     }
 
-    /// Whether a claim has a device or a part of it.
+    /// Returns whether a claim has the device or a share of it.
     fn is_allocated(&self, device: DeviceId) -> bool {
         self.is_taken(device) || self.parts.contains_key(&device)
     }
 
-    /// The slices that may have something for a node.
+    /// Returns the slices that may have devices for a node.
     fn slices_for<'a>(&'a self, site: Site<'_>) -> impl Iterator<Item = &'a Slice> + use<'a> {
         let local = self.local.get(&site.name);
         let names = local.into_iter().flatten().chain(&self.shared);
         names.filter_map(|name| self.slices.get(name))
     }
 
-    /// Asks about devices what a search for these expressions may want to know; `false` if that is too much to keep.
+    /// Evaluates the expressions for all devices; returns `false` if the results would exceed the cache.
     fn judge_all(&mut self, expressions: &[Symbol], names: &Interner) -> bool {
         let devices: usize = self.slices.values().map(|slice| slice.devices.len()).sum();
         let wanted = expressions.len().saturating_mul(devices);
@@ -263,7 +264,7 @@ impl Devices {
             .saturating_add(wanted)
             > MOST_VERDICTS
         {
-            // Whoever counts on verdicts asks again.
+            // The new version makes callers plan again, which evaluates what they need.
             self.verdicts.clear();
             self.version += 1;
         }
@@ -280,10 +281,10 @@ impl Devices {
         true
     }
 
-    /// What an expression says about a device. [`Plan::of`] has asked.
+    /// Returns the result of an expression for a device, which [`Plan::of`] has evaluated.
     ///
     /// # Errors
-    /// The expression does not compile.
+    /// Returns CEL's message if the expression does not compile.
     fn verdict(&self, expression: Symbol, slice: &Slice, device: usize) -> Result<&Verdict, &str> {
         let of_expression = self.verdicts.get(&expression);
         match of_expression.and_then(|own| own.get(&slice.name)) {

@@ -1,77 +1,78 @@
-//! What the claims of a pod mean before any node is looked at (upstream's PreEnqueue and PreFilter).
+//! Checks the ResourceClaims of a pod before any node is examined (kube-scheduler: DynamicResources' PreEnqueue and
+//! PreFilter).
 //!
-//! Invariant: a plan depends on the objects about devices and the class only, so it holds while [`Devices::version`] does.
+//! Invariant: a plan depends only on the device objects and the class, so it is valid for one [`Devices::version`].
 
 use super::{Devices, Key, Standing};
 use crate::class::{ClaimedDevices, PodClass};
 use crate::intern::{Interner, Symbol};
 
-/// See the module's words.
+/// The claims of a class, resolved for one version of the device objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// Why no node needs to be looked at.
+    /// Why no node has to be examined; `None` if nodes have to be.
     pub(crate) conflict: Option<ClaimConflict>,
-    /// In the pod's order.
+    /// The claims in the pod's order.
     pub(crate) claims: Vec<PlannedClaim>,
-    /// What stands for extended resources.
+    /// The extended resources that DeviceClasses provide.
     pub(crate) extended: Standing,
 }
 
-/// A claim of a pod.
+/// One claim of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedClaim {
     pub(crate) key: Key,
     pub(crate) allocated: bool,
-    /// Nobody else has reserved it, so it may be given other devices.
+    /// Whether no other pod has reserved it, so that it may be deallocated.
     pub(crate) idle: bool,
 }
 
-/// What is wrong with a pod's claims, whatever the node. Names are of the pod's namespace.
+/// Why the claims of a pod cannot be satisfied on any node. Names are in the pod's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClaimConflict {
-    /// A claim that is made from a template is not there yet.
+    /// A claim from a template is not created yet.
     NotCreated {
-        /// Of the pod.
+        /// The pod's namespace.
         namespace: Symbol,
-        /// The pod.
+        /// The pod's name.
         pod: Symbol,
     },
-    /// A claim is not there.
+    /// A claim does not exist.
     NotFound {
-        /// Of pod and claim.
+        /// The namespace of pod and claim.
         namespace: Symbol,
         /// The claim.
         claim: Symbol,
     },
-    /// A claim is on its way out.
+    /// A claim is being deleted.
     Deleting {
         /// The claim.
         claim: Symbol,
     },
-    /// A claim that should have been made from a template was made for something else.
+    /// The claim that should come from a template has another owner.
     NotOwned {
-        /// Of pod and claim.
+        /// The namespace of pod and claim.
         namespace: Symbol,
         /// The claim.
         claim: Symbol,
-        /// The pod.
+        /// The pod's name.
         pod: Symbol,
     },
-    /// Devices for it have been found for another pod, and that is being written.
+    /// An allocation for another pod is decided and being written.
     Pending {
-        /// Of pod and claim.
+        /// The namespace of pod and claim.
         namespace: Symbol,
         /// The claim.
         claim: Symbol,
     },
-    /// A request asks for devices of a class that is not there.
+    /// A request names a DeviceClass that does not exist.
     NoClass {
         /// The request, or `request/subrequest`.
         request: Symbol,
         /// The class.
         class: Symbol,
     },
-    /// A request, a class or a pool is not as it should be: trying ends with an error, which says why.
+    /// A request, class or pool is invalid, so the scheduling attempt ends with an error.
     Failed {
         /// The error's text.
         why: Symbol,
@@ -79,7 +80,7 @@ pub enum ClaimConflict {
 }
 
 impl ClaimConflict {
-    /// Whether pods do not come before the scheduler until it is gone.
+    /// Returns whether pods with this conflict are kept out of the active queue (PreEnqueue).
     pub(crate) fn is_early(self) -> bool {
         match self {
             ClaimConflict::NotCreated { .. }
@@ -94,7 +95,7 @@ impl ClaimConflict {
 }
 
 impl Plan {
-    /// The plan for a class whose pod claims devices, or asks for resources that classes stand for.
+    /// Creates the plan of a class with ResourceClaims, or with extended resources that DeviceClasses provide.
     pub(crate) fn of(pod: &PodClass, devices: &mut Devices, names: &mut Interner) -> Self {
         let mut plan = Plan::default();
         if let Some(claimed) = &pod.devices {
@@ -115,7 +116,7 @@ impl Plan {
         plan
     }
 
-    /// Looks the claims up.
+    /// Looks up the claims.
     fn gather(
         &mut self,
         claimed: &ClaimedDevices,
@@ -141,7 +142,7 @@ impl Plan {
                     pod,
                 });
             }
-            // Two entries may name one claim.
+            // Two entries may refer to the same claim.
             if self.claims.iter().any(|own| own.key == key) {
                 continue;
             }
@@ -154,7 +155,7 @@ impl Plan {
         None
     }
 
-    /// Whether something must come first.
+    /// Returns the conflict of a claim that has to wait: for another allocation, or for a DeviceClass.
     fn wait(
         &self,
         namespace: Symbol,
@@ -188,7 +189,7 @@ impl Plan {
         None
     }
 
-    /// All expressions that a search for the claims without devices may come by.
+    /// Returns all CEL expressions that a search for devices may evaluate.
     fn expressions(&self, devices: &Devices) -> Vec<Symbol> {
         let wanting = self.claims.iter().filter(|own| !own.allocated);
         let claims = wanting.filter_map(|own| devices.claim(own.key));
@@ -208,7 +209,7 @@ impl Plan {
         expressions
     }
 
-    /// Whether devices have to be found for a request that has alternatives.
+    /// Returns whether a claim without an allocation has a request with alternatives.
     pub(crate) fn has_choice(&self, devices: &Devices) -> bool {
         let mut wanting = self.claims.iter().filter(|own| !own.allocated);
         wanting.any(|own| {
@@ -217,7 +218,7 @@ impl Plan {
         })
     }
 
-    /// Whether devices have to be found for a claim that is there.
+    /// Returns whether any claim has no allocation.
     pub(crate) fn wants_devices(&self) -> bool {
         self.claims.iter().any(|own| !own.allocated)
     }

@@ -1,49 +1,51 @@
-//! What consolidation answers.
+//! The result of consolidation.
 
 use crate::provision::PlannedNode;
 use crate::schedule::Unschedulable;
 
-/// Nodes to give back together.
+/// Nodes to remove together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// Nodes that go.
+    /// Names of the nodes to remove.
     pub nodes: Vec<String>,
-    /// Pods that find room on nodes which stay: pod key and node.
+    /// Pods that move to nodes which stay: pod key and node name.
     pub existing: Vec<(String, String)>,
-    /// Nodes to buy first, which the other pods go to.
+    /// Nodes to buy before, for the other pods.
     pub replacements: Vec<PlannedNode>,
-    /// What is saved if each new node becomes the cheapest of its list: micro-dollars an hour. Whatever they become, something is saved.
+    /// The saving if each new node gets the cheapest of its options, in micro-dollars per hour. Any other option saves
+    /// something, too.
     pub saving_micro_usd: u64,
 }
 
 /// Why a candidate stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stays {
-    /// Its pool lets no more nodes go now.
+    /// The pool's disruption budget allows no further node.
     Budget,
-    /// A pod would find no place, neither on other nodes nor on one that could be bought.
+    /// A pod would have no place, neither on other nodes nor on one that could be bought.
     PodStuck {
         /// The pod's key.
         pod: String,
-        /// What the scheduler says of it.
+        /// The scheduler's reasons.
         why: Box<Unschedulable>,
     },
-    /// Nothing cheaper can take its place, or not enough cheaper.
+    /// No replacement is cheaper, or none by enough.
     NoneCheaper,
-    /// Only spot nodes could take the place of a spot node.
+    /// Only spot nodes could replace the spot node, which is not enabled.
     SpotToSpot,
-    /// The saving is too small for the disturbance.
+    /// The saving is too small for the disruption.
     NotWorthIt,
 }
 
-/// What to do.
+/// The moves to make, and the candidates that stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// Moves, those that buy nothing first. They can be made together.
+    /// The moves, those without replacements first. They can be made at the same time.
     pub moves: Vec<Move>,
-    /// Candidates that stay, by node name, in the order they were looked at.
+    /// The candidates that stay by node name, in the order in which they were examined.
     pub stays: Vec<(String, Stays)>,
-    /// Micro-dollars an hour: if machines were bought anew for the pods of all candidates, they would cost no less. Pods whose
-    /// rules cannot be said in numbers are left out; where zones are shared out beforehand it holds for these shares.
+    /// A lower bound for the price of new nodes for the pods of all candidates, in micro-dollars per hour. Pods whose
+    /// constraints have no numeric form are left out; where zones are assigned beforehand, the bound holds for that
+    /// assignment.
     pub bound_micro_usd: u64,
 }

@@ -1,12 +1,13 @@
-//! Which nodes should go so that less is paid.
+//! Finds nodes to remove or replace so that the price falls.
 //!
-//! First nodes whose pods find room on those that stay, the dearest for their disturbance first: each is emptied in thought, and the next is
-//! looked at in the cluster without it. Then nodes that others take the place of: what pods are worth, in the linear program over all of them, says
-//! which nodes cost the most beyond their pods. From those sets are grown, of 1 to 16 nodes, and their pods planned anew on the room of the
-//! others and on new nodes: one node may become several, several one.
+//! First, nodes whose pods fit on other nodes are removed, those with the highest price per disruption first: each is
+//! emptied in the model, and the next one is examined without it. Then replacements are searched: a linear program over all
+//! pods gives the value of each pod, and nodes are sorted by how much they cost more than their pods are worth. Sets of the
+//! first 1 to 16 nodes are planned anew, on the room of other nodes and on new nodes: one node may become several, or
+//! several one.
 //!
-//! Invariants: the price falls with every move, whichever type of its list a new node becomes; a node is in one move at most; what a move's pods
-//! need is not given to another's. The cluster is as before when the moves are known.
+//! Invariants: the price falls with every move, whichever of its options a new node becomes; a node is in at most one move;
+//! no two moves use the same room. The cluster is unchanged when the moves are known.
 
 use std::cmp::Reverse;
 
@@ -22,16 +23,16 @@ use crate::error::ModelError;
 use crate::provision::{NoReplacement, PlannedNode, Pools, Values};
 use crate::schedule::{Decision, Unschedulable};
 
-/// So many nodes go together in one move that buys others.
+/// The sizes of sets of nodes that are replaced together.
 const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
-/// So many sets are planned anew, at most: what is not looked at now is looked at in the next round.
+/// The maximum number of sets that are planned; the remaining nodes are examined in the next round.
 const MOST_SETS: usize = 2000;
 
 impl Cluster {
-    /// Says which nodes should go so that less is paid, and what to buy in their place. The cluster is as before when this returns.
+    /// Returns which nodes to remove, and what to buy in their place. The cluster is unchanged when this returns.
     ///
     /// # Errors
-    /// A node or pool offers an amount that cannot be true.
+    /// Returns an error if a node or pool has an invalid amount.
     pub fn consolidate(&mut self, question: &Consolidation) -> Result<Moves, ModelError> {
         let checkpoint = self.checkpoint();
         let moves = consolidate(self, question);
@@ -67,22 +68,22 @@ fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves,
     Ok(round.moves)
 }
 
-/// One look at all candidates.
+/// One pass over all candidates.
 struct Round<'a> {
     cluster: &'a mut Cluster,
     question: &'a Consolidation,
     pools: Pools,
-    /// How many nodes of each pool may still go.
+    /// How many nodes of each pool may still be removed.
     budgets: FxHashMap<&'a str, usize>,
-    /// Of candidates that could not be emptied, the pod that found no room.
+    /// Candidates that could not be emptied, with the pod that had no place.
     stuck: FxHashMap<NodeId, (String, Box<Unschedulable>)>,
     moves: Moves,
 }
 
-/// A node that may go, and by how much it costs more than its pods are worth: micro-dollars an hour.
+/// A candidate, and by how much it costs more than its pods are worth, in micro-dollars per hour.
 type Priced<'a> = (NodeId, &'a Candidate, f64);
 
-/// How the first nodes of the list could be replaced.
+/// A replacement for the first `size` nodes of the list.
 struct Found {
     size: usize,
     existing: Vec<(String, String)>,
@@ -92,14 +93,14 @@ struct Found {
 }
 
 impl Found {
-    /// What is saved for the disturbance.
+    /// Returns the saving per disruption.
     fn ratio(&self) -> f64 {
         self.saving as f64 / self.disruption as f64
     }
 }
 
 impl<'a> Round<'a> {
-    /// Whether the pools' budgets let these nodes go together.
+    /// Returns whether the pools' budgets allow removing these nodes together.
     fn is_within_budget(&self, nodes: &[&Candidate]) -> bool {
         let mut wanted: FxHashMap<&str, usize> = FxHashMap::default();
         for node in nodes {
@@ -109,7 +110,7 @@ impl<'a> Round<'a> {
         wanted.iter().all(|(pool, count)| *count <= budget(pool))
     }
 
-    /// Counts a node that goes against its pool's budget, and no longer against its limits.
+    /// Counts a removed node against its pool's budget, and returns its capacity to the pool's limits.
     fn release(&mut self, candidate: &Candidate) {
         if let Some(budget) = self.budgets.get_mut(candidate.pool.as_str()) {
             *budget = budget.saturating_sub(1);
@@ -117,13 +118,13 @@ impl<'a> Round<'a> {
         self.pools.give_back(&candidate.pool, &candidate.capacity);
     }
 
-    /// Lets nodes go whose pods find room on others. Gives the candidates that are left.
+    /// Removes nodes whose pods fit on others. Returns the remaining candidates.
     fn delete(
         &mut self,
         mut candidates: Vec<(NodeId, &'a Candidate)>,
     ) -> Vec<(NodeId, &'a Candidate)> {
         candidates.sort_by(|(_, a), (_, b)| {
-            // a.price / a.disruption > b.price / b.disruption, in whole numbers.
+            // Compares price / disruption without division.
             let cross = |own: &Candidate, other: &Candidate| {
                 Reverse(u128::from(own.price_micro_usd) * u128::from(other.disruption_milli))
             };
@@ -157,7 +158,7 @@ impl<'a> Round<'a> {
             }
         }
         for (candidate, pods) in gone {
-            // A pod may have moved on with the next node that went: it is told where it ends.
+            // A pod may have moved again with a later node, so its last place is reported.
             let place = |pod: String| {
                 let node = self.cluster.node_of_pod(&pod)?.to_owned();
                 Some((pod, node))
@@ -174,7 +175,7 @@ impl<'a> Round<'a> {
         left
     }
 
-    /// Lets nodes go in whose place cheaper ones can be bought.
+    /// Replaces nodes by cheaper ones.
     fn replace(&mut self, candidates: Vec<(NodeId, &'a Candidate)>, values: &Values) {
         let mut order: Vec<Priced<'_>> = Vec::with_capacity(candidates.len());
         for (id, candidate) in candidates {
@@ -220,9 +221,9 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What pods are worth, by class.
+    /// Computes the value of a pod of each class.
     fn values(&mut self, candidates: &[(NodeId, &Candidate)]) -> Values {
-        // In an order that does not depend on when a class was first seen: the linear program may have several solutions.
+        // The order must be fixed, because the linear program may have several solutions.
         let mut counts: IndexMap<PodClassId, u32, FxBuildHasher> = IndexMap::default();
         for (id, _) in candidates {
             for pod in self.cluster.movable(*id) {
@@ -243,8 +244,8 @@ impl<'a> Round<'a> {
             .sum()
     }
 
-    /// Plans the pods of a set anew. Sets of several nodes that do not save even by what their pods are worth are not planned; a node alone is,
-    /// as some of its pods may find room elsewhere.
+    /// Plans the pods of a set anew. A set of several nodes that would not save enough even by its pods' values is not
+    /// planned; a single node always is, because some of its pods may fit elsewhere.
     fn look_at(&mut self, set: &[Priced<'_>], values: &Values) -> Result<Found, Stays> {
         let nodes: Vec<&Candidate> = set.iter().map(|(_, candidate, _)| *candidate).collect();
         if !self.is_within_budget(&nodes) {
@@ -292,7 +293,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Makes a move in thought, so that the next ones reckon with it.
+    /// Makes a move in the model, so that later moves count with it.
     fn accept(&mut self, found: Found, set: &[Priced<'_>]) {
         let mut pods: FxHashMap<String, PodId> = FxHashMap::default();
         for (id, candidate, _) in set {
@@ -326,7 +327,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Says of a candidate that no pod has come to it: pods that have come do not move again.
+/// Returns a test whether a candidate has received no pods: pods that were moved to it do not move again.
 fn without<'a>(
     places: impl Iterator<Item = &'a (String, String)>,
 ) -> impl Fn(&(NodeId, &Candidate)) -> bool {
@@ -335,8 +336,8 @@ fn without<'a>(
 }
 
 impl Cluster {
-    /// Takes a node out and puts its pods where the scheduler would, until the open checkpoint is rolled back. Nothing is changed if one of them
-    /// finds no room; gives that one.
+    /// Removes a node and places its pods as the scheduler would, until the open checkpoint is rolled back. If a pod has no
+    /// place, nothing is changed and that pod is returned.
     fn empty_out(&mut self, id: NodeId, seed: u64) -> Result<(), (String, Box<Unschedulable>)> {
         let pods = self.movable(id);
         let checkpoint = self.checkpoint();

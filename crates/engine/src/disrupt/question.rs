@@ -1,4 +1,4 @@
-//! What consolidation is asked.
+//! The input of consolidation.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,33 @@ use crate::error::ModelError;
 use crate::model::{NodeSpec, ResourceMap};
 use crate::provision::PlanRequest;
 
-/// Which nodes may go, and what may be bought instead.
+/// The nodes that may be removed, and what may be bought instead.
 #[derive(Clone, Debug, Default)]
 pub struct Consolidation {
-    /// Nodes that may go now.
+    /// Nodes that may be removed now.
     pub candidates: Vec<Candidate>,
-    /// The terms of the pools that they are of, by name. Nodes of other pools stay.
+    /// The terms of the candidates' pools, by name. Nodes of other pools stay.
     pub pools: BTreeMap<String, PoolTerms>,
-    /// What can be bought, and pods that wait for a place: room that they will take is not given to others.
+    /// What can be bought, and the pods that wait for a place; the room that these will take is not available to moved pods.
     pub market: PlanRequest,
-    /// Nodes to be seen in another shape than they have, as they will be.
+    /// Nodes that are not ready yet, in the shape that they will have.
     pub reshaped: Vec<NodeSpec>,
-    /// Nodes that go already. Their pods are among those that wait.
+    /// Names of nodes that are being removed already; their pods are among those that wait.
     pub leaving: Vec<String>,
-    /// Nodes that no pod is to be moved to: they are not ready, or got pods a moment ago.
+    /// Names of nodes that must not receive moved pods: they are not ready, or received pods a moment ago.
     pub closed: Vec<String>,
-    /// Lets spot nodes be replaced by other spot nodes.
+    /// Whether spot nodes may be replaced by other spot nodes.
     pub spot_to_spot: bool,
 }
 
 impl Consolidation {
-    /// Gives pods that wait the room that they will get, and closes nodes that nothing is to be moved to.
+    /// Places the waiting pods where a plan puts them, and cordons the closed nodes.
     pub(super) fn make_room_for_pending(&self, cluster: &mut Cluster) -> Result<(), ModelError> {
         for node in &self.reshaped {
             cluster.set_node(node)?;
         }
         for name in &self.leaving {
-            // A node that never reached the model need not leave it.
+            // A node that never reached the model cannot be removed; that is no error.
             let _ = cluster.remove_node(name);
         }
         if !self.market.pods.is_empty() {
@@ -48,7 +48,7 @@ impl Consolidation {
                 };
                 match cluster.pod_id(key) {
                     None => cluster.bind(pod, node)?,
-                    // It is on a node that goes; else it was bound meanwhile.
+                    // The pod's node is being removed. Otherwise it was bound meanwhile and stays where it is.
                     Some(id) if cluster.node_of(cluster.pod(id).node_name).is_none() => {
                         cluster.rehome(id, Some(to));
                     }
@@ -65,41 +65,42 @@ impl Consolidation {
     }
 }
 
-/// A node that may go.
+/// A node that may be removed.
 #[derive(Clone, Debug, Default)]
 pub struct Candidate {
-    /// Its name.
+    /// The node's name.
     pub node: String,
     /// The pool it was bought for.
     pub pool: String,
-    /// What it costs: micro-dollars an hour.
+    /// The node's price in micro-dollars per hour.
     pub price_micro_usd: u64,
-    /// What it counts against the limits of its pool.
+    /// The capacity that the node counts against its pool's limits.
     pub capacity: ResourceMap,
-    /// How much disturbance its end is, in thousandths: 1000, and for each pod that moves up to 10,000 by priority and deletion cost.
+    /// The disruption that its removal causes, in thousandths: 1000, and for each pod that moves up to 10,000 depending on
+    /// its priority and deletion cost.
     pub disruption_milli: u64,
-    /// It is spot capacity.
+    /// Whether the node is spot capacity.
     pub is_spot: bool,
 }
 
-/// On which terms the nodes of a pool may go.
+/// The terms on which nodes of a pool may be removed.
 #[derive(Clone, Debug, Default)]
 pub struct PoolTerms {
-    /// So many, at most.
+    /// The maximum number of nodes that may be removed.
     pub budget: usize,
-    /// What a move must save, in thousandths of the price of the nodes that go.
+    /// The saving that a move must bring, in thousandths of the price of the removed nodes.
     pub least_saving_per_mille: u32,
-    /// How long a new node of the pool takes until pods run on it, in seconds. Meanwhile both are paid.
+    /// How long a new node of the pool takes until pods run on it, in seconds. During that time both nodes are paid for.
     pub boot_seconds: u32,
-    /// The pool's savings are weighed against disturbance.
+    /// Set if savings are weighed against disruption.
     pub balance: Option<Balance>,
 }
 
-/// All nodes of a pool together, by which Karpenter's policy `Balanced` weighs a move.
+/// The totals of a pool's nodes, which Karpenter's policy `Balanced` compares a move with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Balance {
-    /// Micro-dollars an hour.
+    /// The total price in micro-dollars per hour.
     pub price_micro_usd: u64,
-    /// As in [`Candidate::disruption_milli`].
+    /// The total disruption: see [`Candidate::disruption_milli`].
     pub disruption_milli: u64,
 }

@@ -1,7 +1,8 @@
-//! Why a pool buys nothing for a pod, in words: what the pod asks for that no machine of the pool has, and the nearest that there is.
+//! Explains in detail why a pool cannot buy a node for a pod: which demands no machine of the pool meets, and the nearest
+//! values that exist.
 //!
-//! The plan keeps the first machine's refusal only, which may name a condition that the pool does not have. Here every demand is held against
-//! every machine, so it is for people who ask, not for the provisioner.
+//! The plan keeps only the first machine's refusal, which may be about something else than what the pool lacks. Here every
+//! demand is compared with every machine, which is too slow for the provisioner but right for a user who asks.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +16,14 @@ use crate::provision::{Machine, NodeTemplate, PoolReason, machines, options};
 use crate::reason::Reason;
 use crate::remedy::{Demand, Demands, is_misspelt, known_values, nearest};
 
-/// Values named where a pool has several.
+/// The maximum number of values that are listed.
 const SHOWN: usize = 4;
 
 impl Cluster {
-    /// Our words for why `pool` cannot buy for a pod, which the plan says in short.
+    /// Returns Mullion's detailed text for why `pool` cannot buy a node for a pod; `reason` is the plan's.
     ///
     /// # Errors
-    /// The pod or the pool names an amount that cannot be true.
+    /// Returns an error if the pod or the pool has an invalid amount.
     pub fn pool_refusal(
         &mut self,
         pod: &PodTemplate,
@@ -44,7 +45,7 @@ impl Cluster {
         Ok(words.unwrap_or_else(|| self.pool_reason_text(reason)))
     }
 
-    /// What the pod asks of labels that no machine of the pool has.
+    /// Describes the pod's demands on labels that no machine of the pool meets.
     fn unmet_by(
         &mut self,
         pod: &PodTemplate,
@@ -86,7 +87,7 @@ impl Cluster {
         Ok(Some(words.join("; ")))
     }
 
-    /// What the pod requests more of than machines have that it could run on otherwise: of each resource what the most is, or all that no
+    /// Describes the requests that exceed every suitable machine: each resource with its largest amount, or those that no
     /// machine has together.
     fn most_of(
         &mut self,
@@ -140,7 +141,7 @@ impl Cluster {
     }
 }
 
-/// What a pool has and its class could have.
+/// The machines that the pool can buy, and those that its class could.
 struct Known<'a> {
     own: &'a [Machine],
     sold: &'a [Machine],
@@ -148,7 +149,7 @@ struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// A demand that no machine of the pool meets.
+    /// Describes a demand for values that no machine of the pool meets.
     fn about(&self, demand: &Demand) -> String {
         let key = &demand.key;
         let names = self.cluster.names();
@@ -187,7 +188,7 @@ impl Known<'_> {
         }
     }
 
-    /// A demand that is not for values.
+    /// Describes a demand that is not for values, such as `Gt`.
     fn of_range(&self, demand: &Demand, own: &BTreeSet<String>) -> String {
         let key = &demand.key;
         match own.is_empty() {
@@ -201,7 +202,7 @@ impl Known<'_> {
     }
 }
 
-/// `a`, or `one of a, b`.
+/// Formats values as `a`, or `one of a, b`.
 fn one_of(values: &BTreeSet<String>) -> String {
     match values.len() {
         1 => some_of(values),

@@ -1,4 +1,4 @@
-//! The filters: one file each, named after the kube-scheduler plugin it equals, `check` giving the reason to refuse.
+//! The filters: one file per kube-scheduler plugin, with its name; `check` returns the reason for a refusal.
 //!
 //! Order is the profile's ([`crate::profile::Rules::order`]) and decides which reason a user sees. That of the default profile: NodeUnschedulable, NodeName, TaintToleration,
 //! NodeAffinity, (our OperatingSystem), NodePorts, NodeResourcesFit, VolumeRestrictions, NodeVolumeLimits, VolumeBinding,
@@ -29,7 +29,7 @@ use crate::resources::Amounts;
 use crate::selector::{NamedNodes, Site};
 
 impl Question<'_> {
-    /// Why the pod is refused before any node is looked at.
+    /// Returns why the pod is refused before any node is examined.
     pub(crate) fn conflict(&self) -> Option<Veto> {
         let of_names = self.class.shape.named_nodes == NamedNodes::Conflict;
         let of_names = of_names.then_some((Plugin::NodeAffinity, Conflict::Affinity));
@@ -45,7 +45,7 @@ impl Question<'_> {
         first.map(|(_, veto)| veto)
     }
 
-    /// What is wrong with the pod's claims, with the plugin that finds it.
+    /// Returns what is wrong with the pod's volumes and ResourceClaims, with the plugin that finds it.
     fn conflicts(&self) -> impl Iterator<Item = (Plugin, Conflict)> {
         let of_volumes = self.volumes.into_iter().flat_map(|plan| &plan.conflicts);
         let of_devices = self.devices.and_then(|plan| plan.conflict);
@@ -53,13 +53,13 @@ impl Question<'_> {
         of_volumes.copied().chain(of_devices)
     }
 
-    /// What every node says because of the pod's claims.
+    /// Returns the refusal by every node because of the pod's claims.
     fn check_claims(&self) -> Option<Refusal> {
         let veto = self.first_told(self.conflicts())?;
         Some(Refusal::new(veto.plugin, Reason::Conflict(veto.conflict)))
     }
 
-    /// The first filter that refuses a node.
+    /// Returns the refusal of the first filter that refuses a node.
     pub(crate) fn check(&self, id: NodeId) -> Option<Refusal> {
         if let Some(refusal) = self.check_claims() {
             return Some(refusal);
@@ -72,7 +72,7 @@ impl Question<'_> {
         }
     }
 
-    /// The filters that look at the node itself, whatever is placed.
+    /// Runs the filters that depend only on the node, not on other pods.
     pub(crate) fn check_static(&self, id: NodeId) -> Option<Refusal> {
         if let Some(refusal) = self.check_name(id) {
             return Some(refusal);
@@ -84,7 +84,7 @@ impl Question<'_> {
         Some(Refusal::new(plugin, reason))
     }
 
-    /// Whether a node is none of those that the pod names.
+    /// Refuses a node that the pod's affinity to names excludes.
     fn check_name(&self, id: NodeId) -> Option<Refusal> {
         let NamedNodes::Only(named) = &self.class.shape.named_nodes else {
             return None;
@@ -93,7 +93,7 @@ impl Question<'_> {
         (!is_named).then(|| Refusal::new(Plugin::PreFilter, Reason::NotNamed))
     }
 
-    /// The filters about what a node has left.
+    /// Runs the filters about free ports and resources.
     pub(crate) fn check_room(&self, id: NodeId) -> Option<Refusal> {
         self.ask(Plugin::NodePorts, id)
             .or_else(|| self.ask(Plugin::NodeResourcesFit, id))
@@ -107,7 +107,8 @@ impl Question<'_> {
         node_resources_fit::check(&self.class.shape, allocatable, used, standing)
     }
 
-    /// Whether other pods matter to this one by the resources and the slots they take only, and filters are asked in the usual order.
+    /// Returns whether other pods matter to this one only by their resources and pod slots, and filters run in default
+    /// order.
     pub(crate) fn is_about_room_only(&self) -> bool {
         self.class.shape.host_ports.is_empty()
             && self.devices.is_none()
@@ -129,8 +130,8 @@ impl Question<'_> {
         })
     }
 
-    /// What a node says because of room held there for others than the pod of this key, if it would say something else
-    /// without; for a pod that [is about room only](Question::is_about_room_only).
+    /// Returns a node's refusal because of room held there for nominated pods other than `key`, if it differs from the
+    /// refusal without that room; for a pod that [is about room only](Question::is_about_room_only).
     pub(crate) fn held_otherwise(&self, id: NodeId, key: &str) -> Option<Refusal> {
         let held = self.cluster.held_on(id, self.class.priority, key);
         if held.is_empty() {
@@ -141,7 +142,7 @@ impl Question<'_> {
         (alone.as_ref() != Some(&beside)).then_some(beside)
     }
 
-    /// The filters that depend on what is placed already.
+    /// Runs the filters that depend on placed pods.
     pub(crate) fn check_load(&self, id: NodeId) -> Option<Refusal> {
         self.check_room(id)
             .or_else(|| self.check_volumes(id))
@@ -150,7 +151,7 @@ impl Question<'_> {
             .or_else(|| self.ask(Plugin::NodeDeclaredFeatures, id))
     }
 
-    /// The filters about volumes.
+    /// Runs the filters about volumes.
     pub(crate) fn check_volumes(&self, id: NodeId) -> Option<Refusal> {
         self.volumes?;
         self.ask(Plugin::VolumeRestrictions, id)
@@ -159,7 +160,7 @@ impl Question<'_> {
             .or_else(|| self.ask(Plugin::VolumeZone, id))
     }
 
-    /// Whether the pod's volumes are reachable from a node of these labels.
+    /// Checks whether the pod's volumes can be reached from a node with these labels.
     pub(crate) fn check_reach(&self, name: Symbol, labels: &LabelSet) -> Option<Refusal> {
         self.reach(Plugin::VolumeBinding, name, labels)
             .or_else(|| self.reach(Plugin::VolumeZone, name, labels))
@@ -179,13 +180,13 @@ impl Question<'_> {
         volume_binding::check(plan, site, self.cluster.storage().csi_node(name))
     }
 
-    /// The filters about places and other pods.
+    /// Runs the filters about topology and other pods.
     pub(crate) fn check_topology(&self, id: NodeId) -> Option<Refusal> {
         self.ask(Plugin::PodTopologySpread, id)
             .or_else(|| self.ask(Plugin::InterPodAffinity, id))
     }
 
-    /// What one filter says of a node, if it is on.
+    /// Runs one filter on a node, if it is enabled.
     #[inline]
     fn ask(&self, plugin: Plugin, id: NodeId) -> Option<Refusal> {
         if self.rules.order().is_some()
@@ -224,7 +225,7 @@ impl Question<'_> {
         reason.map(|reason| Refusal::new(plugin, reason))
     }
 
-    /// What a filter would have said before any node was looked at, had it been asked then.
+    /// Returns the conflict that a filter would have reported as a pre-filter, if it is not enabled as one.
     fn not_asked_before(&self, plugin: Plugin) -> Option<Refusal> {
         if !self.rules.filters(plugin) || self.rules.pre_filters_at(plugin).is_some() {
             return None;

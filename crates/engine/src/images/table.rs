@@ -1,8 +1,8 @@
-//! The table of usual repositories and tags: what an image's name alone lets one guess.
+//! The table of usual repositories and tags, which guesses from an image's name what it runs on.
 //!
-//! A user can put rows in front of it (`--images FILE`). A name that no row and no tag speaks for gives no guess: to guess there would send
-//! pods astray. Numbers that are ordinary versions elsewhere (`1809`, `2004`) stand for Windows builds only in repositories that publish
-//! Windows images.
+//! A user can add rows in front of it (`--images FILE`). A name that no row and no tag pattern matches gives no guess,
+//! because a wrong guess would send pods to nodes that cannot run them. Numbers that are ordinary versions elsewhere
+//! (`1809`, `2004`) mean Windows builds only in repositories that publish Windows images.
 
 use std::borrow::Cow;
 
@@ -15,12 +15,12 @@ use super::{
 };
 use crate::windows::{Build, Builds};
 
-/// What a repository publishes.
+/// The kinds of images in a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
     /// Linux images only.
     Linux,
-    /// Windows images only, of the given build (`None`: what the tag names, else every build).
+    /// Windows images only, of the given build (`None`: of the build in the tag, else of every build).
     Windows(Option<Build>),
     /// Images with a manifest for Linux and one for every Windows build that Kubernetes supports.
     Both,
@@ -31,11 +31,11 @@ pub enum Published {
 pub struct ImageRow {
     /// Repository with registry, such as `docker.io/library/nginx`; also matches what is below it.
     pub repository: Cow<'static, str>,
-    /// What it publishes, when the tag says nothing else.
+    /// The kinds of images in it, if the tag does not say more.
     pub published: Published,
-    /// Compressed size.
+    /// Compressed size in bytes.
     pub bytes: u64,
-    /// How much of it is in the base image that Windows AMIs keep on disk.
+    /// The part of it, in bytes, in the base image that Windows AMIs keep on disk.
     pub base_bytes: u64,
 }
 
@@ -53,42 +53,42 @@ pub struct ImageTable {
     builds: Builds,
 }
 
-/// What an image's name suggests; the registry may say otherwise.
+/// What an image's name suggests; its registry may know better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guess {
-    /// What it probably runs on.
+    /// The platforms that the image probably runs on.
     pub runs: Runs,
-    /// What suggests it: `the tag ltsc2022` or `the repository docker.io/library/nginx`.
+    /// The evidence: `the tag ltsc2022` or `the repository docker.io/library/nginx`.
     pub because: String,
 }
 
-/// How large an image is.
+/// The size of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Compressed size of what the node reports, in bytes.
+    /// Compressed size in bytes, as the node reports it.
     pub bytes: u64,
-    /// Compressed size of what a node must download, in bytes.
+    /// Compressed size in bytes of the part that a node downloads.
     pub download_bytes: u64,
 }
 
-/// What a tag says.
+/// What a tag says about the operating system.
 enum Named {
     Linux,
     Windows(Option<Build>),
 }
 
 impl ImageTable {
-    /// The built-in table with `own` rows in front of it, and the Windows builds to judge by.
+    /// Creates the built-in table with `own` rows in front of it; `builds` decides which Windows build runs on which.
     pub fn extended(own: Vec<ImageRow>, builds: Builds) -> Self {
         Self { own, builds }
     }
 
-    /// The Windows builds it judges by.
+    /// Returns the Windows builds.
     pub fn builds(&self) -> &Builds {
         &self.builds
     }
 
-    /// Returns what the image's name suggests it runs on; `None` if it suggests nothing.
+    /// Returns what the image's name suggests that it runs on; `None` if the name suggests nothing.
     pub fn guess(&self, image: &ImageRef) -> Option<Guess> {
         let row = self.row(&image.repository);
         let by_tag = |runs| Guess {
@@ -96,7 +96,7 @@ impl ImageTable {
             because: format!("the tag {}", image.tag.as_deref().unwrap_or_default()),
         };
         let published = row.map(|row| row.published);
-        // A row of the user's, or one of Windows images, says more than the name of a Linux distribution in a tag.
+        // A user's row, or one of Windows images, takes precedence over the name of a Linux distribution in a tag.
         match (self.named(image, published), published) {
             (Some(Named::Windows(build)), Some(Published::Windows(fixed))) => {
                 return Some(by_tag(Runs::windows(fixed.or(build))));
@@ -118,7 +118,7 @@ impl ImageTable {
         })
     }
 
-    /// Returns how large the image is, to be pulled by a node of that system.
+    /// Returns the size of the image for a node with this system.
     pub fn sizes(&self, image: &ImageRef, system: System) -> Sizes {
         let default_bytes = match system {
             System::Windows => DEFAULT_WINDOWS_BYTES,

@@ -1,18 +1,19 @@
-//! Devices as the scheduler sees them: what drivers offer (ResourceSlices), what pods claim (ResourceClaims, DeviceClasses), and what they were given.
+//! Devices of dynamic resource allocation: what drivers offer (ResourceSlices), what pods claim (ResourceClaims,
+//! DeviceClasses), and what is allocated.
 //!
-//! Expressions stay text here: who evaluates them is the caller's ([`DeviceJudge`]), since the engine has no language of its own.
+//! CEL expressions stay text here: the caller evaluates them ([`DeviceJudge`]), since the engine has no CEL interpreter.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{NodeSelector, Quantity};
 
-/// Says which devices an expression chooses.
+/// Evaluates the CEL selectors of devices.
 pub trait DeviceJudge: fmt::Debug + Send + Sync {
-    /// What an expression says about each of a driver's devices: whether it chooses it, or why it cannot be evaluated.
+    /// Returns for each of a driver's devices whether the expression selects it, or the evaluation error.
     ///
     /// # Errors
-    /// The expression does not compile, in the words of its language.
+    /// Returns CEL's message if the expression does not compile.
     fn judge(
         &self,
         expression: &str,
@@ -21,60 +22,61 @@ pub trait DeviceJudge: fmt::Debug + Send + Sync {
     ) -> Result<Vec<Result<bool, String>>, String>;
 }
 
-/// The claims of a pod (`spec.resourceClaims`). Claims know their users by UID, so pods with claims are no siblings.
+/// The claims of a pod (`spec.resourceClaims`). Claims refer to their users by UID, so pods with claims do not share a
+/// template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodClaims {
     /// The pod's name.
     pub pod: String,
     /// The pod's UID.
     pub uid: String,
-    /// In the pod's order, without those for which a template turned out not to be needed.
+    /// The claims in the pod's order, without those for which a template turned out not to be needed.
     pub claims: Vec<PodClaim>,
-    /// The claim for extended resources that an attempt to place the pod has left behind.
+    /// A leftover claim for extended resources from an earlier attempt to place the pod.
     pub left: Option<String>,
 }
 
-/// What stands for the extended resources of a pod on the node that it goes to, if a DeviceClass stands for some there: the claim to be made.
+/// The ResourceClaim to be created for a pod's extended resources that a DeviceClass provides on the chosen node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedClaim {
-    /// `spec.devices.requests`, each for a number of devices of a class.
+    /// `spec.devices.requests`, each for a number of devices of one class.
     pub requests: Vec<DeviceRequest>,
     /// Which containers get the devices of which requests.
     pub uses: Vec<ExtendedUse>,
-    /// The devices.
+    /// The allocated devices.
     pub allocation: ClaimAllocation,
 }
 
-/// A container of a pod, a resource it asks for, and a request that stands for it or for some of it.
+/// A request that provides a container's extended resource, entirely or in part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedUse {
-    /// The container's place among the pod's init containers and, after them, its containers.
+    /// The container's index among the pod's init containers followed by its containers.
     pub container: usize,
-    /// The resource.
+    /// The extended resource.
     pub resource: String,
-    /// The request in the claim.
+    /// The name of the request in the claim.
     pub request: String,
 }
 
-/// Devices that are found for a pod on a node.
+/// The devices chosen for a pod on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoices {
-    /// By name of the claim that had none.
+    /// By name of each claim without an allocation.
     pub claims: Vec<(String, ClaimAllocation)>,
-    /// For its extended resources.
+    /// For the pod's extended resources.
     pub extended: Option<ExtendedClaim>,
 }
 
 /// One claim of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodClaim {
-    /// The claim's name, in the pod's namespace; none while one that is made from a template is not there yet.
+    /// The claim's name in the pod's namespace; `None` while a claim from a template is not created yet.
     pub claim: Option<String>,
-    /// It is made from a template for this pod alone.
+    /// Whether the claim is created from a template for this pod alone.
     pub generated: bool,
 }
 
-/// What of a ResourceClaim matters to placement.
+/// The fields of a ResourceClaim that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -88,9 +90,9 @@ pub struct ResourceClaimSpec {
     pub name: String,
     /// UID of the controlling owner.
     pub owner_uid: Option<String>,
-    /// It stands for extended resources of the pod that owns it.
+    /// Whether it is the claim for extended resources of the pod that owns it.
     pub is_extended: bool,
-    /// `metadata.deletionTimestamp` is set.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// `spec.devices.requests`.
     pub requests: Vec<DeviceRequest>,
@@ -100,13 +102,13 @@ pub struct ResourceClaimSpec {
     pub reserved_for: Vec<String>,
     /// `status.allocation`.
     pub allocation: Option<ClaimAllocation>,
-    /// The allocation is decided but not written yet.
+    /// Whether the allocation is decided but not written yet.
     pub pending: bool,
-    /// The devices it was given failed to become ready, or took too long.
+    /// Whether the allocated devices failed to become ready, or took too long.
     pub unready: bool,
 }
 
-/// What a claim was given.
+/// The allocation of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -114,7 +116,7 @@ pub struct ResourceClaimSpec {
     serde(from = "super::device_wire::Allocation")
 )]
 pub struct ClaimAllocation {
-    /// From where the devices can be used; `None` for everywhere.
+    /// The nodes from which the devices can be used; `None` for all.
     pub node_selector: Option<NodeSelector>,
     /// The devices, in the order in which they were found.
     pub devices: Vec<AllocatedDevice>,
@@ -130,23 +132,23 @@ pub struct ClaimAllocation {
 pub struct AllocatedDevice {
     /// The request, or `request/subrequest`.
     pub request: String,
-    /// Its driver.
+    /// The device's driver.
     pub driver: String,
-    /// Its pool.
+    /// The device's pool.
     pub pool: String,
-    /// Its name in the pool.
+    /// The device's name in the pool.
     pub device: String,
-    /// Used beside others: it is not taken.
+    /// Whether it is used with administrative access, which does not make it unavailable to others.
     #[cfg_attr(feature = "serde", serde(rename = "adminAccess"))]
     pub admin_access: Option<bool>,
-    /// It is shared: what part of it, by name of the capacity.
+    /// If the device is shared: the consumed part of each capacity, by name.
     pub consumed_capacity: Option<BTreeMap<String, Quantity>>,
-    /// It is shared, even if nothing of it is counted: what tells this part from others.
+    /// If the device is shared: the id that distinguishes this share, even if no capacity is counted.
     #[cfg_attr(feature = "serde", serde(rename = "shareID"))]
     pub share_id: Option<String>,
 }
 
-/// One request of a claim: for one of several alternatives, the first that can be had.
+/// One request of a claim. With alternatives, the first that can be satisfied is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -156,9 +158,9 @@ pub struct AllocatedDevice {
 pub struct DeviceRequest {
     /// Unique in the claim.
     pub name: String,
-    /// The only alternative.
+    /// The request, if it has no alternatives.
     pub exactly: Option<ExactRequest>,
-    /// Alternatives, the most wanted first.
+    /// Alternatives, the most preferred first.
     pub first_available: Vec<SubRequest>,
 }
 
@@ -168,12 +170,12 @@ pub struct DeviceRequest {
 pub struct SubRequest {
     /// Unique in its request.
     pub name: String,
-    /// What it asks for; never administrative access.
+    /// The request; never with administrative access.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub exactly: ExactRequest,
 }
 
-/// So many devices of a class.
+/// A number of devices of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -181,21 +183,21 @@ pub struct SubRequest {
     serde(from = "super::device_wire::Exact")
 )]
 pub struct ExactRequest {
-    /// The DeviceClass.
+    /// The name of the DeviceClass.
     pub device_class: String,
-    /// CEL expressions that must all choose a device.
+    /// CEL expressions that must all select a device.
     pub selectors: Vec<String>,
-    /// How many; `None` for all there are.
+    /// The number of devices; `None` for all matching ones.
     pub count: Option<i64>,
-    /// To watch over devices that others use.
+    /// Whether to get administrative access to devices that others may use.
     pub admin_access: bool,
-    /// Taints of devices that do not matter.
+    /// Tolerated taints of devices.
     pub tolerations: Vec<DeviceToleration>,
-    /// Parts of devices that can be shared.
+    /// Requested capacity of devices that can be shared.
     pub capacity: BTreeMap<String, Quantity>,
 }
 
-/// What the devices of some requests must have in common, or may not.
+/// A constraint on an attribute of the devices of several requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -203,15 +205,15 @@ pub struct ExactRequest {
     serde(rename_all = "camelCase", default)
 )]
 pub struct DeviceConstraint {
-    /// Names of requests or `request/subrequest`; none means all.
+    /// Names of requests or `request/subrequest`; empty means all.
     pub requests: Vec<String>,
-    /// The attribute must be the same.
+    /// An attribute whose value must be the same on all devices.
     pub match_attribute: Option<String>,
-    /// The attribute must differ.
+    /// An attribute whose value must differ on all devices.
     pub distinct_attribute: Option<String>,
 }
 
-/// What of a DeviceClass matters to placement.
+/// The fields of a DeviceClass that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -221,15 +223,16 @@ pub struct DeviceConstraint {
 pub struct DeviceClassSpec {
     /// `metadata.name`.
     pub name: String,
-    /// CEL expressions that must all choose a device.
+    /// CEL expressions that must all select a device.
     pub selectors: Vec<String>,
-    /// `spec.extendedResourceName`: the resource that it stands for, beside the one that is named after it.
+    /// `spec.extendedResourceName`: an extended resource that the class provides, in addition to the one named after the
+    /// class.
     pub extended_resource_name: Option<String>,
-    /// `metadata.creationTimestamp` as it is written; of several classes for one resource the youngest counts.
+    /// `metadata.creationTimestamp` as text; of several classes for one resource the youngest is used.
     pub created: String,
 }
 
-/// What of a ResourceSlice matters to placement: some devices of a driver's pool.
+/// The fields of a ResourceSlice that matter to placement: some devices of a driver's pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -243,11 +246,11 @@ pub struct ResourceSliceSpec {
     pub driver: String,
     /// `spec.pool.name`.
     pub pool: String,
-    /// `spec.pool.generation`: slices of older ones do not count.
+    /// `spec.pool.generation`: slices of older generations are ignored.
     pub generation: i64,
-    /// `spec.pool.resourceSliceCount`: how many slices the generation has.
+    /// `spec.pool.resourceSliceCount`: the number of slices of the generation.
     pub slice_count: i64,
-    /// From where the devices can be used.
+    /// The nodes from which the devices can be used.
     pub nodes: DeviceNodes,
     /// `spec.devices`.
     pub devices: Vec<DeviceSpec>,
@@ -255,19 +258,19 @@ pub struct ResourceSliceSpec {
     pub shared_counters: Vec<CounterSet>,
 }
 
-/// From where devices can be used.
+/// The nodes from which devices can be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceNodes {
-    /// Not told.
+    /// Not given.
     #[default]
     Unknown,
-    /// From the node of this name.
+    /// The node of this name.
     Node(String),
-    /// From every node.
+    /// All nodes.
     All,
-    /// From the nodes that are selected.
+    /// The selected nodes.
     Selected(NodeSelector),
-    /// Each device of the slice tells for itself.
+    /// Each device of the slice has its own.
     PerDevice,
 }
 
@@ -281,23 +284,23 @@ pub enum DeviceNodes {
 pub struct DeviceSpec {
     /// Unique in its pool.
     pub name: String,
-    /// By name, with a domain or in the driver's.
+    /// Attributes by name, with a domain or in the driver's own.
     pub attributes: BTreeMap<String, DeviceAttribute>,
-    /// By name, with a domain or in the driver's.
+    /// Capacities by name, with a domain or in the driver's own.
     pub capacity: BTreeMap<String, DeviceCapacity>,
-    /// What it takes of the pool's counters.
+    /// The amounts that it consumes of the pool's counters.
     pub consumes_counters: Vec<CounterSet>,
-    /// From where it can be used, where its slice leaves that to it.
+    /// The nodes from which it can be used, if its slice says [`DeviceNodes::PerDevice`].
     pub nodes: DeviceNodes,
-    /// What requests must tolerate.
+    /// Taints that requests must tolerate.
     pub taints: Vec<DeviceTaint>,
-    /// Whoever gets it can only use it from the node it was given on.
+    /// Whether an allocation of the device can only be used from the node for which it was made.
     pub binds_to_node: bool,
-    /// Conditions to wait for before a pod is bound.
+    /// Conditions that must be true before a pod is bound.
     pub binding_conditions: Vec<String>,
-    /// Conditions that say that it will not become ready.
+    /// Conditions that mean that the device will not become ready.
     pub binding_failure_conditions: Vec<String>,
-    /// Several claims may have parts of it.
+    /// Whether several claims may have shares of it.
     pub allow_multiple_allocations: bool,
 }
 
@@ -311,7 +314,7 @@ pub enum DeviceAttribute {
     /// True or false.
     #[cfg_attr(feature = "serde", serde(rename = "bool"))]
     Bool(bool),
-    /// A text.
+    /// A string.
     #[cfg_attr(feature = "serde", serde(rename = "string"))]
     Text(String),
     /// A semantic version.
@@ -319,7 +322,7 @@ pub enum DeviceAttribute {
     Version(String),
 }
 
-/// How much of something a device has.
+/// One capacity of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -327,13 +330,13 @@ pub enum DeviceAttribute {
     serde(rename_all = "camelCase", default)
 )]
 pub struct DeviceCapacity {
-    /// In all.
+    /// The total amount.
     pub value: Quantity,
-    /// In what portions, where it can be shared.
+    /// How it can be divided, if the device is shared.
     pub request_policy: Option<RequestPolicy>,
 }
 
-/// What parts of a capacity there are.
+/// The shares of a capacity that can be requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -341,27 +344,27 @@ pub struct DeviceCapacity {
     serde(rename_all = "camelCase", default)
 )]
 pub struct RequestPolicy {
-    /// For those who ask for none.
+    /// The share of a request that names none.
     pub default: Option<Quantity>,
-    /// One of these, in ascending order.
+    /// The allowed shares in ascending order.
     pub valid_values: Vec<Quantity>,
-    /// Something between.
+    /// A range of allowed shares.
     pub valid_range: Option<ValidRange>,
 }
 
-/// Amounts from the least to the most, in steps.
+/// The allowed shares between a minimum and a maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct ValidRange {
-    /// The least.
+    /// The minimum.
     pub min: Option<Quantity>,
-    /// The most.
+    /// The maximum.
     pub max: Option<Quantity>,
-    /// Multiples of this above the least.
+    /// The allowed distance of a share from the minimum is a multiple of this.
     pub step: Option<Quantity>,
 }
 
-/// Counters of a pool by name: how much there is, or how much a device takes.
+/// Counters of a pool by name: the available amounts, or the amounts that a device consumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -371,7 +374,7 @@ pub struct ValidRange {
 pub struct CounterSet {
     /// Unique in the pool.
     pub name: String,
-    /// By name.
+    /// Amounts by counter name.
     pub counters: BTreeMap<String, Quantity>,
 }
 
@@ -383,11 +386,11 @@ pub struct DeviceTaint {
     pub key: String,
     /// Value.
     pub value: String,
-    /// `NoSchedule` and `NoExecute` keep requests away, others do not.
+    /// `NoSchedule` and `NoExecute` exclude the device, other effects do not.
     pub effect: String,
 }
 
-/// Lets a request have devices with a taint.
+/// Allows a request to get devices with a taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct DeviceToleration {
@@ -395,14 +398,14 @@ pub struct DeviceToleration {
     pub key: String,
     /// `Exists`, or `Equal` (also when empty).
     pub operator: String,
-    /// With what `Equal` compares.
+    /// The value that `Equal` compares with.
     pub value: String,
     /// Empty for every effect.
     pub effect: String,
 }
 
 impl DeviceToleration {
-    /// Whether it makes a taint not matter (dynamic-resource-allocation: `resourceclaim.ToleratesTaint`).
+    /// Returns whether the taint is tolerated (dynamic-resource-allocation: `resourceclaim.ToleratesTaint`).
     pub fn tolerates(&self, taint: &DeviceTaint) -> bool {
         let same = |own: &str, other: &str| own.is_empty() || own == other;
         let value = match self.operator.as_str() {

@@ -1,11 +1,11 @@
-//! A pod: what is its own ([`PodSpec`]) and what it shares with all pods of its template ([`PodTemplate`]).
+//! A pod: its own fields ([`PodSpec`]) and those that it shares with all pods of its template ([`PodTemplate`]).
 //!
-//! Invariant: two pods with equal templates are the same question to the scheduler. Everything that differs between
-//! replicas (names, UIDs, times, status) is kept out of the template.
+//! Invariant: pods with equal templates are equal to the scheduler. Everything that differs between replicas (names, UIDs,
+//! times, status) is kept out of the template.
 
 use super::{Affinity, LabelSelector, PodClaims, PodVolume, ResourceMap, StringMap, TaintEffect};
 
-/// What of a `v1.Pod` matters to placement.
+/// The fields of a `v1.Pod` that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -13,34 +13,34 @@ use super::{Affinity, LabelSelector, PodClaims, PodVolume, ResourceMap, StringMa
     serde(from = "super::wire::Pod")
 )]
 pub struct PodSpec {
-    /// `metadata.uid`: the pod's key in the cluster; where it is empty, `namespace/name` is.
+    /// `metadata.uid`: the pod's key in the cluster; if it is empty, the key is `namespace/name`.
     pub uid: String,
     /// `metadata.name`.
     pub name: String,
-    /// `spec.nodeName`: bound to this node.
+    /// `spec.nodeName`: the node that the pod is bound to.
     pub node_name: Option<String>,
-    /// `status.nominatedNodeName`: preemption makes room for it there.
+    /// `status.nominatedNodeName`: the node on which preemption makes room for the pod.
     pub nominated_node_name: Option<String>,
-    /// `metadata.deletionTimestamp` is set.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub terminating: bool,
-    /// `status.conditions`: DisruptionTarget says that kube-scheduler evicted it.
+    /// Whether the condition DisruptionTarget says that kube-scheduler preempts the pod.
     pub preempted: bool,
-    /// `status.phase` is Succeeded or Failed: it occupies nothing.
+    /// Whether `status.phase` is Succeeded or Failed, so that the pod uses no resources.
     pub finished: bool,
     /// `status.startTime` in seconds since 1970.
     pub start_time: Option<i64>,
-    /// Everything it shares with its siblings.
+    /// The fields that it shares with other pods of its template.
     pub template: PodTemplate,
 }
 
-/// What pods of one template have in common.
+/// The fields that pods of one template share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodTemplate {
     /// `metadata.namespace`.
     pub namespace: String,
     /// `metadata.labels`.
     pub labels: StringMap,
-    /// The controlling owner, for default topology spread and for telling DaemonSet pods.
+    /// The controlling owner, for default topology spread and to recognize DaemonSet pods.
     pub owner: Option<OwnerRef>,
     /// `spec.nodeSelector`.
     pub node_selector: StringMap,
@@ -64,32 +64,33 @@ pub struct PodTemplate {
     pub preemption_policy: PreemptionPolicy,
     /// `spec.os.name`.
     pub os: Option<String>,
-    /// `spec.schedulingGates` by name: while there is one the pod is not scheduled.
+    /// The names in `spec.schedulingGates`; a pod that has any is not scheduled.
     pub scheduling_gates: Vec<String>,
     /// `spec.hostNetwork`.
     pub host_network: bool,
     /// `spec.schedulerName`; empty means the default one.
     pub scheduler_name: String,
-    /// Those of `spec.volumes` that can decide where the pod goes. Pods with claims of their own are no siblings.
+    /// The volumes of `spec.volumes` that can affect where the pod runs. Pods with different claims have different
+    /// templates.
     pub volumes: Vec<PodVolume>,
-    /// `spec.volumes[].image.reference` as written: images that are mounted instead of run.
+    /// `spec.volumes[].image.reference` as written: images that are mounted, not run.
     pub image_volumes: Vec<String>,
-    /// `spec.resourceClaims`, of pods that have some.
+    /// `spec.resourceClaims`; `None` if the pod has none.
     pub claims: Option<Box<PodClaims>>,
 }
 
 /// The controlling owner of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OwnerRef {
-    /// ReplicaSet, DaemonSet, StatefulSet, Job, ...; with the API version behind it if that is not the one in which Kubernetes has the kind
-    /// (`StatefulSet.apps.kruise.io/v1`).
+    /// The kind, as ReplicaSet, DaemonSet, StatefulSet or Job; followed by the API version if it is not Kubernetes' own for
+    /// that kind (`StatefulSet.apps.kruise.io/v1`).
     pub kind: String,
-    /// Its name.
+    /// The owner's name.
     pub name: String,
 }
 
 impl OwnerRef {
-    /// An owner as `metadata.ownerReferences` names it.
+    /// Creates an owner from the fields of `metadata.ownerReferences`.
     pub fn new(api_version: &str, kind: &str, name: &str) -> Self {
         let usual = match kind {
             "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
@@ -116,21 +117,21 @@ impl OwnerRef {
 pub struct Container {
     /// Image reference as written.
     pub image: String,
-    /// Requests and limits. Of a container that runs: what it holds ([`hold`](super::hold)).
+    /// Requests and limits; of a running container those that it has at present ([`hold`](super::hold)).
     pub resources: Resources,
     /// Ports; only those with a `host_port` matter.
     pub ports: Vec<ContainerPort>,
     /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<RestartPolicy>,
-    /// What else may be restarted, and when.
+    /// Rules for restarting the container or the pod.
     pub restart_policy_rules: Vec<RestartRule>,
 }
 
-/// What happens when a container exits in a certain way.
+/// The action after a container exits in a certain way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct RestartRule {
-    /// `Restart` or `RestartAllContainers`; the kubelet must know the latter.
+    /// `Restart` or `RestartAllContainers`; only kubelets with the feature support the latter.
     pub action: String,
 }
 
@@ -138,9 +139,9 @@ pub struct RestartRule {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct Resources {
-    /// What is set aside.
+    /// The amounts that are reserved.
     pub requests: ResourceMap,
-    /// What is the most it may use; the API server has copied absent requests from here.
+    /// The maximum amounts; the API server has set absent requests to these.
     pub limits: ResourceMap,
 }
 
@@ -148,9 +149,9 @@ pub struct Resources {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub enum RestartPolicy {
-    /// A sidecar.
+    /// Always restarted; on an init container it makes a sidecar.
     Always,
-    /// Restarted when it fails.
+    /// Restarted after a failure.
     OnFailure,
     /// Never restarted.
     Never,
@@ -170,7 +171,7 @@ pub struct ContainerPort {
     pub protocol: String,
 }
 
-/// Lets a pod onto nodes with a taint.
+/// Allows a pod onto nodes with a taint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -180,11 +181,11 @@ pub struct ContainerPort {
 pub struct Toleration {
     /// Taint key; empty (with `Exists`) for every key.
     pub key: String,
-    /// How the value compares.
+    /// How the taint's value is compared.
     pub operator: TolerationOperator,
-    /// With what.
+    /// The value to compare with.
     pub value: String,
-    /// Only this effect; `None` for all.
+    /// The effect that is tolerated; `None` for all.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "super::wire::effect"))]
     pub effect: Option<TaintEffect>,
     /// How long a NoExecute taint is tolerated, in seconds.
@@ -201,9 +202,9 @@ pub enum TolerationOperator {
     Equal,
     /// Any value.
     Exists,
-    /// The taint's integer is above; behind an upstream gate that is off by default.
+    /// The taint's value is a greater integer; behind a Kubernetes feature gate that is off by default.
     Gt,
-    /// The taint's integer is below; behind the same gate.
+    /// The taint's value is a smaller integer; behind the same gate.
     Lt,
 }
 
@@ -215,58 +216,58 @@ pub enum TolerationOperator {
     serde(rename_all = "camelCase", default)
 )]
 pub struct TopologySpreadConstraint {
-    /// How uneven places may be.
+    /// The maximum difference between the numbers of matching pods of two domains.
     pub max_skew: i32,
-    /// Node label whose values are the places.
+    /// The node label whose values are the domains.
     pub topology_key: String,
-    /// Filter or score.
+    /// Whether the constraint filters or scores nodes.
     pub when_unsatisfiable: WhenUnsatisfiable,
-    /// Which pods are spread; `None` matches none.
+    /// The pods that are counted; `None` matches none.
     pub label_selector: Option<LabelSelector>,
-    /// With fewer places than this the smallest count is taken as 0.
+    /// With fewer domains than this, the smallest count is taken as 0.
     pub min_domains: Option<i32>,
-    /// Whether nodes the pod's node affinity excludes count as places; default `Honor`.
+    /// Whether nodes excluded by the pod's node affinity are left out of the domains; default `Honor`: they are.
     pub node_affinity_policy: Option<InclusionPolicy>,
-    /// Whether nodes with untolerated taints are left out; default `Ignore`: they count.
+    /// Whether nodes with untolerated taints are left out of the domains; default `Ignore`: they are not.
     pub node_taints_policy: Option<InclusionPolicy>,
-    /// Labels whose value on the pod joins the selector.
+    /// Keys of pod labels whose values are added to the selector.
     pub match_label_keys: Vec<String>,
 }
 
-/// What an unsatisfied constraint does.
+/// The effect of an unsatisfied constraint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub enum WhenUnsatisfiable {
-    /// Filters.
+    /// The node is filtered out.
     #[default]
     DoNotSchedule,
-    /// Scores.
+    /// The node gets a lower score.
     ScheduleAnyway,
 }
 
-/// Whether a node property is taken into account when places are counted.
+/// Whether a node property is respected when domains are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub enum InclusionPolicy {
-    /// Only nodes that pass count.
+    /// Only nodes that pass are counted.
     Honor,
-    /// All nodes count.
+    /// All nodes are counted.
     Ignore,
 }
 
-/// Whether a pod may evict others.
+/// Whether a pod may preempt others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 pub enum PreemptionPolicy {
-    /// It may.
+    /// It may preempt pods of lower priority.
     #[default]
     PreemptLowerPriority,
-    /// It waits.
+    /// It waits for room.
     Never,
 }
 
 impl PodSpec {
-    /// The pod's key: its UID, or `namespace/name` for a pod that has none yet.
+    /// Returns the pod's key: its UID, or `namespace/name` if it has no UID yet.
     pub fn key(&self) -> String {
         if self.uid.is_empty() {
             format!("{}/{}", self.template.namespace, self.name)
@@ -277,7 +278,7 @@ impl PodSpec {
 }
 
 impl Container {
-    /// An init container that keeps running beside the others.
+    /// Returns whether this init container is a sidecar, which runs beside the main containers.
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy == Some(RestartPolicy::Always)
     }

@@ -1,11 +1,12 @@
-//! Storage as the scheduler sees it: the volumes of pods, claims, volumes, classes and what nodes can attach.
+//! Storage objects for the scheduler: volumes of pods, claims, persistent volumes, classes, and attach limits of
+//! nodes.
 //!
-//! Invariant: a pod's volumes that cannot decide where it goes (empty directories, config maps, secrets, host paths,
-//! CSI ephemeral volumes) are not told at all, so pods that have no others cost nothing extra.
+//! Invariant: volumes that cannot affect where a pod runs (empty directories, config maps, secrets, host paths, CSI
+//! ephemeral volumes) are not included, so pods without others cost nothing extra.
 
 use super::{LabelSelector, NodeSelector, Quantity, StringMap};
 
-/// A volume of a pod that can decide where the pod goes.
+/// A volume of a pod that can affect where the pod runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PodVolume {
     /// `persistentVolumeClaim`.
@@ -26,17 +27,17 @@ pub enum PodVolume {
     Disk(Disk),
 }
 
-/// A disk by what identifies it to its in-tree plugin.
+/// A disk, by the fields that identify it for its in-tree plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Disk {
     /// `gcePersistentDisk`.
     GcePersistentDisk {
         /// `pdName`.
         name: String,
-        /// `readOnly`: shared by readers.
+        /// `readOnly`: may be shared by readers.
         read_only: bool,
     },
-    /// `awsElasticBlockStore`: never shared.
+    /// `awsElasticBlockStore`: can never be shared.
     AwsElasticBlockStore {
         /// `volumeID`, as a plain id or `aws://ZONE/ID`.
         id: String,
@@ -45,31 +46,31 @@ pub enum Disk {
     Iscsi {
         /// The target's qualified name.
         iqn: String,
-        /// `readOnly`: shared by readers.
+        /// `readOnly`: may be shared by readers.
         read_only: bool,
     },
     /// `rbd`.
     Rbd {
-        /// `monitors`; two images are the same only if they share one.
+        /// `monitors`; two images are the same only if they have one in common.
         monitors: Vec<String>,
         /// `pool`.
         pool: String,
         /// `image`.
         image: String,
-        /// `readOnly`: shared by readers.
+        /// `readOnly`: may be shared by readers.
         read_only: bool,
     },
-    /// `azureDisk` of kind `Managed`, counted against limits only; of other kinds no driver stands in for the plugin.
+    /// `azureDisk` of kind `Managed`, which only counts against attach limits; other kinds have no CSI driver.
     AzureDisk {
         /// `diskURI`.
         uri: String,
     },
-    /// `cinder`, counted against limits only.
+    /// `cinder`, which only counts against attach limits.
     Cinder {
         /// `volumeID`.
         id: String,
     },
-    /// `portworxVolume`, counted against limits only.
+    /// `portworxVolume`, which only counts against attach limits.
     Portworx {
         /// `volumeID`.
         id: String,
@@ -82,15 +83,15 @@ pub enum Disk {
 pub enum AccessMode {
     /// By the pods of one node.
     ReadWriteOnce,
-    /// By readers anywhere.
+    /// Read-only by any number of nodes.
     ReadOnlyMany,
-    /// Anywhere.
+    /// By any number of nodes.
     ReadWriteMany,
     /// By one pod in the whole cluster.
     ReadWriteOncePod,
 }
 
-/// What of a `v1.PersistentVolumeClaim` matters to placement.
+/// The fields of a `v1.PersistentVolumeClaim` that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -104,17 +105,17 @@ pub struct PersistentVolumeClaimSpec {
     pub name: String,
     /// `metadata.uid`.
     pub uid: String,
-    /// UID of the controlling owner: of a pod's ephemeral volume the pod.
+    /// UID of the controlling owner; for an ephemeral volume that is the pod.
     pub owner_uid: Option<String>,
-    /// `metadata.deletionTimestamp` is set.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// `status.phase` is Lost: its volume is gone.
+    /// Whether `status.phase` is Lost: the claim's volume is gone.
     pub lost: bool,
-    /// `spec.volumeName`; empty while it has none.
+    /// `spec.volumeName`; empty while the claim has no volume.
     pub volume: String,
-    /// The annotation `pv.kubernetes.io/bind-completed` is there: bound for good.
+    /// Whether the claim is bound completely: it has the annotation `pv.kubernetes.io/bind-completed`.
     pub bind_completed: bool,
-    /// The annotation `volume.kubernetes.io/selected-node`: to be provisioned for that node.
+    /// The annotation `volume.kubernetes.io/selected-node`: the node for which the volume is to be provisioned.
     pub selected_node: Option<String>,
     /// `spec.storageClassName`, or the beta annotation; empty for none.
     pub class: String,
@@ -124,13 +125,13 @@ pub struct PersistentVolumeClaimSpec {
     pub request: Option<Quantity>,
     /// `spec.accessModes`.
     pub access_modes: Vec<AccessMode>,
-    /// `spec.volumeMode` is Block.
+    /// Whether `spec.volumeMode` is Block.
     pub block: bool,
-    /// `spec.selector`: only volumes with these labels.
+    /// `spec.selector`: only volumes with matching labels may be bound.
     pub selector: Option<LabelSelector>,
 }
 
-/// What of a `v1.PersistentVolume` matters to placement.
+/// The fields of a `v1.PersistentVolume` that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -142,17 +143,17 @@ pub struct PersistentVolumeSpec {
     pub name: String,
     /// `metadata.labels`.
     pub labels: StringMap,
-    /// `metadata.deletionTimestamp` is set.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// `status.phase` is Available.
+    /// Whether `status.phase` is Available.
     pub available: bool,
-    /// `spec.claimRef`: taken by, or set aside for.
+    /// `spec.claimRef`: the claim that it is bound to or reserved for.
     pub claim: Option<ClaimRef>,
     /// `spec.capacity.storage`.
     pub capacity: Quantity,
     /// `spec.accessModes`.
     pub access_modes: Vec<AccessMode>,
-    /// `spec.volumeMode` is Block.
+    /// Whether `spec.volumeMode` is Block.
     pub block: bool,
     /// `spec.storageClassName`, or the beta annotation; empty for none.
     pub class: String,
@@ -160,23 +161,23 @@ pub struct PersistentVolumeSpec {
     pub attributes_class: String,
     /// `spec.nodeAffinity.required`.
     pub node_affinity: Option<NodeSelector>,
-    /// Where the data is, as far as attaching it is counted.
+    /// The source of the data, if attaching it counts against limits.
     pub source: Option<VolumeSource>,
 }
 
-/// Which claim a volume is for.
+/// The claim that a volume is bound to or reserved for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct ClaimRef {
-    /// Its namespace.
+    /// The claim's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The claim's name.
     pub name: String,
-    /// Its UID; empty where a person set the volume aside by name.
+    /// The claim's UID; empty if a user reserved the volume by name.
     pub uid: String,
 }
 
-/// Where the data of a volume is.
+/// The source of a volume's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeSource {
     /// `csi`.
@@ -190,7 +191,7 @@ pub enum VolumeSource {
     Disk(Disk),
 }
 
-/// What of a `storage.k8s.io/v1` StorageClass matters to placement.
+/// The fields of a `storage.k8s.io/v1` StorageClass that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -202,13 +203,13 @@ pub struct StorageClassSpec {
     pub name: String,
     /// `provisioner`.
     pub provisioner: String,
-    /// `volumeBindingMode` is WaitForFirstConsumer; else claims are bound at once, by others.
+    /// Whether `volumeBindingMode` is WaitForFirstConsumer; otherwise the volume controller binds claims at once.
     pub waits_for_consumer: bool,
-    /// `allowedTopologies`: terms of which one must match; empty for everywhere.
+    /// `allowedTopologies`: terms of which one must match; empty allows all nodes.
     pub allowed_topologies: Vec<Vec<TopologyRequirement>>,
 }
 
-/// A label a node must have with one of these values.
+/// A label that a node must have, with one of these values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
 pub struct TopologyRequirement {
@@ -218,7 +219,7 @@ pub struct TopologyRequirement {
     pub values: Vec<String>,
 }
 
-/// What of a `storage.k8s.io/v1` CSINode matters to placement.
+/// The fields of a `storage.k8s.io/v1` CSINode that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -228,13 +229,13 @@ pub struct TopologyRequirement {
 pub struct CsiNodeSpec {
     /// `metadata.name`: the node's.
     pub name: String,
-    /// `spec.drivers[].allocatable.count` by driver, for drivers that have one.
+    /// `spec.drivers[].allocatable.count` by driver, for drivers that set it.
     pub limits: Vec<(String, i64)>,
-    /// In-tree plugins that CSI drivers stand in for on this node.
+    /// In-tree plugins that are migrated to CSI drivers on this node.
     pub migrated_plugins: Vec<String>,
 }
 
-/// What of a `storage.k8s.io/v1` CSIDriver matters to placement.
+/// The fields of a `storage.k8s.io/v1` CSIDriver that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -244,11 +245,11 @@ pub struct CsiNodeSpec {
 pub struct CsiDriverSpec {
     /// `metadata.name`.
     pub name: String,
-    /// `spec.storageCapacity`: new volumes need a [`CsiStorageCapacitySpec`] with room.
+    /// `spec.storageCapacity`: whether new volumes need a [`CsiStorageCapacitySpec`] with enough capacity.
     pub storage_capacity: bool,
 }
 
-/// How much a driver can still provision for some nodes (`storage.k8s.io/v1` CSIStorageCapacity).
+/// The capacity that a driver can still provision for some nodes (`storage.k8s.io/v1` CSIStorageCapacity).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -262,13 +263,13 @@ pub struct CsiStorageCapacitySpec {
     pub name: String,
     /// `storageClassName`.
     pub class: String,
-    /// `nodeTopology`: which nodes; none without.
+    /// `nodeTopology`: the nodes it applies to; `None` matches no node.
     pub nodes: Option<LabelSelector>,
-    /// `maximumVolumeSize`, or `capacity` where that is not told.
+    /// `maximumVolumeSize`, or `capacity` if that is absent.
     pub largest_volume: Option<Quantity>,
 }
 
-/// What of a `storage.k8s.io/v1` VolumeAttachment matters to placement.
+/// The fields of a `storage.k8s.io/v1` VolumeAttachment that matter to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",

@@ -1,8 +1,8 @@
-//! kube-scheduler: DefaultPreemption. Which pods of lower priority must go so that this one fits?
+//! Preemption (kube-scheduler: DefaultPreemption): which pods of lower priority to evict so that a pod fits.
 //!
-//! Every node where eviction can help is tried on the model itself: all lower pods are taken off, then as many as
-//! possible are put back, the most important first. Nothing is changed when an answer is given. That is the rule; for
-//! pods that others matter to by the room they take only, it is worked out on sums ([`plan`]) and kept per node.
+//! Every node where eviction can help is tried on the model: all pods of lower priority are removed, then as many as
+//! possible are put back, the most important first. The model is unchanged afterwards. For pods to which others matter only
+//! by the resources they use, the same result is computed from sums ([`plan`]) and cached per node.
 
 mod cost;
 mod order;
@@ -20,37 +20,37 @@ use crate::reason::{Plugin, Reason, Refusal, Tally, Veto};
 use crate::schedule::{Claims, Unschedulable};
 use crate::tie::tie;
 
-/// What preemption can do for a pod that fits nowhere.
+/// The result of preemption for an unschedulable pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Preemption {
     /// Evicting these pods makes room.
     Evict {
-        /// The choice among the best, by the seed. [`Cluster::equal_evictions`] gives all of them.
+        /// One of the best evictions, chosen by the seed. [`Cluster::equal_evictions`] returns all of them.
         chosen: Eviction,
     },
-    /// The pod's profile does not preempt.
+    /// The pod's profile has preemption disabled.
     Off,
-    /// The pod may not preempt.
+    /// The pod's preemptionPolicy is Never.
     PolicyNever,
-    /// Pods that it preempted before are still on their way out on the node it was promised.
+    /// Victims of an earlier preemption are still terminating on the pod's nominated node.
     VictimsTerminating,
-    /// The pod was refused before any node was looked at, and DynamicResources ends the search then.
+    /// The pod was refused before any node was examined, and DynamicResources ended the PostFilter phase.
     NotTried,
-    /// No eviction helps: how many nodes say so for which reason.
+    /// Eviction helps on no node: the number of nodes for each reason.
     NotHelpful(Vec<Tally>),
-    /// One of the above under a profile that does not ask DynamicResources at all.
+    /// One of the other results, under a profile whose PostFilter phase does not run DynamicResources.
     Alone(Box<Preemption>),
-    /// One of the above under a profile that asks DynamicResources afterwards.
+    /// One of the other results, under a profile that runs DynamicResources after preemption.
     First(Box<Preemption>),
 }
 
 impl Preemption {
-    /// Whether the pod has made room already and waits until those it evicted are gone.
+    /// Returns whether the pod waits until the victims of its earlier preemption are gone.
     pub fn waits_for_victims(&self) -> bool {
         *self.inner() == Preemption::VictimsTerminating
     }
 
-    /// The same whatever else the profile asks.
+    /// Returns the result of preemption itself, without what the profile says about DynamicResources.
     pub fn inner(&self) -> &Preemption {
         match self {
             Preemption::Alone(inner) | Preemption::First(inner) => inner,
@@ -59,20 +59,20 @@ impl Preemption {
     }
 }
 
-/// One way to make room.
+/// One way to make room for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// Where.
+    /// The node.
     pub node: NodeId,
     /// Keys of the pods to evict, the most important first.
     pub victims: Vec<String>,
-    /// Keys of the pods that must go too but are on their way out already.
+    /// Keys of further victims that are terminating already.
     pub leaving: Vec<String>,
-    /// How many of all these a disruption budget protects.
+    /// The number of victims whose eviction violates a disruption budget.
     pub pdb_violations: usize,
 }
 
-/// A pod that could be evicted. Ordered by importance: higher priority, then earlier start, then key.
+/// A possible victim. The order of importance is: higher priority, then earlier start, then key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Victim {
     pod: PodId,
@@ -99,7 +99,7 @@ impl Candidate {
 }
 
 impl Cluster {
-    /// What evictions would place a pod that was refused everywhere (`refused`).
+    /// Returns the evictions that make room for a pod which every node refused (`refused`).
     pub fn preempt(
         &mut self,
         class: PodClassId,
@@ -110,8 +110,8 @@ impl Cluster {
         self.preempt_while_evicting(class, key, refused, seed, &|_| false)
     }
 
-    /// [`Cluster::preempt`], where pods with these keys are being evicted already, though the model does not show it yet: whoever
-    /// they make room for waits until they are gone, as for those that are seen to be on their way out.
+    /// Works like [`Cluster::preempt`]; pods for whose keys `evicting` is true are being evicted already, although the model
+    /// does not show it yet. A pod that they make room for waits for them as for terminating ones.
     pub fn preempt_while_evicting(
         &mut self,
         class: PodClassId,
@@ -139,7 +139,8 @@ impl Cluster {
         }
     }
 
-    /// What becomes of the claims of a pod that was refused everywhere (`refused`): nothing where evictions are tried first and make room.
+    /// Returns what has to be done about the claims of a pod that every node refused (`refused`): nothing if preemption runs
+    /// first and makes room.
     pub fn claims_after_preemption(
         &self,
         class: PodClassId,
@@ -153,10 +154,10 @@ impl Cluster {
         }
     }
 
-    /// All evictions among which [`Cluster::preempt`] chooses by its seed, by node name, or what it says instead.
+    /// Returns all equally good evictions, among which [`Cluster::preempt`] chooses by its seed, sorted by node name.
     ///
     /// # Errors
-    /// Every word of [`Cluster::preempt`] but an eviction.
+    /// Returns the result of [`Cluster::preempt`] if it is not an eviction.
     pub fn evictions(
         &mut self,
         class: PodClassId,
@@ -173,7 +174,7 @@ impl Cluster {
         }
     }
 
-    /// Why no eviction is looked for.
+    /// Returns why no eviction is searched; `None` if it is.
     fn obstacle(
         &mut self,
         class: PodClassId,
@@ -186,7 +187,8 @@ impl Cluster {
         if refused.conflict.is_some_and(Veto::is_error) {
             return Some(Preemption::Off);
         }
-        // It finds nothing of what it left before the nodes, and ends the search, unless it was asked before whoever refused, or did so itself.
+        // DynamicResources finds none of its PreFilter state and ends the phase, unless it ran before the plugin that
+        // refused, or refused itself.
         let claims_at = rules.pre_filters_at(Plugin::DynamicResources);
         let was_asked = |veto: Veto| {
             let own = rules.pre_filters_at(veto.plugin);
@@ -213,7 +215,7 @@ impl Cluster {
         waits.then_some(Preemption::VictimsTerminating)
     }
 
-    /// [`Cluster::preempt`] without boards: every node is tried.
+    /// Works like [`Cluster::preempt`], but tries every node instead of using boards.
     pub(crate) fn preempt_by_trying_all(
         &mut self,
         class: PodClassId,
@@ -235,7 +237,7 @@ impl Cluster {
         }
     }
 
-    /// [`Cluster::evictions`] whatever stands in the way of looking for one. Empty where none helps.
+    /// Works like [`Cluster::evictions`] without checking for obstacles. Empty if no eviction helps.
     pub fn equal_evictions(&mut self, class: PodClassId, key: &str) -> Vec<Eviction> {
         let candidates = self.candidates(class, key).unwrap_or_default();
         candidates
@@ -244,7 +246,7 @@ impl Cluster {
             .collect()
     }
 
-    /// The best candidates, by node name, or why there is none: every node is tried.
+    /// Tries every node; returns the best candidates by node name, or why there is none.
     fn candidates(&mut self, class: PodClassId, key: &str) -> Result<Vec<Candidate>, Vec<Tally>> {
         let mut candidates = Vec::new();
         let mut tallies: Vec<Tally> = Vec::new();
@@ -281,8 +283,8 @@ impl Cluster {
         Ok(candidates)
     }
 
-    /// Whether the node promised to the pod still has lower pods on their way out that were evicted: whom somebody else deletes is not
-    /// waited for (upstream's `podTerminatingByPreemption`).
+    /// Returns whether the pod's nominated node still has terminating pods of lower priority that were preempted. Pods that
+    /// another client deleted are not waited for (kube-scheduler: `podTerminatingByPreemption`).
     fn waits_for_victims(
         &mut self,
         class: PodClassId,
@@ -304,7 +306,8 @@ impl Cluster {
             })
     }
 
-    /// What trying one node on the model says: a cost or why it does not help; none if the pod has room there.
+    /// Tries one node on the model: returns the cost, or why eviction does not help; `None` if the pod fits without
+    /// eviction.
     pub(crate) fn try_eviction(
         &mut self,
         class: PodClassId,
@@ -323,7 +326,7 @@ impl Cluster {
         )
     }
 
-    /// The eviction on a node for which evictions have a cost.
+    /// Returns the eviction on a node for which a cost is known.
     pub(crate) fn eviction_on(
         &mut self,
         class: PodClassId,
@@ -356,7 +359,7 @@ impl Cluster {
         })
     }
 
-    /// Tries one node. The model is as before when this returns.
+    /// Tries one node. The model is unchanged when this returns.
     fn candidate(
         &mut self,
         class: PodClassId,
@@ -392,8 +395,8 @@ impl Cluster {
         Ok(Candidate { eviction, victims })
     }
 
-    /// Takes all lower pods of a node off and puts back whom there is room for: who is left, and how many of them a budget protects. Those
-    /// are back too when this returns.
+    /// Removes all pods of lower priority from a node and puts back those that still fit. Returns the others, which are the
+    /// victims, and how many of them violate a disruption budget. The model is unchanged when this returns.
     fn reprieve(
         &mut self,
         class: PodClassId,
@@ -428,18 +431,18 @@ impl Cluster {
         Ok((victims, pdb_violations))
     }
 
-    /// The pods that room is held for on a node, of at least the pod's priority and other than itself.
+    /// Returns the classes of other nominated pods on a node that have at least the pod's priority.
     fn room_beside(&self, class: PodClassId, key: &str, node: NodeId) -> Vec<PodClassId> {
         self.held_on(node, self.class(class).priority, key)
     }
 
-    /// Whether a node takes a pod beside those that room is held for there.
+    /// Returns whether a node is feasible for a pod together with the pods nominated to it.
     pub(crate) fn takes(&mut self, class: PodClassId, key: &str, node: NodeId) -> bool {
         let beside = self.room_beside(class, key, node);
         self.refuses(class, node, &beside).is_none()
     }
 
-    /// Filters with room held for others, then without.
+    /// Runs the filters with nominated pods, then without.
     fn refuses(
         &mut self,
         class: PodClassId,
@@ -468,7 +471,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Splits pods into those whose eviction a budget forbids and the others, keeping order.
+    /// Splits pods into those whose eviction violates a disruption budget and the others, keeping their order.
     fn by_budget(&self, pods: &[Victim]) -> (Vec<Victim>, Vec<Victim>) {
         let budgets = &self.objects().pdbs;
         let mut allowed: Vec<i32> = budgets.values().map(|budget| budget.allowed).collect();
@@ -487,7 +490,7 @@ impl Cluster {
     }
 }
 
-/// The more important first.
+/// Compares two victims; the more important one comes first.
 fn by_importance(a: &Victim, b: &Victim) -> Ordering {
     let rank = |victim: &Victim| (Reverse(victim.priority), victim.start_time);
     rank(a).cmp(&rank(b)).then_with(|| a.key.cmp(&b.key))

@@ -1,8 +1,8 @@
-//! Who would have to go from one node, worked out on sums instead of on the model.
+//! Computes the victims of preemption on one node from sums of resources, without a trial on the model.
 //!
-//! Lower pods are taken off and put back run by run; a run is pods of equal priority and start that ask for the same,
-//! so that only their number matters until they are named. Invariant: a [`Plan`] that names a cost names the one that
-//! trying it on the model gives; whatever sums cannot say is left to that ([`Plan::Try`]).
+//! Pods of lower priority are removed and then reprieved run by run. A run has pods of equal priority, start time and
+//! requests, so only their number matters until they are named. Invariant: a [`Plan`] with a cost equals the result
+//! of a trial on the model; where sums do not suffice, the plan is [`Plan::Try`].
 
 use crate::class::{PodClassId, Shape};
 use crate::cluster::{Cluster, NodeId, PodId};
@@ -10,18 +10,18 @@ use crate::resources::Amounts;
 
 use super::{Cost, order};
 
-/// What is known about evictions on a node.
+/// The result for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// No pod there is of lower priority.
+    /// The node has no pods of lower priority.
     NoVictims,
-    /// It has to be tried on the model.
+    /// Sums do not suffice, so the node needs a trial on the model.
     Try,
-    /// Eviction helps, at this cost.
+    /// Preemption helps, at this cost.
     Evict(Cost),
 }
 
-/// Pods that are alike to eviction.
+/// Pods that are equal for preemption.
 struct Run {
     priority: i32,
     start_time: i64,
@@ -37,7 +37,7 @@ struct Lower {
     pod: PodId,
 }
 
-/// What is left of what a pod needs.
+/// The resources that are left on the node.
 struct Room {
     cpu_milli: i64,
     memory_bytes: i64,
@@ -63,13 +63,14 @@ impl Room {
     }
 }
 
-/// Whether sums say all about evictions for a shape.
+/// Returns whether sums of resources decide preemption for a shape: it has no host ports and no extended resources.
 pub(crate) fn is_planned(shape: &Shape) -> bool {
     shape.host_ports.is_empty() && shape.requests.real.scalars.is_empty()
 }
 
 impl Cluster {
-    /// What evictions on a node would cost a pod of a shape and priority, with room held there for `beside`.
+    /// Computes the cost of preemption on a node for a pod of this shape and priority; `beside` are nominated pods
+    /// whose room is held.
     pub(crate) fn plan_eviction(
         &self,
         shape: &Shape,
@@ -93,7 +94,7 @@ impl Cluster {
         }
     }
 
-    /// The victims of a plan that [`Cluster::plan_eviction`] gave a cost, the most important first.
+    /// Returns the victims of a plan with a cost, the most important first.
     pub(crate) fn planned_victims(
         &self,
         shape: &Shape,
@@ -107,7 +108,7 @@ impl Cluster {
         if runs.len() > 1 && pods > order::STABLE {
             self.order_for_trial(&mut runs);
         } else {
-            // Of equals the first keys are the more important.
+            // Among equal pods the first keys are more important, so the last ones are evicted.
             for run in runs.iter_mut().filter(|run| run.evicted > 0) {
                 let kept = run.pods.len() - run.evicted;
                 if kept > 0 {
@@ -125,14 +126,14 @@ impl Cluster {
         victims
     }
 
-    /// Puts the pods of runs in the order in which they are tried.
+    /// Puts the pods of runs into the order of a trial.
     fn order_for_trial(&self, runs: &mut [Run]) {
         let numbered = runs.iter().enumerate();
         let mut pods: Vec<(usize, PodId)> = numbered
             .flat_map(|(run, own)| own.pods.iter().map(move |pod| (run, *pod)))
             .collect();
         pods.sort_unstable_by(|a, b| self.pod(a.1).key().cmp(self.pod(b.1).key()));
-        // The runs are in the order of importance already.
+        // The runs are already in order of importance.
         order::sort(&mut pods, |a, b| a.0 < b.0);
         for run in &mut *runs {
             run.pods.clear();
@@ -142,7 +143,7 @@ impl Cluster {
         }
     }
 
-    /// Takes all lower pods off in thought and puts back what has room; none if sums cannot say.
+    /// Removes all lower pods and reprieves those that still fit; `None` if sums do not suffice.
     fn runs(
         &self,
         shape: &Shape,
@@ -199,8 +200,8 @@ impl Cluster {
         Some(runs)
     }
 
-    /// The lower pods of a node, the most important first but for their keys; none if a disruption budget may protect
-    /// one.
+    /// Returns the lower pods of a node, sorted by importance except for their keys; `None` if a disruption budget
+    /// may cover one.
     fn lower(&self, node: NodeId, priority: i32) -> Option<Vec<Lower>> {
         let budgets = &self.objects().pdbs;
         let covered = |class: PodClassId| {

@@ -1,8 +1,8 @@
-//! Profiles: which filters and scorers are on, what they weigh and how they are set, by scheduler name.
+//! Scheduling profiles: which filters and scorers are enabled, with weights and arguments, by scheduler name.
 //!
-//! A plain value; whoever reads a `KubeSchedulerConfiguration` makes it. All profiles of a [`crate::Cluster`] share its
-//! nodes and pods, and a pod is decided by the profile its `schedulerName` names. Invariant: profiles are given when a
-//! cluster is made and never change, so everything kept per pod shape stays true.
+//! A profile is a plain value, made from a `KubeSchedulerConfiguration`. All profiles of a [`crate::Cluster`] share its
+//! nodes and pods; the profile named by a pod's `schedulerName` decides it. Invariant: profiles are fixed when a cluster is
+//! created, so everything cached per pod shape stays valid.
 
 mod rules;
 
@@ -13,77 +13,77 @@ use crate::reason::Plugin;
 
 pub(crate) use rules::{FitScore, ProfileId, Rules, Spread, Strategy};
 
-/// What one scheduler name stands for. The default value is kube-scheduler's default profile. Numbers outside of their
-/// ranges count as the nearest one inside.
+/// The settings behind one scheduler name. The default value is kube-scheduler's default profile. Numbers outside of their
+/// ranges count as the nearest value in range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// `spec.schedulerName` of the pods it decides.
     pub scheduler_name: String,
-    /// Plugins that say before any node is looked at whether the pod can go anywhere, in the order in which they are asked.
+    /// Plugins that can refuse a pod before any node is examined, in the order in which they run.
     ///
-    /// A filter that is not among them works all the same here: what it would have said before is said of each node. (In kube-scheduler it
-    /// does so if it is NodeAffinity or VolumeZone; others end every attempt with an error.)
+    /// A filter that is not listed still works: its refusal is then reported for each node. (In kube-scheduler that holds
+    /// for NodeAffinity and VolumeZone; without the others every attempt ends with an error.)
     pub pre_filters: Vec<Plugin>,
-    /// Filters that are on, in the order in which they are asked: the first that refuses a node is told.
+    /// Enabled filters in the order in which they run; the first that refuses a node is reported.
     pub filters: Vec<Plugin>,
-    /// Scorers that are on, by weight: 0 (off) to 2^31 - 1.
+    /// Enabled scorers by weight, from 0 (disabled) to 2^31 - 1.
     pub scores: BTreeMap<Plugin, i64>,
-    /// What is done for pods that fit nowhere, in the order in which it is tried.
+    /// Plugins that run for pods that fit nowhere, in order.
     pub post_filters: Vec<Plugin>,
-    /// How NodeResourcesFit scores.
+    /// The arguments of NodeResourcesFit.
     pub fit: Fit,
-    /// Resources whose even use NodeResourcesBalancedAllocation scores.
+    /// The resources whose even use NodeResourcesBalancedAllocation scores.
     pub balanced_resources: Vec<String>,
-    /// How pods without topology spread constraints are spread.
+    /// The spread constraints of pods that have none of their own.
     pub default_spread: DefaultSpread,
-    /// What required affinity of placed pods weighs in InterPodAffinity's score; 0 to 100.
+    /// The weight of placed pods' required affinity in InterPodAffinity's score; 0 to 100.
     pub hard_pod_affinity_weight: i64,
-    /// InterPodAffinity scores only for pods that prefer something themselves.
+    /// Whether InterPodAffinity ignores the preferences of placed pods when it scores for a pod without its own.
     pub ignore_preferred_terms_of_existing_pods: bool,
-    /// Node affinity that every pod has beside its own.
+    /// Node affinity that every pod has in addition to its own.
     pub added_affinity: NodeAffinity,
 }
 
 /// The arguments of NodeResourcesFit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// What is scored.
+    /// How resources are scored.
     pub strategy: ScoringStrategy,
-    /// Of which resources, with weights of 0 to 100.
+    /// The resources that are scored, with weights of 0 to 100.
     pub resources: Vec<(String, i64)>,
-    /// Extended resources that the filter leaves to others.
+    /// Extended resources that the filter does not check.
     pub ignored_resources: BTreeSet<String>,
-    /// The same by what stands before the slash.
+    /// Groups of extended resources, the part before the slash, that the filter does not check.
     pub ignored_resource_groups: BTreeSet<String>,
 }
 
-/// What NodeResourcesFit scores.
+/// How NodeResourcesFit scores a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ScoringStrategy {
-    /// What is left free: pods spread.
+    /// By the free share, so that pods spread.
     #[default]
     LeastAllocated,
-    /// What is taken: pods are packed.
+    /// By the used share, so that pods are packed.
     MostAllocated,
-    /// A curve over the share taken, in hundredths: (utilization, score of 0 to 10), utilization rising.
+    /// By a curve of points (utilization, score), with utilization rising from 0 to 100 and scores of 0 to 10.
     RequestedToCapacityRatio(Vec<(i64, i64)>),
 }
 
-/// How pods without topology spread constraints are spread.
+/// The spread constraints of pods that have none of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DefaultSpread {
     /// Over hosts and zones, as a preference.
     #[default]
     System,
-    /// By these, whose selectors are those of the pod's services and owner.
+    /// By these constraints, whose selectors are those of the pod's services and owner.
     List(Vec<TopologySpreadConstraint>),
 }
 
-/// The scheduler name of pods that name none.
+/// The scheduler name of pods that set none.
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 impl Profile {
-    /// What the default profile asks before any node is looked at, in its order.
+    /// Plugins of the default profile that run before any node is examined, in order.
     pub const PRE_FILTERS: [Plugin; 11] = [
         Plugin::NodeAffinity,
         Plugin::NodePorts,
@@ -98,7 +98,7 @@ impl Profile {
         Plugin::NodeDeclaredFeatures,
     ];
 
-    /// Filters of the default profile, in their order.
+    /// Filters of the default profile, in order.
     pub const FILTERS: [Plugin; 14] = [
         Plugin::NodeUnschedulable,
         Plugin::NodeName,
@@ -128,7 +128,7 @@ impl Profile {
         (Plugin::ImageLocality, 1),
     ];
 
-    /// What the default profile does for pods that fit nowhere, in its order.
+    /// Plugins of the default profile for pods that fit nowhere, in order.
     pub const POST_FILTERS: [Plugin; 2] = [Plugin::DynamicResources, Plugin::DefaultPreemption];
 }
 

@@ -1,4 +1,4 @@
-//! A profile, compiled: what filters and scorers ask, without text.
+//! A profile, compiled for filters and scorers: names are symbols, sets are bits.
 
 use super::{DefaultSpread, Fit, Profile, ScoringStrategy};
 use crate::class::SpreadRule;
@@ -8,26 +8,26 @@ use crate::model::NodeAffinity;
 use crate::reason::Plugin;
 use crate::selector::LabelQuery;
 
-/// A profile of a cluster, by number.
+/// The index of a profile in its cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProfileId(pub(crate) u16);
 
-/// With weights up to this no total leaves 64 bits.
+/// Weights up to this keep every total within 64 bits.
 const MOST_WEIGHT: i64 = i32::MAX as i64;
 
-/// See the module's words.
+/// The compiled form of a [`Profile`].
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pre_filters: Box<[Plugin]>,
     filters: u32,
-    /// The filters, where they are not asked as in the default profile ([`Rules::order`]).
+    /// The filters in order, if it differs from the default profile's ([`Rules::order`]).
     order: Option<Box<[Plugin]>>,
     post_filters: u32,
     preempts_first: bool,
-    /// By plugin; 0 for one that is off.
+    /// The weight of each plugin; 0 if it is disabled.
     weights: [i64; Plugin::COUNT],
     pub(crate) fit: FitScore,
-    /// `None` for cpu and memory.
+    /// The resources to balance; `None` for cpu and memory.
     pub(crate) balanced: Option<Box<[Symbol]>>,
     pub(crate) spread: Spread,
     pub(crate) hard_affinity_weight: i64,
@@ -39,29 +39,29 @@ pub(crate) struct Rules {
 /// How NodeResourcesFit scores.
 #[derive(Clone, Debug)]
 pub(crate) enum FitScore {
-    /// The free share of cpu and memory.
+    /// The free share of cpu and memory, the default, which has a fast path.
     FreeCpuAndMemory,
-    /// Anything else.
+    /// Any other configuration.
     Of {
         strategy: Strategy,
         resources: Box<[(Symbol, i64)]>,
     },
 }
 
-/// What the score of one resource is.
+/// How the score of one resource is computed.
 #[derive(Clone, Debug)]
 pub(crate) enum Strategy {
     Least,
     Most,
-    /// Points (utilization, score), both in hundredths.
+    /// Points of (utilization, score), both from 0 to 100.
     Ratio(Box<[(i64, i64)]>),
 }
 
-/// How pods without constraints are spread.
+/// The spread constraints of pods that have none of their own.
 #[derive(Clone, Debug)]
 pub(crate) enum Spread {
     System,
-    /// By rules whose queries are still to be told.
+    /// These rules, whose selectors are filled in per pod.
     List(Vec<SpreadRule>),
 }
 
@@ -103,23 +103,23 @@ impl Rules {
         }
     }
 
-    /// Whether a filter is on.
+    /// Returns whether a filter is enabled.
     pub(crate) fn filters(&self, plugin: Plugin) -> bool {
         self.filters & plugin.bit() != 0
     }
 
-    /// The filters in the order in which they are asked; `None` where it is that of the default profile and each filter has been asked
-    /// about the pod before the nodes.
+    /// Returns the filters in the order in which they run; `None` if it is the default profile's order and all their
+    /// pre-filters are enabled.
     pub(crate) fn order(&self) -> Option<&[Plugin]> {
         self.order.as_deref()
     }
 
-    /// When a plugin is asked about a pod before any node is looked at; `None` for one that is not.
+    /// Returns the position of a plugin among those that run before any node is examined; `None` if it is not one of them.
     pub(crate) fn pre_filters_at(&self, plugin: Plugin) -> Option<usize> {
         self.pre_filters.iter().position(|own| *own == plugin)
     }
 
-    /// Whether every filter is on, asked in the usual order, and sees all resources.
+    /// Returns whether all default filters are enabled, in default order, and check all resources.
     pub(crate) fn filters_all(&self) -> bool {
         self.order.is_none()
             && Profile::FILTERS.iter().all(|plugin| self.filters(*plugin))
@@ -127,22 +127,22 @@ impl Rules {
             && self.ignored.ignored_resource_groups.is_empty()
     }
 
-    /// Whether a plugin is asked about pods that fit nowhere.
+    /// Returns whether a plugin runs for pods that fit nowhere.
     pub(crate) fn post_filters(&self, plugin: Plugin) -> bool {
         self.post_filters & plugin.bit() != 0
     }
 
-    /// Whether evictions are tried before claims are given back.
+    /// Returns whether preemption is tried before claims are deallocated.
     pub(crate) fn preempts_first(&self) -> bool {
         self.preempts_first
     }
 
-    /// What a scorer weighs; 0 if it is off.
+    /// Returns the weight of a scorer; 0 if it is disabled.
     pub(crate) fn weight(&self, plugin: Plugin) -> i64 {
         self.weights[plugin as usize]
     }
 
-    /// Whether NodeResourcesFit leaves a resource to others: extended ones only.
+    /// Returns whether NodeResourcesFit does not check a resource; true only for extended resources.
     pub(crate) fn ignores(&self, resource: &str) -> bool {
         let Some((group, _)) = resource.split_once('/') else {
             return false;
@@ -153,7 +153,7 @@ impl Rules {
                 || self.ignored.ignored_resource_groups.contains(group))
     }
 
-    /// The rules for a pod that declares none and that this query selects with its siblings.
+    /// Returns the default spread rules of a pod; `query` is the selector of its services and owner.
     pub(crate) fn default_spread(&self, query: &LabelQuery) -> Vec<SpreadRule> {
         match &self.spread {
             Spread::System => SpreadRule::defaults(query),
@@ -168,7 +168,7 @@ impl Rules {
     }
 }
 
-/// See [`Rules::order`]. Our own filter stands behind those about the node itself.
+/// Computes [`Rules::order`]. Mullion's own OperatingSystem filter comes after the filters about the node itself.
 fn order(profile: &Profile) -> Option<Box<[Plugin]>> {
     let filters = &profile.filters;
     let usual = Profile::FILTERS.iter();

@@ -1,7 +1,7 @@
-//! A pool as a list of concrete options: one per type, offering and choice of open labels.
+//! A pool as a list of concrete options: one per instance type, offering, and choice of values for labels left open.
 //!
-//! An option is a node that could be, with all its labels, so that the scheduler's own static filters say whether a
-//! pod may run there: there is no second algebra of requirements that could disagree. Options are sorted by price.
+//! An option is a possible node with all its labels, so the scheduler's own static filters decide whether a pod may run
+//! there; no second implementation of requirements could disagree with them. Options are sorted by price.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use super::limit::Limits;
 use super::pack::Load;
 use super::{InstanceType, MinValuesPolicy, NodeTemplate, PlanRequest, PoolReason, Requirement};
 
-/// More label choices than this per type and offering are not tried.
+/// The maximum number of label choices per type and offering.
 const MAX_CHOICES: usize = 64;
 
-/// The capacity type that can be taken back.
+/// The capacity type that EC2 can interrupt.
 const SPOT: &str = "spot";
 
-/// The label by which volumes of EBS say their zone; a node has it once its driver runs.
+/// The zone label that the EBS CSI driver uses in volumes; a node gets it when the driver runs on it.
 const DRIVER_ZONE: &str = "topology.ebs.csi.aws.com/zone";
 
 /// A pool, compiled for one plan.
@@ -37,57 +37,57 @@ pub(super) struct Catalog {
     pub(super) pool: String,
     pub(super) weight: i32,
     pub(super) requirements: Vec<Requirement>,
-    /// What each of its nodes costs beside its offering: micro-dollars an hour.
+    /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub(super) node_price: u64,
-    /// By so many thousandths what pods prefer may make its nodes dearer.
+    /// By how many thousandths preferences may raise the price of its nodes.
     pub(super) preference_price: u32,
     pub(super) taints: Vec<NodeTaint>,
     pub(super) limits: Limits,
-    /// Whether its nodes list only what costs little more than their cheapest option.
+    /// Whether a planned node lists only options that cost little more than its cheapest.
     pub(super) caps_prices: bool,
-    /// Whether pods are planned although fewer values stay possible than the pool demands.
+    /// Whether pods are planned even if `minValues` of the pool is not met.
     relaxes_min_values: bool,
     /// Instance types.
     pub(super) types: Vec<Arc<InstanceType>>,
-    /// What pods can have of an option, apart from its labels: options of one type mostly share one.
+    /// What options have for pods, apart from their labels; options of one type usually share a room.
     pub(super) rooms: Vec<Room>,
-    /// Cheapest first.
+    /// The options, cheapest first.
     pub(super) options: Vec<Choice>,
-    /// By type: its options, the cheapest first.
+    /// The options of each type, cheapest first.
     by_type: Vec<Vec<usize>>,
-    /// Options that can be had now.
+    /// The options that can be bought now.
     pub(super) available: FixedBitSet,
-    /// How many nodes may be planned for each reservation.
+    /// How many nodes may still be planned for each reservation.
     pub(super) reservations: FxHashMap<Symbol, u32>,
-    /// By kind of pod: those of a kind agree in what the static filters look at.
+    /// By kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,
     kinds: FxHashMap<NodeRules, usize>,
     kind_of: FxHashMap<ShapeId, usize>,
 }
 
-/// What a machine has for pods.
+/// The resources of a machine that pods can have.
 #[derive(Clone, PartialEq)]
 pub(super) struct Room {
     pub(super) type_index: usize,
-    /// What DaemonSets take of it.
+    /// The resources that DaemonSets take.
     pub(super) daemons: Amounts,
-    /// What is left for other pods. Below zero where the DaemonSets' pods do not fit themselves.
+    /// The resources left for other pods; negative if the DaemonSets' own pods do not fit.
     pub(super) free: Amounts,
 }
 
-/// A node that could be.
+/// A possible node.
 pub(super) struct Choice {
     pub(super) type_index: usize,
-    /// Of the catalog's rooms.
+    /// Index in the catalog's `rooms`.
     pub(super) room: usize,
     pub(super) offering: usize,
     pub(super) price_micro_usd: u64,
     pub(super) labels: LabelSet,
-    /// Id of the capacity reservation that it draws on.
+    /// Id of the capacity reservation that it uses.
     pub(super) reservation: Option<Symbol>,
 }
 
-/// Which options let a class of pods in, and what the first that does not says.
+/// The options that the static filters allow for a kind of pods, and the first refusal among the others.
 #[derive(Clone)]
 pub(super) struct Verdicts {
     pub(super) fits: FixedBitSet,
@@ -231,10 +231,10 @@ impl Catalog {
         self.types.push(spec);
     }
 
-    /// Says what each option has left beside the pods of the DaemonSets that run on it.
+    /// Computes what each option has left after the pods of the DaemonSets that run on it.
     ///
     /// # Errors
-    /// A type has less than nothing of a resource.
+    /// Returns an error if a type has a negative amount of a resource.
     fn make_rooms(
         &mut self,
         overhead: &Amounts,
@@ -281,7 +281,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The values of a label that its nodes can have.
+    /// Returns the values that a label can have on the pool's nodes.
     pub(super) fn values(&self, key: Symbol) -> Vec<Symbol> {
         let options = self.available.ones();
         let mut values: Vec<Symbol> = options
@@ -292,39 +292,39 @@ impl Catalog {
         values
     }
 
-    /// The type of an option.
+    /// Returns the instance type of an option.
     pub(super) fn type_of(&self, option: usize) -> &InstanceType {
         &self.types[self.options[option].type_index]
     }
 
-    /// The options of a type, the cheapest first.
+    /// Returns the options of a type, cheapest first.
     pub(super) fn options_of(&self, type_index: usize) -> &[usize] {
         &self.by_type[type_index]
     }
 
-    /// What a node costs that is an option: micro-dollars an hour.
+    /// Returns the price of an option with the pool's cost per node, in micro-dollars per hour.
     pub(super) fn price_of(&self, option: usize) -> u64 {
         self.options[option].price_micro_usd + self.node_price
     }
 
-    /// Whether an option is spot capacity.
+    /// Returns whether an option is spot capacity.
     pub(super) fn is_spot(&self, option: usize) -> bool {
         let choice = &self.options[option];
         self.types[choice.type_index].offerings[choice.offering].capacity_type == SPOT
     }
 
-    /// What an option has for pods.
+    /// Returns the resources that an option has for pods.
     pub(super) fn room_of(&self, option: usize) -> &Room {
         &self.rooms[self.options[option].room]
     }
 
-    /// What the static filters say about a class of pods on every option; worked out once for all that agree in what those look at.
+    /// Returns the static filters' verdicts on every option for a class of pods, computed once per kind.
     pub(super) fn verdicts(&mut self, id: PodClassId, cluster: &Cluster) -> &Verdicts {
         let kind = self.kind(id, cluster);
         &self.verdicts[kind]
     }
 
-    /// The kind of a class of pods: classes of one kind have the same verdicts.
+    /// Returns the kind of a class of pods; all classes of a kind have the same verdicts.
     pub(super) fn kind(&mut self, id: PodClassId, cluster: &Cluster) -> usize {
         let class = cluster.class(id);
         if let Some(kind) = self.kind_of.get(&class.shape_id) {
@@ -350,7 +350,7 @@ impl Catalog {
             refusal: None,
         };
         if shape.named_nodes != NamedNodes::All {
-            // A pod that names its nodes is not for a node without a name yet.
+            // Node names are unknown before launch, so a pod that names its nodes fits none.
             verdicts.refusal = Some((Plugin::PreFilter, Reason::NotNamed));
             return verdicts;
         }
@@ -371,14 +371,15 @@ impl Catalog {
         verdicts
     }
 
-    /// Of some options those from which the volumes of a class of pods can be reached; none for pods that claim devices.
+    /// Returns those of the options from which the volumes of a class of pods can be reached; an error if there is none, or
+    /// if the pods claim devices.
     pub(super) fn reaching(
         &self,
         class: PodClassId,
         mut options: FixedBitSet,
         cluster: &mut Cluster,
     ) -> Result<FixedBitSet, PoolReason> {
-        // Drivers publish the devices of a node once it is there, so none can be counted on.
+        // Drivers publish a node's devices only after it exists, so a plan cannot count on any.
         if cluster.class(class).devices.is_some() {
             return Err(PoolReason::Incompatible {
                 plugin: Plugin::DynamicResources,
@@ -409,7 +410,7 @@ impl Catalog {
         }
     }
 
-    /// What each of some options has at least; nothing where there are none.
+    /// Returns the amounts that every one of the options has at least; zero if there are no options.
     pub(super) fn least(&self, options: &FixedBitSet) -> Amounts {
         let rooms: FixedBitSet = options
             .ones()
@@ -421,7 +422,7 @@ impl Catalog {
         least
     }
 
-    /// Of some options those that hold this much beside their DaemonSets' pods.
+    /// Returns those of the options that have room for `requests` beside their DaemonSets' pods.
     pub(super) fn holding(&self, options: &FixedBitSet, requests: &Amounts) -> FixedBitSet {
         let holds: Vec<bool> = self
             .rooms
@@ -434,13 +435,14 @@ impl Catalog {
             .collect()
     }
 
-    /// Whether the pool demands a choice of values.
+    /// Returns whether the pool has `minValues` that must be met.
     pub(super) fn wants_choice(&self) -> bool {
         let mut demands = self.requirements.iter();
         !self.relaxes_min_values && demands.any(|demand| demand.min_values.is_some())
     }
 
-    /// Of options, with their room and what they admit, those beside which there are enough others that do all they do.
+    /// Returns those of the options that satisfy `minValues` together with the others that have at least the same room and
+    /// admit the same pods.
     pub(super) fn with_choice(
         &self,
         options: Vec<(usize, Load, FixedBitSet)>,
@@ -470,7 +472,7 @@ impl Catalog {
             .collect()
     }
 
-    /// Fewer label values than the pool demands, if that is so for these options and keeps pods away.
+    /// Returns the `minValues` that these options do not meet, if that excludes pods.
     pub(super) fn too_few_values(
         &self,
         options: &FixedBitSet,
@@ -482,7 +484,7 @@ impl Catalog {
         }
     }
 
-    /// Fewer label values than the pool demands, if that is so for these options.
+    /// Returns the first `minValues` that these options do not meet.
     pub(super) fn missing_values(
         &self,
         options: &FixedBitSet,
@@ -515,7 +517,7 @@ impl Catalog {
     }
 }
 
-/// Why the pod's volumes cannot be reached from a node that could be.
+/// Returns why the pod's volumes cannot be reached from a possible node; `None` if they can.
 fn out_of_reach(
     question: &Question<'_>,
     labels: &LabelSet,
@@ -527,7 +529,8 @@ fn out_of_reach(
     }
 }
 
-/// From which nodes that could be the volumes of a class of pods can be reached; from none those of pods that claim devices.
+/// Returns for each possible node whether the volumes of a class of pods can be reached from it; `false` for pods that claim
+/// devices.
 pub(crate) fn reachable<'a>(
     class: PodClassId,
     labels: impl Iterator<Item = &'a LabelSet>,
@@ -548,8 +551,8 @@ pub(crate) fn reachable<'a>(
         .collect()
 }
 
-/// The labels that a node can have beside these under a pool's requirements: no choice if its labels contradict them, several where a label the machine
-/// does not decide may have several values.
+/// Returns the label sets that a node can have in addition to `labels`: none if `labels` contradict a requirement, several
+/// if a label that the machine does not decide may have several values.
 fn choices(labels: &StringMap, requirements: &[Requirement]) -> Vec<Vec<(String, String)>> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {

@@ -1,11 +1,9 @@
-//! The cheapest of the ways to place all pending pods.
+//! Chooses the cheapest of up to three ways to place all pending pods: the one that places most pods, then costs least.
 //!
-//! Three ways are tried, and the answer is the one that places most, then costs least:
-//!
-//! 1. The scheduler puts pods on nodes that are there; the rest is packed by cost.
-//! 2. The same, but the rest goes one by one, as Karpenter does: largest pods first; planned nodes with the fewest pods, then a new node of the
-//!    first pool that can. So no plan is dearer than that.
-//! 3. Nodes that are there are packed together with those to buy, where their room matters.
+//! 1. The scheduler places pods on existing nodes; the others are packed by cost.
+//! 2. The same, but the others are placed one by one, as Karpenter does: the largest pods first; on planned nodes with the
+//!    fewest pods, then on a new node of the first pool that can buy one. So no plan is more expensive than Karpenter's.
+//! 3. Pods are packed onto existing nodes and new ones at once, if the free room of existing nodes is large enough to matter.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -14,18 +12,18 @@ use super::solve::{Attempt, Pending, Solver, Way};
 use crate::class::PodClassId;
 use crate::cluster::NodeId;
 
-/// Up to so many pods are also placed one by one, and the cheaper plan is taken.
+/// The maximum number of pods for which both packing and placing one by one are tried.
 const MOST_TWICE: usize = 3000;
-/// Of so many nodes that are there, at most, is asked whether pods are better placed on them than the scheduler would.
+/// The maximum number of existing nodes for which the third way is tried.
 const MOST_NODES: usize = 5000;
-/// And if so many pairs of a node and a class of pods are to be looked at.
+/// The maximum number of pairs of a node and a class of pods for which it is tried.
 const MOST_PAIRS: usize = 1_500_000;
-/// Nodes that are there and have less than one in so many parts of the cpu and of the memory that pods want cannot make a plan much cheaper, however
-/// their room is used.
+/// The third way is tried if existing nodes have at least one part in so many of the cpu or of the memory that the pods
+/// request: with less, no use of that room makes a plan much cheaper.
 const LEAST_ROOM: i128 = 100;
 
 impl Solver<'_> {
-    /// The best of three ways: see the module's words.
+    /// Returns the best of the three ways described in the module.
     pub(super) fn cheapest(&mut self, pending: &[Pending], nodes: &[NodeId]) -> Attempt {
         let checkpoint = self.cluster.checkpoint();
         let mut existing = Vec::new();
@@ -47,7 +45,8 @@ impl Solver<'_> {
         best
     }
 
-    /// Whether a node that is there has room for a pod of some class, and all of them for a part of the pods that matters.
+    /// Returns whether an existing node has room for a pod of one of the classes, and all nodes for a part of the pods that
+    /// matters. `classes` has the number of pods of each.
     fn has_room(&self, nodes: &[NodeId], classes: &FxHashMap<PodClassId, i64>) -> bool {
         let mut requests = Vec::with_capacity(classes.len());
         let mut wanted = (0, 0);
@@ -72,7 +71,7 @@ impl Solver<'_> {
         has_some && (room.0 * LEAST_ROOM >= wanted.0 || room.1 * LEAST_ROOM >= wanted.1)
     }
 
-    /// Buys for all pods, keeping what they prefer unless a plan without that is so much cheaper.
+    /// Plans nodes for all pods with their preferences, unless a plan without preferences is cheaper by more than allowed.
     pub(super) fn buy(&mut self, pending: &[Pending]) -> Attempt {
         let kept = self.buy_as(pending);
         if pending.len() > MOST_TWICE || !self.has_preferences(pending) {
@@ -87,7 +86,7 @@ impl Solver<'_> {
         self.preferences.policy = policy;
         let is_worth_it = kept.price <= self.most_for_preferences(without.price);
         if is_worth_it && kept.unplaceable.len() <= without.unplaceable.len() {
-            // However pods are packed that prefer nothing: no plan costs less.
+            // The bound without preferences is a bound for every plan.
             without = Attempt {
                 bound: without.bound,
                 ..kept
@@ -96,7 +95,7 @@ impl Solver<'_> {
         without
     }
 
-    /// Whether a plan may be dearer because of what pods prefer.
+    /// Returns whether preferences may make a plan more expensive.
     fn has_preferences(&mut self, pending: &[Pending]) -> bool {
         if self.preferences.policy != PreferencePolicy::WithinPrice {
             return false;
@@ -108,7 +107,7 @@ impl Solver<'_> {
         })
     }
 
-    /// Buys for all pods: packed by cost or one by one, whichever is better.
+    /// Plans nodes for all pods, packed by cost or one by one, whichever is better.
     fn buy_as(&mut self, pending: &[Pending]) -> Attempt {
         let packed = self.attempt(pending, Way::Packed(&[]));
         let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;

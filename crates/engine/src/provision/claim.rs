@@ -1,7 +1,7 @@
-//! A node being planned: the options that are left, the pods on it, and its stand-in in the cluster.
+//! A planned node: the options that remain for it, the pods on it, and its virtual node in the cluster.
 //!
-//! Invariant: every option left holds all pods so far by every filter; the stand-in has the labels of the cheapest of
-//! them, and all of them agree with it on the labels by which pods on it are spread or kept apart.
+//! Invariant: every remaining option passes all filters for all pods so far. The virtual node has the labels of the cheapest
+//! option, and all options agree with it on the labels by which the pods on it are spread or kept apart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::catalog::Catalog;
 use super::solve::Pending;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
 
-/// What nodes with these options of a catalog can be, in words: types, and requirements.
+/// Instance types and requirements of planned nodes, by catalog and options: nodes with equal options share them.
 pub(super) type Lists =
     FxHashMap<(usize, FixedBitSet), (Arc<[InstanceTypeOption]>, Arc<[Requirement]>)>;
 
@@ -29,31 +29,31 @@ pub(super) struct Claim {
     pub(super) catalog: usize,
     pub(super) options: FixedBitSet,
     pub(super) node: NodeId,
-    /// The option the stand-in looks like.
+    /// The option whose labels the virtual node has.
     shown: usize,
-    /// The pods on it, by their place in the question.
+    /// The pods on it, by their index in the request.
     pub(super) pods: Vec<u32>,
-    /// What its pods ask for, without the DaemonSets'.
+    /// The sum of its pods' requests, without those of DaemonSets.
     requests: Amounts,
-    /// What every option left has room for at least.
+    /// The room that every remaining option has at least.
     room: Amounts,
-    /// What of the pool's limits is set aside for it.
+    /// The amount of the pool's limits that is reserved for it.
     pub(super) reserved: ResourceMap,
-    /// Capacity reservations of each of which it holds a machine.
+    /// The capacity reservations in each of which it holds one instance.
     pub(super) held: Vec<Symbol>,
 }
 
-/// What of a class's topology matters to where it is planned.
+/// How the topology rules of a class restrict a planned node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Topology {
-    /// Labels, other than the hostname, on which all options left must agree once such a pod is planned.
+    /// Labels, other than the hostname, on which all remaining options must agree once a pod of the class is planned.
     pub(super) keys: Vec<Symbol>,
-    /// Declared spread preferences count as demands.
+    /// Whether declared soft spread constraints count as hard ones.
     pub(super) strict: bool,
 }
 
 impl Claim {
-    /// A claim without pods. `options` must not be empty.
+    /// Creates a planned node without pods; `None` if `options` is empty.
     pub(super) fn open(
         catalog: (usize, &Catalog),
         options: FixedBitSet,
@@ -82,7 +82,7 @@ impl Claim {
         })
     }
 
-    /// The limit of the pool that keeps away a type of these options that would hold the pod too; none if no type would.
+    /// Returns the limit of the pool that excludes a type which would also hold the pod; `None` if no such type exists.
     pub(super) fn limit_in_the_way(
         &self,
         options: &FixedBitSet,
@@ -100,8 +100,8 @@ impl Claim {
         types.find_map(|capacity| catalog.limits.broken_by(capacity))
     }
 
-    /// Puts a pod on the planned node that every option left has room for and admits, if the pods that are placed already let it. `is_bound` says
-    /// whether they have a say. It counts as its own class there.
+    /// Places a pod for which every remaining option has room, unless topology filters refuse it; they run if `is_bound`. On
+    /// the node the pod counts as its own class.
     pub(super) fn load(
         &mut self,
         Pending { index, class, own }: Pending,
@@ -118,7 +118,7 @@ impl Claim {
         true
     }
 
-    /// Takes a node without pods back: it has no options left, so no pod can join it, and what stands in for it has no room.
+    /// Closes a planned node without pods: it has no options left, so no pod can join it, and its virtual node has no room.
     pub(super) fn close(&mut self, catalog: &mut Catalog, cluster: &mut Cluster) {
         catalog.limits.give_back(&self.reserved);
         self.reserved.clear();
@@ -127,13 +127,13 @@ impl Claim {
         cluster.reshape_virtual(self.node, labels, Amounts::default());
     }
 
-    /// What it costs as its cheapest option: micro-dollars an hour.
+    /// Returns the price of the cheapest option, in micro-dollars per hour.
     pub(super) fn price(&self, catalog: &Catalog) -> u64 {
         let cheapest = self.options.minimum();
         cheapest.map_or(0, |option| catalog.price_of(option))
     }
 
-    /// Puts a pod on the planned node if any option is left then. The claim is as before if not.
+    /// Places a pod on the planned node if an option remains for all of its pods. Otherwise the claim is unchanged.
     pub(super) fn add(
         &mut self,
         Pending { index, class, own }: Pending,
@@ -194,7 +194,8 @@ impl Claim {
         }
     }
 
-    /// Of the options the part on which the topology filters let the pod in, with the stand-in looking like one.
+    /// Returns the part of the options for which the topology filters accept the pod; the virtual node gets the labels of
+    /// its first option.
     fn place(
         &mut self,
         class: PodClassId,
@@ -249,8 +250,8 @@ impl Claim {
         }
     }
 
-    /// Gives up options that cost more than this, and, where spot is among the others, all that are not spot: Karpenter does not let a cheaper
-    /// node become an on-demand one because spot was refused. `false` if that leaves less choice than the pool demands.
+    /// Drops options above this price, and if spot options remain, all others: Karpenter does not let a cheaper node become
+    /// an on-demand one because spot was refused. Returns `false` if fewer values remain than the pool's `minValues`.
     pub(super) fn cut(&mut self, most_price: u64, catalog: &Catalog, cluster: &Cluster) -> bool {
         let mut keep = FixedBitSet::with_capacity(self.options.len());
         keep.extend(
@@ -272,7 +273,7 @@ impl Claim {
         is_enough
     }
 
-    /// Gives up options but for these, of which there are some.
+    /// Restricts the options to these; `options` must not be empty.
     pub(super) fn narrow(
         &mut self,
         options: FixedBitSet,
@@ -289,7 +290,7 @@ impl Claim {
         }
     }
 
-    /// Gives up options of types larger than the cheapest one's, so that less of the limits is set aside.
+    /// Drops options larger than the cheapest type, so that less of the limits is reserved.
     pub(super) fn tighten(&mut self, catalog: &Catalog) {
         let Some(cheapest) = self.options.minimum() else {
             return;
@@ -310,7 +311,7 @@ impl Claim {
         self.room = catalog.least(&self.options);
     }
 
-    /// The planned node in words. `known` remembers the lists of nodes that can be the same.
+    /// Returns the planned node for the plan. `known` shares the lists between nodes with equal options.
     pub(super) fn describe(
         &self,
         catalog: &Catalog,
@@ -344,7 +345,7 @@ impl Claim {
         }
     }
 
-    /// What the pods ask for, and the DaemonSets' on the cheapest option.
+    /// Returns the requests of the pods, and of the DaemonSets' pods on the cheapest option.
     fn requests(&self, catalog: &Catalog, cluster: &Cluster) -> ResourceMap {
         let mut requests = self.requests.clone();
         if let Some(cheapest) = self.options.minimum() {
@@ -362,7 +363,7 @@ impl Claim {
     }
 }
 
-/// Some options by type, the cheapest type first, with its offerings, the cheapest first.
+/// Returns the options by type, the cheapest type first, each with its offerings, the cheapest first.
 fn described(options: &FixedBitSet, catalog: &Catalog) -> Vec<InstanceTypeOption> {
     let mut types: Vec<InstanceTypeOption> = Vec::new();
     let mut by_type: BTreeMap<usize, usize> = BTreeMap::new();
@@ -375,7 +376,7 @@ fn described(options: &FixedBitSet, catalog: &Catalog) -> Vec<InstanceTypeOption
             offering.capacity_type.clone(),
             offering.price_micro_usd,
         );
-        // Options come cheapest first, so a type's first one is its price.
+        // Options are sorted by price, so the first option of a type has its price.
         let index = *by_type.entry(choice.type_index).or_insert_with(|| {
             types.push(InstanceTypeOption {
                 name: spec.name.clone(),
@@ -391,7 +392,7 @@ fn described(options: &FixedBitSet, catalog: &Catalog) -> Vec<InstanceTypeOption
     types
 }
 
-/// What some options leave open, as requirements on labels, sorted by key.
+/// Returns the requirements on labels that leave exactly these options open, sorted by key.
 fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> Vec<Requirement> {
     let decided = [
         label::INSTANCE_TYPE,
@@ -443,7 +444,7 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
     requirements
 }
 
-/// Splits options by their values of the given labels; the part of the shown option comes first, then by price.
+/// Splits options by their values of the given labels; the part with the shown option comes first, the others by price.
 fn split(
     catalog: &Catalog,
     options: FixedBitSet,
@@ -471,7 +472,7 @@ fn split(
     parts.into_iter().map(|part| part.1).collect()
 }
 
-/// The filters that depend on other pods. Resources are checked per type instead.
+/// Runs the filters that depend on other pods. Resources are checked per type instead.
 pub(super) fn check(
     class: PodClassId,
     node: NodeId,
@@ -490,7 +491,7 @@ pub(super) fn check(
         })
 }
 
-/// How many of the pods that a pod is spread against are in the node's places.
+/// Returns how many of the pods that the pod is spread against are in the node's domains.
 fn crowd(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> i64 {
     let question = cluster.question(class);
     let fixed = &question.cluster.at(node).fixed;
@@ -501,7 +502,7 @@ fn crowd(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> i64 {
         .sum()
 }
 
-/// A resource of which the largest type still has too little.
+/// Returns a resource of which even the largest type has too little.
 fn lacking(
     catalog: &Catalog,
     options: &FixedBitSet,

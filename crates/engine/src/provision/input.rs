@@ -1,125 +1,127 @@
-//! What the provisioner is asked.
+//! The input of a plan: pods without a place, nodes in flight, and what the pools can buy.
 //!
-//! Prices are whole micro-dollars per hour, so that ranking is exact; they are those of the operating system that will
-//! run on the node.
+//! Prices are whole micro-dollars per hour, so that comparisons are exact, and apply to the operating system that the node
+//! will run.
 
 use std::sync::Arc;
 
 use crate::model::{NodeSpec, Operator, PodSpec, PodTemplate, ResourceMap, StringMap, Taint};
 
-/// The question.
+/// The input of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct PlanRequest {
     /// Pods that need a place.
     pub pods: Vec<PodSpec>,
-    /// Nodes that were bought and are not ready for pods yet.
+    /// Nodes that were bought but do not accept pods yet.
     pub in_flight: Vec<InFlightNode>,
-    /// What can be bought.
+    /// What each pool can buy.
     pub templates: Vec<NodeTemplate>,
-    /// Picks among equals when pods go to nodes that exist.
+    /// Seed for choosing among equally good existing nodes.
     pub seed: u64,
-    /// Packs pods by cost, instead of placing them one by one as Karpenter does. The plan is never dearer.
+    /// Whether pods are packed by cost instead of placed one by one as Karpenter does. The resulting plan is never more
+    /// expensive than Karpenter's.
     pub by_cost: bool,
-    /// How long is searched for a cheaper packing: items are looked at so many times for one machine or another. None takes
+    /// Limits the search for a cheaper packing: how many times an item is compared with a machine. `None` means
     /// [`PlanRequest::EFFORT`].
     pub effort: Option<u64>,
-    /// How much what pods prefer counts for the nodes to buy.
+    /// How far pods' preferences count when nodes are bought.
     pub preferences: PreferencePolicy,
-    /// Whether pods are planned for pools whose demands for a choice of values cannot be met (Karpenter: `MIN_VALUES_POLICY`).
+    /// Whether pods are planned for a pool whose `minValues` cannot be met (Karpenter: `MIN_VALUES_POLICY`).
     pub min_values: MinValuesPolicy,
-    /// What becomes of pods for which planned nodes leave no reserved capacity.
+    /// Whether pods wait or other capacity is bought when planned nodes hold all reserved capacity.
     pub reserved: ReservedPolicy,
 }
 
-/// What becomes of a pod that reserved capacity is there for, all of which other planned nodes hold. A planned node holds a machine of every
-/// reservation that it may run in, though it will run in one.
+/// What happens to a pod that could use reserved capacity while other planned nodes hold all of it. A planned node holds one
+/// instance of every reservation that it may run in, although it will run in only one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReservedPolicy {
-    /// Other capacity is bought for it (Karpenter: while it looks for what to give back).
+    /// Other capacity is bought for the pod (Karpenter: during disruption).
     #[default]
     FallBack,
-    /// It waits until it is known what the nodes run in (Karpenter: while it provisions).
+    /// The pod waits until it is known in which reservations the nodes run (Karpenter: during provisioning).
     Wait,
 }
 
-/// What the `minValues` of a pool's requirements do where fewer values would stay possible.
+/// What happens if a node would leave fewer values of a label possible than a requirement's `minValues`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinValuesPolicy {
-    /// The pod is not planned there.
+    /// The pod is not planned on that node.
     #[default]
     Strict,
-    /// It is planned with as many values as there are, and the node says so.
+    /// The pod is planned with the values that remain, and
+    /// [`PlannedNode::min_values_relaxed`](super::PlannedNode::min_values_relaxed) is set.
     BestEffort,
 }
 
-/// How much what pods prefer counts for nodes to buy: labels of nodes, being near or apart from others, being spread, being on nodes without a
-/// PreferNoSchedule taint. The scheduler follows preferences in any case.
+/// How far preferences count when nodes are bought: preferred node labels, preferred affinity and anti-affinity to pods,
+/// soft spread constraints, and avoiding PreferNoSchedule taints. The scheduler follows preferences in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreferencePolicy {
-    /// As far as it costs no more than the pools allow ([`NodeTemplate::preference_price`]).
+    /// As long as the plan costs no more than the pools allow ([`NodeTemplate::preference_price`]).
     #[default]
     WithinPrice,
-    /// As far as nodes can be bought, whatever they cost (Karpenter: `PREFERENCE_POLICY=Respect`).
+    /// As long as suitable nodes can be bought, whatever their price (Karpenter: `PREFERENCE_POLICY=Respect`).
     Respect,
     /// Not at all (Karpenter: `PREFERENCE_POLICY=Ignore`).
     Ignore,
 }
 
 impl PlanRequest {
-    /// Looks at items in search of a cheaper packing, unless the request says otherwise: some tenths of a second.
+    /// The default for [`PlanRequest::effort`], which takes some tenths of a second.
     pub const EFFORT: u64 = 2_000_000;
 }
 
-/// A node on its way: a claim without a node yet, or a node that is there but not initialized. Of the latter this says
-/// what it will be, for the time of the plan: without startup taints, with what it does not advertise yet.
+/// A node that does not accept pods yet: a claim without a node, or a node that is not initialized. It is described as it
+/// will be, without startup taints and with the resources that it does not advertise yet.
 #[derive(Clone, Debug, Default)]
 pub struct InFlightNode {
     /// The node as it will be, its startup taints left out. Its name is the claim's until there is a node.
     pub node: NodeSpec,
-    /// What DaemonSets will take of it beyond those of their pods that are on it.
+    /// What DaemonSets will still take of it, in addition to their pods that run on it already.
     pub daemon_overhead: ResourceMap,
-    /// Pods that earlier plans put there.
+    /// Pods that earlier plans placed on it.
     pub pods: Vec<PodSpec>,
 }
 
-/// What one pool can buy.
+/// What one pool can buy, and the nodes that result.
 #[derive(Clone, Debug, Default)]
 pub struct NodeTemplate {
-    /// Pool name; nodes get it as label `karpenter.sh/nodepool`.
+    /// The pool's name; nodes get it as label `karpenter.sh/nodepool`.
     pub pool: String,
-    /// Higher first; 0 where none is set.
+    /// The pool's weight: pools with a higher one are tried first; 0 if the pool sets none.
     pub weight: i32,
     /// Labels of the nodes.
     pub labels: StringMap,
     /// Taints of the nodes.
     pub taints: Vec<Taint>,
-    /// Taints the nodes start with and lose; they keep no pod away from the plan.
+    /// Taints that nodes start with and lose later; the plan ignores them.
     pub startup_taints: Vec<Taint>,
-    /// What instance types, zones, capacity types and labels may be.
+    /// Requirements on instance types, zones, capacity types and other labels.
     pub requirements: Vec<Requirement>,
-    /// What the pool may still buy by resource (`cpu`, `memory`, `nodes`, ...); absent is unlimited.
+    /// What the pool may still buy, by resource (`cpu`, `memory`, `nodes`, ...); a resource that is absent is unlimited.
     pub limits_remaining: ResourceMap,
-    /// What is taken of each node beside the pods of `daemons`.
+    /// Resources taken on each node in addition to the pods of `daemons`.
     pub daemon_overhead: ResourceMap,
-    /// What each of its nodes costs beside its offering: micro-dollars an hour.
+    /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub node_price_micro_usd: u64,
-    /// By so many thousandths what pods prefer may make its nodes dearer; none for [`NodeTemplate::PREFERENCE_PRICE`].
+    /// By how many thousandths preferences may raise the price; `None` means [`NodeTemplate::PREFERENCE_PRICE`].
     pub preference_price: Option<u32>,
-    /// The pods of DaemonSets: each is counted on the machines that it would run on.
+    /// The pods of DaemonSets; each counts on the machines that it would run on.
     pub daemons: Vec<PodTemplate>,
-    /// The types there are, shared between pools.
+    /// The instance types that can be bought, shared between pools.
     pub instance_types: Vec<Arc<InstanceType>>,
-    /// Every type that the pool's class could buy if its requirements were others; empty where that is `instance_types`. Only a search for
-    /// changes ([`crate::remedy`]) looks at it.
+    /// All types that the pool's class could buy if the pool's requirements were different; empty if they equal
+    /// `instance_types`. Only the search for remedies ([`crate::remedy`]) uses it.
     pub for_sale: Vec<Arc<InstanceType>>,
 }
 
 impl NodeTemplate {
-    /// What pods prefer may make nodes dearer by a tenth, unless the pool says otherwise.
+    /// The default for [`NodeTemplate::preference_price`]: a tenth.
     pub const PREFERENCE_PRICE: u32 = 100;
 }
 
-/// One requirement of a pool: the values its nodes' label may have.
+/// One requirement of a pool: the values that a node label may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -129,16 +131,16 @@ impl NodeTemplate {
 pub struct Requirement {
     /// Label key.
     pub key: String,
-    /// How to compare.
+    /// The operator.
     pub operator: Operator,
-    /// With what.
+    /// The operands.
     pub values: Vec<String>,
-    /// At least this many values must stay possible.
+    /// The minimum number of values that must stay possible.
     pub min_values: Option<u32>,
 }
 
 impl Requirement {
-    /// Whether a label's value, or its absence, meets it.
+    /// Returns whether a label's value, or its absence, satisfies the requirement.
     pub fn is_met_by(&self, value: Option<&String>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         let bound = || {
@@ -162,43 +164,44 @@ impl Requirement {
     }
 }
 
-/// A machine that can be bought, for one operating system.
+/// A machine type that can be bought, for one operating system.
 #[derive(Clone, Debug, Default)]
 pub struct InstanceType {
-    /// Name, for example `c6a.xlarge`.
+    /// The type's name, for example `c6a.xlarge`.
     pub name: String,
-    /// Labels of its nodes: architecture, operating system, family, size, ... The type's own label is added.
+    /// The labels of its nodes: architecture, operating system, family, size, ... The instance-type label is added.
     pub labels: StringMap,
-    /// What the machine has; limits count it.
+    /// The machine's capacity, which the pool's limits count.
     pub capacity: ResourceMap,
-    /// What pods can have, extended resources such as Windows addresses included.
+    /// The part of it that pods can have, including extended resources such as Windows addresses.
     pub allocatable: ResourceMap,
-    /// Where and how it is sold.
+    /// Zones and capacity types in which the type is sold.
     pub offerings: Vec<Offering>,
 }
 
-/// A way to buy a type.
+/// One way to buy an instance type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offering {
     /// Zone; nodes get it as label `topology.kubernetes.io/zone`.
     pub zone: String,
     /// `spot`, `on-demand` or `reserved`; nodes get it as label `karpenter.sh/capacity-type`.
     pub capacity_type: String,
-    /// Micro-dollars per hour for the operating system that runs.
+    /// The price in micro-dollars per hour for the node's operating system.
     pub price_micro_usd: u64,
-    /// Whether it can be had now.
+    /// Whether the offering can be bought now.
     pub available: bool,
-    /// What it draws on, if its capacity is reserved.
+    /// The capacity reservation that it uses, if any.
     pub reservation: Option<Reservation>,
 }
 
-/// A capacity reservation that an offering draws on.
+/// A capacity reservation that an offering uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    /// Its id; offerings with one id draw on one reservation.
+    /// The reservation's id; offerings with the same id share one reservation.
     pub id: String,
-    /// What nodes in it have as labels, the capacity type left out.
+    /// Labels of the nodes in it, apart from the capacity type.
     pub labels: StringMap,
-    /// How many more nodes may be planned for it. Where an offering that can be had has none left, nodes that are being launched hold it.
+    /// How many more nodes may be planned for it. If an available offering has 0 left, nodes that are being launched hold
+    /// it.
     pub left: u32,
 }

@@ -1,6 +1,6 @@
-//! What a pool may still buy.
+//! Counts what a pool may still buy under its `spec.limits`.
 //!
-//! A planned node counts as the largest type it can still become, so that a launch never breaks a limit.
+//! A planned node counts as the largest type that it can still become, so a launch never exceeds a limit.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::model::{Quantity, ResourceMap};
 use super::PoolReason;
 use super::pack::{DIMENSIONS, Load};
 
-/// The limit that counts machines.
+/// The limit on the number of nodes.
 const NODES: &str = "nodes";
 
-/// Remaining amounts by resource; absent is unlimited.
+/// Remaining amounts by resource; a resource that is absent is unlimited.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limits {
     remaining: BTreeMap<String, Quantity>,
@@ -29,7 +29,7 @@ impl Limits {
         self.remaining.is_empty()
     }
 
-    /// The first limit that one machine of this capacity would break.
+    /// Returns the first limit that one machine of this capacity would exceed.
     pub(super) fn broken_by(&self, capacity: &ResourceMap) -> Option<PoolReason> {
         let broken = self
             .remaining
@@ -41,7 +41,7 @@ impl Limits {
         })
     }
 
-    /// What the largest of some machines takes.
+    /// Returns the largest amount of each limited resource among some machines.
     pub(super) fn largest<'a>(
         &self,
         capacities: impl Iterator<Item = &'a ResourceMap>,
@@ -56,12 +56,12 @@ impl Limits {
         largest
     }
 
-    /// The resources that are limited.
+    /// Returns the limited resources.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         self.remaining.keys()
     }
 
-    /// What is left of each of some resources, in thousandths; `i64::MAX` where there is no limit.
+    /// Returns what is left of each of `names`, in thousandths; `i64::MAX` if there is no limit.
     pub(super) fn left(&self, names: &[String]) -> Load {
         let mut left = [i64::MAX; DIMENSIONS];
         for (left, name) in left.iter_mut().zip(names) {
@@ -72,7 +72,8 @@ impl Limits {
         left
     }
 
-    /// What one machine of a capacity takes of each of some resources, in thousandths; 0 where there is no limit.
+    /// Returns what one machine of this capacity takes of each of `names`, in thousandths; 0 if there is no
+    /// limit.
     pub(super) fn taken(&self, capacity: &ResourceMap, names: &[String]) -> Load {
         let mut taken = Load::default();
         for (taken, name) in taken.iter_mut().zip(names) {
@@ -83,7 +84,7 @@ impl Limits {
         taken
     }
 
-    /// Whether a machine takes no more of what is limited than another.
+    /// Returns whether `own` takes at most as much of every limited resource as `other`.
     pub(super) fn takes_no_more(&self, own: &ResourceMap, other: &ResourceMap) -> bool {
         let mut names = self.remaining.keys();
         names.all(|name| amount(own, name) <= amount(other, name))

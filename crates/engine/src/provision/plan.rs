@@ -1,4 +1,4 @@
-//! The provisioner's answer.
+//! The result of a plan.
 
 use std::sync::Arc;
 
@@ -8,22 +8,23 @@ use crate::reason::{Plugin, Reason};
 
 use super::Requirement;
 
-/// Where every pending pod goes, and what to buy for it.
+/// The place of each pending pod, and the nodes to buy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Pod key and the name of the existing or in-flight node it goes to.
     pub existing: Vec<(String, String)>,
     /// Nodes to buy.
     pub nodes: Vec<PlannedNode>,
-    /// Pods that nothing can place.
+    /// Pods that have no place.
     pub unplaceable: Vec<Unplaceable>,
-    /// However the pods on `nodes` are packed, nodes for them cost no less than this: micro-dollars an hour. None if it is not known: the
-    /// question was not asked by cost, nodes that are there were packed together with these, or pods have no place.
+    /// A lower bound for the price of the nodes that the pods on `nodes` need, however they are packed, in micro-dollars per
+    /// hour. `None` if it is unknown: the plan was not made by cost, pods were packed onto existing nodes as well, or pods
+    /// have no place.
     pub bound_micro_usd: Option<u64>,
 }
 
 impl Plan {
-    /// What the nodes to buy cost, each as the cheapest that it may be: micro-dollars an hour.
+    /// Returns the price of the nodes to buy, each with its cheapest option, in micro-dollars per hour.
     pub fn price_micro_usd(&self) -> u64 {
         self.nodes.iter().map(PlannedNode::price_micro_usd).sum()
     }
@@ -32,114 +33,117 @@ impl Plan {
 /// A node to buy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedNode {
-    /// For this pool.
+    /// The pool that buys it.
     pub pool: String,
-    /// The types that hold the planned pods, cheapest first, at most 60 unless the pool demands a choice of more; never empty. Nodes that can be the
-    /// same share one list.
+    /// The instance types that hold the planned pods, cheapest first, never empty; at most 60 unless the pool's `minValues`
+    /// need more. Nodes with equal options share one list.
     pub options: Arc<[InstanceTypeOption]>,
-    /// What is left open, as requirements on labels: types, zones, capacity types and the pool's own, sorted by key.
+    /// The requirements on labels that the launch has to meet: types, zones, capacity types and the pool's own, sorted by
+    /// key.
     pub requirements: Arc<[Requirement]>,
     /// Keys of the pods planned on it, in the order they were planned.
     pub pods: Vec<String>,
-    /// What the pods and DaemonSets together ask for.
+    /// The sum of the requests of the pods and the DaemonSets' pods.
     pub requests: ResourceMap,
-    /// What it costs beside its offering: micro-dollars an hour.
+    /// The cost in addition to its offering, in micro-dollars per hour.
     pub node_price_micro_usd: u64,
-    /// Fewer values stay possible than the pool demands; `requirements` says how many there are.
+    /// Whether fewer values stay possible than the pool's `minValues`; `requirements` has the number that does.
     pub min_values_relaxed: bool,
-    /// Ids of the capacity reservations that it may run in, of one of which it takes a machine; empty where its capacity is not reserved.
+    /// Ids of the capacity reservations that it may run in, one of which it will use; empty if its capacity is not reserved.
     pub reservations: Arc<[String]>,
 }
 
 impl PlannedNode {
-    /// What it costs as the cheapest that it may be: micro-dollars an hour.
+    /// Returns the price with the cheapest option, in micro-dollars per hour.
     pub fn price_micro_usd(&self) -> u64 {
         let cheapest = self.options.first();
         cheapest.map_or(0, |option| option.price_micro_usd) + self.node_price_micro_usd
     }
 }
 
-/// A type a planned node can be.
+/// An instance type that a planned node can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceTypeOption {
-    /// Its name.
+    /// The type's name.
     pub name: String,
-    /// Its cheapest offering that is left: micro-dollars per hour.
+    /// The price of the cheapest offering that remains, in micro-dollars per hour.
     pub price_micro_usd: u64,
-    /// Offerings that are left: zone, capacity type, price; cheapest first.
+    /// The offerings that remain, cheapest first: zone, capacity type, price.
     pub offerings: Vec<(String, String, u64)>,
 }
 
-/// A pod that nothing can place.
+/// A pod that has no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unplaceable {
-    /// Its key.
+    /// The pod's key.
     pub pod: String,
-    /// The pod itself cannot be true.
+    /// Set if the pod itself is invalid.
     pub invalid: Option<ModelError>,
-    /// Why each pool cannot buy for it, in the order pools were tried. Empty: there are no pools. Pods of equal templates share one list.
+    /// Why each pool cannot buy a node for it, in the order in which pools were tried; empty if there are no pools. Pods of
+    /// equal templates share one list.
     pub pools: Arc<[PoolRefusal]>,
 }
 
 impl Unplaceable {
-    /// Whether it only waits until it is known what nodes of the plan run in.
+    /// Returns whether the pod only waits until it is known in which reservations planned nodes run.
     pub fn waits(&self) -> bool {
         let held = |refusal: &PoolRefusal| refusal.reason == PoolReason::ReservationHeld;
         self.pools.iter().any(held)
     }
 }
 
-/// Why a pool cannot buy for a pod.
+/// Why a pool cannot buy a node for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolRefusal {
-    /// Which pool.
+    /// The pool's name.
     pub pool: String,
-    /// Why.
+    /// The reason.
     pub reason: PoolReason,
 }
 
-/// Why a pool cannot buy for a pod.
+/// Why a pool cannot buy a node for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolReason {
     /// No instance type meets the pool's own requirements.
     NoInstanceTypes,
-    /// Every type that meets the pool's requirements is refused by a static filter; the first one's word.
+    /// A static filter refuses every type that meets the pool's requirements; this is the refusal of the first type.
     Incompatible {
-        /// Which filter.
+        /// The filter.
         plugin: Plugin,
-        /// Why.
+        /// Its reason.
         reason: Reason,
     },
-    /// The pool may not buy more.
+    /// The pool's limits do not allow another node.
     LimitReached {
-        /// Of which resource.
+        /// The limited resource.
         resource: String,
-        /// What is left of it.
+        /// The amount left of it.
         remaining: Quantity,
     },
-    /// The pod, with what DaemonSets take, is larger than every type it could run on.
+    /// The pod and the DaemonSets' pods together are larger than every type that the pod could run on.
     TooLarge {
-        /// What it lacks on the largest.
+        /// The resource that the largest type lacks.
         resource: String,
     },
-    /// Types fit, but none can be had now.
+    /// Types fit, but no offering of them can be bought now.
     NoOffering,
-    /// Reserved capacity would do, but other nodes of the plan hold all of it until it is known what they run in.
+    /// Reserved capacity would fit, but other nodes of the plan hold all of it until it is known in which reservations they
+    /// run.
     ReservationHeld,
-    /// A node would fit, but not beside the pods that are there.
+    /// A node would fit, but not together with the pods that are placed already.
     Topology {
-        /// Which filter.
+        /// The filter.
         plugin: Plugin,
-        /// Why.
+        /// Its reason.
         reason: Reason,
     },
-    /// Fewer values of a label would stay possible than the pool demands.
+    /// Fewer values of a label would stay possible than the pool's `minValues`.
     MinValues {
-        /// Which label.
+        /// The label's key.
         key: String,
-        /// How many the pool demands.
+        /// The pool's `minValues`.
         wanted: u32,
-        /// How many there would be.
+        /// The number of values that would stay possible.
         found: u32,
     },
 }

@@ -1,14 +1,15 @@
-//! What pods prefer, as demands on nodes that are to be bought.
+//! Plans pods' preferences as if they were requirements, and relaxes them step by step.
 //!
-//! A node that does not exist yet can be what its pods would like best. So a pod is planned as if it demanded all that it prefers, then with one
-//! preference less, and last as it is, in Karpenter's order (`Preferences.Relax`): affinity to pods, the heaviest first; anti-affinity to pods; the
-//! heaviest preferred labels of nodes, of which one term is demanded at a time; spreading over hosts; pools with a PreferNoSchedule taint.
+//! A node that does not exist yet can be bought the way its pods prefer. So a pod is first planned as if it required
+//! everything that it prefers, then with one preference less, and finally as it is, in Karpenter's order
+//! (`Preferences.Relax`): pod affinity, the heaviest term first; pod anti-affinity; the heaviest preferred node labels, of
+//! which one term is required at a time; spreading over hosts; avoiding pools with a PreferNoSchedule taint.
 //!
-//! What a preference may cost is bounded: those that make a pod's own cheapest machine dearer than its pool allows
-//! ([`super::NodeTemplate::preference_price`]) are given up before anything is planned, and all of them if the plan as a whole costs that much more than
-//! one without.
+//! The cost of preferences is bounded. Those that make a pod's own cheapest machine more expensive than its pool allows
+//! ([`super::NodeTemplate::preference_price`]) are dropped before planning, and all are dropped if the whole plan costs that
+//! much more than one without preferences.
 //!
-//! Invariant: a pod is only ever looked at as a class of more demands; it counts in the cluster as the class that it has.
+//! Invariant: preferences change only the class that a pod is planned as; in the cluster it counts as its real class.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,21 +27,21 @@ use crate::model::{
     WhenUnsatisfiable, label,
 };
 
-/// More steps than this from all preferences to none are not taken: the rest is given up at once.
+/// The maximum number of relaxation steps; preferences left after that are dropped together.
 const MOST_STEPS: usize = 16;
 
-/// What is known of the preferences of classes, for one set of pools.
+/// The relaxation steps of pod classes, for one set of pools.
 #[derive(Default)]
 pub(super) struct Preferences {
     pub(super) policy: PreferencePolicy,
-    /// By class: classes that demand more, the most demanding first.
+    /// For each class its stricter variants, the strictest first.
     steps: FxHashMap<PodClassId, Arc<[PodClassId]>>,
-    /// By class and how many pods of it wait: the most demanding that costs no more than allowed.
+    /// For a class and a number of waiting pods, the strictest variant whose price is allowed.
     chosen: FxHashMap<(PodClassId, u32), PodClassId>,
 }
 
 impl Preferences {
-    /// Nothing known yet.
+    /// Creates an empty table.
     pub(super) fn of(request: &PlanRequest) -> Self {
         Preferences {
             policy: request.preferences,
@@ -48,7 +49,7 @@ impl Preferences {
         }
     }
 
-    /// The class to look at next where a pod found no place as the one it was looked at.
+    /// Returns the next variant to plan a pod as, after it found no place as `pod.class`.
     fn after(&self, pod: &Pending) -> Option<PodClassId> {
         let steps = self.steps.get(&pod.own)?;
         let at = steps.iter().position(|step| *step == pod.class)?;
@@ -56,7 +57,7 @@ impl Preferences {
     }
 }
 
-/// What one pod of a class costs at least, on a machine with as many of its like as wait and have room: a price, for so many pods.
+/// The lowest price per pod of a class: the price of one machine, and how many of the pods it holds.
 #[derive(Clone, Copy)]
 struct Rate {
     price: u64,
@@ -69,7 +70,7 @@ impl Rate {
             < u128::from(other.price) * u128::from(self.pods)
     }
 
-    /// Whether it is at most so many thousandths more than another.
+    /// Returns whether the rate is at most `allowance` thousandths above `other`.
     fn is_within(self, allowance: u32, other: Rate) -> bool {
         let most = u128::from(other.price) * u128::from(1000 + allowance);
         u128::from(self.price) * u128::from(other.pods) * 1000 <= most * u128::from(self.pods)
@@ -77,7 +78,7 @@ impl Rate {
 }
 
 impl Solver<'_> {
-    /// The same pods, looked at as what they prefer as far as that may cost.
+    /// Returns the pods, each as the strictest variant whose price is allowed.
     pub(super) fn with_preferences(&mut self, pending: &[Pending]) -> Vec<Pending> {
         let mut counts: FxHashMap<PodClassId, u32> = FxHashMap::default();
         for pod in pending {
@@ -90,7 +91,7 @@ impl Solver<'_> {
         wanted
     }
 
-    /// Gives up one preference of each pod that has some left. `false` if none has.
+    /// Relaxes each pod by one preference; returns `false` if no pod had any left.
     pub(super) fn give_up_one(&self, pending: &mut [Pending]) -> bool {
         let mut some = false;
         for pod in pending {
@@ -102,7 +103,8 @@ impl Solver<'_> {
         some
     }
 
-    /// The most that a plan with preferences may cost beside one without: micro-dollars an hour.
+    /// Returns the highest price that a plan with preferences may have if one without costs `without`, in micro-dollars per
+    /// hour.
     pub(super) fn most_for_preferences(&self, without: u64) -> u64 {
         match self.preferences.policy {
             PreferencePolicy::Respect => u64::MAX,
@@ -115,7 +117,7 @@ impl Solver<'_> {
         }
     }
 
-    /// The most demanding class that so many pods of a class may be looked at.
+    /// Returns the strictest variant of a class that `count` pods may be planned as.
     fn preferred(&mut self, own: PodClassId, count: u32) -> PodClassId {
         if self.preferences.policy == PreferencePolicy::Ignore {
             return own;
@@ -144,8 +146,8 @@ impl Solver<'_> {
         chosen
     }
 
-    /// What each of so many pods of a class costs at least, and by how many thousandths its pool lets preferences raise that. None if nothing can be
-    /// bought for them.
+    /// Returns the lowest price per pod for `count` pods of a class, and by how many thousandths that pool lets preferences
+    /// raise it; `None` if nothing can be bought for them.
     fn rate(&mut self, class: PodClassId, count: u32) -> Option<(Rate, u32)> {
         let most = most_on_a_host(self.cluster.class(class), self.cluster);
         let most = most.min(i64::from(count));
@@ -180,7 +182,7 @@ impl Solver<'_> {
     }
 }
 
-/// How many pods of a class one node takes at most by what they demand of each other.
+/// Returns how many pods of a class fit on one node by their anti-affinity and spread over hosts.
 fn most_on_a_host(class: &PodClass, cluster: &Cluster) -> i64 {
     let names = cluster.names();
     let is_apart = class.anti_affinity.iter().any(|term| {
@@ -200,7 +202,7 @@ fn most_on_a_host(class: &PodClass, cluster: &Cluster) -> i64 {
         .unwrap_or(i64::MAX)
 }
 
-/// The classes of more demands than a class has, the most demanding first.
+/// Returns the stricter variants of a class, the strictest first.
 fn steps(own: PodClassId, catalogs: &[Catalog], cluster: &mut Cluster) -> Arc<[PodClassId]> {
     let shape = &cluster.class(own).shape;
     let avoided: Vec<String> = catalogs
@@ -221,7 +223,7 @@ fn steps(own: PodClassId, catalogs: &[Catalog], cluster: &mut Cluster) -> Arc<[P
     templates.truncate(MOST_STEPS);
     let mut classes: Vec<PodClassId> = Vec::with_capacity(templates.len());
     for template in &templates {
-        // A preference that cannot be a demand is none.
+        // A preference that is invalid as a requirement is left out.
         if let Ok(class) = cluster.pod_class(template)
             && class != own
             && !classes.contains(&class)
@@ -247,13 +249,13 @@ fn has_preferences(template: &PodTemplate) -> bool {
             .any(is_soft_by_host)
 }
 
-/// Spreading over zones as a preference is planned without a class of its own: see [`super::numbers`].
+/// Soft spreading over zones needs no variant of the class: see [`super::numbers`].
 fn is_soft_by_host(constraint: &crate::model::TopologySpreadConstraint) -> bool {
     constraint.when_unsatisfiable == WhenUnsatisfiable::ScheduleAnyway
         && constraint.topology_key == label::HOSTNAME
 }
 
-/// What is still demanded of what a template prefers: so many of each sort, counted from the lightest.
+/// How many preferences of each sort are still required, counted from the lightest.
 #[derive(Clone, Copy, PartialEq)]
 struct Kept {
     near: usize,
@@ -264,7 +266,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// The same with one preference less, in Karpenter's order. None if nothing is left.
+    /// Returns the next step, with one preference less in Karpenter's order; `None` if none is left.
     fn less(self) -> Option<Self> {
         let mut less = self;
         let first = [
@@ -288,7 +290,7 @@ impl Kept {
     }
 }
 
-/// The template with its preferences as demands: all of them, then one less, and so on, without the one that demands none.
+/// Returns the template with all preferences as requirements, then with one less, and so on down to one.
 fn demanding(template: &PodTemplate, avoided: &[String]) -> Vec<PodTemplate> {
     let mut own = template.clone();
     let affinity = &mut own.affinity;
@@ -323,7 +325,7 @@ fn demanding(template: &PodTemplate, avoided: &[String]) -> Vec<PodTemplate> {
     all
 }
 
-/// The template with what is kept as demands. `sorted` has its preferences by falling weight.
+/// Returns the template with the kept preferences as requirements; `sorted` has them by falling weight.
 fn with_demands(
     sorted: &PodTemplate,
     template: &PodTemplate,
@@ -362,7 +364,7 @@ fn with_demands(
         .topology_spread_constraints
         .iter_mut()
         .filter(|constraint| is_soft_by_host(constraint));
-    // Those that come first are given up first.
+    // The constraints listed first are relaxed first.
     let all = sorted.topology_spread_constraints.iter();
     let given_up = all
         .filter(|constraint| is_soft_by_host(constraint))
@@ -385,7 +387,7 @@ fn with_demands(
     wanted
 }
 
-/// Adds a term to every alternative of what a template demands of its nodes.
+/// Adds a term to every alternative of a template's required node affinity.
 fn demand_of_nodes(template: &mut PodTemplate, term: &NodeSelectorTerm) {
     if term.match_expressions.is_empty() && term.match_fields.is_empty() {
         return;
@@ -399,7 +401,7 @@ fn demand_of_nodes(template: &mut PodTemplate, term: &NodeSelectorTerm) {
             for alternative in &mut required.node_selector_terms {
                 let is_empty =
                     alternative.match_expressions.is_empty() && alternative.match_fields.is_empty();
-                // An alternative that says nothing matches no node, and is to stay so.
+                // An empty term matches no node; adding to it would change that.
                 if !is_empty {
                     let expressions = term.match_expressions.iter().cloned();
                     alternative.match_expressions.extend(expressions);

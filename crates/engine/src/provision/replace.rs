@@ -1,4 +1,4 @@
-//! What to buy in place of nodes that go: the questions of consolidation, asked many times over the same pools.
+//! Plans replacements for nodes that consolidation removes; the pools are compiled once for many such plans.
 
 use rustc_hash::FxHashMap;
 
@@ -13,42 +13,42 @@ use crate::cluster::Cluster;
 use crate::error::ModelError;
 use crate::model::ResourceMap;
 
-/// So many items are looked at in search of a cheaper packing of a few nodes' pods.
+/// The effort of each plan: see [`PlanRequest::effort`].
 const EFFORT: u64 = 100_000;
 
-/// What pods of each class are worth: micro-dollars an hour that the cheapest machines for all of them cost, by pod.
+/// The value of a pod of each class: its share of the cheapest machines for all pods, in micro-dollars per hour.
 pub(crate) type Values = FxHashMap<PodClassId, f64>;
 
-/// Pools that are compiled once and asked many times.
+/// The compiled pools, for many plans.
 pub(crate) struct Pools {
     catalogs: Vec<Catalog>,
     preferences: Preferences,
     seed: u64,
 }
 
-/// Where the pods of nodes that go find a place.
+/// New places for the pods of removed nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Replacement {
-    /// Pod key and the node that is there.
+    /// Pods on existing nodes: pod key and node name.
     pub(crate) existing: Vec<(String, String)>,
     /// Nodes to buy.
     pub(crate) nodes: Vec<PlannedNode>,
-    /// Micro-dollars an hour of the nodes to buy, each as its cheapest option.
+    /// The price of the nodes to buy, each with its cheapest option, in micro-dollars per hour.
     pub(crate) price: u64,
 }
 
-/// Why pods find no place for the price.
+/// Why there is no replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoReplacement {
-    /// Some find none at any price.
+    /// A pod has no place at any price.
     NoPlace,
-    /// They would cost more than the ceiling.
+    /// The nodes would cost more than the ceiling.
     TooDear,
 }
 
 impl Pools {
     /// # Errors
-    /// A pool offers an amount below zero.
+    /// Returns an error if a pool offers a negative amount.
     pub(crate) fn compile(
         request: &PlanRequest,
         cluster: &mut Cluster,
@@ -60,21 +60,22 @@ impl Pools {
         })
     }
 
-    /// Lets a pool buy again what a node of it that goes has.
+    /// Returns the capacity of a removed node to its pool's limits.
     pub(crate) fn give_back(&mut self, pool: &str, capacity: &ResourceMap) {
         for own in self.of(pool) {
             own.limits.give_back(capacity);
         }
     }
 
-    /// The inverse of [`Pools::give_back`].
+    /// Undoes [`Pools::give_back`].
     pub(crate) fn take(&mut self, pool: &str, capacity: &ResourceMap) {
         for own in self.of(pool) {
             own.limits.take(capacity);
         }
     }
 
-    /// Counts a node that will be bought against its pool's limits, as the largest type it may become, and against the reservations it may run in.
+    /// Counts a node to be bought against its pool's limits, as the largest type that it may become, and against the
+    /// reservations that it may run in.
     pub(crate) fn buy(&mut self, node: &PlannedNode, cluster: &Cluster) {
         for own in self.of(&node.pool) {
             let listed = |name: &str| node.options.iter().any(|option| option.name == name);
@@ -98,8 +99,8 @@ impl Pools {
         self.catalogs.iter_mut().filter(move |own| own.pool == pool)
     }
 
-    /// What pods of each class are worth if machines are bought for all these pods, and what all machines cost at least. Classes whose rules cannot
-    /// be said in numbers are left out.
+    /// Returns the value of a pod of each class if machines are bought for all these pods, and a lower bound for the price
+    /// of all machines. Classes whose constraints have no numeric form are left out.
     pub(crate) fn values(
         &mut self,
         classes: &[(PodClassId, u32)],
@@ -120,8 +121,8 @@ impl Pools {
         (values, bound)
     }
 
-    /// Finds places for pods whose nodes were taken out, on nodes that are there and on new ones that together cost no more than the ceiling, if there
-    /// is one, whichever type of their lists they become. The cluster is as before when this returns.
+    /// Finds places for pods whose nodes were removed, on existing nodes and on new ones. The new nodes together cost at
+    /// most `ceiling`, if there is one, whichever of their options they become. The cluster is unchanged when this returns.
     pub(crate) fn replace(
         &mut self,
         pods: &[(String, PodClassId)],

@@ -1,8 +1,8 @@
-//! The plan: pods are placed one by one, as Karpenter does, or, where the request asks for it, in the cheapest of several ways
+//! Computes a plan: pods are placed one by one, as Karpenter does, or, with `by_cost`, in the cheapest of several ways
 //! ([`super::cheapest`]).
 //!
-//! Pods that found no place are tried again as long as others did: one may have waited for another to be near.
-//! Invariant: the cluster is as before when a plan is returned, whatever it says.
+//! Pods without a place are tried again as long as others find one, because a pod may need another one near. Invariant: the
+//! cluster is unchanged after a plan, whatever its result.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -28,15 +28,16 @@ use super::{
     Unplaceable,
 };
 
-/// Names of nodes that are only thought of; no real node's name has a slash.
+/// The prefix of the names of virtual nodes; a real node's name has no slash.
 pub(super) const PLANNED: &str = "planned/";
 
 impl Cluster {
-    /// What to buy so that all pending pods have a place, and which go to nodes that exist or are on their way.
-    /// The cluster is as before when this returns.
+    /// Plans a place for every pending pod, on an existing or in-flight node or on one to be bought. The cluster is
+    /// unchanged when this returns.
     ///
     /// # Errors
-    /// A pool or in-flight node offers a negative amount. An impossible pod is told in the plan instead.
+    /// Returns an error if a pool or in-flight node offers a negative amount. An invalid pod is reported in the plan
+    /// instead.
     pub fn plan(&mut self, request: &PlanRequest) -> Result<Plan, ModelError> {
         let checkpoint = self.checkpoint();
         let plan = solve(self, request);
@@ -76,10 +77,10 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     Ok(plan)
 }
 
-/// The pools, in the order in which they are asked.
+/// Compiles the pools, in the order in which they are tried.
 ///
 /// # Errors
-/// A pool offers an amount below zero.
+/// Returns an error if a pool offers a negative amount.
 pub(super) fn compile(
     request: &PlanRequest,
     cluster: &mut Cluster,
@@ -92,36 +93,36 @@ pub(super) fn compile(
     Ok(catalogs)
 }
 
-/// How pods are placed.
+/// A way to place pods.
 #[derive(Clone, Copy)]
 pub(super) enum Way<'a> {
     /// One by one, as Karpenter does.
     OneByOne,
-    /// By cost, with these nodes that are there.
+    /// Packed by cost, using these existing nodes as well.
     Packed(&'a [NodeId]),
 }
 
-/// A way to place all pending pods.
+/// The result of one way.
 pub(super) struct Attempt {
     pub(super) existing: Vec<(String, String)>,
     pub(super) nodes: Vec<PlannedNode>,
     pub(super) unplaceable: Vec<Unplaceable>,
-    /// Micro-dollars an hour, each node as its cheapest option. `u64::MAX` where a pool's demand for a choice of types keeps lists from
-    /// being cut below the ceiling.
+    /// The price with the cheapest option of each node, in micro-dollars per hour. `u64::MAX` if a pool's `minValues`
+    /// prevent the lists from being cut below the ceiling.
     pub(super) price: u64,
-    /// Pods that were not packed in numbers.
+    /// The number of pods that were not packed in numbers.
     pub(super) placed_one_by_one: usize,
-    /// All pods that nodes are bought for cost at least this: micro-dollars an hour.
+    /// A lower bound for the price of the nodes for all pods, in micro-dollars per hour.
     pub(super) bound: Option<u64>,
 }
 
 impl Attempt {
-    /// Whether pods have no place.
+    /// Returns whether a pod has no place.
     pub(super) fn is_open(&self) -> bool {
         !self.unplaceable.is_empty()
     }
 
-    /// The better of this and another way: who places all that the other places, and then is cheaper.
+    /// Returns the better of two ways: the one that places all pods which the other places, and then the cheaper one.
     pub(super) fn or(self, other: Attempt) -> Attempt {
         let without: FxHashSet<&str> = other
             .unplaceable
@@ -143,16 +144,16 @@ impl Attempt {
 /// A pending pod.
 #[derive(Clone, Copy)]
 pub(super) struct Pending {
-    /// Its place among the request's pods.
+    /// Its index in the request.
     pub(super) index: u32,
-    /// The class that it is looked at as where nodes are bought: its own, or one that demands what it prefers.
+    /// The class as which it is planned: its own, or a stricter one that requires its preferences.
     pub(super) class: PodClassId,
-    /// The class that it is.
+    /// Its own class.
     pub(super) own: PodClassId,
 }
 
 impl Pending {
-    /// A pod that is looked at as what it is.
+    /// Creates a pod that is planned as its own class.
     pub(super) fn new(index: u32, own: PodClassId) -> Self {
         Pending {
             index,
@@ -162,7 +163,7 @@ impl Pending {
     }
 }
 
-/// Largest first, by cpu, then memory, then key, numbers at its end as numbers.
+/// Compiles the pods and sorts them: see [`put_in_order`].
 fn queue(
     cluster: &mut Cluster,
     pods: &[PodSpec],
@@ -186,7 +187,7 @@ fn queue(
     pending
 }
 
-/// Puts the largest first.
+/// Sorts pods by size, the largest first: by cpu, then memory, then key.
 pub(super) fn put_in_order(cluster: &Cluster, pending: &mut [Pending], keys: &[String]) {
     pending.sort_by_cached_key(|pod| {
         let requests = &cluster.class(pod.class).shape.requests.real;
@@ -195,7 +196,7 @@ pub(super) fn put_in_order(cluster: &Cluster, pending: &mut [Pending], keys: &[S
     });
 }
 
-/// A name without the digits at its end, and their number; `web-2` comes before `web-10`.
+/// Splits a key into name and trailing number, so that `web-2` comes before `web-10`.
 fn numbered(key: &str) -> (&str, u64, &str) {
     let name = key.trim_end_matches(|c: char| c.is_ascii_digit());
     (name, key[name.len()..].parse().unwrap_or(0), key)
@@ -214,7 +215,7 @@ fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), 
     cluster.set_node(&node)?;
     for pod in &in_flight.pods {
         match cluster.bind(pod, &node.name) {
-            // It was bound meanwhile, there or elsewhere.
+            // The pod was bound meanwhile, there or elsewhere.
             Ok(()) | Err(ModelError::DuplicatePod(_)) => {}
             Err(error) => return Err(error),
         }
@@ -225,27 +226,27 @@ fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), 
 pub(super) struct Solver<'a> {
     pub(super) cluster: &'a mut Cluster,
     pub(super) catalogs: Vec<Catalog>,
-    /// Keys of the request's pods.
+    /// The keys of the request's pods.
     pub(super) keys: &'a [String],
     pub(super) claims: Vec<Claim>,
-    /// Claims that have no room for a class any more; a claim only ever loses options.
+    /// The claims that have no room for a class; a claim only loses options, so this stays true.
     closed: FxHashMap<PodClassId, FixedBitSet>,
     topologies: FxHashMap<PodClassId, Topology>,
-    /// How many pods were planned when the nodes of a pool were last tightened.
+    /// The number of planned pods when the nodes of a pool were last tightened.
     tightened: FxHashMap<usize, usize>,
     seed: u64,
-    /// So many items are looked at in search of a cheaper packing.
+    /// The effort of the search for a cheaper packing.
     pub(super) effort: u64,
-    /// Whether the plan says what all nodes cost at least.
+    /// Whether the plan needs a lower bound of the price.
     pub(super) wants_bound: bool,
-    /// What all nodes may cost together: where they cost less, each lists what it may be up to its share of it.
+    /// The highest price of all nodes together. If they cost less, each node lists options up to its share of it.
     pub(super) ceiling: Option<u64>,
     pub(super) preferences: Preferences,
     pub(super) reservations: Reservations,
 }
 
 impl<'a> Solver<'a> {
-    /// A solver without claims. `keys` are those of the pods it will be asked about.
+    /// Creates a solver without claims; `keys` are those of the pods that it will place.
     pub(super) fn new(
         cluster: &'a mut Cluster,
         catalogs: Vec<Catalog>,
@@ -271,13 +272,13 @@ impl<'a> Solver<'a> {
 }
 
 impl Solver<'_> {
-    /// Places pending pods on nodes that are there, where the scheduler would. Gives the others.
+    /// Places pending pods on existing nodes, as the scheduler would. Returns the pods without a place.
     pub(super) fn place_on_nodes(
         &mut self,
         pending: &[Pending],
         placed: &mut Vec<(String, String)>,
     ) -> Vec<Pending> {
-        // No node has more than this.
+        // The largest free amounts of any node, to skip larger pods quickly.
         let mut most = Amounts::default();
         for node in self.cluster.nodes() {
             let there = self.cluster.at(node);
@@ -296,14 +297,14 @@ impl Solver<'_> {
                 .filters(Plugin::NodeResourcesFit);
             !(is_large && fits_by_size) && solver.place_on_existing(pod, placed)
         };
-        // A pod may use room that is held for it, which others of its class may not.
+        // Room may be held for a single pod, so pods of one class are not equal then.
         match self.cluster.holds_room() {
             true => self.until_settled(pending.to_vec(), place),
             false => self.until_settled_by_class(pending.to_vec(), place),
         }
     }
 
-    /// Places all pending pods on planned nodes and takes everything back.
+    /// Places all pending pods in one way, records the result, and rolls everything back.
     pub(super) fn attempt(&mut self, pending: &[Pending], way: Way<'_>) -> Attempt {
         let checkpoint = self.cluster.checkpoint();
         let limits: Vec<Limits> = self
@@ -327,7 +328,7 @@ impl Solver<'_> {
         let placed_one_by_one = pending.len();
         let mut pending = self.until_settled_by_class(pending, Solver::place_on_planned);
         let mut unplaceable = Vec::with_capacity(pending.len());
-        // Who waits may have what it prefers later.
+        // Pods that wait for reserved capacity keep their preferences.
         self.take_waiting(&mut pending, &mut unplaceable);
         while self.give_up_one(&mut pending) {
             pending = self.until_settled_by_class(pending, Solver::place_on_planned);
@@ -371,8 +372,8 @@ impl Solver<'_> {
         }
     }
 
-    /// Takes from the lists of planned nodes what would cost more than the ceiling allows, if they cost no more as they are. `false` if a pool
-    /// demands a choice that is not there then.
+    /// Drops options of planned nodes above their share of the ceiling. Returns `false` if a pool's `minValues` cannot be
+    /// met then.
     fn cut_lists(&self, claims: &mut [Claim]) -> bool {
         let Some(ceiling) = self.ceiling else {
             return true;
@@ -391,8 +392,8 @@ impl Solver<'_> {
         })
     }
 
-    /// As [`Solver::until_settled`], where pods of a class are alike: once one found no place, the others need not be tried
-    /// before something else was placed.
+    /// Works like [`Solver::until_settled`] where pods of a class are equal: after one found no place, the others are
+    /// skipped until something else was placed.
     fn until_settled_by_class(
         &mut self,
         pending: Vec<Pending>,
@@ -413,7 +414,7 @@ impl Solver<'_> {
         })
     }
 
-    /// Tries all pods again and again until none more finds a place; gives those that did not.
+    /// Tries all pods repeatedly until no more find a place; returns those without one.
     fn until_settled(
         &mut self,
         mut pending: Vec<Pending>,
@@ -428,17 +429,17 @@ impl Solver<'_> {
         }
     }
 
-    /// Nothing that is only thought of is in the cluster yet, so the scheduler's own choice is the answer.
+    /// Places a pod on the existing node that the scheduler would choose.
     fn place_on_existing(&mut self, pod: &Pending, placed: &mut Vec<(String, String)>) -> bool {
         let key = &self.keys[pod.index as usize];
         let Some(node) = self.cluster.best_node(pod.own, key, self.seed) else {
             return false;
         };
         if self.claims.iter().any(|claim| claim.node == node) {
-            // It is planned only, and joined as such.
+            // Virtual nodes are joined by `place_on_planned` only.
             return false;
         }
-        // Karpenter: where something was promised twice nothing more goes.
+        // As in Karpenter, nothing more is placed on a node whose room is promised twice.
         let mut free = self.cluster.at(node).fixed.allocatable.clone();
         free.subtract(&self.cluster.at(node).used);
         if free.is_overdrawn() {
@@ -449,7 +450,8 @@ impl Solver<'_> {
         true
     }
 
-    /// Spread preferences are demands at first: a node that does not exist yet can be anywhere.
+    /// Places a pod on a planned node. Soft spread constraints count as hard ones at first, because a new node can be in any
+    /// domain.
     fn place_on_planned(&mut self, pod: &Pending) -> bool {
         let topology = self.topology(pod.class);
         let relaxed = Topology {
@@ -488,7 +490,7 @@ impl Solver<'_> {
         for catalog in 0..self.catalogs.len() {
             match self.open(catalog, pod, topology) {
                 Ok(()) => return true,
-                // Karpenter: no pool of lower weight is asked then.
+                // As in Karpenter, pools of lower weight are not tried then.
                 Err(PoolReason::ReservationHeld) => {
                     self.reservations.waiting.insert(pod.class, catalog);
                     return false;
@@ -522,7 +524,7 @@ impl Solver<'_> {
         topology
     }
 
-    /// Plans a new node of a pool for a pod.
+    /// Plans a new node of a pool for a pod; if a limit prevents that, after tightening the pool's other nodes.
     fn open(&mut self, index: usize, pod: &Pending, topology: &Topology) -> Result<(), PoolReason> {
         match self.try_open(index, pod, topology) {
             Err(PoolReason::LimitReached { .. }) if self.tighten(index) => {
@@ -552,7 +554,7 @@ impl Solver<'_> {
         options.intersect_with(&catalog.available);
         self.reservations.leave_out(&mut options, catalog);
         let name = format!("{PLANNED}{}", self.claims.len());
-        // Without an offering to be had, find out whether that is what is missing.
+        // If nothing can be bought, this finds out whether that is the only obstacle.
         let sold_out = options.is_clear();
         let from = if sold_out { within } else { options };
         let checkpoint = self.cluster.checkpoint();
@@ -577,8 +579,8 @@ impl Solver<'_> {
         Ok(())
     }
 
-    /// Makes the planned nodes of a pool no larger than they need be, to free what is set aside of its limits.
-    /// Whether there was anything to do: they stay as they are until another pod is planned.
+    /// Reduces the options of a pool's planned nodes to those no larger than the cheapest, to free the limits that they
+    /// reserve. Returns `false` if no pod was planned since the last time.
     fn tighten(&mut self, index: usize) -> bool {
         let planned = self.claims.iter().map(|claim| claim.pods.len()).sum();
         if self.tightened.insert(index, planned) == Some(planned) {
@@ -598,7 +600,7 @@ impl Solver<'_> {
         planned > 0
     }
 
-    /// Why no pool can buy for a pod.
+    /// Returns why each pool cannot buy a node for a pod.
     fn refusals(&mut self, pod: &Pending) -> Vec<PoolRefusal> {
         let topology = Topology {
             strict: false,
@@ -635,7 +637,7 @@ fn within_limits(catalog: &Catalog, options: FixedBitSet) -> Result<FixedBitSet,
     }
 }
 
-/// Sets aside what the largest machine the claim can become takes of the pool's limits.
+/// Reserves the part of the pool's limits that the largest remaining option needs.
 pub(super) fn reserve(claim: &mut Claim, catalog: &mut Catalog) {
     if catalog.limits.is_unlimited() {
         return;

@@ -1,6 +1,7 @@
-//! What can be changed about a pod, a node or a pool so that the pod is placed.
+//! Changes of a pod, a node or a pool that could let the pod be placed.
 //!
-//! A change is data: it can be applied to a template and priced against others; [`crate::explain`] says it in words.
+//! A change is data: it can be applied to a template, and its cost compared to others; [`crate::explain`] renders it as
+//! text.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -15,7 +16,7 @@ use crate::model::{
 };
 use crate::provision::NodeTemplate;
 
-/// One change. Changes of the first kinds are to the pod, then comes one to a node; the last are to a pool.
+/// One change. The first variants change the pod, the next one a node, the last ones a pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// Tolerate a taint.
@@ -27,100 +28,100 @@ pub enum Change {
         /// Taint effect.
         effect: TaintEffect,
     },
-    /// Ask for another value of a node label, or for none.
+    /// Request another value of a node label, or drop the demand for it.
     Select {
         /// Label key.
         key: String,
-        /// What is asked for today; empty if nothing is.
+        /// The value demanded today; empty if none is.
         wanted: String,
-        /// What to ask for instead; `None` drops the demand.
+        /// The value to demand instead; `None` drops the demand.
         instead: Option<String>,
     },
-    /// Ask for something else of a node label than today, where that is not one value, or for nothing.
+    /// Replace a demand on a node label that is not for one single value, or drop it.
     Demand {
         /// Label key.
         key: String,
-        /// What is asked for today, as it is said after the key: ` in (a, b)`, ` > 4`.
+        /// The demand as text after the key: ` in (a, b)`, ` > 4`.
         wanted: String,
         /// The value to ask for instead; `None` drops the demand.
         instead: Option<String>,
     },
     /// Drop the required node affinity.
     DropNodeAffinity,
-    /// Ask for less of a resource.
+    /// Request less of a resource.
     Request {
-        /// Which.
+        /// The resource.
         resource: String,
-        /// What is asked for today, in milli-cores for `cpu`, else in whole units.
+        /// The present request, in millicores for `cpu`, in whole units for others.
         from: i64,
-        /// What to ask for instead.
+        /// The request to make instead.
         to: i64,
     },
     /// Give up a host port.
     DropHostPort {
-        /// Which.
+        /// The port.
         port: i32,
     },
-    /// Let a spread constraint be more uneven.
+    /// Raise `maxSkew` of a spread constraint.
     RaiseSkew {
         /// Its topology key.
         key: String,
         /// The new `maxSkew`.
         to: i64,
     },
-    /// Let a spread constraint be a wish (`ScheduleAnyway`).
+    /// Make a spread constraint soft (`ScheduleAnyway`).
     SpreadAnyway {
         /// Its topology key.
         key: String,
     },
     /// Drop required affinity to other pods.
     DropAffinity {
-        /// Of several terms this one, in words that no other has.
+        /// The term to drop, as text that identifies it; `None` if there is only one.
         term: Option<String>,
     },
     /// Drop required anti-affinity to other pods.
     DropAntiAffinity {
-        /// Of several terms this one, in words that no other has.
+        /// The term to drop, as text that identifies it; `None` if there is only one.
         term: Option<String>,
     },
-    /// Remove the gates that hold the pod back.
+    /// Remove the pod's scheduling gates.
     Ungate {
-        /// Their names.
+        /// The names of the gates.
         gates: Vec<String>,
     },
     /// Let pods onto a node again.
     Uncordon {
-        /// Its name.
+        /// The node's name.
         node: String,
     },
-    /// Let a pool buy more.
+    /// Raise a pool's limit.
     RaiseLimit {
-        /// Its name.
+        /// The pool's name.
         pool: String,
-        /// Of which resource.
+        /// The limited resource.
         resource: String,
-        /// By how much at least, in the resource's units; known once a machine is chosen.
+        /// By how much at least, in the resource's units; `None` until an instance type is chosen.
         by: Option<Quantity>,
     },
-    /// Switch prefix delegation on for Windows nodes.
+    /// Enable prefix delegation for Windows nodes.
     DelegatePrefixes {
-        /// What it does for the machine that the pod then gets; known once one is chosen.
+        /// The effect on the machine that the pod then gets; `None` until one is chosen.
         on: Option<Delegated>,
     },
-    /// Let a pool's requirements allow another value of a label that machines decide.
+    /// Let a pool's requirements allow another value of a label that depends on the instance type or offering.
     Allow {
-        /// Its name.
+        /// The pool's name.
         pool: String,
         /// Label key.
         key: String,
         /// The value.
         value: String,
-        /// The wrong value that it most likely was meant to be, which no machine has.
+        /// The value that is probably a misspelling of `value`, because no machine has it.
         instead_of: Option<String>,
     },
-    /// Let a pool give its nodes a label.
+    /// Add a label to the nodes of a pool.
     Label {
-        /// Its name.
+        /// The pool's name.
         pool: String,
         /// Label key.
         key: String,
@@ -130,8 +131,9 @@ pub enum Change {
 }
 
 impl Change {
-    /// How much a user gives up with it, to rank sets of changes: a matter of taste, so kept in one place. What costs
-    /// nothing at run time (a toleration, a limit) comes first, what gives up a guarantee last.
+    /// Returns how much a user gives up with the change, to rank sets of changes. The numbers are a judgement, so they are
+    /// all here. Changes without an effect at run time (a toleration, a limit) cost least, those that give up a guarantee
+    /// most.
     pub(super) fn cost(&self) -> u32 {
         match self {
             Change::Ungate { .. } => 5_000,
@@ -143,7 +145,7 @@ impl Change {
                 ..
             } => misspelling_cost(wrong, value),
             Change::Allow { .. } => 12_000,
-            // Nodes have to be replaced for it.
+            // Existing nodes have to be replaced before it helps.
             Change::DelegatePrefixes { .. } => 14_000,
             Change::Select {
                 key,
@@ -155,7 +157,7 @@ impl Change {
             } => 20_000,
             Change::Label { .. } => 22_000,
             Change::Select { instead: None, .. } | Change::Demand { instead: None, .. } => 25_000,
-            // By how much of the request is given up, from next to nothing to all of it.
+            // Grows with the share of the request that is given up.
             Change::Request { from, to, .. } => {
                 let share = (from - to).max(0) as f64 / (*from).max(1) as f64;
                 10_000 + (share * 40_000.0) as u32
@@ -167,7 +169,7 @@ impl Change {
         }
     }
 
-    /// Whether it changes what a pod says of its operating system.
+    /// Returns whether it changes the operating system that the pod demands.
     pub(super) fn is_about_system(&self) -> bool {
         let (Change::Select { key, .. } | Change::Demand { key, .. }) = self else {
             return false;
@@ -175,7 +177,7 @@ impl Change {
         matches!(key.as_str(), label::OS | label::WINDOWS_BUILD)
     }
 
-    /// The change as it is told of a pod: a term that is the only one need not be described.
+    /// Returns the change for display: a term that is the pod's only one is not described.
     pub(super) fn told_of(self, pod: &PodTemplate) -> Change {
         let alone = |affinity: &Option<PodAffinity>| {
             let terms = affinity.as_ref().map_or(0, |own| own.required.len());
@@ -192,7 +194,7 @@ impl Change {
         }
     }
 
-    /// For how many changes it counts: one that gives up most of a request is as much as two.
+    /// Returns how many changes it counts as: two if it gives up most of a request, otherwise one.
     pub(super) fn weight(&self) -> usize {
         match self {
             Change::Request { from, to, .. } if *to < from / 2 => 2,
@@ -200,7 +202,7 @@ impl Change {
         }
     }
 
-    /// What is taken off a request, in the resource's units.
+    /// Returns how much of a request is given up, in the resource's units.
     pub(super) fn given_up(&self) -> i64 {
         match self {
             Change::Request { from, to, .. } => from.saturating_sub(*to),
@@ -208,7 +210,7 @@ impl Change {
         }
     }
 
-    /// Whether no two of a set speak of the same thing.
+    /// Returns whether no two changes of a set are about the same subject.
     pub(super) fn are_consistent(set: &BTreeSet<Change>) -> bool {
         let mut subjects: Vec<_> = set.iter().map(Change::subject).collect();
         let all = subjects.len();
@@ -217,7 +219,7 @@ impl Change {
         subjects.len() == all
     }
 
-    /// What a change is about.
+    /// Returns the subject of a change, by which contradicting changes are found.
     fn subject(&self) -> (u8, &str, &str, i32) {
         let (kind, subject, detail) = match self {
             Change::Tolerate { key, value, .. } => (0, key.as_str(), value.as_str()),
@@ -240,7 +242,7 @@ impl Change {
         (kind, subject, detail, 0)
     }
 
-    /// Makes a pod's part of the change.
+    /// Applies the change to a pod; changes of nodes and pools do nothing here.
     pub(super) fn apply(&self, pod: &mut PodTemplate) {
         match self {
             Change::Tolerate { key, value, effect } => pod.tolerations.push(Toleration {
@@ -308,7 +310,7 @@ impl Change {
         }
     }
 
-    /// Makes a pool's part of the change.
+    /// Applies the change to a pool; changes of pods and nodes do nothing here.
     pub(super) fn apply_to_pool(&self, template: &mut NodeTemplate, prefixes: &PrefixAddresses) {
         match self {
             Change::DelegatePrefixes { .. } => prefixes.apply_to_pool(template),
@@ -327,7 +329,7 @@ impl Change {
         }
     }
 
-    /// The change with what is known once a machine is chosen: how far a limit has to go up.
+    /// Returns the change with details that depend on the chosen machine: by how much a limit must be raised.
     pub(super) fn refined(&self, pools: &[NodeTemplate], bought: &str, machine: &str) -> Change {
         let Change::RaiseLimit { pool, resource, .. } = self else {
             return self.clone();
@@ -349,8 +351,9 @@ impl Change {
     }
 }
 
-/// What it costs to ask for another value: next to nothing where it was misspelt, and the less the fewer letters differ. Zones, builds and
-/// hosts that differ by a letter are other places and systems.
+/// Returns the cost of demanding another value: low if the present one looks misspelt, and lower the fewer letters differ.
+/// Zones, Windows builds and hosts are never taken for misspellings, because those that differ by a letter are different
+/// things.
 fn instead_cost(key: &str, wanted: &str, instead: &str) -> u32 {
     let is_name = !matches!(key, label::ZONE | label::WINDOWS_BUILD | label::HOSTNAME);
     match is_name && is_misspelt(wanted, instead) {
@@ -359,7 +362,7 @@ fn instead_cost(key: &str, wanted: &str, instead: &str) -> u32 {
     }
 }
 
-/// What it costs to put a misspelt value right. Letters that were swapped are more likely than a wrong one.
+/// Returns the cost of correcting a misspelling. Swapped letters are more likely than a wrong one, so they cost less.
 fn misspelling_cost(wrong: &str, right: &str) -> u32 {
     match distance(wrong, right) {
         1 if are_swapped(wrong, right) => 4_000,
@@ -368,7 +371,7 @@ fn misspelling_cost(wrong: &str, right: &str) -> u32 {
     }
 }
 
-/// The term of those words, or all there are.
+/// Drops the term with this text, or all terms if it is `None`.
 fn drop_term(affinity: &mut Option<PodAffinity>, term: &Option<String>) {
     if let Some(affinity) = affinity {
         affinity
@@ -377,7 +380,7 @@ fn drop_term(affinity: &mut Option<PodAffinity>, term: &Option<String>) {
     }
 }
 
-/// Which pods a term is about, and in which places.
+/// Describes the pods that a term is about, and its topology key.
 pub(super) fn words(term: &PodAffinityTerm) -> String {
     let selector = |selector: &LabelSelector| {
         let labels = selector.match_labels.iter();
@@ -410,7 +413,7 @@ pub(super) fn words(term: &PodAffinityTerm) -> String {
     format!("{which}{homes} by {}", term.topology_key)
 }
 
-/// Replaces or drops a demand for one value of a node label, wherever it is made.
+/// Replaces or drops a demand for one value of a node label, in the node selector and in required node affinity.
 fn select(pod: &mut PodTemplate, key: &str, wanted: &str, instead: Option<&str>) {
     if let ("", Some(value)) = (wanted, instead) {
         pod.node_selector.insert(key.to_owned(), value.to_owned());
@@ -428,7 +431,7 @@ fn select(pod: &mut PodTemplate, key: &str, wanted: &str, instead: Option<&str>)
     change_terms(pod, is_it, instead);
 }
 
-/// Makes such demands of the required node affinity ask for one value instead, or drops them.
+/// Makes the matching expressions of required node affinity demand one value instead, or drops them.
 fn change_terms(
     pod: &mut PodTemplate,
     is_it: impl Fn(&NodeSelectorRequirement) -> bool,
@@ -452,7 +455,7 @@ fn change_terms(
             None => term.match_expressions.retain(|demand| !is_it(demand)),
         }
     }
-    // A term without demands matches nothing, where the user means everything.
+    // A term without expressions matches no node, but here it should match all, so the whole affinity is dropped.
     let emptied = |term: &crate::model::NodeSelectorTerm| {
         term.match_expressions.is_empty() && term.match_fields.is_empty()
     };
@@ -463,7 +466,7 @@ fn change_terms(
     }
 }
 
-/// Takes the difference off the containers that ask for most; init containers never ask for more than the new sum.
+/// Takes the difference off the containers with the largest requests; init containers request at most the new sum.
 fn request_less(pod: &mut PodTemplate, resource: &str, from: i64, to: i64) {
     if let Some(whole) = pod.resources.requests.get_mut(resource) {
         *whole = amount(resource, to);
@@ -493,7 +496,7 @@ fn request_less(pod: &mut PodTemplate, resource: &str, from: i64, to: i64) {
     }
 }
 
-/// An amount as requests are counted: thousandths of `cpu`, else whole units.
+/// Returns an amount in the units of requests: thousandths of `cpu`, whole units of others.
 pub(crate) fn units(resource: &str, amount: Quantity) -> i64 {
     match resource {
         "cpu" => amount.milli_value(),

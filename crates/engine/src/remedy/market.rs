@@ -1,7 +1,7 @@
-//! What would let a pool buy for a pod: for each machine that its class could buy, all that stands between it and the pod, whether that is
-//! the pod's to change or the pool's.
+//! Proposes changes that would let a pool buy a node for a pod: for each machine that the pool's class offers, everything
+//! that stands in the way, on the pod's side or the pool's.
 //!
-//! A machine is a whole way out, so its changes are proposed together; the search asks again with all of them made.
+//! All changes for one machine are proposed together, because only together do they help; the search then tries them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,11 @@ use crate::labels::LabelSet;
 use crate::model::{Operator, Quantity, TaintEffect, label};
 use crate::provision::{Machine, NodeTemplate, Requirement, machines, reachable};
 
-/// Proposals of one pool: the smallest.
+/// The maximum number of proposals per pool; the smallest are kept.
 const MOST: usize = 12;
-/// The limit that counts machines.
+/// The limit on the number of nodes.
 const NODES: &str = "nodes";
-/// Domains of labels that no pool may make up.
+/// Label domains in which a pool must not add labels of its own.
 const RESERVED: [&str; 4] = [
     "kubernetes.io",
     "k8s.io",
@@ -28,17 +28,17 @@ const RESERVED: [&str; 4] = [
     "karpenter.k8s.aws",
 ];
 
-/// The machines of each pool's class by the pool's name, looked up once for a whole search.
+/// The machines of each pool's class by pool name, computed once per search.
 #[derive(Default)]
 pub(super) struct Market {
     machines: BTreeMap<String, Vec<Machine>>,
 }
 
 impl Market {
-    /// The smallest sets of changes of which each lets the pool buy some machine for the pod, as far as the pod alone decides.
+    /// Returns the smallest sets of changes with which the pool could buy some machine for the pod, ignoring other pods.
     ///
     /// # Errors
-    /// An amount of a type or of the DaemonSets is below zero.
+    /// Returns an error if a type or DaemonSet has a negative amount.
     pub(super) fn about_pool(
         &mut self,
         asked: &Asked<'_>,
@@ -95,7 +95,7 @@ impl Market {
 }
 
 impl Market {
-    /// What the pool could allow so that its nodes may be in other places, by the labels that tell places apart.
+    /// Returns changes of the pool's requirements that allow further values of topology keys, such as zones.
     pub(super) fn about_places(
         &self,
         pool: &NodeTemplate,
@@ -127,7 +127,7 @@ impl Market {
     }
 }
 
-/// What the pod would have to tolerate; `None` where a taint is none to be tolerated.
+/// Returns the tolerations that the pod would need; `None` if a taint is not meant to be tolerated.
 fn tolerations(taints: &[NodeTaint], class: PodClassId, cluster: &Cluster) -> Option<Vec<Change>> {
     let shape = &cluster.class(class).shape;
     let hard = taints
@@ -139,30 +139,32 @@ fn tolerations(taints: &[NodeTaint], class: PodClassId, cluster: &Cluster) -> Op
         .collect()
 }
 
-/// Whether a pool may give its nodes a label: one that no machine decides, that it does not have yet, and whose domain is nobody's.
+/// Returns whether a pool may add this label to its nodes: no machine decides it, the pool does not set it yet, and its
+/// domain is not reserved.
 fn can_give(pool: &NodeTemplate, key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let is_of = |own: &str| domain == own || domain.ends_with(&format!(".{own}"));
     !RESERVED.into_iter().any(is_of) && !pool.labels.contains_key(key) && !pool.is_decided(key)
 }
 
-/// A pod that asks a pool.
+/// A pod for which a pool is to buy a node.
 struct Buyer<'a> {
     asked: &'a Asked<'a>,
     class: PodClassId,
     pool: &'a NodeTemplate,
-    /// Those of its requirements that machines meet or not.
+    /// The pool's requirements on labels that machines decide.
     decided: Vec<&'a Requirement>,
-    /// Labels that the pod asks for and the pool could give its nodes.
+    /// Labels that the pod demands and the pool could add to its nodes.
     gives: BTreeSet<&'a str>,
     tolerate: Vec<Change>,
-    /// What the pool's class sells.
+    /// The machines of the pool's class.
     sold: &'a [Machine],
     cluster: &'a Cluster,
 }
 
 impl Buyer<'_> {
-    /// The sets of changes that would let the pod have a machine: by what it asks for, or by labels that the pool gives its nodes.
+    /// Returns the sets of changes that would let the pod have a machine: by changing its demands, or by labels that the
+    /// pool adds.
     fn ways(&self, machine: &Machine) -> Vec<Vec<Change>> {
         let names = self.cluster.names();
         let value = |key: &str| {
@@ -188,7 +190,7 @@ impl Buyer<'_> {
         ways.collect()
     }
 
-    /// What of the pod's demands has to change for these labels; where `by_pool`, the pool gives its nodes the labels that it can.
+    /// Returns the changes that satisfy the pod's demands on labels; if `by_pool`, the pool adds the labels that it can.
     fn about_labels(&self, labels: &LabelSet, by_pool: bool) -> Option<Vec<Change>> {
         let unmet = self.asked.demands.unmet(labels, self.cluster.names())?;
         let mut changes = Vec::new();
@@ -209,7 +211,7 @@ impl Buyer<'_> {
         (gives == by_pool).then_some(changes)
     }
 
-    /// What the pool's requirements and limits have to allow.
+    /// Returns the changes of the pool's requirements and limits that allow the machine.
     fn about_pool(&self, machine: &Machine) -> Option<Vec<Change>> {
         let pool = &self.pool.pool;
         let mut changes = Vec::new();
@@ -221,7 +223,7 @@ impl Buyer<'_> {
             if demand.is_met_by(value.as_ref()) {
                 continue;
             }
-            // A label that the machine lacks cannot be allowed.
+            // A requirement on a label that the machine lacks cannot be met by allowing a value.
             let change = Change::Allow {
                 pool: pool.clone(),
                 key: demand.key.clone(),
@@ -251,7 +253,7 @@ impl Buyer<'_> {
         Some(changes)
     }
 
-    /// Returns the value of a requirement that `right` was misspelt as: one that no machine has.
+    /// Returns the value of a requirement that is probably a misspelling of `right`: one that no machine has.
     fn misspelt(&self, demand: &Requirement, right: Option<&str>) -> Option<String> {
         let names = self.cluster.names();
         let key = names.find(&demand.key)?;
@@ -270,7 +272,7 @@ impl Buyer<'_> {
         wrong.find(|value| !is_sold(value)).cloned()
     }
 
-    /// What the pod has to ask less of.
+    /// Returns the reductions of the pod's requests after which it fits the machine.
     fn about_room(&self, machine: &Machine) -> Option<Vec<Change>> {
         let requests = &self.cluster.class(self.class).shape.requests.real;
         let lacking = requests

@@ -1,11 +1,12 @@
-//! The smallest change that would place a pod, found by asking.
+//! Searches the smallest set of changes that would place a pod.
 //!
-//! Every refusal proposes what would take it away: of nodes and other pods `propose`, of what pools could buy `market`. The search applies the
-//! smallest set of proposals that was not tried yet, asks the same filters and the same planner again, and stops at sets that place the pod. So
-//! whatever is reported has been tried on the model, and nothing is guessed from text.
+//! Every refusal proposes changes that would remove it: `propose` for nodes and other pods, `market` for pools. The search
+//! applies the smallest set of proposals not tried yet, runs the same filters and the same planner again, and stops at sets
+//! that place the pod. So every reported set has been tried on the model.
 //!
-//! The smallest set is the one with the fewest changes, of which one that gives up most of a request counts twice; of as many, the one that costs the user least ([`Change`] has the order). Sets of two
-//! are tried only where no single change places the pod, and so on. Invariant: the cluster is given back as it was.
+//! The smallest set has the fewest changes (giving up most of a request counts as two), and among those the lowest cost for
+//! the user ([`Change`] has the order). Sets of two changes are tried only if no single change places the pod, and so on.
+//! Invariant: the cluster is unchanged after the search.
 
 mod change;
 mod demand;
@@ -35,49 +36,49 @@ pub use price::{PodDemand, Prices};
 use market::Market;
 use propose::{Asked, Size, size};
 
-/// How many sets of changes are tried before the search gives up. One costs as much as a full answer and the
-/// filters once more for each set of resources that nodes lack.
+/// The maximum number of sets that are tried. Each try costs a full answer, and one more run of the filters for each group
+/// of resources that nodes lack.
 const TRIES: usize = 160;
-/// Sets that cost more than this many times the smallest are not worth showing.
+/// Sets that cost more than this many times the smallest are not reported.
 const WORTH: u32 = 2;
 
-/// What is known beside the cluster and the pools.
+/// Facts from outside the cluster and the pools.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// What the names of images say, and which Windows build runs where.
+    /// Platforms guessed from image names, and which Windows build runs on which.
     pub images: &'a ImageTable,
-    /// What prefix delegation would give nodes.
+    /// How many addresses nodes would have with prefix delegation.
     pub prefixes: &'a PrefixAddresses,
 }
 
-/// A set of changes that places the pod.
+/// A set of changes that together place the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    /// All of these are needed.
+    /// The changes, all of which are needed.
     pub changes: Vec<Change>,
-    /// Where the pod then goes.
+    /// Where the pod is placed then.
     pub place: Place,
 }
 
-/// Where a changed pod would go.
+/// The place of a changed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A node that is there.
+    /// An existing node.
     Node(NodeId),
     /// A node that a pool would buy.
     Bought {
-        /// Which pool.
+        /// The pool.
         pool: String,
         /// The cheapest type that holds the pod.
         instance_type: String,
-        /// What the node costs as that: micro-dollars per hour.
+        /// The node's price with that type, in micro-dollars per hour.
         price_micro_usd: u64,
-        /// How many pods it has addresses for, where the pod asks for one.
+        /// The number of addresses for pods, if the pod requests one.
         addresses: Option<i64>,
     },
 }
 
-/// What one try found.
+/// The result of trying one set of changes.
 enum Tried {
     Placed(Place, Vec<Change>),
     Refused(BTreeSet<Vec<Change>>),
@@ -86,11 +87,12 @@ enum Tried {
 type Set = BTreeSet<Change>;
 
 impl Cluster {
-    /// The smallest sets of changes that place a pod, on a node that is there or on one that a pool can buy; smallest
-    /// first, at most `most`, and none that is no better than a smaller one in anything. Empty where nothing that can be changed helps, or where nothing needs to be changed.
+    /// Returns the smallest sets of changes that place a pod on an existing node or one that a pool can buy: at most `most`,
+    /// smallest first, without sets that a smaller one beats in every respect. Empty if no change helps, or if none is
+    /// needed.
     ///
     /// # Errors
-    /// The pod or a pool names an amount that cannot be true.
+    /// Returns an error if the pod or a pool has an invalid amount.
     pub fn remedies(
         &mut self,
         pod: &PodSpec,
@@ -170,7 +172,7 @@ impl Cluster {
             propose::take_for_linux(&mut changed.template);
         }
         let checkpoint = self.checkpoint();
-        // Room that is held for the pod is its own.
+        // Room that is held for the pod by its own nomination must not count against it.
         self.denominate(&pod.key());
         for change in set {
             if let Change::Uncordon { node } = change
@@ -203,14 +205,14 @@ impl Cluster {
         })
     }
 
-    /// The operating system of a node, if its labels say.
+    /// Returns the operating system in a node's labels.
     pub fn os_of(&self, node: NodeId) -> Option<&str> {
         let key = self.names().find(label::OS)?;
         Some(self.text(self.at(node).fixed.labels.value(key)?))
     }
 
-    /// What the nearest of these nodes would take that nothing but resources keeps the pod from: one question, for all of them with
-    /// the lowest of their requests.
+    /// Returns the changes for the first of these nodes that then takes the pod. The nodes are filtered once, with the
+    /// lowest of their requests, instead of once per node.
     fn nearest_that_takes(
         &mut self,
         template: &PodTemplate,
@@ -261,7 +263,7 @@ impl Cluster {
             let build = self.at(*node).fixed.labels.value(key?)?;
             Some(self.text(build))
         };
-        // Where it goes without any change is the scheduler's to say.
+        // Without any change, the decision is the scheduler's alone.
         let is_for = |node: NodeId| set.is_empty() || asked.is_for(self.os_of(node));
         let runs = |node: &&NodeId| asked.about_build(build(node)).is_none() && is_for(**node);
         if let Some(node) = answer.best.iter().find(runs) {

@@ -1,7 +1,7 @@
 //! Prefix delegation: more addresses for pods on the same Windows nodes.
 //!
-//! A node keeps the single addresses it has while it lives, so the switch helps nodes that are bought after it: an existing node has to be
-//! replaced. What is tried on the model is the node with the addresses that its successor would have.
+//! A node keeps its single addresses as long as it lives, so the setting helps only new nodes: an existing node has to be
+//! replaced. The model therefore gives the node the addresses that its successor would have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::provision::NodeTemplate;
 /// The resource that counts addresses of Windows pods.
 pub(super) const ADDRESSES: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
-/// How many addresses nodes of each instance type have for Windows pods with prefix delegation. It is empty where prefix delegation is on
-/// already, where it would not help, or where nothing is known.
+/// The number of addresses for Windows pods that nodes of each instance type have with prefix delegation. Empty if prefix
+/// delegation is enabled already, would not help, or nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixAddresses {
     by_type: BTreeMap<String, i64>,
@@ -29,21 +29,21 @@ impl FromIterator<(String, i64)> for PrefixAddresses {
     }
 }
 
-/// What prefix delegation changes about one machine.
+/// The effect of prefix delegation on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Delegated {
-    /// The node that has to be replaced, where one is there.
+    /// The node that has to be replaced, if it exists already.
     pub node: Option<String>,
     /// Instance type.
     pub instance_type: String,
-    /// How many pods it has addresses for now. Never more than its kubelet runs.
+    /// The present number of pods with an address, capped at the kubelet's maximum of pods.
     pub from: i64,
-    /// How many it then has.
+    /// The number with prefix delegation, capped likewise.
     pub to: i64,
 }
 
 impl PrefixAddresses {
-    /// Whether prefix delegation may be proposed at all.
+    /// Returns whether prefix delegation may be proposed.
     pub(super) fn is_known(&self) -> bool {
         !self.by_type.is_empty()
     }
@@ -52,7 +52,7 @@ impl PrefixAddresses {
         self.by_type.get(instance_type).copied()
     }
 
-    /// Gives the types that a pool may buy the addresses that they have with prefixes.
+    /// Sets the addresses of a pool's instance types to those with prefixes.
     pub(super) fn apply_to_pool(&self, template: &mut NodeTemplate) {
         let types = template.instance_types.iter_mut();
         for kind in types.chain(&mut template.for_sale) {
@@ -69,7 +69,7 @@ impl PrefixAddresses {
         }
     }
 
-    /// Says what prefix delegation does for a machine that a pool would buy; `pools` are as they are today.
+    /// Returns the effect of prefix delegation on a machine that a pool would buy; `pools` are the unchanged ones.
     pub(super) fn of_machine(
         &self,
         pools: &[NodeTemplate],
@@ -93,7 +93,8 @@ impl PrefixAddresses {
 }
 
 impl Cluster {
-    /// Gives every Windows node the addresses that its successor would have with prefix delegation, until the open checkpoint is rolled back.
+    /// Sets the addresses of every Windows node to those of its successor with prefix delegation, until the open checkpoint
+    /// is rolled back.
     pub(super) fn delegate_prefixes(&mut self, prefixes: &PrefixAddresses) {
         let nodes: Vec<NodeId> = self.nodes().collect();
         for node in nodes {
@@ -105,7 +106,7 @@ impl Cluster {
         }
     }
 
-    /// Says what prefix delegation does for the successor of a node that has addresses for pods.
+    /// Returns the effect of prefix delegation on the successor of a Windows node; `None` for other nodes.
     pub(super) fn delegated(&self, node: NodeId, prefixes: &PrefixAddresses) -> Option<Delegated> {
         let fixed = &self.at(node).fixed;
         let kind = self.names().find(label::INSTANCE_TYPE)?;
@@ -127,7 +128,7 @@ impl Cluster {
 }
 
 impl Change {
-    /// The change with what is known once a machine is chosen: how many addresses it has before and after.
+    /// Returns the change with its effect on the chosen machine.
     pub(super) fn with_addresses(self, delegated: Option<Delegated>) -> Change {
         match self {
             Change::DelegatePrefixes { .. } => Change::DelegatePrefixes { on: delegated },

@@ -1,4 +1,5 @@
-//! What pods pay for: what the next best pool would cost, and which of their demands costs most. Found by planning again without it.
+//! Explains the price of pods: what the next best pools would cost, and which demand of the pods costs most. Both are found
+//! by planning again without the pools, or without the demand.
 
 use std::fmt;
 
@@ -8,14 +9,15 @@ use crate::error::ModelError;
 use crate::model::{PodTemplate, WhenUnsatisfiable, label};
 use crate::provision::PlanRequest;
 
-/// Of more pods so many are planned for: prices are compared, and pods of one template share machines in the same way.
+/// The maximum number of pods planned: only prices are compared, and further pods of the template share machines in the same
+/// way.
 const MOST_PODS: usize = 300;
-/// Items are looked at so often in search of a cheaper packing, each time.
+/// The effort of each plan: see [`PlanRequest::effort`].
 const EFFORT: u64 = 100_000;
-/// A demand is told of that costs at least so many percent.
+/// A demand is reported if dropping it saves at least this many per cent.
 const LEAST_PERCENT: u64 = 5;
 
-/// Something that a pod demands of its place.
+/// A demand of a pod on its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodDemand {
     /// A topology spread constraint over this key.
@@ -29,14 +31,14 @@ pub enum PodDemand {
     },
     /// The required node affinity.
     NodeAffinity,
-    /// A required term of affinity to other pods, in words.
+    /// A required term of affinity to other pods, as text.
     Affinity(String),
-    /// A required term of anti-affinity to other pods, in words.
+    /// A required term of anti-affinity to other pods, as text.
     AntiAffinity(String),
 }
 
 impl PodDemand {
-    /// Returns what a pod demands, but for its operating system and Windows build: its image runs on no other.
+    /// Returns the pod's demands, except for operating system and Windows build, which its image decides.
     fn all_of(pod: &PodTemplate) -> Vec<Self> {
         let decided = |key: &str| matches!(key, label::OS | label::WINDOWS_BUILD);
         let mut demands = Vec::new();
@@ -70,7 +72,7 @@ impl PodDemand {
         demands
     }
 
-    /// Takes the demand from a pod.
+    /// Removes the demand from a pod.
     fn drop_from(&self, pod: &mut PodTemplate) {
         match self {
             PodDemand::Spread(key) => pod
@@ -106,21 +108,23 @@ impl fmt::Display for PodDemand {
     }
 }
 
-/// What new nodes for pods of one template cost, and what they would cost otherwise.
+/// The price of new nodes for pods of one template, and of the alternatives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prices {
-    /// Micro-dollars an hour.
+    /// The price in micro-dollars per hour.
     pub price: u64,
     /// The pools that are bought from.
     pub pools: Vec<String>,
-    /// The pools that would be bought from if those were not there, and their price: micro-dollars an hour. None where pods would have no place.
+    /// The pools that would be used without those of `pools`, and their price in micro-dollars per hour; `None` if pods
+    /// would then have no place.
     pub next: Option<(Vec<String>, u64)>,
-    /// The demand without which the pods would cost least, if that saves enough to be told: micro-dollars an hour without it.
+    /// The demand without which the pods would cost least, and that price in micro-dollars per hour; `None` if no demand
+    /// saves enough.
     pub dearest: Option<(PodDemand, u64)>,
 }
 
 impl Prices {
-    /// Whole percent of the price that are saved without the demand that costs most.
+    /// Returns how much the price falls without the most expensive demand, in whole per cent.
     pub fn saving_percent(&self) -> Option<u64> {
         let (_, without) = self.dearest.as_ref()?;
         Some((self.price - without) * 100 / self.price)
@@ -128,11 +132,11 @@ impl Prices {
 }
 
 impl Cluster {
-    /// Returns what the request's pods, which are of one template, cost by the pool and by their demands; `None` if no node is bought for them, or not
-    /// all have a place. The cluster is as before when this returns.
+    /// Returns the price of the request's pods, which must be of one template, by pool and by demand; `None` if no node is
+    /// bought or not all pods have a place. The cluster is unchanged when this returns.
     ///
     /// # Errors
-    /// A pool or in-flight node offers a negative amount.
+    /// Returns an error if a pool or in-flight node offers a negative amount.
     pub fn prices(&mut self, request: &PlanRequest) -> Result<Option<Prices>, ModelError> {
         let mut request = request.clone();
         request.pods.truncate(MOST_PODS);
@@ -168,13 +172,13 @@ impl Cluster {
         Ok(Some(Prices {
             price,
             pools,
-            // Room on nodes that are there is no pool.
+            // If the pods would fit on existing nodes, no pool is the next best.
             next: next.filter(|next| !next.0.is_empty()),
             dearest,
         }))
     }
 
-    /// Plans, and returns which pools are bought from and for how much; `None` if a pod has no place.
+    /// Makes a plan and returns the pools that are used and their price; `None` if a pod has no place.
     fn bought_from(
         &mut self,
         request: &PlanRequest,

@@ -1,7 +1,7 @@
-//! From a refusal to what would take it away.
+//! Proposes changes that would remove a refusal.
 //!
-//! Some refusals propose nothing on purpose: an image decides its operating system and its Windows build, so asking for
-//! another one is no way out; a node that is not ready becomes ready by itself or not at all.
+//! Some refusals propose nothing on purpose: an image decides its operating system and its Windows build, so demanding
+//! another one would not help; a node that is not ready becomes ready without any change of the pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,20 +20,21 @@ use crate::reason::{Conflict, Plugin, Reason, Refusal};
 use crate::schedule::{Answer, Outcome};
 use crate::windows::Build;
 
-/// Taints with these beginnings say how a node is, not whom it is for.
+/// Key prefixes of taints that describe the state of a node, not the pods that it is reserved for.
 const CONDITIONS: [&str; 3] = [
     "node.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
     "karpenter.sh/",
 ];
 
-/// What the VPC resource controller counts for pods.
+/// The prefix of the resources that the VPC resource controller counts.
 const COUNTED: &str = "vpc.amazonaws.com/";
 
-/// Nodes that lack the same resources, the nearest to letting the pod in first, with what each would take.
+/// Nodes that lack the same resources, with the changes that each would need; the node that needs least comes first.
 pub(super) type Lacking = Vec<(NodeId, Vec<Change>)>;
 
-/// How small a set of changes is: how many they are, what they cost, and what of requests is given up. What a user is shown first is the smallest.
+/// The size of a set of changes: their number, their cost, and how much of requests is given up. The smallest set is shown
+/// first.
 pub(super) type Size = (usize, u32, i64);
 
 pub(super) fn size(changes: &[Change]) -> Size {
@@ -42,7 +43,7 @@ pub(super) fn size(changes: &[Change]) -> Size {
     (weight, cost, given_up)
 }
 
-/// The toleration of a taint, unless the taint says how a node is instead of whom it is for.
+/// Returns the toleration of a taint; `None` if the taint describes the state of a node.
 pub(super) fn tolerate(
     cluster: &Cluster,
     key: Symbol,
@@ -58,8 +59,8 @@ pub(super) fn tolerate(
     })
 }
 
-/// Asking for what is free of a resource. A pod cannot do without cpu or memory, and its Windows addresses are not its own to give up; what it
-/// asks for beside those it may do without.
+/// Returns the change to request only what is free of a resource; `None` if nothing is free, unless the pod can do without
+/// the resource: extended resources and huge pages, but not Windows addresses.
 fn less(resource: &str, requested: i64, free: i64) -> Option<Change> {
     let is_own = resource.starts_with(COUNTED);
     let is_extra = resource.contains('/') || resource.starts_with("hugepages-");
@@ -70,28 +71,28 @@ fn less(resource: &str, requested: i64, free: i64) -> Option<Change> {
     })
 }
 
-/// How much is asked of the user by lowering requests.
+/// Returns the cost of the changes and how much of requests they give up.
 fn least(changes: &[Change]) -> (u32, i64) {
     let cost = changes.iter().map(Change::cost).sum();
     let given_up = changes.iter().map(Change::given_up);
     (cost, given_up.fold(0, i64::saturating_add))
 }
 
-/// A pod that asks, with what is known of its images.
+/// The pod for which remedies are searched, with facts about its images.
 pub(super) struct Asked<'a> {
     pod: &'a PodSpec,
     facts: Facts<'a>,
     images: Vec<Build>,
     os: &'a str,
-    /// What it demands of labels.
+    /// Its demands on node labels.
     pub(super) demands: Demands,
 }
 
-/// An operating system; what nothing says anything of runs on the other.
+/// The operating systems; a pod that says nothing about its own runs on Linux.
 const WINDOWS: &str = "windows";
 const LINUX: &str = "linux";
 
-/// Returns the operating system that a pod means, as far as it says: by its name, well written or not, or by a demand for a Windows build.
+/// Returns the operating system that a pod asks for: by name, possibly misspelt, or by demanding a Windows build.
 fn os_of(pod: &PodTemplate) -> Option<&'static str> {
     let selected = pod.node_selector.get(label::OS).map(String::as_str);
     let required = pod.affinity.node_affinity.as_ref();
@@ -112,7 +113,8 @@ fn os_of(pod: &PodTemplate) -> Option<&'static str> {
     named.next().or_else(by_build)
 }
 
-/// Takes the request for a Windows address from a pod that names Linux: admission adds it only to pods that ask for Windows elsewhere.
+/// Removes the request for a Windows address from a pod that names Linux: admission added it because the pod asked for
+/// Windows elsewhere.
 pub(super) fn take_for_linux(pod: &mut PodTemplate) {
     if pod.os.as_deref() == Some(LINUX) {
         for container in pod.containers.iter_mut().chain(&mut pod.init_containers) {
@@ -121,13 +123,13 @@ pub(super) fn take_for_linux(pod: &mut PodTemplate) {
     }
 }
 
-/// Returns the operating system of a name, which may be misspelt.
+/// Returns the operating system that a name means, even if misspelt.
 fn meant_by(name: &str) -> Option<&'static str> {
     let mut known = known_values(label::OS).iter().copied();
     known.find(|known| *known == name || is_misspelt(name, known))
 }
 
-/// The operating system of a pool's nodes, if there is only one that they may have.
+/// Returns the operating system of a pool's nodes, if the pool has only one.
 pub(super) fn os_of_pool(pool: &NodeTemplate) -> Option<&str> {
     let demands = pool.requirements.iter();
     let mut demands =
@@ -141,7 +143,7 @@ pub(super) fn os_of_pool(pool: &NodeTemplate) -> Option<&str> {
     required.or(of_labels.or_else(of_types).map(String::as_str))
 }
 
-/// Returns the Windows build that an image needs, as far as its name or a row of the table says.
+/// Returns the Windows build that an image needs, if its name or the image table says so.
 fn build_of(image: &str, table: &ImageTable) -> Option<Build> {
     let guess = ImageRef::parse(image)
         .ok()
@@ -169,24 +171,25 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Whether the pod can run where this is the operating system, as far as that is known: nobody is to be led elsewhere.
+    /// Returns whether the pod can run on this operating system; `true` if it is unknown.
     pub(super) fn is_for(&self, os: Option<&str>) -> bool {
         os.is_none_or(|os| os == self.os)
     }
 
-    /// Whether a resource counts once the pod asks for no other operating system than its own.
+    /// Returns whether a resource matters for the pod's operating system: Windows addresses do not for Linux pods.
     pub(super) fn needs(&self, resource: &str) -> bool {
         resource != ADDRESSES || self.os != LINUX
     }
 
-    /// Whether a container of the pod requests a resource.
+    /// Returns whether a container of the pod requests a resource.
     pub(super) fn asks_for(&self, resource: &str) -> bool {
         let mut containers = self.pod.template.containers.iter();
         containers.any(|own| own.resources.requests.contains_key(resource))
     }
 
-    /// What would take the refusals of nodes away. Of nodes that lack the same resources, the one that has most left
-    /// of them speaks for all; the groups with others in them are given back, since something else may keep the pod from that one.
+    /// Adds proposals that would remove the refusals of nodes. Among nodes that lack the same resources, the one that needs
+    /// the least change is proposed; groups with further nodes are returned, because something else may keep the pod from
+    /// the first.
     pub(super) fn about_nodes(
         &self,
         cluster: &Cluster,
@@ -255,7 +258,7 @@ impl<'a> Asked<'a> {
         Some(changes)
     }
 
-    /// What of the pod's demands has to change for a node with these labels.
+    /// Returns the changes of the pod's demands after which a node with these labels matches.
     fn about_labels(&self, cluster: &Cluster, labels: &LabelSet) -> Option<Vec<Change>> {
         match self.demands.unmet(labels, cluster.names()) {
             Some(unmet) if !unmet.is_empty() => unmet
@@ -266,7 +269,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The pod's terms about other pods, each of which may be the one in the way; none where the refusal is about something else.
+    /// Returns changes that drop one affinity term each, since any of them may be the cause; `None` if the refusal is about
+    /// something else.
     fn about_terms(&self, refusal: &Refusal) -> Option<impl Iterator<Item = Change> + use<>> {
         let affinity = &self.pod.template.affinity;
         let reason = refusal.reasons().next()?;
@@ -283,8 +287,8 @@ impl<'a> Asked<'a> {
         }))
     }
 
-    /// What keeps the pod's images from starting on a node of this Windows build, and what would take it away: the
-    /// scheduler lets the pod in, the node could not run it.
+    /// Returns the change after which the pod's images can run on nodes of another Windows build; `None` if they run on this
+    /// build. The scheduler would accept the node, but the containers could not start.
     pub(super) fn about_build(&self, host: Option<&str>) -> Option<Change> {
         let host: Build = host?.parse().ok()?;
         let images = self.images.iter();
@@ -300,7 +304,7 @@ impl<'a> Asked<'a> {
             })
     }
 
-    /// What would take a pool's refusal away.
+    /// Adds proposals that would remove a pool's refusal.
     pub(super) fn about_pool(
         &self,
         cluster: &Cluster,
@@ -308,7 +312,7 @@ impl<'a> Asked<'a> {
         proposals: &mut BTreeSet<Vec<Change>>,
     ) {
         let reason = match reason {
-            // What a pod asks for and what pools have: `market`.
+            // Handled by `market`, which compares the pod's demands with the pool's offers.
             PoolReason::Incompatible {
                 reason: Reason::NodeAffinity { .. },
                 ..
@@ -344,9 +348,9 @@ impl<'a> Asked<'a> {
             Reason::SpreadKeyMissing { key } => Some(Change::SpreadAnyway {
                 key: cluster.text(key).to_owned(),
             }),
-            // Each demand on its own: `about_labels`.
+            // Handled by `about_labels`, one demand at a time.
             Reason::NodeAffinity { .. } => None,
-            // Each term on its own: `about_terms`.
+            // Handled by `about_terms`, one term at a time.
             Reason::Affinity | Reason::AntiAffinity => None,
             Reason::Spread { .. }
             | Reason::Unschedulable
@@ -380,7 +384,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// What would take away that there is too little of a resource: asking for less of it, or more addresses for Windows pods.
+    /// Returns the change that helps against too little of a resource: requesting less, or more addresses for Windows pods.
     pub(super) fn about_amount(&self, resource: &str, requested: i64, free: i64) -> Option<Change> {
         if resource == ADDRESSES && self.facts.prefixes.is_known() {
             return Some(Change::DelegatePrefixes { on: None });
@@ -393,7 +397,7 @@ impl<'a> Asked<'a> {
         rules.iter().any(|rule| rule.topology_key == key)
     }
 
-    /// What to ask for instead of what a node's label does not meet.
+    /// Returns the change of a demand that a node's label does not satisfy.
     pub(super) fn about_demand(
         &self,
         cluster: &Cluster,
@@ -403,16 +407,17 @@ impl<'a> Asked<'a> {
         let found = demand.found(labels, cluster.names());
         let mut instead = found.filter(|_| !demand.wanted().is_empty());
         match demand.key.as_str() {
-            // Only a pod that names its system elsewhere, or none that there is, has demanded another one by mistake.
+            // The operating system is changed only if the pod names it elsewhere or demands one that does not exist: then it
+            // is a mistake.
             label::OS => {
                 let named = |found: &&str| self.pod.template.os.as_deref() == Some(*found);
                 let runs = |found: &&str| *found == WINDOWS || self.images.is_empty();
                 instead = found.filter(|found| named(found) || demand.asks_for_unknown());
                 instead = Some(instead.filter(runs)?);
             }
-            // An image may be for several; a name that no architecture has is a mistake.
+            // An image may support several architectures, so only an unknown name is taken for a mistake.
             label::ARCH if !demand.asks_for_unknown() => instead = None,
-            // No node of a Linux pod has any build.
+            // Nodes for Linux pods have no Windows build.
             label::WINDOWS_BUILD if self.os == LINUX && self.images.is_empty() => instead = None,
             label::WINDOWS_BUILD => {
                 let host: Build = instead?.parse().ok()?;
@@ -438,7 +443,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// The labels of places by which the pod has to be spread, or near others.
+    /// Returns the topology keys of the pod's spread constraints and required affinity terms.
     pub(super) fn places(&self) -> Vec<String> {
         let template = &self.pod.template;
         let spread = template.topology_spread_constraints.iter();

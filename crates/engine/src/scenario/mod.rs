@@ -1,9 +1,10 @@
-//! The loads the engine is measured under: clusters, pods, and the questions asked about them, without a clock.
+//! Benchmark scenarios of the engine: clusters, pods and the questions asked about them. Time is measured by the
+//! caller.
 //!
-//! Whoever measures prepares a [`Run`], starts a clock, calls [`Run::run`] and stops it. Shapes are those of
-//! kube-scheduler's own performance tests: nodes of 32 cpu, 128Gi and 110 pods in three zones; pods of 100m and 128Mi
-//! in 40 app groups (pod i is of group i mod 40) whose constraints select their own group. Invariant: equal arguments
-//! give equal runs, decision by decision.
+//! The caller prepares a [`Run`], starts a clock, calls [`Run::run`] and stops the clock. Shapes are those of
+//! kube-scheduler's own performance tests: nodes with 32 cpu, 128Gi and 110 pods in three zones; pods with 100m and
+//! 128Mi in 40 app groups (pod i is in group i mod 40) whose constraints select their own group. Invariant: equal
+//! arguments give equal runs, decision by decision.
 
 mod shape;
 
@@ -15,41 +16,41 @@ use crate::model::{NamespaceSpec, NodeSpec, PodTemplate};
 use crate::preempt::Preemption;
 use crate::schedule::Decision;
 
-/// One load.
+/// One scenario; the text of each variant describes its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scenario {
-    /// Pods that ask for cpu and memory only.
+    /// Pods that request only cpu and memory.
     Basic,
     /// 30 % of the nodes run Windows behind a taint; every second pod selects and tolerates it.
     Mixed,
-    /// Must be spread evenly over zones.
+    /// Pods with a hard spread constraint over zones.
     ZoneSpread,
-    /// Of a service, so spread over hosts and zones as a preference.
+    /// Pods of a service, which are spread over hosts and zones by the soft default constraints.
     DefaultSpread,
-    /// Must be in a zone that has one of its group.
+    /// Pods with required affinity to their group, by zone.
     Affinity,
-    /// Must not share a host with one of its group.
+    /// Pods with required anti-affinity to their group, by host.
     AntiAffinity,
-    /// Must not share a host with one of its group in any namespace of a team.
+    /// Pods with required anti-affinity, by host, to their group in all namespaces of a team.
     NamespaceAntiAffinity,
-    /// Would rather be in a zone with its group, but not on a host with it.
+    /// Pods that prefer the zones of their group, but other hosts.
     Preferred,
-    /// Every pod slot is taken by pods of lower priority.
+    /// Pods that need preemption: all pod slots are taken by pods of lower priority.
     Preemption,
-    /// As many pods that fit nowhere are asked about in turn with those that arrive and fit.
+    /// Pods that fit, alternating with as many that fit nowhere.
     Backlog,
-    /// 200 templates in turn, each of which asks for other amounts.
+    /// Pods of 200 templates in turn, each with different requests.
     Requests,
-    /// A pod of its own template for each node in turn, as a DaemonSet's are.
+    /// Pods with a template of their own for each node, as a DaemonSet's.
     Daemons,
-    /// Each with a claim of its own, bound to a volume of one of the zones.
+    /// Pods with a claim each, bound to a volume in one of the zones.
     Volumes,
-    /// [`Scenario::Basic`] at the size of the largest clusters there are, with 200 app groups.
+    /// [`Scenario::Basic`] at the size of the largest clusters, with 200 app groups.
     Large,
 }
 
 impl Scenario {
-    /// All of them, in the order they are reported.
+    /// All scenarios in the order in which they are reported.
     pub const ALL: [Scenario; 14] = [
         Scenario::Basic,
         Scenario::Mixed,
@@ -67,7 +68,7 @@ impl Scenario {
         Scenario::Large,
     ];
 
-    /// What it is called on the command line.
+    /// Returns the scenario's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scenario::Basic => "basic",
@@ -87,14 +88,14 @@ impl Scenario {
         }
     }
 
-    /// The scenario of a name.
+    /// Returns the scenario with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|scenario| scenario.name() == name)
     }
 
-    /// How many nodes and pods it has unless told otherwise.
+    /// Returns the default numbers of nodes and pods.
     pub fn size(self) -> (usize, usize) {
         match self {
             Scenario::Basic
@@ -114,17 +115,17 @@ impl Scenario {
         }
     }
 
-    /// Its node of an index.
+    /// Returns the node with this index.
     pub fn node(self, index: usize) -> NodeSpec {
         shape::node(index, self == Scenario::Mixed)
     }
 
-    /// Its pod templates; pod i is of template i modulo their number.
+    /// Returns the pod templates; pod i has template i modulo their number.
     pub fn templates(self) -> Vec<PodTemplate> {
         shape::templates(self)
     }
 
-    /// Builds the cluster and makes the pods known, so that only deciding is left to be measured.
+    /// Builds the cluster and compiles the pods, so that only decisions are left to measure.
     pub fn prepare(self, nodes: usize, pods: usize) -> Run {
         let mut cluster = Cluster::new(Options::default());
         for index in 0..nodes {
@@ -174,7 +175,7 @@ impl Scenario {
     }
 }
 
-/// Takes every pod slot with pods of low priority.
+/// Fills every pod slot with pods of low priority.
 fn fill(cluster: &mut Cluster) {
     let class = cluster.pod_class(&shape::filler()).expect("valid requests");
     let nodes: Vec<NodeId> = cluster.nodes().collect();
@@ -195,17 +196,17 @@ fn fill(cluster: &mut Cluster) {
 pub struct Run {
     cluster: Cluster,
     classes: Vec<PodClassId>,
-    /// Templates that one pod is of each, whose classes are met when their pods are. Empty where pods share templates.
+    /// Templates of one pod each, which are compiled during the run. Empty if pods share templates.
     own: Vec<PodTemplate>,
-    /// A pod that fits nowhere, asked about after each that does.
+    /// A pod that fits nowhere, asked about after each other pod.
     misfit: Option<PodClassId>,
     pods: usize,
-    /// How many of them are dealt with.
+    /// The number of pods that are decided.
     placed: usize,
     name: String,
 }
 
-/// Writes a pod's name without the machinery of formatting, which would take a twentieth of what is measured.
+/// Writes a pod's name without `format!`, which would take a twentieth of the measured time.
 fn name_pod(name: &mut String, mut index: usize) {
     let mut digits = [0; 20];
     let mut first = digits.len();
@@ -222,24 +223,24 @@ fn name_pod(name: &mut String, mut index: usize) {
     name.extend(digits[first..].iter().map(|digit| char::from(*digit)));
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Pods that got a node.
     pub placed: usize,
-    /// Times that a pod was told it fits nowhere.
+    /// The number of refusals.
     pub refused: usize,
     /// Pods evicted for others.
     pub evicted: usize,
 }
 
 impl Run {
-    /// Decides about every pod that is left, one after the other, and places each before the next is asked about.
+    /// Decides all remaining pods one after the other, and places each before the next is decided.
     pub fn run(&mut self) -> Outcome {
         self.place(self.pods)
     }
 
-    /// [`Run::run`] for the next so many pods only.
+    /// Decides the next `pods` pods like [`Run::run`].
     pub fn place(&mut self, pods: usize) -> Outcome {
         let mut outcome = Outcome::default();
         let end = self.pods.min(self.placed + pods);
@@ -262,7 +263,7 @@ impl Run {
         outcome
     }
 
-    /// Places the next so many pods as a what-if, and takes that back.
+    /// Places the next `pods` pods and rolls that back.
     pub fn what_if(&mut self, pods: usize) -> Outcome {
         let before = self.placed;
         let checkpoint = self.cluster.checkpoint();
@@ -296,7 +297,7 @@ impl Run {
         outcome.placed += 1;
     }
 
-    /// The cluster as it is now.
+    /// Returns the cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }

@@ -1,43 +1,44 @@
-//! What can be answered: a [`Decision`], or what every node says ([`Answer`]).
+//! The results of scheduling: a [`Decision`], or the verdict of every node ([`Answer`]).
 
 use crate::cluster::{Cluster, NodeId};
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Refusal, Tally, Veto};
 
-/// Where a pod goes, or why nowhere.
+/// The node chosen for a pod, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// To this node.
+    /// The pod goes to this node.
     Node(NodeId),
-    /// Nowhere.
+    /// No node is feasible.
     Unschedulable(Unschedulable),
 }
 
-/// Why a pod goes nowhere.
+/// Why no node is feasible for a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unschedulable {
-    /// Why no node was looked at, if none was.
+    /// Why no node was examined; `None` if nodes were.
     pub conflict: Option<Veto>,
-    /// How many nodes refuse in which way; [`Cluster::refusals`] tells node by node. Empty on a conflict.
+    /// The number of nodes with each refusal; [`Cluster::refusals`] has them node by node. Empty if there is a
+    /// conflict.
     pub tallies: Vec<Tally>,
-    /// What becomes of the pod's claims of devices.
+    /// What has to be done about the pod's ResourceClaims.
     pub claims: Claims,
 }
 
-/// What DynamicResources does for a pod that goes nowhere (upstream's PostFilter).
+/// What DynamicResources does for an unschedulable pod (kube-scheduler: PostFilter).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Claims {
-    /// It has none, or none that matter.
+    /// The pod has no claims, or none that matter.
     #[default]
     None,
-    /// Nothing can be done about them.
+    /// Nothing can be done about the claims.
     Kept,
-    /// The devices of this claim are to be given back, so that it can have others.
+    /// This claim is to be deallocated, so that it can get other devices.
     GivenBack {
         /// The claim, in the pod's namespace.
         claim: Symbol,
     },
-    /// This claim, which an attempt to place the pod has left behind for its extended resources, is to be deleted.
+    /// This claim, left behind by an attempt to place the pod with extended resources, is to be deleted.
     Deleted {
         /// The claim, in the pod's namespace.
         claim: Symbol,
@@ -59,7 +60,7 @@ impl Unschedulable {
         }
     }
 
-    /// Tallies in an order that does not depend on how they came about.
+    /// Sorts tallies, so that their order does not depend on the order of filtering.
     pub(crate) fn in_order(cluster: &Cluster, mut tallies: Vec<Tally>) -> Vec<Tally> {
         if tallies.len() > 1 {
             tallies.sort_by_cached_key(|tally| {
@@ -76,7 +77,8 @@ impl Unschedulable {
         tallies
     }
 
-    /// The plugins that refused the pod or a node, each once: changes that concern none of them cannot help.
+    /// Returns the plugins that refused the pod or a node, each once; events that concern none of them cannot
+    /// help.
     pub fn plugins(&self) -> Vec<Plugin> {
         let tallies = self.tallies.iter().map(|tally| tally.refusal.plugin);
         let mut plugins: Vec<_> = tallies
@@ -88,38 +90,38 @@ impl Unschedulable {
     }
 }
 
-/// What every node says to a pod.
+/// The verdict of every node on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Why no node would be looked at. Where it is about volumes every node says it too.
+    /// Why no node would be examined. If it is about volumes, every node reports it too.
     pub conflict: Option<Veto>,
-    /// Every node, in order of their names.
+    /// Every node, sorted by name.
     pub nodes: Vec<NodeAnswer>,
-    /// The nodes with the highest total, in order of their names.
+    /// The nodes with the highest total score, sorted by name.
     pub best: Vec<NodeId>,
-    /// What becomes of the pod's claims of devices if there are none.
+    /// What has to be done about the pod's ResourceClaims if no node is feasible.
     pub claims: Claims,
 }
 
-/// What one node says to a pod.
+/// The verdict of one node on a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAnswer {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Yes or no.
+    /// The verdict.
     pub outcome: Outcome,
 }
 
-/// Yes with scores, or no with reasons.
+/// The scores of a feasible node, or the refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The pod fits.
+    /// The node is feasible.
     Fits {
         /// Normalized and weighted score by plugin; plugins that do not apply to the pod are absent.
         scores: Vec<(Plugin, i64)>,
-        /// Their sum.
+        /// The sum of the scores.
         total: i64,
     },
-    /// The first plugin that refuses.
+    /// The first plugin that refuses the node, with its reasons.
     Refused(Refusal),
 }

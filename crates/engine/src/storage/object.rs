@@ -10,16 +10,16 @@ use crate::model::{
 };
 use crate::selector::{LabelQuery, NodeTerm, Requirement};
 
-/// A claim.
+/// A PersistentVolumeClaim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) uid: Symbol,
     pub(crate) owner: Option<Symbol>,
     pub(crate) deleting: bool,
     pub(crate) lost: bool,
-    /// Empty while it has none.
+    /// Empty while the claim has no volume.
     pub(crate) volume: Symbol,
-    /// It has a volume, for good.
+    /// Whether binding is complete.
     pub(crate) bound: bool,
     pub(crate) selected_node: Option<Symbol>,
     pub(crate) class: Symbol,
@@ -53,38 +53,38 @@ impl Claim {
     }
 }
 
-/// A volume.
+/// A PersistentVolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) labels: LabelSet,
     pub(crate) deleting: bool,
     pub(crate) available: bool,
-    /// Namespace, name and UID (empty: any) of the claim it is for.
+    /// Namespace, name and UID (empty: any) of the claim that it is bound to or reserved for.
     pub(crate) claim: Option<(Symbol, Symbol, Symbol)>,
     pub(crate) capacity: Quantity,
     pub(crate) access_modes: Vec<AccessMode>,
     pub(crate) block: bool,
     pub(crate) class: Symbol,
     pub(crate) attributes_class: Symbol,
-    /// Terms of which a node must match one; those that do not parse are left out.
+    /// Terms of which a node must match one; terms that cannot be parsed are left out.
     pub(crate) terms: Option<Vec<NodeTerm>>,
     pub(crate) migration: Option<Migration>,
     pub(crate) attach: Option<Attach>,
-    /// Its source is a CSI driver and no in-tree plugin.
+    /// Whether its source is a CSI driver, not an in-tree plugin.
     pub(crate) is_csi: bool,
     pub(crate) zones: Vec<ZoneDemand>,
 }
 
-/// A zone or region label of a volume that nodes must share.
+/// A zone or region label of a volume that nodes must have too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ZoneDemand {
     pub(crate) key: Symbol,
-    /// The label's name today, where `key` is its beta name.
+    /// The current name of the label, if `key` is its beta name.
     pub(crate) modern: Symbol,
     pub(crate) values: Box<[Symbol]>,
 }
 
-/// Labels that say where a volume or a node is, with their names today, in upstream's order.
+/// The labels for zone and region, each with its current name, in kube-scheduler's order.
 pub(crate) const PLACES: [(Symbol, Symbol); 4] = [
     (Symbol::BETA_ZONE, Symbol::ZONE),
     (Symbol::BETA_REGION, Symbol::REGION),
@@ -99,7 +99,7 @@ impl Volume {
         for (key, modern) in PLACES {
             let text = labels.value(key).map(|value| names.text(value).to_owned());
             let Some(text) = text else { continue };
-            // A list with an empty part is not understood, and the label does not count.
+            // A list with an empty part is invalid, so the label is ignored.
             if text.split("__").all(|zone| !zone.trim().is_empty()) {
                 let values = text.split("__").map(|zone| names.intern(zone.trim()));
                 zones.push(ZoneDemand {
@@ -156,7 +156,7 @@ impl Volume {
         }
     }
 
-    /// Whether it is bound to a claim, or set aside for it.
+    /// Returns whether the volume is bound to a claim or reserved for it.
     pub(crate) fn is_for(&self, key: super::Key, uid: Symbol) -> bool {
         self.claim.is_some_and(|(namespace, name, own)| {
             (namespace, name) == key && (own == Symbol::EMPTY || own == uid)
@@ -164,7 +164,8 @@ impl Volume {
     }
 }
 
-/// Whether a node may mount a volume. Upstream asks about labels without a name, and so does not look at what a term says about names.
+/// Returns whether a volume's node affinity allows a node with these labels. kube-scheduler passes no node name here, so
+/// terms about names are ignored.
 pub(crate) fn reaches(terms: Option<&[NodeTerm]>, labels: &LabelSet, names: &Interner) -> bool {
     terms.is_none_or(|terms| terms.iter().any(|term| term.matches_labels(labels, names)))
 }
@@ -173,16 +174,16 @@ pub(crate) fn reaches(terms: Option<&[NodeTerm]>, labels: &LabelSet, names: &Int
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
     pub(crate) provisioner: Symbol,
-    /// It can make volumes.
+    /// Whether it has a provisioner.
     pub(crate) provisions: bool,
-    /// Who attaches the volumes it makes.
+    /// The CSI driver that attaches its volumes.
     pub(crate) driver: Option<Symbol>,
     pub(crate) waits: bool,
-    /// Where it can make volumes; `None` for everywhere.
+    /// The allowed topologies; `None` for all nodes.
     pub(crate) topologies: Option<Vec<Vec<Requirement>>>,
 }
 
-/// The provisioner of classes whose volumes are made by hand.
+/// The provisioner of classes whose volumes are created manually.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 impl Class {
@@ -208,7 +209,7 @@ impl Class {
     }
 }
 
-/// What a node can attach.
+/// The attach limits of a node, from its CSINode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CsiNode {
     limits: Vec<(Symbol, i64)>,
@@ -235,19 +236,20 @@ impl CsiNode {
         !self.limits.is_empty()
     }
 
-    /// How many volumes of a driver the node can attach, if that is told.
+    /// Returns how many volumes of a driver the node can attach, if its CSINode says so.
     pub(crate) fn limit(&self, driver: Symbol) -> Option<i64> {
         let found = self.limits.iter().find(|(own, _)| *own == driver);
         found.map(|(_, count)| *count)
     }
 
-    /// Whether the node says that a driver stands in for an in-tree plugin here, which decides where the plugin's volumes are reached from.
+    /// Returns whether an in-tree plugin is migrated to a CSI driver on this node, which changes from where its volumes can
+    /// be reached.
     pub(crate) fn has_migrated(&self, plugin: Symbol) -> bool {
         self.migrated.contains(&plugin)
     }
 }
 
-/// How large a volume a driver can still make for some nodes.
+/// The largest volume that a driver can still provision for some nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
     pub(crate) class: Symbol,

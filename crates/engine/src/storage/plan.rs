@@ -1,6 +1,7 @@
-//! What the storage objects mean for the pods of one class, before any node is looked at (upstream's PreFilter).
+//! Checks the storage objects for the pods of one class before any node is examined (kube-scheduler: PreFilter of the
+//! volume plugins).
 //!
-//! Invariant: a plan depends on the storage objects and the class only, so it holds while [`Storage::version`] does.
+//! Invariant: a plan depends only on the storage objects and the class, so it is valid for one [`Storage::version`].
 
 use super::{Key, Migration, PLACES, Storage, ZoneDemand};
 use crate::class::{PodClass, Volume as PodVolume};
@@ -9,43 +10,44 @@ use crate::model::{AccessMode, Quantity};
 use crate::reason::{Conflict, Plugin};
 use crate::selector::{LabelQuery, NodeTerm, Requirement};
 
-/// See the module's words.
+/// The claims of a class, resolved for one version of the storage objects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// Why no node needs to be looked at, by the plugin that says so, in their order.
+    /// Why no node has to be examined, by the plugin that reports it, in the order of the plugins.
     pub(crate) conflicts: Vec<(Plugin, Conflict)>,
-    /// Claims of which only one pod may make use.
+    /// Claims with ReadWriteOncePod.
     pub(crate) exclusive: Vec<Key>,
     pub(crate) bound: Vec<Bound>,
-    /// In the pod's order.
+    /// Claims without a volume, in the pod's order.
     pub(crate) unbound: Vec<Unbound>,
     pub(crate) zones: Vec<ZoneDemand>,
-    /// A claim that is not there, which the count of volumes stumbles over.
+    /// A claim that does not exist, so the volumes on a node cannot be counted.
     pub(crate) uncounted: Option<Symbol>,
-    /// The node labels that decide which nodes reach the volumes, sorted; none if something else does too.
+    /// The node labels that decide which nodes reach the volumes, sorted; `None` if other facts decide too.
     pub(crate) keys: Option<Box<[Symbol]>>,
 }
 
-/// The volume of a claim that is bound.
+/// The volume of a bound claim.
 #[derive(Clone, Debug)]
 pub(crate) enum Bound {
-    /// It is not there.
+    /// The volume does not exist.
     Missing,
-    /// It is, for nodes that match one of these terms, or for all; those whose driver has taken over are asked otherwise.
+    /// The volume can be reached from nodes that match one of these terms (`None`: from all). The migration applies on
+    /// nodes where a CSI driver has replaced the in-tree plugin.
     To(Option<Vec<NodeTerm>>, Option<Migration>),
 }
 
-/// A claim that gets its volume once the pod's node is known.
+/// A claim that is bound after the pod's node is chosen (WaitForFirstConsumer).
 #[derive(Clone, Debug)]
 pub(crate) struct Unbound {
     /// The claim's name, in the pod's namespace.
     pub(crate) claim: Symbol,
-    /// The node it is already being provisioned for.
+    /// The node for which the volume is being provisioned already.
     pub(crate) selected_node: Option<Symbol>,
     pub(crate) request: Quantity,
-    /// The first volume set aside for it decides alone.
+    /// Volumes reserved for the claim. If there are any, only the first counts.
     pub(crate) set_aside: Vec<Candidate>,
-    /// Volumes that would do, the smallest first.
+    /// Available volumes that match, the smallest first.
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) provision: Provision,
 }
@@ -57,14 +59,14 @@ pub(crate) struct Candidate {
     pub(crate) terms: Option<Vec<NodeTerm>>,
 }
 
-/// How a new volume would be made.
+/// How a new volume would be provisioned.
 #[derive(Clone, Debug)]
 pub(crate) struct Provision {
-    /// Somebody can make it.
+    /// Whether the class has a provisioner.
     pub(crate) possible: bool,
-    /// For which nodes; `None` for all.
+    /// The allowed topologies; `None` for all nodes.
     pub(crate) topologies: Option<Vec<Vec<Requirement>>>,
-    /// Nodes for which there is room, where room is told.
+    /// Nodes with enough storage capacity; `None` if the driver does not report capacity.
     pub(crate) room: Option<Vec<LabelQuery>>,
 }
 
@@ -117,7 +119,7 @@ impl Plan {
         (!keys.contains(&Symbol::HOSTNAME)).then(|| keys.into())
     }
 
-    /// kube-scheduler: VolumeRestrictions' PreFilter. Ephemeral volumes are not looked at.
+    /// Implements VolumeRestrictions' PreFilter of kube-scheduler, which ignores ephemeral volumes.
     fn restrict(&mut self, pod: &PodClass, storage: &Storage) -> Option<Conflict> {
         for (key, _) in claims(pod).filter(|(_, made_for)| made_for.is_none()) {
             let Some(claim) = storage.claim(key) else {
@@ -130,7 +132,7 @@ impl Plan {
         None
     }
 
-    /// kube-scheduler: VolumeBinding's PreFilter.
+    /// Implements VolumeBinding's PreFilter of kube-scheduler.
     fn bind(&mut self, pod: &PodClass, storage: &Storage, names: &Interner) -> Option<Conflict> {
         for (key, made_for) in claims(pod) {
             let name = key.1;
@@ -179,7 +181,7 @@ impl Plan {
         immediate.then_some(Conflict::UnboundImmediate)
     }
 
-    /// kube-scheduler: VolumeZone's PreFilter. Ephemeral volumes are not looked at.
+    /// Implements VolumeZone's PreFilter of kube-scheduler, which ignores ephemeral volumes.
     fn locate(&mut self, pod: &PodClass, storage: &Storage) -> Option<Conflict> {
         for (key, _) in claims(pod).filter(|(_, made_for)| made_for.is_none()) {
             let Some(claim) = storage.claim(key) else {
@@ -207,7 +209,7 @@ impl Plan {
     }
 }
 
-/// The claims of a pod, with the pod that those of ephemeral volumes are made for.
+/// Returns the claims of a pod; those of ephemeral volumes with the pod that owns them.
 fn claims(pod: &PodClass) -> impl Iterator<Item = (Key, Option<crate::class::Maker>)> + '_ {
     pod.volumes.iter().filter_map(|volume| match volume {
         PodVolume::Claim { name, made_for } => Some(((pod.namespace, *name), *made_for)),
@@ -216,7 +218,7 @@ fn claims(pod: &PodClass) -> impl Iterator<Item = (Key, Option<crate::class::Mak
 }
 
 impl Unbound {
-    /// kube-scheduler: `FindMatchingVolume`, as far as no node is needed.
+    /// Implements kube-scheduler's `FindMatchingVolume`, except for the checks that need a node.
     fn of(key: Key, storage: &Storage, names: &Interner) -> Option<Self> {
         let claim = storage.claim(key)?;
         let request = claim.request.unwrap_or_default();
@@ -265,7 +267,8 @@ impl Unbound {
 }
 
 impl Provision {
-    /// kube-scheduler: `checkVolumeProvisions` and `hasEnoughCapacity`, as far as no node is needed.
+    /// Implements kube-scheduler's `checkVolumeProvisions` and `hasEnoughCapacity`, except for the checks that need a
+    /// node.
     fn of(key: Key, storage: &Storage) -> Option<Self> {
         let claim = storage.claim(key)?;
         let class = storage.class(claim.class)?;

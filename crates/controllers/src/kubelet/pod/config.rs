@@ -1,12 +1,13 @@
-//! How a pod comes by what it takes from ConfigMaps, Secrets and claims: volumes before its sandbox, environments before
-//! each start of a container.
+//! Resolves a pod's references to ConfigMaps, Secrets and claims: for volumes before the sandbox is created, for
+//! environments before each start of a container.
 //!
-//! The machine cannot look anything up: it asks ([`Effect::Ask`]), is told ([`PodSim::answer`]), and judges in the next
-//! step. A volume that cannot be filled is tried again with the reconciler's back-off, a container that cannot be
-//! configured at the kubelet's next look; both are controllers' timers and therefore real time.
+//! The state machine of a pod does no I/O: it emits a question ([`Effect::Ask`]), receives the answer
+//! ([`PodSim::answer`]), and uses it in the next step. A volume that cannot be filled is retried with the reconciler's
+//! back-off, a container that cannot be configured at the kubelet's next sync; both are controllers' timers and
+//! therefore real time.
 //!
-//! Invariant: there is one question under way for a volume, a container or the pod's devices at most, and a pod that
-//! refers to nothing never asks.
+//! Invariant: at most one question is open per volume, per container and for the pod's devices, and a pod without
+//! references never asks.
 
 use std::collections::BTreeSet;
 
@@ -19,14 +20,14 @@ use crate::kubelet::{
     identity,
 };
 
-/// The first pause after a volume could not be filled; each one after it is twice as long.
+/// The first back-off after a volume could not be filled; each later one is twice as long.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_millis(500);
-/// The longest such pause.
+/// The longest back-off.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(122);
-/// How long a kubelet waits for a pod's volumes before it says so, and soon begins to wait anew.
+/// How long a kubelet waits for a pod's volumes before it reports a timeout; soon after that it starts to wait again.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(123);
 
-/// What a question is about.
+/// What a question's answer is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A volume, by its position in the pod's spec.
@@ -37,27 +38,27 @@ pub enum Need {
     Devices,
 }
 
-/// Which of some objects exist in the pod's namespace, and what is in them.
+/// A lookup of objects in the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// What asks.
+    /// What the answer is needed for.
     pub need: Need,
-    /// What it asks for.
+    /// The objects to look up.
     pub objects: BTreeSet<Object>,
 }
 
-/// Where a pod is with the volumes that are filled from objects.
+/// The progress of a pod's volumes that are filled from objects.
 #[derive(Clone, Debug)]
 pub(super) enum Volumes {
-    /// Nobody has looked at them.
+    /// No volume has been looked at.
     New,
-    /// Some of them are not there.
+    /// Some volumes are not filled yet.
     Pending(Box<Pending>),
-    /// They are there, or there are none.
+    /// All volumes are filled, or there are none.
     Mounted,
 }
 
-/// Volumes that are being filled.
+/// Volumes that are being filled, and when the wait for them times out.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     mounts: Vec<Mount>,
@@ -69,17 +70,17 @@ struct Mount {
     /// Position in `spec.volumes`.
     index: usize,
     state: MountState,
-    /// How long the last pause was.
+    /// The length of the last back-off.
     pause: SignedDuration,
 }
 
 #[derive(Clone, Debug)]
 enum MountState {
-    /// It asks for what it shows.
+    /// A question is open.
     Asking,
-    /// It has been told.
+    /// The answer has arrived and is checked in the next step.
     Told(Found),
-    /// It could not be filled.
+    /// The volume could not be filled, or has not been tried.
     Failed {
         retry_at: Timestamp,
     },
@@ -87,7 +88,7 @@ enum MountState {
 }
 
 impl Volumes {
-    /// When there is something to do about them.
+    /// Returns when the volumes need the next step.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         let Self::Pending(pending) = self else {
             return None;
@@ -101,7 +102,7 @@ impl Volumes {
 }
 
 impl PodSim {
-    /// Takes the answer to a question; the next step judges it.
+    /// Stores the answer to a question; the next step uses it. An answer that nobody waits for any more is dropped.
     pub fn answer(&mut self, need: Need, found: Found) {
         match need {
             Need::Volume(index) => {
@@ -128,7 +129,7 @@ impl PodSim {
         }
     }
 
-    /// Brings the volumes on; `true` if all of them are there.
+    /// Advances the volumes; returns whether all of them are filled.
     pub(super) fn advance_volumes(&mut self, now: Timestamp) -> bool {
         let mut pending = match std::mem::replace(&mut self.volumes, Volumes::Mounted) {
             Volumes::Mounted => return true,
@@ -169,7 +170,7 @@ impl PodSim {
         false
     }
 
-    /// What has to be filled; due at once.
+    /// Returns the volumes that need objects, due at once.
     fn mounts(&self, now: Timestamp) -> Vec<Mount> {
         let volumes = self.spec().volumes.iter().flatten().enumerate();
         volumes
@@ -195,7 +196,7 @@ impl PodSim {
                 let objects = uses.objects();
                 self.ask(Need::Volume(mount.index), objects);
             }
-            // The kubelet waits for a volume to be attached without a word.
+            // The kubelet waits for a volume to be attached without an event.
             MountState::Told(found) if uses.is_attaching(found) => {
                 mount.state = MountState::Failed {
                     retry_at: later(now, FIRST_PAUSE),
@@ -239,7 +240,8 @@ impl PodSim {
         volume.map(|volume| volume.name.clone()).unwrap_or_default()
     }
 
-    /// What follows when a container's image is there: it is created, once what its environment is made of is known.
+    /// Returns the state that follows when a container's image is present: it is created, after a lookup if its
+    /// environment needs one.
     pub(super) fn configure(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) -> State {
         let container = self.container(&self.units[index]);
         let objects = container.map(|container| config::of_container(container).objects());
@@ -251,7 +253,7 @@ impl PodSim {
         State::Configuring { told: None }
     }
 
-    /// What follows when it is known.
+    /// Returns the state that follows the answer to that lookup.
     pub(super) fn configured(
         &mut self,
         index: usize,
@@ -267,7 +269,8 @@ impl PodSim {
         }
     }
 
-    /// What follows when its environment is known: it is created, unless its account breaks the pod's policy.
+    /// Returns the state that follows a complete environment: the container is created, unless its account violates
+    /// `runAsNonRoot`.
     fn create(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) -> State {
         let container = self.container(&self.units[index]);
         let error = container
@@ -279,7 +282,7 @@ impl PodSim {
         }
     }
 
-    /// A container that cannot be created or started as it is; tried again at the kubelet's next look.
+    /// Returns the state of a container that cannot be created or started; it is retried at the kubelet's next sync.
     pub(super) fn refused(
         &mut self,
         index: usize,

@@ -1,9 +1,9 @@
-//! How the containers of a pod are started again that cannot have other resources while they run (`resizePolicy`).
+//! Restarts the containers of a pod whose new resources need a restart (`resizePolicy: RestartContainer`).
 //!
-//! A resize that comes meanwhile adds the containers that it needs; all of them together are one thing to say: the condition
-//! `PodResizeInProgress`, and one event once they are done.
+//! A resize that comes meanwhile adds its containers. All of them together are reported once: by the condition
+//! `PodResizeInProgress`, and by one event when they are done.
 //!
-//! Invariant: a container is told once to stop, whatever is asked for before it has been started again.
+//! Invariant: a container is told to stop once per restart, whatever else is requested before it has started again.
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -20,37 +20,38 @@ use crate::{
     pods,
 };
 
-/// The containers that resizes start again.
+/// The containers that resizes restart.
 #[derive(Clone, Debug)]
 pub(super) struct Replacing {
     replaced: Vec<Replaced>,
-    /// The version of the pod that was granted last, and when.
+    /// The generation of the pod's last granted spec, and since when the resize is in progress.
     generation: Option<i64>,
     since: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Replaced {
-    /// Its place.
+    /// The container's index among the pod's units.
     index: usize,
-    /// How often it had been started.
+    /// The number of its starts when the resize began; a higher one means that it was restarted.
     starts: i32,
     stop: Stop,
 }
 
-/// Who stops a container.
+/// What stops a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// The resize, which has not said so yet.
+    /// The resize, which has not sent the stop signal yet.
     Due,
-    /// The resize.
+    /// The resize, which has sent the stop signal.
     Told,
-    /// Something else, which decides about its next start, too.
+    /// Something else, which also decides about the next start.
     Otherwise,
 }
 
 impl Replaced {
-    /// Whether it has what it was given, or will have it whenever it is started: upstream waits for nothing that does not run.
+    /// Returns whether the container has its new resources, or will get them at its next start: the kubelet waits only for
+    /// containers that run.
     fn is_done(self, unit: &Unit) -> bool {
         let is_under_way = unit.is_running() || unit.is_coming_up();
         unit.starts > self.starts || !is_under_way && !matches!(unit.state, State::Idle)
@@ -58,7 +59,8 @@ impl Replaced {
 }
 
 impl PodSim {
-    /// Takes note of what has to be started again to have what the pod asks for, which is not what it `has`.
+    /// Records the containers that must restart to get the resources of the new spec; `has` is the pod with the present
+    /// resources.
     pub(super) fn replace(&mut self, has: &Pod, now: Timestamp) {
         let generation = self.pod.metadata.generation;
         let mut replaced = self
@@ -94,7 +96,8 @@ impl PodSim {
         }));
     }
 
-    /// Whether it cannot have what the pod asks for while it runs. Init containers come to their end with what they have.
+    /// Returns whether a container must restart to get the resources of the spec. Init containers finish with what they
+    /// have.
     fn is_to_be_replaced(&self, unit: &Unit, has: &Pod) -> bool {
         let before = has.spec.as_ref().and_then(|spec| container_of(spec, unit));
         let pair = before.zip(self.container(unit));
@@ -102,7 +105,7 @@ impl PodSim {
             && pair.is_some_and(|(before, after)| asks_for_restart(before, after))
     }
 
-    /// Goes on with what was being done when the kubelet was restarted: what runs then counts as done.
+    /// Resumes a resize after a restart of the kubelet: containers that run then count as done.
     pub(super) fn adopt_replacing(&mut self, now: Timestamp) {
         let Some(condition) = pods::condition(&self.pod, IN_PROGRESS) else {
             return;
@@ -122,7 +125,7 @@ impl PodSim {
         }));
     }
 
-    /// Tells containers to stop that a resize starts again.
+    /// Sends the stop signal to the containers that a resize restarts.
     pub(super) fn begin_replacing(&mut self, parts: &Parts<'_>, now: Timestamp) {
         let replaced = self.replacing.iter_mut().flat_map(|own| &mut own.replaced);
         let due = replaced.filter(|own| own.stop == Stop::Due).map(|own| {
@@ -142,14 +145,14 @@ impl PodSim {
         }
     }
 
-    /// Whether a container is stopped to be started again at once.
+    /// Returns whether a resize stopped the container, so that it starts again at once.
     pub(super) fn is_replaced(&self, index: usize) -> bool {
         let starts = self.units[index].starts;
         let mut replaced = self.replacing.iter().flat_map(|own| &own.replaced);
         replaced.any(|own| (own.index, own.starts, own.stop) == (index, starts, Stop::Told))
     }
 
-    /// Says that a resize is done once all that it stopped has been started again.
+    /// Reports the resize as done once all of its containers have started again.
     pub(super) fn finish_replacing(&mut self) {
         let units = &self.units;
         let is_done = |own: &Replaced| own.is_done(&units[own.index]);
@@ -161,7 +164,7 @@ impl PodSim {
         }
     }
 
-    /// The condition that says that a resize is being done.
+    /// Returns the condition PodResizeInProgress while a resize is in progress.
     pub(super) fn progress_condition(&self) -> Option<PodCondition> {
         let replacing = self.replacing.as_ref()?;
         Some(PodCondition {
@@ -174,14 +177,15 @@ impl PodSim {
     }
 }
 
-/// Whether what a container is given cannot be given to it while it runs: its processors, or its most memory.
+/// Returns whether a change of resources needs a restart by the container's `resizePolicy`: CPU request or limit, or memory
+/// limit.
 fn asks_for_restart(before: &Container, after: &Container) -> bool {
     let amounts = |container: &Container, resource: &str| {
         let resources = container.resources.as_ref();
         let of = |list: Option<&Amounts>| list.and_then(|list| list.get(resource)).cloned();
         let request = of(resources.and_then(|own| own.requests.as_ref()));
         let limit = of(resources.and_then(|own| own.limits.as_ref()));
-        // What is asked for of memory is nothing to a container that runs.
+        // A memory request only matters to the scheduler; a running container does not notice a change of it.
         (request.filter(|_| resource != "memory"), limit)
     };
     let policies = after.resize_policy.iter().flatten();

@@ -1,9 +1,10 @@
-//! The least that nodes of an instance type were seen to have, as a value.
+//! The least capacity and allocatable that nodes of an instance type have reported, as a value.
 //!
-//! Pure: nodes and the time go in. What a type has depends on the image and on what its EC2NodeClass says of volumes and the kubelet, so both are part
-//! of the [`Key`].
+//! Pure: nodes and the time are arguments. The amounts depend on the image and on the volumes and kubelet settings of the
+//! EC2NodeClass too, so both are part of the [`Key`].
 //!
-//! Invariant: what is kept of a type never grows while nodes of it are seen; it is forgotten [`KEPT`] after the last node that had no more.
+//! Invariant: the amounts of a key never grow while its nodes are seen; the key is forgotten [`KEPT`] after the last node
+//! that confirmed them.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,21 @@ use mullion_api::labels;
 use mullion_engine::model::{Quantity, ResourceMap};
 use serde::{Deserialize, Serialize};
 
-/// How long a type is remembered that no node has confirmed (AWS provider: `DiscoveredCapacityCacheTTL`).
+/// How long a key is kept after the last node that confirmed it (AWS provider: `DiscoveredCapacityCacheTTL`).
 const KEPT: SignedDuration = SignedDuration::from_hours(60 * 24);
-/// A node that confirms what is kept counts as news after this long, so that a fleet that starts writes little.
+/// A confirmation is written again only after this long, so that a fleet that starts causes few writes.
 const CONFIRMED_AGAIN: SignedDuration = SignedDuration::from_hours(24);
-/// Types that are remembered at most: each takes about 250 bytes of the mebibyte that a ConfigMap may have.
+/// The maximum number of keys: each takes about 250 bytes of the mebibyte that a ConfigMap may have.
 const MOST: usize = 3_000;
-/// What every kubelet reports of its machine when it registers, [`HUGE_PAGES`] aside. Extended resources come later and from others.
+/// The resources that every kubelet reports when it registers, besides [`HUGE_PAGES`]. Extended resources come later, from
+/// device plugins.
 const OF_MACHINE: [&str; 3] = [labels::CPU, labels::MEMORY, labels::EPHEMERAL_STORAGE];
-/// Resources that are taken out of a node's memory.
+/// The prefix of the resources that are taken out of a node's memory.
 pub(crate) const HUGE_PAGES: &str = "hugepages-";
-/// Parts of a key in the text of a ConfigMap's key; none of them has the character.
+/// The separator of a key's parts in the ConfigMap; no part contains this character.
 const SEPARATOR: char = '_';
 
-/// Nodes that have the same: instance type, id of the image, hash of the EC2NodeClass.
+/// Identifies nodes with the same capacity: instance type, image id, hash of the EC2NodeClass.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Instance type.
@@ -53,17 +55,18 @@ impl Key {
     }
 }
 
-/// What a node has, and what of it pods may have.
+/// The capacity of a node and the allocatable part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
-    /// All there is.
+    /// `status.capacity`.
     pub capacity: ResourceMap,
-    /// What pods may have.
+    /// `status.allocatable`.
     pub allocatable: ResourceMap,
 }
 
 impl Amounts {
-    /// Puts what nodes were seen to have in place of what was computed for them. Pod slots are told to the kubelet, so they only ever become fewer.
+    /// Replaces computed amounts by those that nodes reported. The number of pods is a setting of the kubelet, so it is only
+    /// ever lowered.
     pub fn correct(&self, capacity: &mut ResourceMap, allocatable: &mut ResourceMap) {
         for (seen, computed) in [(&self.capacity, capacity), (&self.allocatable, allocatable)] {
             for (name, amount) in seen {
@@ -75,17 +78,18 @@ impl Amounts {
     }
 }
 
-/// A node as its kubelet reports it, and the pod slots that it was told to have.
+/// A node's reported amounts, and the number of pods that its kubelet was configured for.
 #[derive(Clone, Debug, Default)]
 pub struct Sighting {
     /// `status.capacity` and `status.allocatable`.
     pub shown: Amounts,
-    /// Pod slots that it should have.
+    /// The number of pods that the kubelet was configured for.
     pub pods_told: Quantity,
 }
 
 impl Sighting {
-    /// What of a node is learnt.
+    /// Returns the reported amounts worth recording: the machine's resources, huge pages, and the number of pods if it is
+    /// lower than configured.
     fn lesson(&self) -> Amounts {
         let of = |map: &ResourceMap| {
             let shown = map.iter().filter(|(name, amount)| {
@@ -109,12 +113,13 @@ impl Sighting {
 struct Entry {
     #[serde(flatten)]
     least: Amounts,
-    /// When a node was seen that had no more.
+    /// When the last node confirmed these amounts.
     seen: Timestamp,
 }
 
 impl Entry {
-    /// Takes the lesser of each amount. Returns whether something became less or new, and whether nothing of the lesson is more than what is kept.
+    /// Lowers each amount to that of the lesson. Returns whether an amount became less or is new, and whether no amount of
+    /// the lesson is more than the one kept.
     fn lower_to(&mut self, lesson: &Amounts) -> (bool, bool) {
         let (mut lowered, mut confirmed) = (false, true);
         for (kept, seen) in [
@@ -135,14 +140,14 @@ impl Entry {
     }
 }
 
-/// What is known of instance types.
+/// The least reported amounts, by [`Key`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     entries: BTreeMap<Key, Entry>,
 }
 
 impl Book {
-    /// Counts a node. Returns whether that changed what is kept.
+    /// Records a node. Returns whether that changed what has to be written.
     pub fn see(&mut self, key: Key, sighting: &Sighting, now: Timestamp) -> bool {
         let lesson = sighting.lesson();
         if lesson.allocatable.is_empty() {
@@ -165,7 +170,8 @@ impl Book {
         changed
     }
 
-    /// Forgets what no node has confirmed for too long, and the oldest of too much. Returns whether there was any.
+    /// Drops keys that no node confirmed for too long, and the oldest keys beyond the maximum. Returns whether any was
+    /// dropped.
     pub fn forget_old(&mut self, now: Timestamp) -> bool {
         let before = self.entries.len();
         self.entries
@@ -179,12 +185,12 @@ impl Book {
         self.entries.len() != before
     }
 
-    /// What a type has when it boots this image by this class.
+    /// Returns the amounts of a type with this image and class.
     pub fn of(&self, key: &Key) -> Option<&Amounts> {
         Some(&self.entries.get(key)?.least)
     }
 
-    /// What each type has that boots one of these images by a class; the least where it boots several.
+    /// Returns the amounts of each type by name, for a class and its images; the least where several images are known.
     pub fn of_class(&self, images: &[String], class_hash: &str) -> BTreeMap<String, Amounts> {
         let mut found: BTreeMap<String, Entry> = BTreeMap::new();
         for (key, entry) in &self.entries {
@@ -202,7 +208,7 @@ impl Book {
             .collect()
     }
 
-    /// Takes in what another book knows.
+    /// Adds the entries of another book; where both have a key, the lesser amounts and the later time remain.
     pub fn merge(&mut self, other: Self) {
         for (key, entry) in other.entries {
             let own = self.entries.entry(key).or_insert_with(|| entry.clone());
@@ -211,7 +217,7 @@ impl Book {
         }
     }
 
-    /// Reads the data of a ConfigMap, and names the keys that are none of ours.
+    /// Reads the data of the ConfigMap; also returns the keys that could not be parsed.
     pub fn read(data: &BTreeMap<String, String>) -> (Self, Vec<String>) {
         let (mut book, mut unreadable) = (Self::default(), Vec::new());
         for (key, text) in data {
@@ -223,16 +229,16 @@ impl Book {
         (book, unreadable)
     }
 
-    /// The data of a ConfigMap.
+    /// Returns the data of the ConfigMap.
     pub fn data(&self) -> BTreeMap<String, String> {
         let text = |(key, entry): (&Key, &Entry)| {
-            // Plain fields serialize.
+            // Serializing plain fields cannot fail.
             Some((key.text(), serde_json::to_string(entry).ok()?))
         };
         self.entries.iter().filter_map(text).collect()
     }
 
-    /// Whether nothing is known.
+    /// Returns whether no capacity is known.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

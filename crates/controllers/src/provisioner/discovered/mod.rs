@@ -1,11 +1,13 @@
-//! What nodes turned out to have: learnt from the first node of an instance type, counted with from then on, and kept.
+//! Discovered capacity: what nodes of an instance type actually report, learnt from the first such node, used for the next
+//! plans, and stored in a ConfigMap.
 //!
-//! What a machine has for pods is computed before one is bought, and the image, the kernel and the hypervisor decide otherwise. So a node teaches
-//! what its type has before it takes its first pod ([`learn`] in the step that registers it), and markets count with that
-//! ([`Market::with_discovered`](super::market::Market::with_discovered)): what did not fit is never bought twice for the same pods.
+//! The capacity and allocatable of a machine are computed before one is bought, but the image, the kernel and the hypervisor
+//! can take more than expected. So the step that registers a node records what it reports ([`learn`]) before it takes its
+//! first pod, and markets use these amounts ([`Market::with_discovered`](super::market::Market::with_discovered)): a machine
+//! that was too small is not bought twice for the same pods.
 //!
-//! Invariant: everything here can be had again from the API. Nodes that are there are read again by whoever starts; what is known of types that have no
-//! node any more is kept in a ConfigMap, which only the one process that buys nodes writes.
+//! Invariant: everything here can be restored from the API. Existing nodes are read again at start; what is known of types
+//! without a node is kept in a ConfigMap, which only the one process that buys nodes writes.
 
 mod book;
 
@@ -39,20 +41,20 @@ use crate::{api_error, state::convert};
 
 /// Namespace and name of the ConfigMap.
 pub const KEPT_IN: (&str, &str) = ("kube-system", "mullion-discovered-capacity");
-/// Nodes are read again after this long, so that a type stays known while it has nodes.
+/// How often all nodes are read again, so that a type stays known while it has nodes.
 const PERIOD: Duration = Duration::from_secs(3600);
-/// What is learnt within this time is written together.
+/// How long the writer waits for further news, so that it writes them together.
 const GATHERED: Duration = Duration::from_secs(1);
-/// A request that failed is repeated after this long.
+/// The pause before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What this process knows. Cheap to clone.
+/// The discovered capacity that this process knows. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Discovered {
     book: Arc<Mutex<Book>>,
-    /// Whether what is kept has been read.
+    /// Whether the ConfigMap has been read.
     known: watch::Sender<bool>,
-    /// Rings when there is something to write.
+    /// Notified when there is something to write.
     news: Arc<Notify>,
 }
 
@@ -67,19 +69,19 @@ impl Default for Discovered {
 }
 
 impl Discovered {
-    /// What is known now.
+    /// Locks and returns the book of discovered capacity.
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until what is kept has been read.
+    /// Waits until the ConfigMap has been read.
     pub(crate) async fn known(&self) {
         // The sender lives in this struct, so waiting cannot fail.
         let _ = self.known.subscribe().wait_for(|known| *known).await;
     }
 }
 
-/// Starts to keep what is learnt.
+/// Starts the task that reads and writes the ConfigMap.
 pub(super) fn start(karpenter: &KarpenterContext) {
     let own = karpenter.clone();
     let shutdown = karpenter.base.shutdown.clone();
@@ -107,7 +109,8 @@ async fn keep(karpenter: KarpenterContext) {
     }
 }
 
-/// Takes in what an earlier process knew. Who may not read it begins with the nodes that are there.
+/// Reads the ConfigMap of an earlier process, retrying until it is read. Without the right to read it, the book begins with
+/// the existing nodes.
 async fn read_kept(karpenter: &KarpenterContext) {
     let api = config_maps(karpenter);
     let kept = loop {
@@ -130,7 +133,7 @@ async fn read_kept(karpenter: &KarpenterContext) {
     karpenter.discovered.book().merge(book);
 }
 
-/// Counts all nodes that are there, and forgets what is too old.
+/// Records all registered nodes, and forgets entries that are too old.
 fn read_nodes(karpenter: &KarpenterContext) {
     let now = karpenter.base.clock.now();
     let mut changed = karpenter.discovered.book().forget_old(now);
@@ -147,7 +150,7 @@ fn read_nodes(karpenter: &KarpenterContext) {
     }
 }
 
-/// Writes what is known until that works.
+/// Writes the book to the ConfigMap, retrying until that works.
 async fn write(karpenter: &KarpenterContext) {
     let (namespace, name) = KEPT_IN;
     loop {
@@ -173,7 +176,7 @@ fn config_maps(karpenter: &KarpenterContext) -> Api<ConfigMap> {
     Api::namespaced(karpenter.base.client.clone(), KEPT_IN.0)
 }
 
-/// Learns from a node that is about to register. The log tells what is other than was expected.
+/// Records a node that is about to register, and logs if its memory differs from what was expected.
 pub(crate) fn learn(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) {
     if !see(karpenter, node, claim) {
         return;
@@ -211,7 +214,7 @@ fn see(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) -> bool {
     karpenter.discovered.book().see(key, &sighting, now)
 }
 
-/// Corrects what is expected of a claim's node, as far as nodes like it have been seen since it was bought.
+/// Corrects the expected capacity of a claim's node by what nodes like it reported since it was bought.
 pub(crate) fn correct(karpenter: &KarpenterContext, claim: &NodeClaim, node: &mut NodeSpec) {
     let book = karpenter.discovered.book();
     if let Some(amounts) = key_of(claim).and_then(|key| book.of(&key)) {
@@ -219,7 +222,7 @@ pub(crate) fn correct(karpenter: &KarpenterContext, claim: &NodeClaim, node: &mu
     }
 }
 
-/// What a claim's node is one of; none before it is launched.
+/// Returns the key under which a claim's node is recorded; `None` before the claim is launched.
 pub fn key_of(claim: &NodeClaim) -> Option<Key> {
     let image = claim.status.as_ref().map(|own| own.image_id.clone())?;
     let class_hash = claim.annotations().get(labels::EC2NODECLASS_HASH)?;
@@ -231,7 +234,8 @@ pub fn key_of(claim: &NodeClaim) -> Option<Key> {
     (!key.image.is_empty()).then_some(key)
 }
 
-/// Ids of the images that a class has found. Those are launched, so that a node does not drift because a newer one is not seen yet.
+/// Returns the ids of the images in the class's status, which are the ones that launches use. A newer image would look like
+/// drift until the status shows it.
 pub fn images_of(class: &EC2NodeClass) -> Vec<String> {
     let found = class.status.iter().flat_map(|status| &status.amis);
     found.map(|image| image.id.clone()).collect()
@@ -245,11 +249,11 @@ fn shown(node: &Node) -> Amounts {
     }
 }
 
-/// A resource of which a node has less for pods than was expected when it was bought.
+/// A resource of which a node has less allocatable than was expected when it was bought.
 pub(crate) struct Short {
-    /// Its name.
+    /// The resource's name.
     pub(crate) resource: String,
-    /// What pods may have.
+    /// The node's allocatable amount.
     pub(crate) shown: Quantity,
     expected: Quantity,
 }
@@ -265,7 +269,8 @@ impl fmt::Display for Short {
     }
 }
 
-/// What a claim's node has less for pods than was expected of it when it was bought. Resources that it does not show yet are not among them.
+/// Returns the resources of which a node has less allocatable than its claim expected. Resources that the node does not
+/// report yet are left out.
 pub(crate) fn missing(node: &Node, claim: &NodeClaim) -> Vec<Short> {
     let expected = claim.status.as_ref().map(|own| amounts(&own.allocatable));
     let shown = shown(node).allocatable;

@@ -1,8 +1,8 @@
-//! Addresses for Services of type LoadBalancer.
+//! The controller of Services of type LoadBalancer (cloud-controller-manager: service controller).
 //!
-//! Where they come from is a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only makes up
-//! names. A finalizer keeps a Service until its address is given back, as the cloud controller does. [`update`] says when
-//! a load balancer is ensured again, [`hosts`] which nodes it sends traffic to.
+//! Addresses come from a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only generates names. As
+//! in the cloud controller, a finalizer keeps a Service until its address is released. [`update`] decides which changes need
+//! a sync, [`hosts`] which nodes receive traffic.
 
 mod hosts;
 mod update;
@@ -28,21 +28,21 @@ const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// A source of external addresses.
 pub trait LoadBalancers: Send + Sync + 'static {
-    /// The address of the Service's load balancer; the same whenever asked.
+    /// Returns the address of the Service's load balancer; the same on every call.
     fn address(&self, service: &Service) -> LoadBalancerIngress;
 
-    /// The Service no longer needs its load balancer.
+    /// Releases the Service's load balancer.
     fn release(&self, service: &Service);
 }
 
-/// Names as AWS gives them to classic load balancers: `<name>-<number>.<region>.elb.amazonaws.com`.
+/// Generates names like those of AWS classic load balancers: `<name>-<number>.<region>.elb.amazonaws.com`.
 #[derive(Clone, Debug)]
 pub struct ElasticLoadBalancers {
     region: String,
 }
 
 impl ElasticLoadBalancers {
-    /// Load balancers of `region`.
+    /// Creates a source of names in `region`.
     pub fn new(region: impl Into<String>) -> Self {
         Self {
             region: region.into(),
@@ -53,7 +53,7 @@ impl ElasticLoadBalancers {
 impl LoadBalancers for ElasticLoadBalancers {
     fn address(&self, service: &Service) -> LoadBalancerIngress {
         let uid = service.uid().unwrap_or_default().replace('-', "");
-        // The cloud provider's name for it: "a" and the uid, at most 32 characters.
+        // The AWS cloud provider's name of a load balancer: "a" and the uid, at most 32 characters.
         let name: String = format!("a{uid}").chars().take(32).collect();
         let number = name.bytes().fold(0_u64, |hash, byte| {
             (hash * 131 + u64::from(byte)) % 9_000_000_000
@@ -68,12 +68,12 @@ impl LoadBalancers for ElasticLoadBalancers {
     fn release(&self, _: &Service) {}
 }
 
-/// What a worker does for a Service.
+/// An item of the work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Work {
-    /// Makes its load balancer what it should be.
+    /// Creates, updates or releases the load balancer.
     Ensure(Key),
-    /// Tells its load balancer of other nodes.
+    /// Passes a changed set of nodes to the load balancer.
     UpdateHosts(Key),
 }
 
@@ -120,7 +120,8 @@ pub fn start(context: &Context, balancers: Arc<dyn LoadBalancers>) {
     });
 }
 
-/// A Service with a class of its own is some other controller's.
+/// Returns whether the Service needs a load balancer from this controller; one with a load balancer class belongs to another
+/// controller.
 fn wants_one(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     spec.is_some_and(|spec| {
@@ -145,7 +146,7 @@ fn ingress(service: &Service) -> &[LoadBalancerIngress] {
         .unwrap_or_default()
 }
 
-/// The load balancer is to be taken away.
+/// Returns whether the load balancer has to be released.
 fn needs_cleanup(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     has_finalizer(service)
@@ -158,7 +159,7 @@ struct Controller {
     recorder: Recorder,
     balancers: Arc<dyn LoadBalancers>,
     hosts: HostSet,
-    /// The hosts each load balancer was last told of.
+    /// The hosts that each load balancer was last given.
     served: Mutex<FxHashMap<Key, Hosts>>,
 }
 
@@ -233,7 +234,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Tells of the hosts if they are others than last time.
+    /// Records an event if the hosts differ from those that the load balancer was last given.
     fn update_hosts(&self, key: &Key) {
         let Some(service) = self.context.informers.services.get_key(key) else {
             return;
@@ -264,7 +265,8 @@ impl Controller {
 
     async fn release(&self, service: &Service) -> kube::Result<()> {
         self.served().remove(&Key::of(service));
-        // The API server clears the addresses of a Service that becomes of another type; the finalizer says that there was a balancer.
+        // The API server clears the addresses when the type changes, so the finalizer is what shows that there was a load
+        // balancer.
         if has_finalizer(service) || !ingress(service).is_empty() {
             self.recorder
                 .normal(service, "DeletingLoadBalancer", "Deleting load balancer");
@@ -284,7 +286,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Fails if somebody else changed the Service meanwhile: lists are replaced whole.
+    /// Replaces the finalizers; fails with a conflict if another client changed the Service, because lists are replaced as a
+    /// whole.
     async fn patch_finalizers(
         &self,
         service: &Service,

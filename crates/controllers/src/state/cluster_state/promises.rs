@@ -1,11 +1,12 @@
-//! Places that the last plan has for waiting pods.
+//! The places that the last plan has for waiting pods ("promises").
 //!
-//! A plan decides for all pods together; the scheduler sees one pod at a time, and whichever node is ready first. Left alone it would fill that node
-//! with pods that were planned elsewhere. So room is held on a bought node for the pods it was bought for, and a pod that has a place does not go to
-//! another node of the plan. A promise ends when its pod is bound, when its node goes, [`WINDOW`] after the node is ready, or after [`LONGEST`]: then
-//! the pod goes wherever the scheduler wants.
+//! A plan decides about all pods together, while the scheduler decides about one pod at a time and uses whichever node is
+//! ready first. Without promises it would fill that node with pods that were planned elsewhere. So room on a bought node is
+//! held for the pods that it was bought for, and a pod with a place is not bound to another node of the plan. A promise ends
+//! when its pod is bound, when its node is deleted, [`WINDOW`] after the node is ready, or after [`LONGEST`]; from then on
+//! the scheduler is free to place the pod anywhere.
 //!
-//! Invariant: only hints. Whoever loses them schedules as kube-scheduler does.
+//! Invariant: promises are only hints. Without them the scheduler decides as kube-scheduler does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,51 +16,51 @@ use tokio::time::Instant;
 
 use super::{ClusterState, report};
 
-/// How long a promise holds once its node is ready for pods: as long as Karpenter keeps a nominated node.
+/// How long a promise holds after its node is ready: as long as Karpenter keeps a nomination.
 const WINDOW: Duration = Duration::from_secs(20);
-/// How long a promise holds at most: Karpenter gives up on a node that does not register within 15 minutes.
+/// How long a promise holds at most: Karpenter deletes a claim whose node does not register within 15 minutes.
 const LONGEST: Duration = Duration::from_secs(15 * 60);
 
-/// What happened to a NodeClaim, by its name.
+/// A change of a place, which is a NodeClaim or a node without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlaceChange {
-    /// Its node is known.
+    /// The node of the claim is known.
     Named {
         /// The claim.
         place: String,
         /// The name of its node.
         node: String,
     },
-    /// Its node takes pods.
+    /// The node is ready for pods.
     Ready(String),
-    /// It goes, or is gone.
+    /// The claim is deleted or being deleted.
     Gone(String),
 }
 
-/// A pod and the place that the plan has for it.
+/// A pod and its place in the plan.
 #[derive(Clone, Debug)]
 pub struct Promise {
-    /// The pod, which has no node.
+    /// The pod, which is not bound.
     pub pod: PodSpec,
-    /// The name of a NodeClaim, or of a node that has none.
+    /// The name of a NodeClaim, or of a node without a claim.
     pub place: String,
 }
 
-/// A place that a plan may name.
+/// A place that a plan can assign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPlace {
-    /// The name of its NodeClaim, or of a node that has none.
+    /// The name of a NodeClaim, or of a node without a claim.
     pub name: String,
-    /// The name of its node, if that is known.
+    /// The name of its node, if known.
     pub node: Option<String>,
-    /// Whether the node takes pods.
+    /// Whether the node is ready for pods.
     pub is_ready: bool,
 }
 
 #[derive(Debug)]
 struct Place {
     node: Option<Arc<str>>,
-    /// Its promises end then.
+    /// When its promises end.
     until: Instant,
     is_ready: bool,
 }
@@ -67,7 +68,7 @@ struct Place {
 /// The promises of the last plan.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
-    /// By name. Places stay as long as there are promises, so that it is known which nodes are the plan's.
+    /// Places by name. They are kept while there are promises, so that the plan's nodes are known.
     places: FxHashMap<String, Place>,
     by_pod: FxHashMap<String, Promise>,
     /// Pods to try again: they lost a promise and may go anywhere, or have a place on a node that is ready.
@@ -75,13 +76,13 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    /// The node that is promised to a pod, if it has a name.
+    /// Returns the node that a pod is promised, if it is known.
     pub(super) fn node_of(&self, key: &str) -> Option<&Arc<str>> {
         let place = &self.by_pod.get(key)?.place;
         self.places.get(place)?.node.as_ref()
     }
 
-    /// The pod was bound or is gone.
+    /// Drops the promise of a pod that was bound or deleted.
     pub(super) fn forget(&mut self, key: &str) {
         if self.by_pod.remove(key).is_some() && self.by_pod.is_empty() {
             self.places.clear();
@@ -95,7 +96,7 @@ impl Promises {
 }
 
 impl ClusterState {
-    /// Remembers where the last plan puts pods, in place of what earlier plans said. `places` are the claims and nodes that it may name.
+    /// Replaces the promises by those of a new plan. `places` are the claims and nodes that the plan can assign.
     pub fn promise(
         &mut self,
         promises: Vec<Promise>,
@@ -141,7 +142,7 @@ impl ClusterState {
         keys.iter().for_each(|key| self.hold_promised(key));
     }
 
-    /// Counts what happened to a place.
+    /// Applies a change of a place.
     pub fn change_place(&mut self, change: &PlaceChange, now: Instant) {
         match change {
             PlaceChange::Named { place, node } => {
@@ -169,7 +170,7 @@ impl ClusterState {
         }
     }
 
-    /// Ends promises whose time has come.
+    /// Ends the promises that have expired.
     pub(in crate::state) fn end_promises(&mut self, now: Instant) {
         if self.promises.by_pod.is_empty() {
             return;
@@ -186,7 +187,8 @@ impl ClusterState {
         ended.iter().for_each(|key| self.break_promise(key));
     }
 
-    /// The claim that a pod waits for, if it is not to go to this node: it has a place elsewhere, and this node was bought for others.
+    /// Returns the place of a pod if the pod must not be bound to `node`, because its place is elsewhere and `node` was
+    /// bought for other pods.
     pub fn place_elsewhere(&self, key: &str, node: &str) -> Option<&str> {
         let promise = self.promises.by_pod.get(key)?;
         let own = self.promises.node_of(key);
@@ -194,13 +196,13 @@ impl ClusterState {
         (!is_own && self.promises.is_planned(node)).then_some(&promise.place)
     }
 
-    /// Whether a node with a name is promised to a pod.
+    /// Returns whether a pod has a place on a node that is known.
     pub fn has_place(&self, key: &str) -> bool {
         self.promises.node_of(key).is_some()
     }
 
-    /// Returns the node that is promised to a pod if it takes the pod now. Others with a place there do not stand in the way: the plan has room for
-    /// all of them, and two that are spread by zones would wait for each other.
+    /// Returns the node that a pod is promised, if it can take the pod now. Room held there for other promises is ignored:
+    /// the plan has room for all of them, and two pods that are spread by zones would wait for each other.
     pub fn place_that_takes(&mut self, key: &str, class: PodClassId) -> Option<NodeId> {
         let node = self.cluster.node(self.promises.node_of(key)?)?;
         let is_own = {
@@ -210,31 +212,31 @@ impl ClusterState {
         (is_own && self.cluster.takes_now(class, node)).then_some(node)
     }
 
-    /// Returns the pods to try again since this was asked last.
+    /// Returns the pods to try again since the last call.
     pub fn take_released(&mut self) -> Vec<String> {
         std::mem::take(&mut self.promises.released)
     }
 
-    /// Forgets, for the time of a plan, what earlier plans promised: the cluster's checkpoint brings it back.
+    /// Drops the room of all promises for the duration of a plan; rolling back the cluster's checkpoint restores it.
     pub fn lift_promises(&mut self) {
         for key in self.promises.by_pod.keys() {
             self.cluster.denominate(key);
         }
     }
 
-    /// Gives up the room that preemption held for a pod; what a plan promised to it stays.
+    /// Releases the room that preemption held for a pod; the room of its promise is held instead.
     pub fn release_room(&mut self, key: &str) {
         self.cluster.denominate(key);
         self.hold_promised(key);
     }
 
-    /// Holds room for a pod on the node that is promised to it, if that has a name.
+    /// Holds room for a pod on its promised node, if that is known.
     pub(super) fn hold_promised(&mut self, key: &str) {
         let Some(node) = self.promises.node_of(key).cloned() else {
             return;
         };
         let promise = &self.promises.by_pod[key];
-        // What preemption promised, or where it is put already, counts for more.
+        // A nomination by preemption, or an assumption, takes precedence.
         if !self.cluster.is_nominated(key) && !self.assumed.contains_key(key) {
             report(self.cluster.nominate(&promise.pod, &node));
         }
@@ -251,12 +253,12 @@ impl ClusterState {
         self.promises.forget(key);
     }
 
-    /// Gives up the room that was held for a pod because of a promise.
+    /// Releases the room that a promise held for a pod.
     fn release(&mut self, key: &str) {
         let promised = self.promises.node_of(key);
         let held = self.cluster.nominated_node(key);
         let held = held.map(|node| self.cluster.node_name(node));
-        // It may have made room for itself elsewhere since.
+        // Preemption may have nominated the pod to another node since; that nomination stays.
         if held.is_none() || held == promised.map(|node| &**node) {
             self.cluster.denominate(key);
         }

@@ -1,4 +1,4 @@
-//! Storage objects, and what was decided about claims and volumes that the watch has not shown yet.
+//! Storage objects in the cluster state, and decisions about claims and volumes that the watch has not shown yet.
 
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
@@ -13,21 +13,21 @@ use rustc_hash::FxHashMap;
 use super::{ClusterState, name};
 use crate::state::volumes::spec_of;
 
-/// Claims and volumes about which something may be or was decided.
+/// Unbound claims and volumes, and the decisions about them.
 #[derive(Debug, Default)]
 pub(super) struct VolumeDecisions {
-    /// Claims by namespace and name as last seen, if they have no volume.
+    /// Claims without a volume as last seen, by namespace and name.
     unbound_claims: FxHashMap<(String, String), PersistentVolumeClaimSpec>,
-    /// Volumes by name as last seen, if they are nobody's.
+    /// Volumes without a claim as last seen, by name.
     free_volumes: FxHashMap<String, PersistentVolumeSpec>,
-    /// The node that volumes of claims will be provisioned for, until the watch shows it.
+    /// The selected node of claims whose volumes will be provisioned, until the watch shows it.
     selected_nodes: FxHashMap<(String, String), String>,
     /// The claims that volumes will be bound to, until the watch shows it.
     promised_volumes: FxHashMap<String, ClaimRef>,
 }
 
 impl ClusterState {
-    /// A claim appeared or changed. What was decided about it counts until the claim itself says so.
+    /// Adds or updates a claim. An earlier decision about it stays in effect until the claim shows it.
     pub fn set_claim(&mut self, claim: &PersistentVolumeClaim) {
         let Some(mut spec) = spec_of::<_, PersistentVolumeClaimSpec>(claim) else {
             return;
@@ -49,7 +49,7 @@ impl ClusterState {
         self.cluster.set_claim(&spec);
     }
 
-    /// A claim is gone.
+    /// Removes a claim.
     pub fn remove_claim(&mut self, claim: &PersistentVolumeClaim) {
         let (namespace, name) = name(claim);
         let key = (namespace.to_owned(), name.to_owned());
@@ -58,7 +58,7 @@ impl ClusterState {
         self.cluster.remove_claim(namespace, name);
     }
 
-    /// A volume appeared or changed. What was decided about it counts until the volume itself says so.
+    /// Adds or updates a volume. An earlier decision about it stays in effect until the volume shows it.
     pub fn set_volume(&mut self, volume: &PersistentVolume) {
         let Some(mut spec) = spec_of::<_, PersistentVolumeSpec>(volume) else {
             return;
@@ -77,7 +77,7 @@ impl ClusterState {
         self.cluster.set_volume(&spec);
     }
 
-    /// A volume is gone.
+    /// Removes a volume.
     pub fn remove_volume(&mut self, volume: &PersistentVolume) {
         let name = name(volume).1;
         self.volumes.free_volumes.remove(name);
@@ -85,69 +85,69 @@ impl ClusterState {
         self.cluster.remove_volume(name);
     }
 
-    /// A StorageClass appeared or changed.
+    /// Adds or updates a StorageClass.
     pub fn set_storage_class(&mut self, class: &StorageClass) {
         if let Some(spec) = spec_of(class) {
             self.cluster.set_storage_class(&spec);
         }
     }
 
-    /// A StorageClass is gone.
+    /// Removes a StorageClass.
     pub fn remove_storage_class(&mut self, class: &StorageClass) {
         self.cluster.remove_storage_class(name(class).1);
     }
 
-    /// A CSINode appeared or changed.
+    /// Adds or updates a CSINode.
     pub fn set_csi_node(&mut self, node: &CSINode) {
         if let Some(spec) = spec_of(node) {
             self.cluster.set_csi_node(&spec);
         }
     }
 
-    /// A CSINode is gone.
+    /// Removes a CSINode.
     pub fn remove_csi_node(&mut self, node: &CSINode) {
         self.cluster.remove_csi_node(name(node).1);
     }
 
-    /// A CSIDriver appeared or changed.
+    /// Adds or updates a CSIDriver.
     pub fn set_csi_driver(&mut self, driver: &CSIDriver) {
         if let Some(spec) = spec_of(driver) {
             self.cluster.set_csi_driver(&spec);
         }
     }
 
-    /// A CSIDriver is gone.
+    /// Removes a CSIDriver.
     pub fn remove_csi_driver(&mut self, driver: &CSIDriver) {
         self.cluster.remove_csi_driver(name(driver).1);
     }
 
-    /// A CSIStorageCapacity appeared or changed.
+    /// Adds or updates a CSIStorageCapacity.
     pub fn set_storage_capacity(&mut self, capacity: &CSIStorageCapacity) {
         if let Some(spec) = spec_of(capacity) {
             self.cluster.set_storage_capacity(&spec);
         }
     }
 
-    /// A CSIStorageCapacity is gone.
+    /// Removes a CSIStorageCapacity.
     pub fn remove_storage_capacity(&mut self, capacity: &CSIStorageCapacity) {
         let (namespace, name) = name(capacity);
         self.cluster.remove_storage_capacity(namespace, name);
     }
 
-    /// A VolumeAttachment appeared or changed.
+    /// Adds or updates a VolumeAttachment.
     pub fn set_volume_attachment(&mut self, attachment: &VolumeAttachment) {
         if let Some(spec) = spec_of(attachment) {
             self.cluster.set_volume_attachment(&spec);
         }
     }
 
-    /// A VolumeAttachment is gone.
+    /// Removes a VolumeAttachment.
     pub fn remove_volume_attachment(&mut self, attachment: &VolumeAttachment) {
         self.cluster.remove_volume_attachment(name(attachment).1);
     }
 
-    /// Decides how the claims that a pod of `namespace` waits for get their volumes on `node`, and counts it as done
-    /// (kube-scheduler: VolumeBinding's Reserve).
+    /// Chooses volumes on `node` for the unbound claims of a pod in `namespace`, and assumes the choice (kube-scheduler:
+    /// VolumeBinding's Reserve).
     pub fn reserve_volumes(
         &mut self,
         class: PodClassId,
@@ -190,7 +190,7 @@ impl ClusterState {
         choices
     }
 
-    /// Takes back what [`ClusterState::reserve_volumes`] counted as done, as far as the watch has not shown it.
+    /// Undoes [`ClusterState::reserve_volumes`], except for what the watch has shown already.
     pub fn release_volumes(&mut self, namespace: &str, choices: &VolumeChoices) {
         for claim in &choices.provisioned {
             let key = (namespace.to_owned(), claim.clone());

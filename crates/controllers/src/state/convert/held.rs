@@ -1,4 +1,4 @@
-//! What pods hold that are resized in place, as their status says it.
+//! The resources of pods that are resized in place, as their status reports them.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use mullion_engine::model::{self, PodTemplate, RESIZE_PENDING};
 use super::resources;
 use crate::pods;
 
-/// What a pod's status says about what it holds, if it says something. Most statuses say nothing else than the spec, and informers then
-/// drop what they say.
+/// The actual and allocated resources in a pod's status. Informers drop these fields if they equal the spec, so most pods
+/// have none.
 pub(in crate::state) struct Held<'a> {
     status: &'a PodStatus,
-    /// The node cannot give the pod what it asks for now.
+    /// Whether the node cannot satisfy the pod's requested resize.
     pub(in crate::state) infeasible: bool,
 }
 
-/// What somebody has and what it was promised.
+/// Actual and allocated resources.
 type Amounts<'a> = [Option<&'a BTreeMap<String, Quantity>>; 2];
 
 impl<'a> Held<'a> {
@@ -44,14 +44,14 @@ impl<'a> Held<'a> {
         all.chain(others)
     }
 
-    /// By a container.
+    /// Returns the resources of a container.
     pub(in crate::state) fn of_container(&self, name: &str) -> Option<Amounts<'a>> {
         let status = self.statuses().find(|status| status.name == name)?;
         let has = status.resources.as_ref()?;
         Some([has.requests.as_ref(), status.allocated_resources.as_ref()])
     }
 
-    /// By the pod as a whole, without its overhead.
+    /// Returns the resources of the pod as a whole, without its overhead.
     pub(in crate::state) fn of_pod(&self) -> Option<Amounts<'a>> {
         let has = self.status.resources.as_ref()?;
         let promised = self.status.allocated_resources.as_ref();
@@ -59,7 +59,7 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Raises the requests of a pod and its containers to what they hold.
+/// Raises the requests of a pod and its containers to the resources that they hold.
 pub(super) fn hold(template: &mut PodTemplate, pod: &Pod) {
     let (Some(held), Some(spec)) = (Held::of(pod), &pod.spec) else {
         return;
@@ -67,7 +67,7 @@ pub(super) fn hold(template: &mut PodTemplate, pod: &Pod) {
     let all = template.containers.iter_mut().zip(&spec.containers);
     let others = template.init_containers.iter_mut();
     let others = others.zip(spec.init_containers.iter().flatten());
-    // Of the containers that start the pod, upstream asks sidecars only.
+    // Among init containers, kube-scheduler considers only sidecars here.
     let sidecars = others.filter(|(container, _)| container.is_sidecar());
     for (container, body) in all.chain(sidecars) {
         if let Some(amounts) = held.of_container(&body.name) {

@@ -1,5 +1,5 @@
-//! How long a Job waits before it makes a pod in the place of one that failed: 10 s, doubling to 10 min. Pure but for
-//! [`Records`], what is remembered of pods that may be gone.
+//! The back-off of a Job before it replaces a failed pod: 10 s, doubling up to 10 min. Pure except for [`Records`], which
+//! remembers failures of pods that may be gone.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -16,7 +16,7 @@ use crate::{Key, pods};
 const SHORTEST: SignedDuration = SignedDuration::from_secs(10);
 const LONGEST: SignedDuration = SignedDuration::from_secs(600);
 
-/// What a Job's pods have come to since one of them succeeded last.
+/// The failures of a Job's pods since the last success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     failures: i32,
@@ -24,7 +24,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// With pods that have ended since, each of them told once; failures that a policy ignores among them.
+    /// Adds pods that have finished since, each only once, including failures that a policy ignores.
     #[must_use]
     pub(super) fn with(self, succeeded: &[Arc<Pod>], failed: &[Arc<Pod>]) -> Self {
         let last_success = succeeded.iter().map(|pod| finish_time(pod)).max();
@@ -43,14 +43,14 @@ impl Record {
         }
     }
 
-    /// How long no pod is made.
+    /// Returns how long no new pod is created.
     pub(super) fn pause(self, now: Timestamp) -> Duration {
         let last = self.last_failure;
         last.map_or(Duration::ZERO, |last| pause(self.failures, last, now))
     }
 }
 
-/// How long the index of `pod`, which has failed, gets no new one.
+/// Returns how long the index of the failed `pod` gets no new pod.
 pub(super) fn index_pause(pod: &Pod, now: Timestamp) -> Duration {
     let failures = Failures::before(pod).all().saturating_add(1);
     pause(failures, finish_time(pod), now)
@@ -64,8 +64,8 @@ fn pause(failures: i32, last: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(whole - now.duration_since(last)).unwrap_or_default()
 }
 
-/// When a pod that has failed or succeeded ended (upstream: `getFinishedTime`): when its last container did, else when it
-/// ceased to be ready, else when its deletion was asked for, else when it was made.
+/// Returns when a finished pod ended (kube-controller-manager: `getFinishedTime`): when its last container ended, else
+/// when it became unready, else when its deletion was requested, else when it was created.
 pub(super) fn finish_time(pod: &Pod) -> Timestamp {
     let unready = pods::condition(pod, "Ready")
         .filter(|ready| ready.status == "False")
@@ -83,7 +83,7 @@ pub(super) fn finish_time(pod: &Pod) -> Timestamp {
         .unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// When the last container ended; `None` while one of them, or a sidecar, has not.
+/// Returns when the last container ended; `None` while a container or sidecar runs.
 fn containers_ended(pod: &Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     let init = pod
@@ -104,7 +104,7 @@ fn containers_ended(pod: &Pod) -> Option<Timestamp> {
     last
 }
 
-/// The records of all Jobs. They are lost when the process ends, as upstream's are.
+/// The records of all Jobs, kept in memory only, as kube-controller-manager does.
 #[derive(Debug, Default)]
 pub(super) struct Records(Mutex<FxHashMap<Key, Record>>);
 

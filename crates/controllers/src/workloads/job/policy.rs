@@ -1,5 +1,4 @@
-//! What a Job's policies say of its pods: which failures count, end an index or the Job, and when enough has succeeded.
-//! Pure.
+//! Evaluates a Job's pod failure policy and success policy. Pure.
 
 use k8s_openapi::api::{
     batch::v1::{Job, PodFailurePolicyRule},
@@ -10,20 +9,20 @@ use kube::ResourceExt;
 use super::indexes::Indexes;
 use crate::pods;
 
-/// What the pod failure policy says of a failed pod.
+/// The action of the pod failure policy for a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing: it counts towards the limit.
+    /// The failure counts towards the backoff limit.
     Count,
-    /// It does not count.
+    /// The failure is not counted.
     Ignore,
-    /// The pod's index has failed for good.
+    /// The pod's index fails.
     FailIndex,
-    /// The Job has failed, with this message.
+    /// The Job fails, with this message.
     FailJob(String),
 }
 
-/// What the first rule that matches says (upstream: `matchPodFailurePolicy`).
+/// Returns the action of the first rule that matches (kube-controller-manager: `matchPodFailurePolicy`).
 pub(super) fn action(job: &Job, pod: &Pod) -> Action {
     let spec = job.spec.as_ref();
     let Some(policy) = spec.and_then(|spec| spec.pod_failure_policy.as_ref()) else {
@@ -43,7 +42,7 @@ pub(super) fn action(job: &Job, pod: &Pod) -> Action {
     Action::Count
 }
 
-/// Which container's exit code a rule is about, in words.
+/// Returns the message part about the container whose exit code matches the rule; `None` if none does.
 fn on_exit_codes(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let wanted = rule.on_exit_codes.as_ref()?;
     let status = pod.status.as_ref()?;
@@ -77,7 +76,7 @@ fn on_exit_codes(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     ))
 }
 
-/// Which condition of the pod a rule is about, in words.
+/// Returns the message part about the pod condition that matches the rule; `None` if none does.
 fn on_conditions(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let patterns = rule.on_pod_conditions.iter().flatten();
     let matched = patterns.into_iter().find(|pattern| {
@@ -92,7 +91,7 @@ fn on_conditions(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     ))
 }
 
-/// The message of the success policy's first rule that is met.
+/// Returns the message about the first rule of the success policy that is satisfied; `None` if none is.
 pub(super) fn succeeded(job: &Job, succeeded: &Indexes, completions: i32) -> Option<String> {
     let spec = job.spec.as_ref()?;
     let rules = &spec.success_policy.as_ref()?.rules;

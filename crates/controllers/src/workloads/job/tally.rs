@@ -1,8 +1,8 @@
-//! What a Job's pods amount to: which are active, which count as succeeded or failed, and which of those are new. Pure.
+//! Counts a Job's pods: the active ones, those that succeeded or failed, and which of these are new. Pure.
 //!
-//! Invariant: a pod is counted once. While its finalizer is there it is looked at; before the finalizer goes its UID is in
-//! `status.uncountedTerminatedPods`, or its index in `status.completedIndexes`; after that the numbers have it. What
-//! follows for the Job is in [`super::verdict`].
+//! Invariant: a pod is counted once. As long as it has its finalizer, its phase decides. Before the finalizer is removed,
+//! its UID is in `status.uncountedTerminatedPods` or its index in `status.completedIndexes`; afterwards the counters in the
+//! status include it. The consequences for the Job are in [`super::verdict`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,35 +26,35 @@ use crate::{pods, workloads::count};
 /// UIDs of pods.
 pub(super) type Uids = BTreeSet<String>;
 
-/// The Job's pods at one moment.
+/// The counts of a Job's pods at one time.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Neither finished nor on their way out.
+    /// Pods that are neither finished nor being deleted.
     pub(super) active: Vec<Arc<Pod>>,
     pub(super) ready: i32,
-    /// On their way out, but not finished.
+    /// The number of pods that are being deleted but have not finished.
     pub(super) terminating: i32,
-    /// Counted or to be counted.
+    /// The numbers of pods that succeeded and failed, whether or not the status counts them already.
     pub(super) succeeded: i32,
     pub(super) failed: i32,
-    /// Seen for the first time, among them failures that a policy ignores.
+    /// The pods that finished and are not counted in the status yet, including failures that a policy ignores.
     pub(super) new_succeeded: Vec<Arc<Pod>>,
     pub(super) new_failed: Vec<Arc<Pod>>,
-    /// Of indexed Jobs: as stored, and with what has succeeded since.
+    /// For indexed Jobs: the completed indexes in the status, and these with the newly succeeded ones.
     pub(super) completed_before: Indexes,
     pub(super) completed: Indexes,
-    /// Of Jobs whose indexes have limits of their own.
+    /// For Jobs with `backoffLimitPerIndex`: the failed indexes.
     pub(super) failed_indexes: Option<Indexes>,
-    /// Of such Jobs: the pod of each index that its next pod takes the place of. It is counted once that one is there.
+    /// For such Jobs: the failed pod of each index that a new pod will replace. It is counted once its replacement exists.
     pub(super) replaced: BTreeMap<i32, Arc<Pod>>,
 }
 
-/// How the Job stands.
+/// Returns whether the Job is indexed (`completionMode: Indexed`).
 pub(super) fn is_indexed(spec: &JobSpec) -> bool {
     spec.completion_mode.as_deref() == Some("Indexed")
 }
 
-/// Whether only pods that have really ended are replaced.
+/// Returns whether a pod is replaced only after it has finished (`podReplacementPolicy: Failed`).
 pub(super) fn replaces_failed_only(spec: &JobSpec) -> bool {
     match spec.pod_replacement_policy.as_deref() {
         Some(policy) => policy == "Failed",
@@ -62,7 +62,8 @@ pub(super) fn replaces_failed_only(spec: &JobSpec) -> bool {
     }
 }
 
-/// Whether a pod counts as failed: it has, or it is on its way out and nobody will say how it ended.
+/// Returns whether a pod counts as failed: its phase is Failed, or it is being deleted and the Job does not wait for its
+/// end.
 pub(super) fn is_failed(spec: &JobSpec, pod: &Pod) -> bool {
     match pods::phase(pod) {
         "Failed" => true,
@@ -71,13 +72,13 @@ pub(super) fn is_failed(spec: &JobSpec, pod: &Pod) -> bool {
     }
 }
 
-/// Whether a pod can be counted: every one, but of an indexed Job only those of an index there is.
+/// Returns whether a pod can be counted; a pod of an indexed Job needs an index below `completions`.
 pub(super) fn in_range(spec: &JobSpec, pod: &Pod) -> bool {
     let completions = spec.completions.unwrap_or(0);
     !is_indexed(spec) || index(pod).is_some_and(|index| index < completions)
 }
 
-/// The UIDs that wait to be counted.
+/// Returns the UIDs in `status.uncountedTerminatedPods`: succeeded and failed.
 pub(super) fn uncounted(job: &Job) -> (Uids, Uids) {
     let status = job.status.as_ref();
     let pods = status.and_then(|status| status.uncounted_terminated_pods.as_ref());
@@ -88,7 +89,7 @@ pub(super) fn uncounted(job: &Job) -> (Uids, Uids) {
     )
 }
 
-/// Counts the pods; `let_go` are those whose finalizer is on its way out though the informer still shows it.
+/// Counts the pods. `let_go` are pods whose finalizer has been removed although the informer still shows it.
 pub(super) fn tally(job: &Job, spec: &JobSpec, all: &[Arc<Pod>], let_go: &Uids) -> Tally {
     let (succeeded, failed) = uncounted(job);
     let status = job.status.as_ref();
@@ -155,7 +156,7 @@ fn count_indexes(job: &Job, spec: &JobSpec, open: &[&Arc<Pod>], tally: &mut Tall
     tally.failed_indexes = Some(lost);
 }
 
-/// The newest failed pod of every index that goes on and has no other pod (upstream:
+/// Returns the newest failed pod of every index that will be retried and has no active pod (kube-controller-manager:
 /// `getPodsWithDelayedDeletionPerIndex`).
 fn replaced(
     spec: &JobSpec,
@@ -181,17 +182,18 @@ fn replaced(
     newest
 }
 
-/// How many pods there should be now.
+/// Returns how many pods should be active now.
 pub(super) fn wanted_active(spec: &JobSpec, tally: &Tally) -> i32 {
     let parallelism = spec.parallelism.unwrap_or(1);
     match spec.completions {
+        // Without `completions`, a first success means that the work is done: no new pods are created.
         None if tally.succeeded > 0 => count(tally.active.len()),
         None => parallelism,
         Some(completions) => (completions - tally.succeeded).clamp(0, parallelism),
     }
 }
 
-/// The lowest indexes without a pod, at most `most` of them.
+/// Returns the lowest indexes without a pod, at most `most`.
 pub(super) fn open_indexes(
     spec: &JobSpec,
     tally: &Tally,

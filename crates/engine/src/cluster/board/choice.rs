@@ -1,8 +1,9 @@
-//! One decision: which rows of equal nodes take the pod, what each is worth, and the best node of the best row.
+//! One decision from the boards: the rows of equal nodes that accept the pod, their scores, and the best node of the
+//! best row.
 //!
-//! A row is a group of the [`Index`] met with a state of the [`Hosts`]: its nodes differ in load score alone. So the
-//! node with the best load score of each row is enough, and so is one of them for what scores are normalized by.
-//! Invariant: the choice is the one that scoring every single node would make, ties included.
+//! A row is the intersection of a group of the [`Index`] and a state of the [`Hosts`]; its nodes differ only in load
+//! score. So the node with the best load score represents the row, also for the normalization of scores. Invariant: the
+//! choice equals the one from scoring every node, including ties.
 
 use std::cmp::Reverse;
 
@@ -18,36 +19,36 @@ use crate::score::{self, inter_pod_affinity, pod_topology_spread};
 use crate::storage::Plan;
 use crate::topology::{PairCounts, SpreadCounts};
 
-/// What a question is answered from.
+/// The data for one decision.
 #[derive(Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) question: Question<'a>,
     pub(super) index: &'a Index,
-    /// Only for classes to which single hosts matter.
+    /// The states of hosts; `None` for classes to which single hosts do not matter.
     pub(super) hosts: Option<&'a Hosts>,
     pub(super) order: &'a Order,
-    /// Where equals are looked for from.
+    /// The position from which equal nodes are searched.
     pub(super) start: u32,
 }
 
-/// Nodes that take the pod and differ in load score alone.
+/// Nodes that accept the pod and differ only in load score.
 struct Row {
     group: usize,
     state: usize,
-    /// The best load score among them.
+    /// The best load score in the row.
     score: i32,
-    /// Who has it.
+    /// The position of the node with that score.
     position: u32,
 }
 
-/// What a group says to the pod, whatever the host.
+/// The verdict of a group, apart from what depends on the host.
 struct GroupWord {
     fits: bool,
     near: bool,
 }
 
 impl Choice<'_> {
-    /// The best node.
+    /// Returns the best node.
     pub(super) fn best(&self) -> Option<NodeId> {
         let rows = self.rows();
         let first = rows.first()?;
@@ -64,7 +65,7 @@ impl Choice<'_> {
         ranked.map(|(row, _)| self.order.node(row.position))
     }
 
-    /// Whether no node's score depends on which others take the pod.
+    /// Returns whether each node's score is independent of the other feasible nodes.
     pub(super) fn scores_apart(&self) -> bool {
         let view = self.question.view;
         let taken = self.index.groups.iter().filter(|own| !own.roomy.is_empty());
@@ -73,12 +74,12 @@ impl Choice<'_> {
         view.soft.is_empty() && view.score.is_empty() && words.all(|word| Some(word) == first)
     }
 
-    /// Whether other pods' places can refuse this one.
+    /// Returns whether the InterPodAffinity filter is enabled.
     fn affinity_filters(&self) -> bool {
         self.question.rules.filters(Plugin::InterPodAffinity)
     }
 
-    /// How the nodes refuse; only for a pod that none takes.
+    /// Returns the refusals with their number of nodes, for a pod that no node accepts.
     pub(super) fn refusals(&self) -> Vec<Tally> {
         let mut tallies: Vec<Tally> = self
             .index
@@ -172,7 +173,7 @@ impl Choice<'_> {
         }
     }
 
-    /// Few hosts are faster asked one by one than looked for in every bucket.
+    /// Finds the rows of a state with few hosts, by looking at each host instead of every bucket.
     fn rows_of_few(
         &self,
         state: usize,
@@ -210,12 +211,12 @@ impl Choice<'_> {
         }
     }
 
-    /// The value of a topology key of a group.
+    /// Returns a group's value of a topology key.
     fn value(&self, group: &Group, key: Symbol) -> Option<Symbol> {
         group.values[self.index.keys.binary_search(&key).ok()?]
     }
 
-    /// What [`Choice::refusal`] says as far as the group decides it, without saying why.
+    /// Computes the part of [`Choice::refusal`] that depends on the group, without the reason.
     fn group_word(&self, group: &Group) -> GroupWord {
         let (class, view) = (self.question.class, self.question.view);
         let refused = GroupWord {
@@ -256,8 +257,8 @@ impl Choice<'_> {
         GroupWord { fits, near }
     }
 
-    /// Whether the nodes of a group reach the pod's volumes, as far as the labels that groups go by decide it: then one
-    /// node speaks for all.
+    /// Returns whether the nodes of a group reach the pod's volumes, if the labels of groups decide that; then one node
+    /// represents the group.
     fn reaches_volumes(&self, group: &Group) -> bool {
         let decided = |plan: &&Plan| plan.keys.is_some();
         if self.question.volumes.filter(decided).is_none() {
@@ -273,14 +274,15 @@ impl Choice<'_> {
         refusal.is_none()
     }
 
-    /// Whether any pods are counted where a group is.
+    /// Returns whether pods are counted in one of a group's domains.
     fn meets(&self, group: &Group, pairs: &PairCounts) -> bool {
         let mut places = self.index.keys.iter().zip(&group.values);
         !pairs.is_empty()
             && places.any(|(key, value)| value.is_some_and(|value| pairs.count(*key, value) > 0))
     }
 
-    /// Whether a host takes the pod as far as it alone decides, and whether it is near what the pod wants.
+    /// Returns whether a host accepts the pod, as far as the host alone decides, and whether it satisfies required
+    /// affinity by host.
     fn state_word(&self, state: &HostState) -> (bool, bool) {
         let (class, view) = (self.question.class, self.question.view);
         let mut hard = view
@@ -302,7 +304,7 @@ impl Choice<'_> {
         (fits, !by_host || state.near)
     }
 
-    /// The first topology filter that refuses a row, in upstream's order.
+    /// Returns the first topology filter that refuses a row, in kube-scheduler's order.
     fn refusal(&self, group: &Group, state: usize) -> Option<(Plugin, Reason)> {
         let (class, view) = (self.question.class, self.question.view);
         let host = self.state(state);

@@ -1,9 +1,9 @@
-//! What evictions would cost, kept per node for pods of one shape and priority that other pods matter to by the room
-//! they take only.
+//! Caches the cost of preemption on each node, for pods of one shape and priority to which other pods matter only by
+//! the resources they use.
 //!
-//! Nodes of equal cost are one set, sets are in order of cost, so the choice is the first of the first set. Invariant:
-//! after [`Evictions::refresh`] each node has the cost, or the reason why eviction does not help, that trying it on the
-//! model would give now; nodes that sums say too little about are handed back to be tried.
+//! Nodes of equal cost form a set, and sets are ordered by cost, so the choice is the first node of the first set.
+//! Invariant: after [`Evictions::refresh`] each node has the cost, or the reason why preemption does not help, that a
+//! trial on the model would give now; nodes for which sums of resources do not suffice are returned for a trial.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::cluster::{NodeId, Question};
 use crate::preempt::{Cost, Plan};
 use crate::reason::{Plugin, Reason, Refusal, Tally};
 
-/// See the module's words.
+/// The cached verdict of each node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evictions {
     version: u64,
@@ -24,23 +24,24 @@ pub(super) struct Evictions {
     slots: Vec<Word>,
     by_cost: BTreeMap<Cost, NodeSet>,
     tallies: Vec<Tally>,
-    /// Nodes whose word is not what this board would say.
+    /// Nodes whose verdict is for one question only and must be computed again.
     borrowed: Vec<NodeId>,
 }
 
-/// What a node says.
+/// The verdict of a node about preemption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Word {
-    /// It is not there, or has room as it is.
+    /// The node does not exist, or the pod fits without preemption.
     #[default]
     Nothing,
     Cost(Cost),
-    /// By the number of the tally.
+    /// Preemption does not help; the index of the tally.
     Refused(usize),
 }
 
 impl Evictions {
-    /// Catches up; gives the nodes that have to be tried on the model, whose words [`Evictions::set`] then takes.
+    /// Updates the verdicts after changes. Returns the nodes that need a trial on the model, whose results
+    /// [`Evictions::set`] stores.
     pub(super) fn refresh(
         &mut self,
         question: &Question<'_>,
@@ -77,13 +78,13 @@ impl Evictions {
         left
     }
 
-    /// The cheapest node, the nearest to the start among equals.
+    /// Returns the cheapest node; among equals the nearest to the start.
     pub(super) fn best(&self, start: u32, order: &Order) -> Option<NodeId> {
         let (_, cheapest) = self.by_cost.first_key_value()?;
         Some(order.node(cheapest.first(start, Within::All)?))
     }
 
-    /// Why eviction helps nowhere.
+    /// Returns the reasons why preemption does not help, with the number of nodes.
     pub(super) fn refusals(&self) -> Vec<Tally> {
         self.tallies
             .iter()
@@ -92,7 +93,7 @@ impl Evictions {
             .collect()
     }
 
-    /// Says what trying a node on the model gave: a cost, or why it does not help; neither if it has room.
+    /// Stores the result of a trial on the model: a cost, or why preemption does not help; `None` if the pod fits.
     pub(super) fn set(&mut self, node: NodeId, word: Option<Result<Cost, Refusal>>, order: &Order) {
         let word = match word {
             None => Word::Nothing,
@@ -102,7 +103,7 @@ impl Evictions {
         self.change(node, word, order);
     }
 
-    /// [`Evictions::set`] for one question only.
+    /// Stores a result like [`Evictions::set`], but only for the present question.
     pub(super) fn lend(
         &mut self,
         node: NodeId,
@@ -141,7 +142,8 @@ impl Evictions {
             }
             refusal => {
                 match cluster.plan_eviction(&question.class.shape, priority, node, &beside) {
-                    // Someone must go: beside those that room is held for the node refuses the pod, if not by itself.
+                    // The node refuses the pod because of room held for nominated pods, even if its own pods leave
+                    // enough.
                     Plan::Evict(cost) => Word::Cost(cost),
                     Plan::NoVictims if refusal.is_some() => {
                         Word::Refused(self.tally(&not_helpful(Reason::NoVictims)))

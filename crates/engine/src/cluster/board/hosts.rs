@@ -1,8 +1,9 @@
-//! What the classes of pods that have one view see of single hosts: their own kind's pods there, and who attracts them or keeps them away.
+//! The hosts that matter to the classes of pods that share a view: those with pods of these classes, or with pods that have
+//! affinity or anti-affinity about them.
 //!
-//! Most hosts show nothing of the sort. The others are in sets of equal state, of which there are few, so that hosts
-//! are weighed by the set. Invariant: after [`Hosts::refresh`] a node is in the set of the state that the
-//! [`View`] gives it now, or in none if that is the empty state.
+//! Most hosts have no such pods and share the empty state. The others are grouped into sets of equal state, of which
+//! there are few, so that a decision looks at sets instead of hosts. Invariant: after [`Hosts::refresh`] a node is
+//! in the set of the state that the [`View`] gives it now, or in no set if that is the empty state.
 
 use rustc_hash::FxHashMap;
 
@@ -14,40 +15,40 @@ use crate::cluster::{Cluster, Node, NodeId, Question};
 use crate::intern::Symbol;
 use crate::topology::{SpreadCounts, View};
 
-/// With more states than this, asking them costs about what asking nodes does.
+/// With more states than this, checking them costs as much as checking nodes.
 const MAX_STATES: usize = 512;
 
-/// The number of the empty state.
+/// The index of the empty state.
 pub(super) const EMPTY: usize = 0;
 
-/// See the module's words.
+/// The states of hosts for one class, and the nodes in each.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts {
     version: u64,
     read_nodes: u64,
     states: Vec<HostState>,
-    /// By state; the empty state's is not kept.
+    /// The nodes in each state; none for the empty state.
     sets: Vec<NodeSet>,
-    /// Nodes that are in any of the sets.
+    /// The nodes that are in any of the sets.
     marked: NodeSet,
     state_of: FxHashMap<NodeId, u32>,
     number_of: FxHashMap<HostState, u32>,
 }
 
-/// What a class sees of a host by itself.
+/// The facts about a single host that matter to a class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HostState {
-    /// It has a hostname label.
+    /// Whether the node has a hostname label.
     pub(super) labelled: bool,
-    /// Pods that match the class's required affinity are there.
+    /// Whether it has pods that match the class's required affinity.
     pub(super) near: bool,
-    /// Pods that match its required anti-affinity are there.
+    /// Whether it has pods that match the class's required anti-affinity.
     pub(super) apart: bool,
-    /// Pods are there whose required anti-affinity it matches.
+    /// Whether it has pods whose required anti-affinity matches the class.
     pub(super) kept_away: bool,
-    /// The sum of preferences.
+    /// The sum of the weights of preferred terms.
     pub(super) weight: i64,
-    /// Per spread rule over hosts, hard before soft: matching pods there.
+    /// The number of matching pods for each spread rule over hosts, hard rules before soft ones.
     pub(super) pods: Box<[i64]>,
 }
 
@@ -63,7 +64,7 @@ impl HostState {
         }
     }
 
-    /// Whether a host shows a class nothing of its own, found out without building its state.
+    /// Returns whether a host has the empty state, without building the state.
     fn is_empty(node: &Node, class: &PodClass, view: &View) -> bool {
         let Some(value) = node.fixed.labels.value(Symbol::HOSTNAME) else {
             return false;
@@ -111,7 +112,7 @@ impl HostState {
     }
 }
 
-/// Spread rules over hosts, hard before soft.
+/// Returns the spread rules over hosts, hard ones before soft ones.
 fn host_rules(view: &View) -> impl Iterator<Item = &SpreadCounts> {
     let rules = view.hard.iter().chain(&view.soft);
     rules.filter(|counts| counts.rule.key == Symbol::HOSTNAME)
@@ -132,17 +133,17 @@ impl Default for Hosts {
 }
 
 impl Hosts {
-    /// Whether it answers faster than asking every node would.
+    /// Returns whether using the states is faster than checking every node.
     pub(super) fn is_useful(&self) -> bool {
         self.states.len() <= MAX_STATES
     }
 
-    /// The states there are; the empty one first.
+    /// Returns the states, the empty one first.
     pub(super) fn states(&self) -> &[HostState] {
         &self.states
     }
 
-    /// The nodes in a state, as a part of any other set.
+    /// Returns the nodes in a state, to be intersected with another set.
     pub(super) fn within(&self, state: usize) -> Within<'_> {
         match state {
             EMPTY => Within::Out(&self.marked),
@@ -150,12 +151,12 @@ impl Hosts {
         }
     }
 
-    /// The nodes in a state, if they are listed.
+    /// Returns the nodes in a state; `None` for the empty state, whose nodes are not listed.
     pub(super) fn set(&self, state: usize) -> Option<&NodeSet> {
         (state != EMPTY).then(|| &self.sets[state])
     }
 
-    /// Catches up: `moved` are the hosts whose counts changed, none if that is not known.
+    /// Updates the states after changes. `moved` are the hosts whose counts changed; `None` if that is unknown.
     pub(super) fn refresh(
         &mut self,
         question: &Question<'_>,
@@ -194,7 +195,7 @@ impl Hosts {
         self.read_nodes = nodes.end();
     }
 
-    /// Works a host's state out anew.
+    /// Computes the state of a host anew.
     fn look(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
         let state = match cluster_node(question.cluster, node) {
             Some(there) if HostState::is_empty(there, question.class, question.view) => {

@@ -1,9 +1,10 @@
-//! All nodes as one pod shape sees them by themselves: who has room, how good its room is, and why the others refuse.
+//! All nodes as one pod shape sees them, regardless of other pods' affinity: which have room, the score of their load, and
+//! why the others refuse.
 //!
-//! Nodes are in groups of equal static scores and equal values of the topology keys that matter; within a group in
-//! buckets of equal load score. A class of pods then looks at groups instead of nodes. Invariant: after
-//! [`Index::refresh`] every slot says what [`crate::score`] and the filters about a node's own room would say now, but
-//! for the nodes that are held: they say what [`Index::hold`] was told last.
+//! Nodes are grouped by equal static scores and equal values of the topology keys that matter, and within a group into
+//! buckets of equal load score. A class of pods then looks at groups instead of nodes. Invariant: after [`Index::refresh`]
+//! every slot has what [`crate::score`] and the filters about the node's own room would give now, except for held nodes,
+//! which have what [`Index::hold`] set last.
 
 use rustc_hash::FxHashMap;
 
@@ -15,21 +16,21 @@ use crate::intern::Symbol;
 use crate::reason::{Reason, Refusal, Tally};
 use crate::score;
 
-/// The group of a node that static filters refuse, or that is not there.
+/// Marks a node that static filters refuse or that does not exist.
 const NO_GROUP: u32 = u32::MAX;
-/// The refusal of a node that has room, or that is not there.
+/// Marks a node that has room or does not exist.
 const NO_REFUSAL: u32 = u32::MAX;
-/// The position of a slot that was never filled.
+/// Marks a slot that was never filled.
 const NOWHERE: u32 = u32::MAX;
-/// With more groups than this, asking groups costs about what asking nodes does.
+/// With more groups than this, looking at groups costs as much as looking at nodes.
 const MAX_GROUPS: usize = 4096;
 
-/// See the module's words.
+/// The slots and groups of all nodes for one shape and one set of topology keys.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    /// The topology keys by whose values nodes are grouped, sorted; the hostname is never one.
+    /// The topology keys by which nodes are grouped, sorted; never the hostname.
     pub(super) keys: Box<[Symbol]>,
-    /// When it was last asked, for dropping the one least used.
+    /// When it was last used, so that the least recently used index can be dropped.
     pub(super) used_at: u64,
     version: u64,
     read_loads: u64,
@@ -38,22 +39,22 @@ pub(super) struct Index {
     slots: Vec<Slot>,
     pub(super) groups: Vec<Group>,
     group_of: FxHashMap<GroupKey, u32>,
-    /// Nodes refused, by refusal.
+    /// The number of nodes with each refusal.
     pub(super) tallies: Vec<Tally>,
-    /// Nodes counted as refused because room is held there for other pods, in order. Questions that follow each other hold nearly
-    /// the same ones, so they stay until a question holds others.
+    /// Nodes that count as refused because room is held there for nominated pods, in order. Consecutive questions hold
+    /// nearly the same ones, so they stay until a question needs others.
     held: Vec<(NodeId, Refusal)>,
-    /// A score that no slot can hold came up: amounts are beyond all reason.
+    /// Whether a load score did not fit into a slot, because amounts are unreasonably large.
     overflown: bool,
 }
 
-/// Where one node is.
+/// The place of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) group: u32,
     refusal: u32,
     pub(super) score: i32,
-    /// In the tie order; kept here so that a node is one place in memory.
+    /// The position in the tie order; stored here so that a node needs one memory access.
     position: u32,
 }
 
@@ -77,16 +78,16 @@ struct GroupKey {
     values: Box<[Option<Symbol>]>,
 }
 
-/// Nodes that all classes of the shape tell apart by load only, but for what is counted per host.
+/// Nodes that differ only in load for all classes of the shape, except for what is counted per host.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) soft_taints: i64,
     pub(super) preferred: i64,
-    /// By key.
+    /// The values of the topology keys.
     pub(super) values: Box<[Option<Symbol>]>,
-    /// Those with room.
+    /// The nodes with room.
     pub(super) roomy: NodeSet,
-    /// The same by load score, the best last. None is empty.
+    /// The nodes with room by load score, the best last; no bucket is empty.
     pub(super) buckets: Vec<Bucket>,
 }
 
@@ -114,7 +115,7 @@ impl Index {
         }
     }
 
-    /// Whether it answers faster than asking every node would, and exactly.
+    /// Returns whether the index is exact and faster than looking at every node.
     pub(super) fn is_useful(&self) -> bool {
         !self.overflown && self.groups.len() <= MAX_GROUPS
     }
@@ -123,7 +124,7 @@ impl Index {
         self.slots[node.index()]
     }
 
-    /// Catches up with what changed.
+    /// Updates the slots after changes.
     pub(super) fn refresh(
         &mut self,
         question: &Question<'_>,
@@ -138,7 +139,7 @@ impl Index {
                 nodes
                     .iter()
                     .for_each(|node| self.place(*node, question, order));
-                // Slots are far apart in memory: looked at one right after the other, they come together.
+                // Slots are far apart in memory. Touching all of them first lets the memory accesses overlap.
                 let there = loads
                     .iter()
                     .filter(|node| self.slots[node.index()].group != NO_GROUP);
@@ -166,7 +167,7 @@ impl Index {
         self.read_nodes = nodes.end();
     }
 
-    /// Counts exactly these nodes, in order, as refused for what is held there.
+    /// Sets exactly these nodes, which are in order, to refused because of room held there.
     pub(super) fn hold(
         &mut self,
         wanted: &[(NodeId, Refusal)],
@@ -196,7 +197,7 @@ impl Index {
         }
     }
 
-    /// A node is no longer counted as held, since its slot is worked out anew.
+    /// Removes a node from the held ones, because its slot is computed anew.
     fn release(&mut self, node: NodeId) {
         if let Ok(at) = self.held.binary_search_by_key(&node, |(node, _)| *node) {
             self.held.remove(at);
@@ -219,7 +220,7 @@ impl Index {
         }
     }
 
-    /// Works a node's slot out anew, whatever about the node changed.
+    /// Computes a node's slot anew after any change of the node.
     fn place(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
         self.release(node);
         if self.slots.len() <= node.index() {
@@ -265,7 +266,7 @@ impl Index {
         self.change(node, after, order);
     }
 
-    /// Works a node's slot out anew after its load changed.
+    /// Computes a node's slot anew after a change of its load.
     fn rate(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
         self.release(node);
         let group = self.slots[node.index()].group;
@@ -296,7 +297,7 @@ impl Index {
         }
     }
 
-    /// The number of a refusal among the tallies.
+    /// Returns the index of a refusal among the tallies.
     fn tally(&mut self, refusal: &Refusal) -> u32 {
         let same = |tally: &Tally| {
             tally.refusal.plugin == refusal.plugin

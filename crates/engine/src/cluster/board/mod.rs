@@ -1,14 +1,14 @@
-//! The boards: every node's word to a pod, kept and corrected where something changed, so that a decision costs what
-//! changed and how many kinds of nodes there are, not how many nodes.
+//! Boards cache every node's verdict on a class of pods and update it after changes, so that the cost of a decision depends
+//! on what changed and on the number of kinds of nodes, not on the number of nodes.
 //!
-//! Three layers. An [`Index`] per pod shape and set of topology keys: groups of nodes that no class of the shape tells
-//! apart but by load and host, ordered by load score. [`Hosts`] per view of other pods: the few hosts where its own kind or pods
-//! with opinions about it are. A [`Choice`] crosses both for one question. Every node counts; the answer is that of
-//! scoring all of them, which [`crate::schedule`] does where boards do not apply and which the tests compare with.
+//! There are three layers. An [`Index`] per pod shape and set of topology keys has groups of nodes that differ, for all
+//! classes of the shape, only in load and host name, ordered by load score. [`Hosts`] per view of other pods has the few hosts
+//! with pods of the classes that share the view, or pods with affinity terms about them. A [`Choice`] combines both for one
+//! question. Every node is considered: the result equals scoring all nodes, which [`crate::schedule`] does where boards do not
+//! apply, and with which the tests compare.
 //!
-//! Invariant: a filter about a node by itself may read the node, the pod's shape and nothing else, or the boards will
-//! not notice when its answer changes. Whatever reads more belongs into the [`crate::topology`] view or into
-//! [`Cluster::is_for_boards`].
+//! Invariant: a filter about a single node may read only the node and the pod's shape; otherwise the boards miss changes of
+//! its verdict. Filters that read more belong into the [`crate::topology`] view or into [`Cluster::is_for_boards`].
 
 mod beside;
 mod choice;

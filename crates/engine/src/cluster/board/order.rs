@@ -1,62 +1,62 @@
-//! The order that breaks ties: nodes sorted by a hash of their names, each with a position in it.
+//! The order that breaks ties between equal nodes: nodes sorted by a hash of their names, each with a position.
 //!
-//! Equals are told apart by who comes first at or after a place that the seed picks, around the circle; so any seed
-//! can be served from one order, and sets of nodes are bit sets over positions. Invariant: the order depends on the
-//! names alone, never on ids or arrival. A node that is gone leaves its position behind until the next sorting.
+//! The seed selects a place on a circle of hashes, and the first of the equal nodes at or after this place wins. So
+//! one order serves all seeds, and sets of nodes are bit sets over positions. Invariant: the order depends only on
+//! the names, never on ids or arrival. A removed node keeps its position until the next sorting.
 
 use crate::cluster::{Node, NodeId};
 use crate::intern::{Interner, Symbol};
 use crate::tie::{tie_place, tie_start};
 
-/// No position.
+/// Marks a node without a position.
 const NOWHERE: u32 = u32::MAX;
 
-/// See the module's words.
+/// Nodes in the order of their hashes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cluster) struct Order {
-    /// By position.
+    /// The hash of the node at each position.
     places: Vec<u64>,
-    /// By position.
+    /// The node at each position.
     nodes: Vec<NodeId>,
-    /// By the leading bits of a place.
+    /// An index of the circle, by the leading bits of a hash.
     sectors: Vec<Sector>,
-    /// By node.
+    /// The position of each node.
     positions: Vec<u32>,
-    /// By node: the name it has its position by.
+    /// The name of each node when it got its position.
     names: Vec<Symbol>,
-    /// A node has no position yet.
+    /// Whether a node has no position yet.
     stale: bool,
     version: u64,
 }
 
-/// Where to look for the nodes of one part of the circle.
+/// Where to search for the nodes in one part of the circle.
 #[derive(Clone, Copy, Debug)]
 struct Sector {
-    /// The first position in it or after it.
+    /// The first position in this part or after it.
     first: u32,
-    /// The leading bits of that position's place.
+    /// The leading bits of the hash at that position.
     place: u32,
 }
 
-/// The leading bits of a place.
+/// Returns the leading 32 bits of a hash.
 fn leading(place: u64) -> u32 {
     (place >> 32) as u32
 }
 
-/// Which of this many equal parts of the circle, a power of two from two on, a place is in.
+/// Returns the part of the circle that a hash is in; `sectors` is a power of two and at least two.
 fn sector_of(place: u64, sectors: usize) -> usize {
     (place >> (64 - sectors.trailing_zeros())) as usize
 }
 
 impl Order {
-    /// A node is there. It may have its position from before.
+    /// Records a new node. It may still have its position from an earlier node of this name.
     pub(in crate::cluster) fn arrive(&mut self, node: NodeId, name: Symbol) {
         let known =
             self.names.get(node.index()) == Some(&name) && self.positions[node.index()] != NOWHERE;
         self.stale |= !known;
     }
 
-    /// Sorts if a node arrived that has no position.
+    /// Sorts the nodes anew if one has no position.
     pub(super) fn settle(&mut self, nodes: &[Option<Node>], names: &Interner) {
         if !self.stale {
             return;
@@ -97,12 +97,12 @@ impl Order {
             .collect();
     }
 
-    /// Grows with every sorting.
+    /// Returns the number of sortings so far.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// How many positions there are.
+    /// Returns the number of positions.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -115,10 +115,10 @@ impl Order {
         self.nodes[position as usize]
     }
 
-    /// The position from which equals are looked for.
+    /// Returns the position from which equal nodes are searched for this seed.
     pub(super) fn start(&self, seed: u64) -> u32 {
         let from = tie_start(seed);
-        // About one node is in a sector: mostly it is the one, and its leading bits say so.
+        // On average a sector has one node, so the comparison of leading bits usually decides.
         let Some(near) = self.sectors.get(sector_of(from, self.sectors.len())) else {
             return 0;
         };
@@ -130,7 +130,7 @@ impl Order {
         after.map_or(0, |after| (near + after) as u32)
     }
 
-    /// How far a position is from the start, around the circle: the nearest wins.
+    /// Returns the distance of a position from the start, around the circle; the nearest node wins.
     pub(super) fn distance(&self, start: u32, position: u32) -> u32 {
         if position >= start {
             position - start
