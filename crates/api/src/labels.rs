@@ -83,8 +83,13 @@ pub const PREFERENCE_PRICE: &str = "mullion.dev/preference-price";
 pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
 /// Version of the algorithm behind [`EC2NODECLASS_HASH`].
 pub const EC2NODECLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
-/// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes.
-pub const EC2NODECLASS_HASH_VERSION_VALUE: &str = "v6";
+/// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes. No version of Karpenter writes it: Karpenter's hash of a class also covers the
+/// certificate authority of the cluster and differs from release to release, so equal versions would compare hashes that mean different things.
+pub const EC2NODECLASS_HASH_VERSION_VALUE: &str = "mullion-v1";
+/// On a NodeClaim: the instance profile its instance was launched with. Karpenter deletes profiles that no class and no claim names.
+pub const INSTANCE_PROFILE: &str = "karpenter.k8s.aws/instance-profile-name";
+/// Tag with the name of the cluster that an instance, launch template or instance profile belongs to.
+pub const CLUSTER_TAG: &str = "eks:eks-cluster-name";
 /// Marks an instance whose tags carry the NodeClaim and node names.
 pub const TAGGED: &str = "karpenter.k8s.aws/tagged";
 /// v1alpha5's annotation that keeps a pod from being evicted.

@@ -3,10 +3,7 @@
 //! Invariant: a node says `reserved` only while its instance runs in a reservation, a minute aside; nodes of a capacity block are given up ten
 //! minutes before EC2 takes the first of their instances.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use kube::{
     Api, Resource, ResourceExt,
@@ -118,8 +115,7 @@ async fn demote(karpenter: &KarpenterContext) -> Result<(), Error> {
     if claims.is_empty() && nodes.is_empty() {
         return Ok(());
     }
-    let tags = BTreeMap::from([(labels::NODEPOOL.to_owned(), "*".to_owned())]);
-    let instances = karpenter.cloud.list(tags).await?;
+    let instances = karpenter.cloud.list(karpenter.instance_tags()).await?;
     let on_demand: BTreeSet<&str> = instances
         .iter()
         .filter(|own| own.capacity_type == CapacityType::OnDemand)

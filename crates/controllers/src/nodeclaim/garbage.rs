@@ -1,21 +1,14 @@
 //! What a crash or a stranger left behind: instances without a claim, claims without an instance.
 //!
 //! Invariant: an instance is young or has a claim; nothing is ended that this cluster did not buy (its instances carry
-//! the tag `karpenter.sh/nodepool`).
+//! its name in the tag `eks:eks-cluster-name`, and the tags of a pool and a class).
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use mullion_api::{
-    karpenter::{NodeClaim, node_claim_condition as condition},
-    labels,
-};
+use mullion_api::karpenter::{NodeClaim, node_claim_condition as condition};
 use mullion_cloud::{Instance, InstanceState};
 
 use super::{Error, pass};
@@ -58,8 +51,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
 async fn collect(karpenter: &KarpenterContext) -> Result<(), Error> {
     // Claims before instances: an instance that is bought while the cloud lists its instances is not in that list.
     let claims = karpenter.claims.list();
-    let ours = BTreeMap::from([(labels::NODEPOOL.to_owned(), "*".to_owned())]);
-    let instances = karpenter.cloud.list(ours).await?;
+    let instances = karpenter.cloud.list(karpenter.instance_tags()).await?;
     end_unclaimed(karpenter, &instances).await?;
     let now = karpenter.base.clock.now();
     let ids = instances.iter().map(|own| own.provider_id.as_str());

@@ -312,7 +312,7 @@ fn order(
     tags.extend(
         [
             ("Name", name.as_str()),
-            ("eks:eks-cluster-name", &karpenter.options.cluster),
+            (labels::CLUSTER_TAG, &karpenter.options.cluster),
             ("karpenter.sh/nodeclaim", &name),
             (labels::NODEPOOL, claim.node_pool().unwrap_or_default()),
             (labels::EC2NODECLASS, &class.name_any()),
@@ -400,6 +400,12 @@ fn note(
         ]
         .map(|(key, value)| (key.to_owned(), value)),
     );
+    let profile = class.status.as_ref().map(|own| &own.instance_profile);
+    if let Some(profile) = profile.filter(|name| !name.is_empty()) {
+        claim
+            .annotations_mut()
+            .insert(labels::INSTANCE_PROFILE.to_owned(), profile.clone());
+    }
     let status = claim.status.get_or_insert_default();
     status.provider_id = instance.provider_id.clone();
     status.image_id = instance.image.id.clone();

@@ -29,13 +29,14 @@ use mullion_cloud::{
 use serde_json::{Value, json};
 
 use super::{
-    annotate, hash,
+    annotate,
     inert::{self, Inert},
+    stamp::Stamp,
 };
 use crate::{
     Change, Queue, api_error,
     provisioner::{
-        KarpenterContext,
+        BY_CLASS, KarpenterContext,
         conditions::{Conditions, Status},
         reserved::EXPIRING,
     },
@@ -138,11 +139,12 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .await;
         api_error::ignore_not_found(patched)?;
     }
-    let annotations = json!({
-        labels::EC2NODECLASS_HASH: hash::class_hash(&class.spec),
-        labels::EC2NODECLASS_HASH_VERSION: labels::EC2NODECLASS_HASH_VERSION_VALUE,
-    });
-    annotate(&api, &*class, annotations).await?;
+    if karpenter.claims.synced().await {
+        let hash = Stamp::of_class(&class.spec);
+        let claims = karpenter.claims.by_index(BY_CLASS, name);
+        hash.renew(karpenter, &*class, &claims).await?;
+        annotate(&api, &*class, hash.annotations()).await?;
+    }
     let until_end = next_end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     Ok(Some(until_end.map_or(REFRESH, |until| until.min(REFRESH))))
 }

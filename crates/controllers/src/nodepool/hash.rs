@@ -1,7 +1,7 @@
 //! Hashes by which a node is known to have come from another version of its pool or class.
 //!
-//! Invariant: the numbers are Karpenter's (`NodePool.Hash`, `EC2NodeClass.Hash`), so an annotation that was written there
-//! means the same here; what drift must not react to is left out (requirements of a pool, selectors of a class). How
+//! Invariant: the hash of a pool is Karpenter's (`NodePool.Hash`), so an annotation that was written there means the same here. That of a class is
+//! made like Karpenter's but without the cluster's certificate authority, so it has a version of its own and [`super::stamp`] renews others; what drift must not react to is left out (requirements of a pool, selectors of a class). How
 //! values become numbers stands in [`super::hashstructure`].
 
 use std::{collections::BTreeMap, time::Duration};
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_has_the_hashes_of_upstreams_tests() {
+    fn what_counts_in_a_class_is_what_counts_for_karpenter() {
         let cases = [
             (json!({}), "4950366118253097694"),
             (

@@ -7,6 +7,7 @@ pub mod hash;
 pub mod hashstructure;
 pub mod health;
 pub mod inert;
+mod stamp;
 pub mod terms;
 pub(crate) mod validation;
 
@@ -25,6 +26,7 @@ use mullion_engine::model::{Quantity, ResourceMap};
 use serde_json::json;
 
 use health::{Failure, Health, Registrations};
+use stamp::Stamp;
 
 use crate::{
     Queue, api_error,
@@ -97,11 +99,9 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
             .await;
         api_error::ignore_not_found(patched)?;
     }
-    let annotations = json!({
-        labels::NODEPOOL_HASH: hash::template_hash(&pool.spec.template),
-        labels::NODEPOOL_HASH_VERSION: hash::HASH_VERSION,
-    });
-    annotate(&karpenter.pool_api(), &*pool, annotations).await
+    let hash = Stamp::of_pool(&pool.spec.template);
+    hash.renew(karpenter, &*pool, &held).await?;
+    annotate(&karpenter.pool_api(), &*pool, hash.annotations()).await
 }
 
 /// Whether a reference is to a class of the one provider there is.

@@ -3,7 +3,7 @@
 //! Invariant: all of them use one Kubernetes client; the state kept here (nominations, results of launches) only saves work
 //! and may be lost at any time.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodTemplate};
 use kube::{Api, Client, api::DeleteParams, runtime::watcher};
@@ -284,6 +284,14 @@ impl KarpenterContext {
             .informers
             .pods
             .by_index(crate::informers::BY_NODE, node)
+    }
+
+    /// The tags by which the cloud's list is that of this cluster's instances: of another cluster in the account, none is in it (AWS provider:
+    /// `instance.List`).
+    pub(crate) fn instance_tags(&self) -> BTreeMap<String, String> {
+        let any = |key: &str| (key.to_owned(), "*".to_owned());
+        let cluster = (labels::CLUSTER_TAG.to_owned(), self.options.cluster.clone());
+        [any(labels::NODEPOOL), any(labels::EC2NODECLASS), cluster].into()
     }
 
     /// Returns the API of NodeClaims.

@@ -45,12 +45,19 @@ async fn a_node_that_is_bought_while_instances_are_listed_is_not_taken_for_lost(
     assert_eq!(claims, [bought]);
 }
 
-/// An instance that a process has bought which was killed before it wrote down that it did.
-async fn leaked(whole: &Whole) -> InstanceId {
+/// An instance that a process of a cluster has bought which was killed before it wrote down that it did.
+async fn leaked(whole: &Whole, cluster: &str) -> InstanceId {
     let template = NodeTemplate::new(AmiFamily::AmazonLinux2, whole.ec2.config().version);
     let order = LaunchRequest {
-        tags: BTreeMap::from([("karpenter.sh/nodepool".to_owned(), "web".to_owned())]),
-        ..order("killed", template)
+        tags: BTreeMap::from(
+            [
+                ("karpenter.sh/nodepool", "web"),
+                ("karpenter.k8s.aws/ec2nodeclass", "web"),
+                ("eks:eks-cluster-name", cluster),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        ),
+        ..order(cluster, template)
     };
     let launched = whole.ec2.launch(order).await.expect("there is capacity");
     launched.instance.id.clone()
@@ -59,7 +66,7 @@ async fn leaked(whole: &Whole) -> InstanceId {
 #[tokio::test(start_paused = true)]
 async fn an_instance_without_a_claim_is_ended_by_whoever_leads_for_a_short_time_only() {
     let mut whole = Whole::start().await;
-    let id = leaked(&whole).await;
+    let id = leaked(&whole, "windows-karpenter-demo").await;
     // It may have a claim that is not written down yet.
     whole.pass(20).await;
     let state = |whole: &Whole| whole.ec2.instance(&id).expect("it is known").state;
@@ -69,4 +76,19 @@ async fn an_instance_without_a_claim_is_ended_by_whoever_leads_for_a_short_time_
         whole.pass(15).await;
     }
     assert!(state(&whole) >= InstanceState::ShuttingDown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_another_cluster_in_the_account_is_left_alone() {
+    let whole = Whole::start().await;
+    let id = leaked(&whole, "other").await;
+    whole.pass(900).await;
+    assert!(
+        whole
+            .ec2
+            .instance(&id)
+            .expect("it is known")
+            .state
+            .is_alive()
+    );
 }

@@ -23,6 +23,7 @@ mod restart;
 #[path = "../served/mod.rs"]
 mod served;
 mod static_pools;
+mod takeover;
 mod termination;
 mod truth;
 mod whole;

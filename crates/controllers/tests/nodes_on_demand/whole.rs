@@ -253,6 +253,12 @@ impl Whole {
         self.karpenter.claims.list()
     }
 
+    /// The claims as the API server has them, whoever runs.
+    pub(crate) async fn claims_now(&self) -> Vec<NodeClaim> {
+        let (claims, all) = (self.karpenter.claim_api(), ListParams::default());
+        claims.list(&all).await.expect("claims are listed").items
+    }
+
     pub(crate) fn pods(&self, app: &str) -> Vec<Arc<Pod>> {
         let mut pods = self.context.informers.pods.list();
         pods.retain(|pod| pod.labels().get("app").map(String::as_str) == Some(app));

@@ -122,7 +122,7 @@ mod tests {
     fn class() -> EC2NodeClass {
         serde_json::from_value(json!({
             "metadata": { "name": "n", "annotations": {
-                labels::EC2NODECLASS_HASH: "7", labels::EC2NODECLASS_HASH_VERSION: "v6"
+                labels::EC2NODECLASS_HASH: "7", labels::EC2NODECLASS_HASH_VERSION: "v1"
             }},
             "spec": { "subnetSelectorTerms": [], "securityGroupSelectorTerms": [], "amiSelectorTerms": [] },
             "status": { "amis": [{ "id": "ami-1", "name": "new", "requirements": [] }] }
@@ -136,7 +136,7 @@ mod tests {
                 "name": "c", "labels": { "topology.kubernetes.io/zone": "a" },
                 "annotations": {
                     labels::NODEPOOL_HASH: "1", labels::NODEPOOL_HASH_VERSION: "v3",
-                    labels::EC2NODECLASS_HASH: "7", labels::EC2NODECLASS_HASH_VERSION: "v6"
+                    labels::EC2NODECLASS_HASH: "7", labels::EC2NODECLASS_HASH_VERSION: "v1"
                 }
             },
             "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] },
