@@ -1,8 +1,8 @@
 //! Hashes by which a node is known to have come from another version of its pool or class.
 //!
 //! Invariant: the hash of a pool is Karpenter's (`NodePool.Hash`), so an annotation that was written there means the same here. That of a class is
-//! made like Karpenter's but without the cluster's certificate authority, so it has a version of its own and [`super::stamp`] renews others; what drift must not react to is left out (requirements of a pool, selectors of a class). How
-//! values become numbers stands in [`super::hashstructure`].
+//! made like Karpenter's but without the cluster's certificate authority, so it has a version of its own and
+//! the module `stamp` renews others; what drift must not react to is left out (requirements of a pool, selectors of a class). How values become numbers stands in [`super::hashstructure`].
 
 use std::{collections::BTreeMap, time::Duration};
 
