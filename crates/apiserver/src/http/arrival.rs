@@ -1,6 +1,6 @@
-//! What bounds a request of a client on the network: its body has to come, byte after byte, and its answer has to be given, within some time.
+//! Time limits of a request from the network: for its body to arrive, and for its response to be made and read.
 //!
-//! A body is read before its request takes a turn, so that clients that announce bodies and do not send them hold up nobody.
+//! The body is read before its request takes a seat, so that clients that announce bodies and do not send them block no others.
 
 use std::{
     sync::{
@@ -26,9 +26,9 @@ use crate::{
     status::Status,
 };
 
-/// So many bytes of each body count for nothing: the bodies of nearly all requests.
+/// The first bytes of each body that need no permit for memory; nearly all bodies are shorter.
 pub(super) const FREE: usize = 64 * 1024;
-/// The refusal of a request that takes too long (kube-apiserver: WithTimeoutForNonLongRunningRequests).
+/// Returns the 504 of a request that takes too long (kube-apiserver: WithTimeoutForNonLongRunningRequests).
 pub(crate) fn timed_out() -> Status {
     let why = "Timeout: request did not complete within the allotted timeout";
     let mut status = Status::new(504, "Timeout", why);
@@ -36,7 +36,7 @@ pub(crate) fn timed_out() -> Status {
     status
 }
 
-/// Until when a request is answered, and whether somebody still waits for the answer. The default is for ever.
+/// The deadline of a request, and whether its client still waits for the response. The default has no deadline.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Patience {
     deadline: Option<Instant>,
@@ -44,7 +44,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// So long from now on.
+    /// Sets the deadline to `limit` from now.
     pub(crate) fn of(limit: Duration) -> Self {
         Patience {
             deadline: Some(Instant::now() + limit),
@@ -52,14 +52,14 @@ impl Patience {
         }
     }
 
-    /// Returns a value that notes, when it is dropped, that nobody waits for the answer.
+    /// Returns a guard; dropping it records that the client no longer waits for the response.
     pub(crate) fn watch(&mut self) -> Leaves {
         let left = Arc::<AtomicBool>::default();
         self.left = Some(left.clone());
         Leaves(left)
     }
 
-    /// Refuses to go on with a request whose time is over or whose client has left.
+    /// Returns a 504 if the deadline has passed or the client has left.
     pub(crate) fn check(&self) -> Result<(), Status> {
         let has_left = self.left.as_ref().is_some_and(|left| left.load(Relaxed));
         let is_late = self.deadline.is_some_and(|until| until <= Instant::now());
@@ -69,7 +69,7 @@ impl Patience {
         }
     }
 
-    /// Drops the work when the time is over.
+    /// Runs `work` until the deadline, and drops it then with a 504.
     pub(crate) async fn bound<T>(
         &self,
         work: impl Future<Output = Result<T, Status>>,
@@ -82,7 +82,7 @@ impl Patience {
         }
     }
 
-    /// Ends a large answer that is not read in time, as kube-apiserver ends it.
+    /// Limits the time in which a large response must be read, as kube-apiserver does: its body fails at the deadline.
     pub(crate) fn bound_body(&self, answer: Response<Body>) -> Response<Body> {
         match self.deadline {
             Some(deadline) if through::may_have(&answer, FREE as u64) => {
@@ -97,7 +97,7 @@ impl Patience {
     }
 }
 
-/// See [`Patience::watch`].
+/// The guard that [`Patience::watch`] returns.
 pub(crate) struct Leaves(Arc<AtomicBool>);
 
 impl Drop for Leaves {
@@ -106,11 +106,11 @@ impl Drop for Leaves {
     }
 }
 
-/// Why a body did not come.
+/// The reason why a body could not be read.
 pub(crate) enum Missing {
-    /// It is refused.
+    /// The request is refused with this error.
     Refused(Status),
-    /// Too many wait already.
+    /// Too many requests wait already (429).
     TooMany,
 }
 
@@ -120,16 +120,16 @@ impl From<TooMany> for Missing {
     }
 }
 
-/// A body that is there, and the room that it takes.
+/// A body that was read to its end, and the permit for the memory that it takes.
 pub(crate) struct Arrived {
     pub(crate) body: Body,
     pub(crate) room: Option<Room>,
 }
 
-/// Reads a body to its end. One of an administrator's does not wait for others.
+/// Reads a body to its end. Exempt requests need no permits.
 ///
 /// # Errors
-/// 413 for one that is too long, 408 if nothing of it comes for too long, 400 if the client ends it early.
+/// 413 for a body that is too long, 408 if no byte of it comes for too long, 400 if the client ends it early.
 pub(crate) async fn arrival(
     gate: &Gate,
     is_exempt: bool,
@@ -148,6 +148,7 @@ pub(crate) async fn arrival(
         let frame = match futures::poll!(next.as_mut()) {
             std::task::Poll::Ready(frame) => frame,
             std::task::Poll::Pending => {
+                // Only a body that keeps the server waiting takes a place in the queue.
                 if place.is_none() && !is_exempt {
                     place = Some(gate.place()?);
                 }
@@ -158,10 +159,10 @@ pub(crate) async fn arrival(
         };
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| {
-            // A client that goes away ends its body, too.
+            // A client that disconnects ends its body with an error.
             Missing::Refused(Status::bad_request(error.to_string()))
         })?;
-        // Trailers say nothing of an object.
+        // Trailers carry no part of the object.
         let Ok(piece) = frame.into_data() else {
             continue;
         };

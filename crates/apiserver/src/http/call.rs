@@ -1,4 +1,4 @@
-//! One request about objects: where it goes, who asks, and what it may say back besides the answer.
+//! One request for an object or a collection: its target, its user, its options, and the warnings that go with its response.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -28,7 +28,7 @@ use crate::{
     warnings::Warnings,
 };
 
-/// How long all webhooks together may take for one request (kube-apiserver: --request-timeout).
+/// The time that all webhooks together have for one request without a deadline of its own (kube-apiserver: --request-timeout).
 const WEBHOOKS: Duration = Duration::from_secs(60);
 
 /// A routed and authenticated request.
@@ -36,52 +36,53 @@ pub(crate) struct Call {
     pub server: Arc<ApiServer>,
     pub row: Arc<Row>,
     pub namespace: Option<String>,
-    /// Empty for a collection.
+    /// The object's name; empty for a collection.
     pub name: String,
     pub subresource: Option<String>,
-    /// What follows `proxy` in the path ([`ObjectPath::proxied`]).
+    /// The part of the path after `proxy` ([`ObjectPath::proxied`]).
     pub proxied: String,
     pub user: User,
     pub now: Timestamp,
     pub query: Query,
     pub headers: HeaderMap,
     pub form: Form,
-    /// It came over a socket.
+    /// Whether the request came over a socket, and not from a client in this process.
     pub on_network: bool,
-    /// It is a PATCH.
+    /// Whether the request is a PATCH.
     pub patches: bool,
-    /// Until when it is answered.
+    /// The deadline of the response, and whether the client still waits for it.
     pub patience: Patience,
-    /// Its turn, if it needs one.
+    /// The request's seat among the requests that run at once, if it needs one.
     turn: Mutex<Option<Turn>>,
-    /// Its right to a thread, if it is large.
+    /// The permit of a large request to occupy a thread.
     worker: Mutex<Option<Worker>>,
-    /// The room that its body takes.
+    /// The permit for the memory that the request's body takes.
     pub room: Option<Room>,
-    /// An administrator's, or of a client in this process: it waits for nobody.
+    /// Whether the request skips all queues: an administrator's, or one of a client in this process.
     pub is_exempt: bool,
-    /// When webhooks must be done with it: when the request must, or of a client in this process some time after the first was asked.
+    /// The time by which webhooks must have answered: the request's own deadline, or for a client in this process a fixed time after the
+    /// first webhook was called.
     deadline: OnceLock<Instant>,
-    /// The connection, if it can go on with another protocol.
+    /// The connection, if it can be upgraded to another protocol.
     pub upgrade: Option<Upgrade>,
     warnings: Mutex<Warnings>,
-    /// What the body last decoded had empty.
+    /// The fields that the last decoded body sent as empty values.
     emptied: Mutex<Emptied>,
 }
 
-/// What a write was told in the query.
+/// The options of a write, from the query.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteOptions {
     pub dry_run: bool,
     pub manager: String,
     pub validation: FieldValidation,
-    /// Server-side apply: who owns what is written down already.
+    /// Whether the write is a server-side apply, which has set managedFields already.
     pub applies: bool,
-    /// The options of a deletion, as webhooks are shown them.
+    /// The DeleteOptions of a deletion, as admission webhooks see them.
     pub deletion: Option<DeleteOptions>,
 }
 
-/// What becomes of fields that the schema does not know.
+/// The `fieldValidation` option: how to treat fields that the schema does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -133,7 +134,7 @@ impl Call {
         &self.row.resource.schema
     }
 
-    /// The 422 for an object of the call's kind. Upstream validates the stored form, so the group is that form's.
+    /// Returns the 422 for an object of the call's kind. kube-apiserver validates the stored form, so the error names that form's group.
     pub(crate) fn invalid(&self, name: &str, errors: &Errors) -> Status {
         let group = self
             .row
@@ -143,18 +144,18 @@ impl Call {
         Status::invalid_kind(group, &self.resource().kind, name, errors)
     }
 
-    /// The key of an object of the request's namespace.
+    /// Returns the key of an object in the request's namespace.
     pub(crate) fn key(&self, name: &str) -> Key {
         Key::new(self.namespace.as_deref(), name)
     }
 
-    /// The stored object the path names, or 404.
+    /// Returns the stored object that the path names, or 404.
     pub(crate) fn stored(&self) -> Result<Arc<Object>, Status> {
         let found = self.row.collection.get(self.key(&self.name).as_str());
         found.ok_or_else(|| Status::not_found(self.resource(), &self.name))
     }
 
-    /// What hooks and plugins are told.
+    /// Builds the context that kinds and admission plugins get.
     pub(crate) fn ctx(&self, dry_run: bool) -> Ctx<'_> {
         Ctx {
             now: self.now,
@@ -170,18 +171,18 @@ impl Call {
         }
     }
 
-    /// What of the object on its way was sent empty.
+    /// Returns the fields that the object being written was sent with as empty values.
     pub(crate) fn emptied(&self) -> Emptied {
         let emptied = self.emptied.lock();
         emptied.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes what of the object on its way was sent empty.
+    /// Records the fields that the object being written was sent with as empty values.
     pub(crate) fn note_emptied(&self, emptied: Emptied) {
         *self.emptied.lock().unwrap_or_else(PoisonError::into_inner) = emptied;
     }
 
-    /// What plugins are asked by.
+    /// Describes the request to admission plugins.
     pub(crate) fn what(&self, operation: Operation) -> What<'_> {
         What {
             operation,
@@ -190,12 +191,12 @@ impl Call {
         }
     }
 
-    /// Says something in a `Warning` header; the same thing only once.
+    /// Adds a `Warning` header; a repeated text is added only once.
     pub(crate) fn warn(&self, text: impl Into<String>) {
         self.warnings().add(text.into());
     }
 
-    /// Adds warnings, and takes no more of them than headers hold.
+    /// Adds several warnings, as far as they fit into headers.
     pub(crate) fn warn_all(&self, texts: impl IntoIterator<Item = String>) {
         self.warnings().extend(texts);
     }
@@ -209,7 +210,7 @@ impl Call {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the options of a write; `kind` names them in errors.
+    /// Parses the options of a write from the query; `kind` names the options in errors.
     pub(crate) fn write_options(&self, kind: &str) -> Result<WriteOptions, Status> {
         let mut errors = Errors::default();
         if kind == "PatchOptions"
@@ -260,23 +261,23 @@ impl Call {
         })
     }
 
-    /// Refuses to go on where nobody waits for the answer any more.
+    /// Returns an error if the deadline has passed or the client no longer waits for the response.
     pub(crate) fn go_on(&self) -> Result<(), Status> {
         self.patience.check()
     }
 
-    /// Gives the call its turn, which it has until it is answered.
+    /// Gives the call its seat, which it keeps until the response is made.
     pub(crate) fn take_turn(&self, turn: Turn) {
         *self.turn() = Some(turn);
     }
 
-    /// Gives a large call its right to a thread.
+    /// Waits for a large request's permit to occupy a thread.
     pub(crate) async fn take_worker(&self) {
         let worker = self.server.gate().worker().await;
         *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = worker;
     }
 
-    /// Waits for room among the large answers that are being sent.
+    /// Waits for memory among the large responses that are being sent. Returns `None` for exempt requests, and when the deadline passes.
     pub(crate) async fn answer_room(&self, bytes: usize) -> Option<Room> {
         if self.is_exempt {
             return None;
@@ -291,8 +292,8 @@ impl Call {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for somebody else, and lets others have the turn and the thread meanwhile: who is waited for may be a client of this server.
-    /// Where too many wait already, the turn is kept.
+    /// Runs `work`, which waits for a party outside this request, and releases the seat and the thread meanwhile: that party may be a
+    /// client of this server and need them. The seat is kept where too many requests wait already.
     pub(crate) async fn without_turn<T>(&self, work: impl Future<Output = T>) -> T {
         let worker = self
             .worker
@@ -301,7 +302,7 @@ impl Call {
             .take();
         let is_large = worker.is_some();
         drop(worker);
-        // The thread comes before the turn, as when the call began: whoever has a turn is being answered.
+        // The thread is taken before the seat, in the same order as when the call began: a request with a seat must be able to run.
         let work = async {
             let done = work.await;
             if is_large {
@@ -330,14 +331,15 @@ impl Call {
         done
     }
 
-    /// When webhooks must be done with the request.
+    /// Returns the time by which webhooks must have answered.
     pub(crate) fn deadline(&self) -> Instant {
         let of_webhooks = || Instant::now() + WEBHOOKS;
         let deadline = || self.patience.deadline().unwrap_or_else(of_webhooks);
         *self.deadline.get_or_init(deadline)
     }
 
-    /// The options of an operation as webhooks are shown them; a patch has those of the operation it comes to.
+    /// Returns the options of an operation as admission webhooks see them. A patch shows the options of the create or update that it
+    /// results in.
     pub(crate) fn shown_options(&self, operation: Operation, options: &WriteOptions) -> Value {
         let kind = match operation {
             Operation::Create => "CreateOptions",
@@ -363,7 +365,7 @@ impl Call {
         shown.into()
     }
 
-    /// The program's name: what comes before the slash in the User-Agent, as far as a manager's name may go.
+    /// Returns the default field manager: the User-Agent up to the first slash, at most 128 characters.
     fn user_agent_prefix(&self) -> String {
         let agent = self
             .headers
@@ -379,7 +381,7 @@ impl Call {
     }
 }
 
-/// Whether nothing is to be stored; the only known value is `All`.
+/// Parses `dryRun`; the only valid value is `All`.
 pub(crate) fn check_dry_run<'a>(
     values: impl Iterator<Item = &'a str>,
     errors: &mut Errors,

@@ -1,4 +1,4 @@
-//! A body that clients may have already, as Go's `http.ServeContent` answers with it. Parts of it are not given.
+//! Conditional requests for static content, answered like Go's `http.ServeContent` but without byte ranges.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -10,19 +10,19 @@ use jiff::Timestamp;
 
 use super::reply;
 
-/// How HTTP writes times.
+/// The `strftime` format of HTTP dates.
 const TIME: &str = "%a, %d %b %Y %H:%M:%S GMT";
 
-/// What is there.
+/// The content to serve.
 pub(crate) struct Content {
     pub(crate) body: Bytes,
     pub(crate) content_type: &'static str,
-    /// With quotes.
+    /// The ETag, with its quotes.
     pub(crate) tag: Option<String>,
     pub(crate) modified: Timestamp,
 }
 
-/// Answers with it, or says that the client has it.
+/// Answers with the content, with 304 if the client has it already, or with 412 if a precondition fails.
 pub(crate) fn serve(content: Content, method: &Method, headers: &HeaderMap) -> Response<Body> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
     let code = match known(&content, headers, reads) {
@@ -53,11 +53,11 @@ pub(crate) fn serve(content: Content, method: &Method, headers: &HeaderMap) -> R
     response
 }
 
-/// Whether a client has what it asks for.
+/// The outcome of the request's preconditions.
 enum Known {
     No,
     Yes,
-    /// It has something else, and wants no more than to go on with that.
+    /// The client wants the content only if it is the version that it names, and it is not.
     Other,
 }
 

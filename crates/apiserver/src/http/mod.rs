@@ -1,7 +1,7 @@
-//! The generic handlers: from a request to a response, for every kind the same way. One verb a file.
+//! The HTTP handlers: from a request to a response, in the same way for every kind. Each verb has its own file.
 //!
-//! A request goes `path` -> `auth` -> `call` -> the verb -> `reply`. Every refusal is a [`Status`]; what a kind adds
-//! comes from its row in [`crate::registry`], no handler names a kind.
+//! A request passes `path`, `auth`, `call`, the verb and `reply`. Every error is a [`Status`]. Handlers name no kind: the differences
+//! come from the kind's row in [`crate::registry`].
 
 pub(crate) mod apply;
 mod arrival;
@@ -72,7 +72,7 @@ use crate::{
     warnings::Warnings,
 };
 
-/// What clients are told whose token is not read (kube-apiserver: bearertoken).
+/// The warning for a token that was ignored because of extra space (kube-apiserver: bearertoken).
 const EXTRA_SPACE: &str = "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
 /// Marks requests that came over a socket.
@@ -86,7 +86,7 @@ pub(crate) struct OnNetwork {
     pub(crate) busy: Busy,
 }
 
-/// The service that answers everything.
+/// Returns the service that answers all requests.
 pub(crate) fn router(server: Arc<ApiServer>) -> Router {
     Router::new().fallback(serve).with_state(server)
 }
@@ -125,7 +125,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     }
 }
 
-/// The answer to a request on which a handler has panicked. Locks are taken over from whoever panicked while holding them.
+/// Returns the 500 for a request whose handler panicked. Mutexes that it had locked stay usable, as every user ignores poisoning.
 fn panicked(method: &Method, path: &str, panic: &(dyn Any + Send)) -> Status {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -148,14 +148,14 @@ async fn route(
         site::check(parts.version, &parts.headers, &parts.uri, &network.names)?;
     }
     let uri = std::mem::take(&mut parts.uri);
-    // Clients escape what RBAC names may hold, colons above all.
+    // Clients escape characters that RBAC names may contain, above all colons.
     let path = match uri.path().contains('%') {
         true => Cow::Owned(query::unescape(uri.path())),
         false => Cow::Borrowed(uri.path()),
     };
     let route = match path::parse(&path) {
         known @ Route::Other("" | "/version") => known,
-        // What is no API is found by its path alone.
+        // Paths outside the API are matched on the unescaped path alone.
         Route::Other(_) => Route::Other(&path),
         known => known,
     };
@@ -166,7 +166,7 @@ async fn route(
     {
         return answer;
     }
-    // kube-apiserver's flow schema `exempt`: administrators get through whatever there is to do.
+    // kube-apiserver's flow schema `exempt`: requests of `system:masters` never queue.
     let is_exempt = network.is_none() || auth::is_master(&user);
     let _turn = match &route {
         Route::Object(_) => None,
@@ -230,7 +230,7 @@ async fn route(
                 let patience = Patience::of(timeout.map_or(most, |timeout| timeout.min(most)));
                 call.patience = patience.clone();
                 call.is_exempt = is_exempt;
-                // Futures of kilobytes are not to be copied from one into the next.
+                // Boxed so that kilobytes of future are not copied from one future into the next.
                 let answer = Box::pin(running::in_turn(call, object.watch, parts.method, body));
                 let answer = patience.bound(answer).await;
                 count(&answer);
@@ -297,7 +297,7 @@ async fn route(
     }
 }
 
-/// How a request about objects is counted.
+/// Returns the metric labels of a request about objects.
 fn labels<'a>(row: &'a Row, call: &Call, path: &ObjectPath<'_>, method: &Method) -> Labels<'a> {
     let resource = &row.resource;
     let known = resource.subresources.iter();
@@ -342,7 +342,7 @@ fn labels<'a>(row: &'a Row, call: &Call, path: &ObjectPath<'_>, method: &Method)
     }
 }
 
-/// Whether there are custom resources of that scope behind a path; only lists and watches go across namespaces.
+/// Returns whether custom resources of that scope exist at a path; only lists and watches span namespaces.
 fn is_in_scope(row: &Row, path: &ObjectPath<'_>, method: &Method) -> bool {
     let across = path.name.is_none() && matches!(*method, Method::GET | Method::HEAD);
     match row.resource.namespaced {
@@ -351,7 +351,7 @@ fn is_in_scope(row: &Row, path: &ObjectPath<'_>, method: &Method) -> bool {
     }
 }
 
-/// Under a group of built-in kinds, a refusal in JSON; elsewhere the bare text of a web server.
+/// Returns the 404: a JSON Status under a group of built-in kinds, plain text elsewhere.
 fn nothing_here(group_served: bool) -> Result<Response<Body>, Status> {
     if group_served {
         Err(Status::no_such_path())
@@ -360,7 +360,7 @@ fn nothing_here(group_served: bool) -> Result<Response<Body>, Status> {
     }
 }
 
-/// Whether a request is answered for as long as its client wants (kube-apiserver: BasicLongRunningRequestCheck).
+/// Returns whether a request is long-running, so that no time limit applies (kube-apiserver: BasicLongRunningRequestCheck).
 fn goes_on(call: &Call, path: &ObjectPath<'_>, method: &Method) -> bool {
     match path.subresource {
         Some("attach" | "exec" | "portforward") => true,
@@ -370,12 +370,12 @@ fn goes_on(call: &Call, path: &ObjectPath<'_>, method: &Method) -> bool {
     }
 }
 
-/// Whether a request is for a watch; `by_path` is whether it has the old `/watch/` prefix.
+/// Returns whether a request is a watch; `by_path` says whether its path has the old `/watch/` prefix.
 fn watches(call: &Call, by_path: bool) -> bool {
     by_path || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false))
 }
 
-/// The 405 of a verb that a resource does not have.
+/// Returns the 405 for a verb that a resource does not have.
 pub(crate) fn method_not_allowed() -> Status {
     let mut status = Status::new(
         405,
@@ -397,7 +397,7 @@ async fn objects(
     if let Some(text) = &resource.deprecated {
         call.warn(text.to_string());
     }
-    // Upstream's router has GET, and takes HEAD for another method.
+    // kube-apiserver's router registers GET only and refuses HEAD.
     let proxied = call.subresource.as_deref() == Some("proxy");
     if method == Method::HEAD && !call.row.is_defined() && !proxied {
         return Err(method_not_allowed());
@@ -406,7 +406,7 @@ async fn objects(
         return Ok(finish(&call, Err(status)));
     }
     let in_place = call.namespace.is_some() == resource.namespaced;
-    // A PUT fails on the name in its body first, and nothing is created by name.
+    // A PUT is left out: it fails on the name in its body first. Nothing is created by the name in the path.
     if matches!(
         method,
         Method::GET | Method::HEAD | Method::DELETE | Method::PATCH
@@ -436,7 +436,7 @@ async fn objects(
         return Ok(finish(&call, answer));
     }
     if method == Method::POST && call.row.is_defined() {
-        // No router has looked at the name, and it is the one in the body that counts.
+        // Custom resources have no router that would refuse the name in the path; the name in the body counts.
         call.name.clear();
     }
     let all_namespaces = resource.namespaced && call.namespace.is_none() && is_collection;
@@ -489,12 +489,12 @@ async fn objects(
     Ok(finish(&call, answer))
 }
 
-/// The 400 of a write to a collection of custom resources, which no router has refused before.
+/// Returns the 400 for a PUT or PATCH to a collection of custom resources, which no router has refused before.
 fn nameless() -> Status {
     Status::bad_request("name must be provided")
 }
 
-/// What refusals of a call are written in: nothing about custom resources is ever protobuf, and no refusal is a table.
+/// Returns the encoding of a call's errors: an error about a custom resource is never protobuf, and no error is a table.
 fn of_refusals(call: &Call) -> Media {
     match call.form {
         Form { media, shape } if shape == Shape::Whole && call.row.has_messages() => media,
@@ -506,7 +506,7 @@ fn of_refusals(call: &Call) -> Media {
     }
 }
 
-/// The response with the warnings that were collected on the way.
+/// Builds the response and adds the warnings that were collected.
 fn finish(call: &Call, answer: Result<Response<Body>, Status>) -> Response<Body> {
     let mut response = answer.unwrap_or_else(|status| reply::refusal(&status, of_refusals(call)));
     reply::add_warnings(&mut response, &call.take_warnings());

@@ -1,11 +1,11 @@
-//! What form the client wants its answer in, from the Accept header.
+//! Content negotiation: chooses the form of the response from the Accept header.
 
 use http::{HeaderMap, header::ACCEPT};
 
 use super::reply;
 use crate::status::Status;
 
-/// How an answer is written.
+/// The encoding of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Media {
     Json,
@@ -14,7 +14,7 @@ pub(crate) enum Media {
 }
 
 impl Media {
-    /// The Content-Type.
+    /// Returns the Content-Type of the encoding.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Media::Json => "application/json",
@@ -24,20 +24,20 @@ impl Media {
     }
 }
 
-/// What is made of the objects before they are written.
+/// The representation of objects in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Nothing.
+    /// The objects themselves.
     Whole,
-    /// A `meta.k8s.io` Table, of that version.
+    /// A `meta.k8s.io` Table of this version.
     Table(&'static str),
-    /// PartialObjectMetadata, of that version.
+    /// A PartialObjectMetadata of this version.
     Metadata(&'static str),
-    /// PartialObjectMetadataList, of that version.
+    /// A PartialObjectMetadataList of this version.
     MetadataList(&'static str),
 }
 
-/// The form of an answer.
+/// The form of a response: its encoding and its representation of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub media: Media,
@@ -45,36 +45,36 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// The form nobody needs to ask for.
+    /// The default form: whole objects as JSON.
     pub(crate) const JSON: Form = Form {
         media: Media::Json,
         shape: Shape::Whole,
     };
 }
 
-/// The media types that objects can be had in, for the refusals.
+/// The media types of objects, for error messages.
 pub(crate) const SUPPORTED: &str =
     "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// The media types of watches, for the refusals.
+/// The media types of watches, for error messages.
 const STREAMED: &str =
     "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
 
 /// One clause of an Accept header.
 pub(crate) struct Clause<'a> {
-    /// As `application/json`, `*/*`.
+    /// The media range, for example `application/json` or `*/*`.
     pub range: &'a str,
     quality: f32,
     parameters: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Clause<'a> {
-    /// How much it is wanted; 1 unless it says otherwise.
+    /// Returns the clause's quality value `q`, 1 by default.
     pub(crate) fn quality(&self) -> f32 {
         self.quality
     }
 
-    /// The value of a parameter; empty if it is not there.
+    /// Returns the value of a parameter, empty if it is absent.
     pub(crate) fn parameter(&self, name: &str) -> &'a str {
         self.parameters
             .iter()
@@ -83,7 +83,7 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// The clauses of the Accept headers, the most wanted first.
+/// Returns the clauses of all Accept headers, highest quality first.
 pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = Vec::new();
     for header in headers
@@ -115,20 +115,20 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// What is asked for, as far as it decides what can be had.
+/// The properties of a request that decide which forms it can get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Custom resources are behind no router upstream, whose refusals have other words, and have no protobuf. What is provided is like them
-    /// unless it says what its messages are.
+    /// Whether the resource has no protobuf messages: custom resources, and provided resources that do not declare any. kube-apiserver
+    /// serves custom resources without its router, so their error messages differ as well.
     pub custom: bool,
-    /// Many objects, or a watch of them.
+    /// Whether the response has many objects (a list or a watch).
     pub collection: bool,
     pub watch: bool,
-    /// A log: the router lets who wants plain text through, to where only objects are known.
+    /// Whether the request is for a log. kube-apiserver's router accepts `text/plain` there, and the handler behind it then refuses it.
     pub log: bool,
 }
 
-/// Picks the first clause that can be met. JSON is preferred to protobuf wherever the client takes both: the store keeps JSON.
+/// Chooses the first clause that can be met. JSON wins over protobuf where the client accepts both, because the store keeps JSON.
 pub(crate) fn negotiate(headers: &HeaderMap, asked: Asked) -> Result<Form, Status> {
     let clauses = clauses(headers);
     if clauses.is_empty() {
@@ -190,10 +190,10 @@ fn not_acceptable(accepted: &str) -> Status {
     ))
 }
 
-/// What refusals are written in; a client that takes nothing we have gets JSON.
+/// Returns the encoding of errors; a client that accepts none of ours gets JSON.
 pub(crate) fn of_refusals(headers: &HeaderMap) -> Media {
     let plain = |value: &http::HeaderValue| value.as_bytes().starts_with(b"application/json");
-    // What nearly everybody sends needs no second look.
+    // A shortcut for the header that nearly every client sends.
     if headers.get(ACCEPT).is_none_or(plain) {
         return Media::Json;
     }
@@ -209,7 +209,8 @@ pub(crate) fn of_refusals(headers: &HeaderMap) -> Media {
     }
 }
 
-/// What a clause's parameters ask for; `None` if that cannot be had (apiserver: `acceptMediaTypeOptions`).
+/// Returns the representation that a clause's parameters ask for, or `None` if there is no such one (apiserver:
+/// `acceptMediaTypeOptions`).
 fn shape(clause: &Clause<'_>, media: Media) -> Option<Shape> {
     let streams = matches!(
         (clause.parameter("stream"), media),

@@ -1,4 +1,5 @@
-//! PATCH: JSON patch, merge patch and strategic merge patch against the stored object, tried again when another write comes between.
+//! PATCH: applies a JSON patch, merge patch or strategic merge patch to the stored object, and retries when another write came in
+//! between.
 
 use std::fmt::Display;
 
@@ -22,7 +23,7 @@ use crate::{
     status::Status,
 };
 
-/// The media types of patches.
+/// The types of patches, from the Content-Type; server-side apply is handled elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PatchKind {
     Json,
@@ -31,7 +32,7 @@ pub(crate) enum PatchKind {
 }
 
 impl PatchKind {
-    /// The kind that a request names. Custom resources have no strategic merge.
+    /// Returns the patch type of a request, or 415. Custom resources have no strategic merge patch.
     pub(crate) fn of(headers: &HeaderMap, custom: bool) -> Result<Self, Status> {
         let given = headers
             .get(CONTENT_TYPE)
@@ -46,7 +47,7 @@ impl PatchKind {
     }
 }
 
-/// A parsed patch, and what a strict reader says of it.
+/// A parsed patch, and the problems that strict field validation reports in it.
 pub(crate) struct Patch {
     form: Form,
     problems: Vec<Problem>,
@@ -59,7 +60,7 @@ enum Form {
 }
 
 impl Patch {
-    /// Reads a patch. What is wrong with it is told only once there is an object to patch, as upstream does it.
+    /// Parses a patch. The caller reports an error only once the object to patch has been found, as kube-apiserver does: 404 comes first.
     pub(crate) fn parse(
         kind: PatchKind,
         validation: FieldValidation,
@@ -83,7 +84,7 @@ impl Patch {
         let form = match kind {
             PatchKind::Json => {
                 let misfit = merge::json_patch_misfit(&patch);
-                // Who does not ask for validation has the patch read without types.
+                // With `fieldValidation=Ignore` kube-apiserver decodes the patch without types.
                 let misfit =
                     misfit.filter(|_| validation != FieldValidation::Ignore || !patch.is_array());
                 if let Some(why) = misfit {
@@ -95,7 +96,7 @@ impl Patch {
                 Form::Json(patch)
             }
             PatchKind::Merge if patch.is_object() => Form::Merge(patch),
-            // Who does not ask for validation may put a list in the place of the document.
+            // With `fieldValidation=Ignore` a list may replace the whole document.
             PatchKind::Merge if !is_read_twice && patch.is_array() => Form::Merge(patch),
             PatchKind::Merge if patch.is_null() => {
                 return Err(Status::bad_request("Invalid JSON Patch"));
@@ -112,19 +113,20 @@ impl Patch {
         Ok(Patch { form, problems })
     }
 
-    /// What a strict reader says of the patch itself.
+    /// Returns the problems that strict field validation reports in the patch itself.
     pub(crate) fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// Makes what the patch leaves behind ready to be decoded: a strategic merge goes into Go's struct without JSON in between.
+    /// Converts the numbers of a patched tree as kube-apiserver does for a strategic merge, which goes into Go's struct without JSON in
+    /// between.
     pub(crate) fn settle(&self, schema: &Type, tree: &mut Value) {
         if matches!(self.form, Form::Strategic(_)) {
             decode::convert_numbers(schema, tree);
         }
     }
 
-    /// The patched tree, not decoded yet.
+    /// Applies the patch and returns the tree, not decoded yet.
     pub(crate) fn apply(&self, schema: &Type, old: Value) -> Result<Value, Status> {
         match &self.form {
             Form::Json(patch) => Ok(merge::json_patch(&old, patch)?),
@@ -133,7 +135,7 @@ impl Patch {
         }
     }
 
-    /// Whether it names no other fields of the object than these; a JSON patch can name anything.
+    /// Returns whether the patch names no top-level fields but these. A JSON patch may name any.
     fn is_limited_to(&self, fields: &[&str]) -> bool {
         match &self.form {
             Form::Json(_) => false,
@@ -143,7 +145,7 @@ impl Patch {
         }
     }
 
-    /// Whether it says nothing of managedFields, so that they stay as they are.
+    /// Returns whether the patch leaves managedFields alone. A JSON patch may not.
     fn spares_owners(&self) -> bool {
         match &self.form {
             Form::Json(_) => false,
@@ -153,7 +155,7 @@ impl Patch {
         }
     }
 
-    /// The refusal of a result that does not fit the type.
+    /// Returns the error for a patched tree that does not fit the type.
     pub(crate) fn unfit(&self, schema: &Type, tree: &Value, why: &dyn Display) -> Status {
         let text = match &self.form {
             Form::Strategic(patch) => {
@@ -170,7 +172,7 @@ impl Patch {
     }
 }
 
-/// Why a document is no list of operations, in the words of the library that applies them.
+/// Returns the error that Go's jsonpatch library gives for a document that is not a list of operations.
 fn no_json_patch(patch: &Value) -> Option<String> {
     let unfit = |value: &Value, wanted| Some(decode::json_of_another_type(value, wanted));
     match patch {
@@ -184,7 +186,7 @@ fn no_json_patch(patch: &Value) -> Option<String> {
     }
 }
 
-/// The members of operations that mean nothing.
+/// Returns a problem for each unknown member of an operation.
 fn unknown_members(operations: &Value) -> impl Iterator<Item = Problem> {
     let operations = operations.as_array().into_iter().flatten().enumerate();
     operations.flat_map(|(index, operation)| {
@@ -195,7 +197,7 @@ fn unknown_members(operations: &Value) -> impl Iterator<Item = Problem> {
     })
 }
 
-/// The refusal of another media type; custom resources are behind no router upstream, whose words are others.
+/// Returns the 415 for another media type. kube-apiserver serves custom resources without its router, so their message differs.
 fn unsupported(custom: bool) -> Status {
     if custom {
         let why = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
@@ -207,7 +209,7 @@ fn unsupported(custom: bool) -> Status {
     status
 }
 
-/// Refuses a body that is no patch.
+/// Returns 415 unless the Content-Type is that of a patch.
 pub(crate) fn is_supported(headers: &HeaderMap, custom: bool) -> Result<(), Status> {
     match apply::is_apply(headers) {
         true => Ok(()),
@@ -232,9 +234,9 @@ pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Respons
 }
 
 struct Patched {
-    /// Or what is wrong with it.
+    /// The parsed patch, or the error in it.
     patch: Result<Patch, Status>,
-    /// Of the rest only what is stored will be left ([`Part::Status`]).
+    /// Whether the update keeps only the status of the result ([`Part::Status`]).
     only_status: bool,
     validation: FieldValidation,
 }
@@ -242,8 +244,8 @@ struct Patched {
 impl Source for Patched {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
         let patch = self.patch.as_ref().map_err(Clone::clone)?;
-        // Copying and decoding what is going to be put back is most of the work of a small patch. A refusal shows the whole object, so a
-        // patch that is refused is tried again on all of it.
+        // A small patch spends most of its time on copying and decoding fields that the update restores anyway, so leave them out. An
+        // error message shows the whole object, so a patch that fails is tried again on all of it.
         let only_status = self.is_status_alone();
         let is_part = |field: &str| !only_status || STATUS_FIELDS.contains(&field);
         if patch.spares_owners()
@@ -282,7 +284,7 @@ impl Patched {
     }
 }
 
-/// Defaults a patched object and checks that it still is the one that was asked for.
+/// Defaults a patched object and checks that its name and namespace are still those of the request.
 fn complete(call: &Call, mut object: Value) -> Result<Value, Status> {
     call.resource().behaviour.default(&mut object);
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
@@ -290,7 +292,7 @@ fn complete(call: &Call, mut object: Value) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// Some fields of an object, without its managedFields.
+/// Copies the selected fields of an object, without its managedFields.
 fn without_owners(old: &Value, is_part: impl Fn(&str) -> bool) -> Value {
     let Some(old) = old.as_object() else {
         return Value::Null;

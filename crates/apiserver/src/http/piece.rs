@@ -1,35 +1,36 @@
-//! Lines of a watch that go out together, in buffers that come back.
+//! Buffers that join the lines of a watch into larger writes, and a pool that reuses the buffers.
 //!
-//! A busy watch sends hundreds of megabytes in pieces that live for a millisecond. Memory taken anew for each comes from the system again and
-//! again, which clears every page first; a few buffers that are lent out do not.
+//! A busy watch sends hundreds of megabytes in pieces that live for a millisecond. Allocating each piece anew would take pages from the
+//! system again and again, and the system zeroes every one of them; the pool avoids that.
 
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// A piece that has this many bytes is sent before more is added to it.
+/// The size in bytes from which a piece is sent before more is added to it.
 const PIECE: usize = 32 * 1024;
-/// What a buffer holds: a piece that is nearly full, and one more line of a common size.
+/// The capacity of a buffer in bytes: a nearly full piece and one more line of a common size.
 const BUFFER: usize = PIECE + 16 * 1024;
-/// A piece that is shorter leaves its buffer at once: whoever reads slowly keeps what it is sent, and no more.
+/// Pieces shorter than this many bytes are copied out of their buffer when they are sent, so that a slow reader holds only its own bytes
+/// and not a whole buffer.
 const SHORT: usize = 8 * 1024;
-/// How many buffers wait to be used again, at most.
+/// The most buffers that the pool keeps.
 const MOST_SPARE: usize = 64;
 
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// See the module's words.
+/// Joins lines into pieces of about [`PIECE`] bytes.
 #[derive(Default)]
 pub(super) struct Piece {
-    /// Each line is a piece of its own.
+    /// Sends each line as a piece of its own.
     alone: bool,
-    /// The first line, which is not copied unless there is a second.
+    /// The first line, which is not copied unless a second one follows.
     first: Bytes,
     all: Vec<u8>,
 }
 
 impl Piece {
-    /// What gathers lines, or does not.
+    /// Creates an empty piece; with `alone`, every line is sent by itself.
     pub(super) fn new(alone: bool) -> Self {
         Piece {
             alone,
@@ -37,7 +38,7 @@ impl Piece {
         }
     }
 
-    /// Adds a line; gives what there was before if that is enough for a piece.
+    /// Adds a line, and returns the earlier lines if they already fill a piece.
     pub(super) fn add(&mut self, line: Bytes) -> Option<Bytes> {
         if self.alone {
             return Some(line);
@@ -60,7 +61,7 @@ impl Piece {
         self.first.len() + self.all.len()
     }
 
-    /// What there is, if anything.
+    /// Takes out the collected lines, or `None` if there are none.
     pub(super) fn take(&mut self) -> Option<Bytes> {
         let piece = match self.all.is_empty() {
             true => std::mem::take(&mut self.first),
@@ -76,7 +77,7 @@ impl Piece {
     }
 }
 
-/// A buffer that comes back once nobody reads it.
+/// A buffer from the pool that returns to the pool when the last reader drops it.
 struct Lent(Vec<u8>);
 
 impl AsRef<[u8]> for Lent {
@@ -88,7 +89,7 @@ impl AsRef<[u8]> for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let mut buffer = std::mem::take(&mut self.0);
-        // One that had to grow for a long line goes.
+        // A buffer that grew for a long line is freed, so that the pool stays small.
         if buffer.capacity() > BUFFER {
             return;
         }

@@ -1,5 +1,5 @@
-//! When and where a request is worked on: in its turn, and a large one on a thread of its own, so that it keeps nobody waiting who shares a thread
-//! with its connection.
+//! Schedules requests: each waits for a seat, and a large one runs on a thread of its own, so that it does not delay other connections of
+//! the same thread.
 
 use std::{
     pin::Pin,
@@ -19,20 +19,20 @@ use super::{
 };
 use crate::{limits::TooMany, status::Status};
 
-/// A list of more objects than this is worked on as a large body is.
+/// A list of more objects than this counts as large.
 const MANY: usize = 2000;
 
-/// Runs work without a wait in it that may take long, and lets other tasks of this thread run elsewhere meanwhile.
+/// Runs blocking work, and lets the other tasks of this thread move to another thread meanwhile.
 pub(super) fn aside<T>(work: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        // A runtime with one thread has no elsewhere.
+        // A single-threaded runtime has no other thread to move them to.
         _ => work(),
     }
 }
 
-/// Whether answering a request may take longer than others should wait for it: by the size of what is sent, changed or listed.
+/// Returns whether a request may take long enough to delay others: judged by the size of its body, of the stored object, or of the list.
 fn is_large(call: &Call, method: &Method, body: &Body) -> bool {
     let reads = matches!(*method, Method::GET | Method::HEAD);
     let large_body = body.size_hint().lower() > FREE as u64;
@@ -44,7 +44,7 @@ fn is_large(call: &Call, method: &Method, body: &Body) -> bool {
         }
 }
 
-/// Waits for the body of a request and for its turn, and answers it. Administrators wait for nothing but their own bodies.
+/// Reads the body of a request, waits for a seat, and answers the request. Exempt requests wait only for their own bodies.
 pub(super) async fn in_turn(
     mut call: Call,
     watch: bool,
@@ -63,7 +63,7 @@ pub(super) async fn in_turn(
     let is_large = is_large(&call, &method, &body);
     if !call.is_exempt {
         let taken = async {
-            // No turn is held while a large request waits for others like it.
+            // A large request takes no seat while it waits for other large ones.
             if is_large {
                 let _place = gate.place()?;
                 call.take_worker().await;
@@ -78,10 +78,10 @@ pub(super) async fn in_turn(
     to_its_end(call, watch, method, body, is_large).await
 }
 
-/// Answers a request about objects. A write that waits for the disk goes on when its client goes away: what is done with it afterwards
-/// belongs to it. One that has not come so far ends.
+/// Answers a request about objects. A write to a durable store continues when its client disconnects, because the steps after the commit
+/// (releasing addresses, for example) must still run; a write that has not reached the store stops.
 ///
-/// A client in this process may live under a clock that stands still while a thread works: its requests are never large.
+/// Requests of clients in this process are never large: their clock may stand still while a thread works.
 pub(super) async fn to_its_end(
     mut call: Call,
     watch: bool,
@@ -92,7 +92,7 @@ pub(super) async fn to_its_end(
     let reads = matches!(method, Method::GET | Method::HEAD);
     let goes_on_alone = is_large || (!reads && call.server.store().is_durable());
     let waits = goes_on_alone.then(|| call.patience.watch());
-    // Boxed here, and so copied neither into this future nor into a task: it has 6 kB.
+    // Boxed here so that its 6 kB are copied neither into this future nor into a task.
     let work = Box::pin(objects(call, watch, method, body));
     if !is_large {
         return match waits {
@@ -109,10 +109,10 @@ pub(super) async fn to_its_end(
     }
 }
 
-/// Work that goes on in a task of its own when it is dropped before its end. Nearly all work comes to its end before that, and is spared the
-/// task, which would wake up another thread when it begins and when it ends.
+/// A future that continues in a task of its own if it is dropped before it is done. Most futures finish first and need no task, which
+/// would wake another thread twice.
 struct Unabandoned<T: Send + 'static> {
-    /// Not there while it is polled: work that panics does not go on.
+    /// The future; absent while it is polled, so that work that panics does not continue.
     work: Option<BoxFuture<'static, T>>,
     waits: Option<Leaves>,
 }
@@ -141,9 +141,9 @@ impl<T: Send + 'static> Future for Unabandoned<T> {
 
 impl<T: Send + 'static> Drop for Unabandoned<T> {
     fn drop(&mut self) {
-        // First, so that the task knows it.
+        // Dropped before the task starts, so that the work sees that its client has left.
         self.waits = None;
-        // Without a runtime, the server is gone.
+        // Without a runtime the server has shut down.
         if let (Some(work), Ok(runtime)) = (self.work.take(), Handle::try_current()) {
             runtime.spawn(work);
         }

@@ -1,10 +1,10 @@
-//! Which site a request believes to talk to, and which site sent it: a browser's pages are not to reach a cluster on the same machine.
+//! Checks `Host` and `Origin` of a request, so that web pages in a browser cannot reach a cluster on the same machine.
 //!
-//! A page of another site that has its name point at this machine (DNS rebinding) sends that name as `Host`; any page that sends a request
-//! elsewhere says where it is from as `Origin`. Programs send neither a foreign name nor an origin: `kubectl proxy` keeps the
-//! browser's origin, which is on loopback.
+//! A page whose name is made to resolve to this machine (DNS rebinding) sends that name as `Host`, and a page that sends requests to
+//! another site names itself in `Origin`. Programs send neither a foreign `Host` nor an `Origin`; `kubectl proxy` passes on the browser's
+//! origin, which is on loopback.
 //!
-//! Both headers are read strictly, as RFC 3986 writes an authority without a user: what two readers could understand in two ways is refused.
+//! Both headers are parsed strictly, as an RFC 3986 authority without a user: a value that two parsers could read differently is refused.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,10 +15,10 @@ use http::{
 
 use crate::status::Status;
 
-/// Refuses requests to or from sites that are not this server's.
+/// Refuses requests whose `Host` or `Origin` is not a name of this server.
 ///
 /// # Errors
-/// 400 for a `Host` that is missing, sent twice or no host (in the words of Go's server), 403 for a foreign one and for foreign pages.
+/// 400 for a `Host` that is missing, repeated or malformed (with the messages of Go's server), 403 for a foreign host or origin.
 pub(crate) fn check(
     version: Version,
     headers: &HeaderMap,
@@ -30,7 +30,7 @@ pub(crate) fn check(
     if sent.is_none() && authority.is_none() && version == Version::HTTP_11 {
         return Err(Status::bad_request("missing required Host header"));
     }
-    // Over HTTP/2 both may be there.
+    // An HTTP/2 request may have both a `Host` header and an authority.
     let mut host = None;
     for text in [sent, authority].into_iter().flatten() {
         let Some(named) = host_of(text) else {
@@ -64,8 +64,8 @@ fn forbidden(why: String) -> Status {
     Status::new(403, "Forbidden", format!("forbidden: {why}"))
 }
 
-/// Returns the value of a header, `Some(None)` if it was not sent, and `None` if it was sent more than once. A value that is no text is
-/// neither a host nor an origin.
+/// Returns the value of a header, `Some(None)` if it was not sent, and `None` if it was sent more than once. A value that is not text
+/// becomes `?`, which is neither a host nor an origin.
 fn only(headers: &HeaderMap, name: HeaderName) -> Option<Option<&str>> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();

@@ -1,8 +1,8 @@
-//! Bodies that are made piece by piece while they are sent: answers that are changed on their way (compressed, indented), and lists that are
-//! written object by object.
+//! Response bodies that are produced piece by piece while they are sent: compressed or indented ones, and lists that are serialized
+//! object by object.
 //!
-//! A body holds one piece, whatever the size of the answer, and lets other tasks run after each: a small answer waits for pieces of large ones, not
-//! for large ones.
+//! Such a body holds one piece in memory, whatever the size of the response, and yields to other tasks after each piece, so that a small
+//! response never waits for the whole of a large one.
 
 use std::{
     pin::Pin,
@@ -19,30 +19,30 @@ use tokio::{task::JoinHandle, time::Instant};
 use super::arrival::timed_out;
 use crate::store::Object;
 
-/// So much is made, or changed, before others go first.
+/// The bytes that are produced, or transformed, before the task yields.
 const PIECE: usize = 32 * 1024;
 
-/// Marks an answer of unknown length that comes to an end by itself, which that of a watch does not.
+/// Marks a response of unknown length that ends by itself, unlike a watch.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends;
 
-/// Whether an answer ends, and may have at least so many bytes.
+/// Returns whether a response ends by itself and may have at least `bytes` bytes.
 pub(crate) fn may_have(response: &Response<Body>, bytes: u64) -> bool {
     let exact = http_body::Body::size_hint(response.body()).exact();
     let ends = || response.extensions().get::<Ends>().is_some();
     exact.map_or_else(ends, |exact| exact >= bytes)
 }
 
-/// A change of bytes that needs to see them only once.
+/// A streaming transformation of bytes (compression, indentation).
 pub(crate) trait Change: Send + 'static {
-    /// Takes bytes, and adds what they become to `out`.
+    /// Transforms the next bytes and appends the result to `out`.
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>);
 
-    /// Adds what is still due at the end.
+    /// Appends the rest of the output after the last bytes.
     fn finish(&mut self, out: &mut Vec<u8>);
 }
 
-/// Makes one piece of what is left; false at the end.
+/// A producer of pieces: appends one piece to `out`, and returns false after the last one.
 trait Source: Send + 'static {
     fn poll_piece(
         &mut self,
@@ -51,10 +51,10 @@ trait Source: Send + 'static {
     ) -> Poll<Result<bool, axum::Error>>;
 }
 
-/// A body of a source's pieces.
+/// A body made of a source's pieces.
 struct Made<S> {
     source: S,
-    /// A piece was just made: others go first.
+    /// Whether the last poll returned a piece, so that the next one yields to other tasks.
     rests: bool,
     ended: bool,
 }
@@ -72,6 +72,7 @@ impl<S: Source + Unpin> http_body::Body for Made<S> {
         }
         if std::mem::take(&mut self.rests) {
             context.waker().wake_by_ref();
+            // Yield: wake up at once, but after the other tasks that are ready.
             return Poll::Pending;
         }
         let mut out = Vec::new();
@@ -98,7 +99,7 @@ impl<S: Source + Unpin> http_body::Body for Made<S> {
     }
 }
 
-/// The body of another one's changed bytes.
+/// Returns a body that applies a transformation to another body.
 pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
     Body::new(Made {
         source: Changed {
@@ -114,7 +115,7 @@ pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
 struct Changed<C> {
     body: Body,
     change: C,
-    /// What came and was not changed yet.
+    /// The bytes that were received and not transformed yet.
     left: Bytes,
 }
 
@@ -133,7 +134,7 @@ impl<C: Change + Unpin> Source for Changed<C> {
                         self.change.finish(out);
                         return Poll::Ready(Ok(false));
                     }
-                    // What came so far goes out; the body has noted who waits for the rest.
+                    // Send what has been produced; the inner body has registered the waker for the rest.
                     Poll::Pending if taken > 0 => break,
                     Poll::Pending => return Poll::Pending,
                 };
@@ -147,7 +148,7 @@ impl<C: Change + Unpin> Source for Changed<C> {
     }
 }
 
-/// An answer that is a text with objects in the middle, separated by commas; `write` adds one object's text.
+/// Returns a body of `head`, the objects separated by commas, and `tail`; `write` appends one object's text.
 pub(crate) fn listed(
     (head, tail): (&str, &str),
     objects: Vec<Arc<Object>>,
@@ -166,7 +167,7 @@ pub(crate) fn listed(
 }
 
 struct Listed<W> {
-    /// Until the first piece is made.
+    /// The text before the objects, until the first piece is made.
     head: Option<String>,
     tail: String,
     objects: std::vec::IntoIter<Arc<Object>>,
@@ -184,7 +185,7 @@ impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for Listed
             out.extend_from_slice(head.as_bytes());
             is_first = true;
         }
-        // What is read counts as well as what is written: a row of a table says little of a large object.
+        // Bytes read count as well as bytes written: a Table row is short even for a large object.
         let mut read = 0;
         while out.len().max(read) < PIECE {
             let Some(object) = self.objects.next() else {
@@ -201,7 +202,7 @@ impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for Listed
     }
 }
 
-/// A body with what it needs until it is sent.
+/// A body together with a value that is held until the body is sent (a permit, for example).
 pub(crate) struct With<T> {
     pub(crate) body: Body,
     #[expect(dead_code, reason = "it counts while it is there")]
@@ -228,7 +229,7 @@ impl<T: Unpin> http_body::Body for With<T> {
     }
 }
 
-/// Lets go of a body that is not sent in time, also where its client has stopped to read and nobody asks for more of it.
+/// A body that is dropped at its deadline, also when the client has stopped reading and nobody polls it.
 pub(crate) struct Expiring {
     body: Arc<Mutex<Option<Body>>>,
     timer: JoinHandle<()>,

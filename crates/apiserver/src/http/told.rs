@@ -1,14 +1,14 @@
-//! Headers that every answer has, whatever it is the answer to.
+//! Response headers that the server adds to every answer: `Audit-Id`, priority and fairness, and `Cache-Control`.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::CACHE_CONTROL};
 use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::flow_schemas::matching::Flow;
 
-/// By which client and server tell requests apart in their logs.
+/// The header that identifies a request in the logs of client and server.
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// What a request is called: as its client says, or by a name of its own (kube-apiserver: WithAuditInit).
+/// Returns the request's `Audit-Id`: the one that the client sent, or a new UUID (kube-apiserver: WithAuditInit).
 pub(crate) fn audit_id(headers: &HeaderMap) -> HeaderValue {
     let given = headers.get(AUDIT_ID).filter(|given| !given.is_empty());
     given.cloned().unwrap_or_else(|| {
@@ -18,7 +18,7 @@ pub(crate) fn audit_id(headers: &HeaderMap) -> HeaderValue {
     })
 }
 
-/// Tells it, what the client is to know of its flow, and that nobody shall keep the answer, where the answer does not say otherwise.
+/// Adds the `Audit-Id` and priority-and-fairness headers, and `Cache-Control: no-cache, private` unless the response has one.
 pub(crate) fn tell(headers: &mut HeaderMap, audit_id: HeaderValue, flow: Option<Flow>) {
     headers.insert(AUDIT_ID, audit_id);
     if let Some(flow) = flow {

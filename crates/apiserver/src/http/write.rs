@@ -1,7 +1,7 @@
-//! The path of a write after its body is decoded: defaults, ownership, admission, metadata, allocation, validation, store.
+//! The path of a write after its body is decoded: defaults, managedFields, admission, metadata, allocation, validation, storage.
 //!
-//! Everything is prepared against the version that was read and committed only if that is still the current one; a write that
-//! came too late starts again from the current version, so that hooks and plugins always judge what will be stored. Other
+//! Everything is prepared against the version that was read, and committed only if that version is still the current one. A write that
+//! lost the race starts again from the current version, so that kinds and plugins always judge the object that will be stored. Other
 //! handlers (bindings, evictions, controllers' subresources) change objects through [`modify`].
 
 pub(crate) mod beside;
@@ -38,7 +38,7 @@ use crate::{
     store::{Change, CommitError, Draft, EventType, Key, Lends, Lent, Object},
 };
 
-/// The admission of one write: the plugins, and the webhooks there were when it began.
+/// The admission of one write: the built-in plugins, and the webhooks that were configured when the write began.
 pub(crate) struct Admission<'a> {
     call: &'a Call,
     options: &'a WriteOptions,
@@ -56,7 +56,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Runs the plugins that change objects, then the webhooks that do. Whether a webhook has changed it.
+    /// Runs the mutating plugins, then the mutating webhooks. Returns whether a webhook changed the object.
     pub(crate) async fn mutate(
         &self,
         name: &str,
@@ -66,13 +66,13 @@ impl<'a> Admission<'a> {
         self.prepare(name, object, old).await?;
         self.mutate_in_house(name, object, old)?;
         match self.hooks() {
-            // Boxed: it is big, and most clusters have no webhook.
+            // Boxed because the future is large and most clusters have no webhook.
             Some(hooks) => Box::pin(self.mutate_by(hooks, name, object, old)).await,
             None => Ok(false),
         }
     }
 
-    /// Runs the plugins that only judge, then the webhooks that do.
+    /// Runs the validating plugins, then the validating webhooks.
     pub(crate) async fn judge(
         &self,
         name: &str,
@@ -88,7 +88,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Whether a plugin or a webhook may want to see it.
+    /// Returns whether a plugin or a webhook may want to see this write.
     fn is_wanted(&self) -> bool {
         let call = self.call;
         let what = call.what(self.operation);
@@ -105,13 +105,13 @@ impl<'a> Admission<'a> {
             })
     }
 
-    /// The webhooks to ask. A pod that is evicted is deleted by the server, which asks nobody.
+    /// Returns the webhooks to call. An eviction deletes the pod in the server's own name, which kube-apiserver does without admission.
     fn hooks(&self) -> Option<&Hooks> {
         let own = self.operation == Operation::Delete && self.call.subresource.is_some();
         self.hooks.as_deref().filter(|_| !own)
     }
 
-    /// Waits for what the plugins need.
+    /// Lets every plugin start the lookups that it must wait for, and waits for them.
     async fn prepare(
         &self,
         name: &str,
@@ -125,7 +125,7 @@ impl<'a> Admission<'a> {
         })?;
         let waits = waits.into_inner();
         if !waits.is_empty() {
-            // Boxed: hardly any write waits.
+            // Boxed because hardly any write waits.
             Box::pin(self.call.without_turn(join_all(waits))).await;
         }
         Ok(())
@@ -200,7 +200,7 @@ impl<'a> Admission<'a> {
                 None if is_namespace => name,
                 None => "",
             },
-            // A collection is deleted under no name.
+            // Admission sees the deletion of a collection without a name.
             name: if self.operation == Operation::Delete {
                 &call.name
             } else {
@@ -214,7 +214,7 @@ impl<'a> Admission<'a> {
         })
     }
 
-    /// What is sent to the call's endpoint.
+    /// Returns the type of the body that the call's endpoint takes.
     fn form(&self) -> Result<Form<'_>, Status> {
         let call = self.call;
         let name = call.subresource.as_deref();
@@ -277,7 +277,7 @@ impl<'a> Admission<'a> {
     }
 }
 
-/// The admission of a connection to a subresource, whose options stand for an object.
+/// Runs admission for a CONNECT to a subresource, with the connection's options in the place of an object.
 pub(crate) async fn admit_connection(call: &Call, mut options: Value) -> Result<(), Status> {
     let write_options = WriteOptions {
         dry_run: false,
@@ -291,7 +291,7 @@ pub(crate) async fn admit_connection(call: &Call, mut options: Value) -> Result<
     admission.judge(&call.name, &mut options, None).await
 }
 
-/// What webhooks are told of a request beside its objects.
+/// The parts of an AdmissionReview besides the objects: the operation's options and the user.
 struct Said {
     options: Value,
     user: Value,
@@ -307,7 +307,7 @@ impl Said {
     }
 }
 
-/// Gives back what was allocated for a deleted object, once what came with that is gone.
+/// Releases what was allocated for a deleted object (IP addresses, ports), after its companion objects are gone.
 pub(crate) async fn release(call: &Call, old: &Value) {
     let behaviour = &call.resource().behaviour;
     let released = behaviour.allocate(&call.ctx(false), &mut Value::Null, Some(old));
@@ -317,7 +317,7 @@ pub(crate) async fn release(call: &Call, old: &Value) {
     }
 }
 
-/// Who writes that part of an object.
+/// Returns the managedFields entry that a write to this part of the object belongs to.
 pub(crate) fn writer<'a>(call: &'a Call, manager: &'a str, part: Part) -> ownership::Writer<'a> {
     ownership::Writer {
         manager,
@@ -325,7 +325,7 @@ pub(crate) fn writer<'a>(call: &'a Call, manager: &'a str, part: Part) -> owners
         subresource: call.subresource.as_deref(),
         resets_status: call.row.has_status_subresource(),
         resets_metadata: match part {
-            // Of custom resources all metadata is put back, and yet owned by whoever applies it.
+            // A status write to a custom resource restores all metadata, but an apply still owns the metadata that it names.
             Part::Status(rule) if !call.schema().is_custom() => rule.resets(),
             Part::Status(_) | Part::Main | Part::Piece(_) => &[],
         },
@@ -333,7 +333,7 @@ pub(crate) fn writer<'a>(call: &'a Call, manager: &'a str, part: Part) -> owners
     }
 }
 
-/// Writes down in managedFields who has set what.
+/// Records in managedFields which fields the write set. A server-side apply has done so itself.
 pub(crate) fn own(
     call: &Call,
     options: &WriteOptions,
@@ -348,7 +348,7 @@ pub(crate) fn own(
     ownership::track(call.schema(), &writer, object, old);
 }
 
-/// Removes owner references that are there twice and says so; `after` admission that is somebody else's fault.
+/// Removes duplicate owner references and adds a warning, whose text depends on whether they appeared `after` admission.
 pub(crate) fn dedup_owners(call: &Call, object: &mut Value, after: bool) {
     let repeated = metadata::dedup_owners(object);
     if repeated.is_empty() {
@@ -366,19 +366,19 @@ pub(crate) fn dedup_owners(call: &Call, object: &mut Value, after: bool) {
     ));
 }
 
-/// An object serialized for the store; it may be folded, and is in stored form then.
+/// Serializes an object for the store and leaves it in stored form. The object may be folded.
 pub(crate) fn draft(row: &Row, event: EventType, object: &mut Value) -> Draft {
     draft_from(row, event, object, None)
 }
 
-/// [`draft`]; the object is in stored form then. `lent` is what the stored object keeps as text.
+/// Serializes an object like [`draft`], and copies the fields in `lent` from the stored text.
 fn draft_from(row: &Row, event: EventType, object: &mut Value, lent: Option<&Lent<'_>>) -> Draft {
     row.to_stored(object);
     let fields = row.selectable_values(object);
     Draft::lending(event, object, lent, fields, row.collection.next_revision())
 }
 
-/// The answer about an object that was just stored, given the tree in stored form that it was serialized from.
+/// Builds the outcome for an object that was just stored, from the tree in stored form that it was serialized from.
 fn stored_outcome(row: &Row, stored: Arc<Object>, mut object: Value) -> Outcome {
     if row.serves_stored_bytes() {
         return Outcome::Stored(stored);
@@ -395,9 +395,9 @@ fn remove(object: &mut Value, field: &str) {
     }
 }
 
-/// Changes a stored object of any kind outside the ordinary verbs: no validation, no admission, tried again until it fits. `change`
-/// is given the object in served form and folded ([`ownership::fold`]), and may refuse; `Ok(false)` means there is nothing to do. Answers
-/// with the object as it is then.
+/// Changes a stored object of any kind without validation and admission, and retries until no other write comes between. `change` gets
+/// the object in served form and folded ([`ownership::fold`]); it may refuse, and returns `Ok(false)` if nothing has to change. Returns
+/// the object as it is afterwards.
 pub(crate) async fn modify(
     row: &Row,
     now: Timestamp,
@@ -424,7 +424,7 @@ pub(crate) async fn modify(
     }
 }
 
-/// What a write came to: nothing if another one was faster, a 500 if it could not be made permanent.
+/// Maps the result of a commit: `None` if another write came first, a 500 if the change could not be persisted.
 pub(crate) fn in_time<T>(committed: Result<T, CommitError>) -> Result<Option<T>, Status> {
     match committed {
         Ok(made) => Ok(Some(made)),
@@ -433,7 +433,7 @@ pub(crate) fn in_time<T>(committed: Result<T, CommitError>) -> Result<Option<T>,
     }
 }
 
-/// [`modify`] for a change that leaves alone what the kind lends, but for one field of it.
+/// Does the same as [`modify`] without parsing the fields that the kind lends, of which `change` may set only `field`.
 pub(crate) async fn modify_lending(
     row: &Row,
     now: Timestamp,

@@ -1,7 +1,8 @@
-//! `nodes/proxy`, `pods/proxy` and `services/proxy`: requests that a kube-apiserver hands on to a node, a pod or an endpoint of a Service.
+//! `nodes/proxy`, `pods/proxy` and `services/proxy`: requests that a real kube-apiserver forwards to a node, a pod or an endpoint of a
+//! Service.
 //!
-//! There is nothing to hand them on to here: nodes and pods are simulated. What kube-apiserver refuses before it connects is refused in its
-//! words; any other request ends as one to which nobody listens.
+//! Nodes and pods are simulated, so no process can take a forwarded request. Checks that kube-apiserver makes before it connects give the
+//! same errors here; every other request ends with the error for a target that does not listen.
 
 use std::{future::Future, net::IpAddr, pin::Pin, sync::Arc};
 
@@ -16,7 +17,7 @@ use crate::{
     status::Status,
 };
 
-/// The handler of all three.
+/// Handles the `proxy` subresource of nodes, pods and services.
 pub(crate) fn serve<'a>(
     call: &'a Call,
     _: Method,
@@ -41,7 +42,7 @@ pub(crate) fn serve<'a>(
     })
 }
 
-/// A name with the port that is wanted, and a scheme before it.
+/// The target of a proxy request: `name`, `name:port` or `scheme:name:port`.
 struct Target<'a> {
     name: &'a str,
     port: &'a str,
@@ -64,7 +65,7 @@ impl<'a> Target<'a> {
         Ok(Target { name, port })
     }
 
-    /// The object of that name.
+    /// Finds the object with the target's name.
     fn find(&self, call: &Call, plural: &str) -> Result<Arc<Value>, Status> {
         let ctx = call.ctx(false);
         let found = ctx

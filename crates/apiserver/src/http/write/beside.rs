@@ -1,6 +1,6 @@
-//! Objects of other kinds that come and go with a write (the IPAddresses of Services): begun before the write itself, so that a durable store
-//! makes all of them permanent at once and in that order; undone if the write comes to nothing. A crash between them is mended at the next
-//! start ([`crate::boot`]).
+//! Companion objects of other kinds that are created or deleted with a write (the IPAddresses of Services). Their creation starts before
+//! the write itself, so that a durable store persists all of them at once and in that order; it is undone if the write fails. After a
+//! crash in between, the next start repairs the rest ([`crate::boot`]).
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,8 @@ use crate::{
     store::{Change, CommitError, EventType, Key, Object},
 };
 
-/// Makes a change, and what comes with it; what goes with it goes after it.
+/// Commits a change together with its companions: new companions are created first, obsolete ones are deleted afterwards. Returns `None`
+/// if another write to the object came in between.
 pub(super) async fn commit(
     call: &Call,
     change: Change,
@@ -38,13 +39,14 @@ pub(super) async fn commit(
         .into_iter()
         .partition(|beside| beside.object.is_some());
     let made = coming.into_iter().map(|beside| make(server, beside, now));
+    // All are begun before any is awaited: a durable store writes them to disk together.
     let (made, committed) = future::join(future::join_all(made), main).await;
     let committed = in_time(committed);
     match &committed {
         Ok(Some(_)) => settle(server, going, now).await,
         _ => {
             for (row, object) in made.into_iter().flatten() {
-                // What somebody else has changed since is theirs.
+                // A companion that another client has changed since is left alone.
                 let _ = row.collection.commit(Change::Delete(object), now).await;
             }
         }
@@ -52,7 +54,7 @@ pub(super) async fn commit(
     committed
 }
 
-/// Lets objects come and go by themselves.
+/// Creates and deletes companion objects without a write that they belong to.
 pub(crate) async fn settle(server: &ApiServer, beside: Vec<Beside>, now: Timestamp) {
     for beside in beside {
         if beside.object.is_some() {
@@ -63,7 +65,7 @@ pub(crate) async fn settle(server: &ApiServer, beside: Vec<Beside>, now: Timesta
     }
 }
 
-/// Creates an object; there may be one by that name already.
+/// Creates a companion object. Returns `None` if an object with that name exists already.
 async fn make(
     server: &ApiServer,
     beside: Beside,
@@ -81,7 +83,8 @@ async fn make(
     Some((row, made))
 }
 
-/// Who owns what of such an object, folded. All of a kind have the same fields, so that is found out once.
+/// Returns the folded managedFields of a companion. All companions of a kind have the same fields, so the set is computed once for each
+/// kind.
 fn owners(row: &Row, object: &Value, now: Timestamp) -> Value {
     static FOUND: Mutex<BTreeMap<(String, String), Value>> = Mutex::new(BTreeMap::new());
     let find = || {

@@ -1,4 +1,5 @@
-//! Change: what a part of an object's endpoint may change is taken, the rest put back, and the outcome judged against the stored version.
+//! Updates: restores the fields that the endpoint must not change, then admits, validates and stores the object against the version it
+//! was read at.
 
 use std::sync::Arc;
 
@@ -25,38 +26,38 @@ use crate::{
     validation::metadata as check_metadata,
 };
 
-/// What a write of the status has any use for.
+/// The fields that a write of the status reads.
 pub(crate) const STATUS_FIELDS: &[&str] = &["apiVersion", "kind", "metadata", "status"];
 
-/// What an update changes.
+/// The part of an object that an update may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything but a status that has an endpoint of its own.
+    /// The whole object, except a status that has an endpoint of its own.
     Main,
-    /// Only the status and what the rule leaves of the metadata.
+    /// Only the status, and the metadata that the rule permits.
     Status(StatusMetadata),
-    /// What the kind lets the call's subresource change ([`SubresourceHandler::Part`](crate::kinds::SubresourceHandler::Part)), and what the
-    /// rule leaves of the metadata.
+    /// The fields that the kind lets the call's subresource change
+    /// ([`SubresourceHandler::Part`](crate::kinds::SubresourceHandler::Part)), and the metadata that the rule permits.
     Piece(StatusMetadata),
 }
 
-/// Where an update gets its new object from, given the stored one in served form and folded ([`ownership::fold`]).
+/// Makes the new object of an update from the stored one, which is in served form and folded ([`ownership::fold`]).
 pub(crate) trait Source: Sync {
-    /// The new object, decoded and defaulted; folded or not.
+    /// Returns the new object, decoded and defaulted, folded or not.
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status>;
 
-    /// The object to create where there is none; `None` refuses with 404.
+    /// Returns the object to create where none exists; `None` refuses with 404.
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
         let _ = call;
         Ok(None)
     }
 
-    /// Whether who owns the changed fields is still to be written down.
+    /// Returns whether the update must still record the changed fields in managedFields.
     fn tracks_ownership(&self) -> bool {
         true
     }
 
-    /// Whether it neither reads nor makes anything but metadata and status: the rest of the stored object may be absent.
+    /// Returns whether the source reads and writes only metadata and status, so that the rest of the stored object need not be parsed.
     fn is_status_alone(&self) -> bool {
         false
     }
@@ -68,7 +69,7 @@ impl<F: Fn(&Call, &Value) -> Result<Value, Status> + Sync> Source for F {
     }
 }
 
-/// Updates the object the call names. The answer's code is 201 if it had to be created.
+/// Updates the object that the call names. The response code is 200, or 201 if the object had to be created.
 pub(crate) async fn update(
     call: &Call,
     options: &WriteOptions,
@@ -88,7 +89,8 @@ pub(crate) async fn update(
             };
             permit_creation(call)?;
             match create(call, options, new).await {
-                // Somebody else was faster: it is an update now. An admission may say so too, of what is not there.
+                // Another client created the object first, so retry as an update. Admission may also answer AlreadyExists; without a
+                // stored object that error is returned.
                 Err(status)
                     if status.reason == "AlreadyExists"
                         && call.row.collection.get(key.as_str()).is_some() =>
@@ -104,7 +106,7 @@ pub(crate) async fn update(
     }
 }
 
-/// Whoever may update or patch may not create for that reason alone.
+/// Checks that the user may create the object: permission to update or patch does not include that.
 fn permit_creation(call: &Call) -> Result<(), Status> {
     let resource = call.resource();
     let attributes = Attributes {
@@ -120,7 +122,7 @@ fn permit_creation(call: &Call) -> Result<(), Status> {
     call.server.authorizer().require(&call.user, &attributes)
 }
 
-/// One attempt against a version; `None` if another write came in between.
+/// Tries an update once against the version that was read. Returns `None` if another write came in between.
 async fn update_once(
     call: &Call,
     options: &WriteOptions,
@@ -133,7 +135,7 @@ async fn update_once(
     let ctx = call.ctx(options.dry_run);
     let name = stored.key().name();
     let subresource = call.subresource.as_deref().unwrap_or_default();
-    // What a write of the status leaves alone stays text as far as nobody asks for it.
+    // A status write does not parse the fields that it leaves alone, unless admission wants to see them.
     let admission = Admission::new(call, options, Operation::Update);
     let lends = lends(call, part, source, &admission);
     let (mut old, mut lent) = match lends {
@@ -145,7 +147,7 @@ async fn update_once(
     };
     call.go_on()?;
     let mut object = match source.make(call, &old) {
-        // A refusal shows the whole object.
+        // The error message shows the whole object, so parse all of it and try again.
         Err(_) if lent.take().is_some() => {
             old = call.row.served_folded(stored);
             source.make(call, &old)?
@@ -159,12 +161,12 @@ async fn update_once(
     }
     ownership::fold(&mut object);
     if admission.mutate(name, &mut object, Some(&old)).await? {
-        // What others have changed was encoded and decoded again.
+        // Admission encoded and decoded the object again, which loses the difference between empty and absent fields.
         call.note_emptied(Emptied::default());
         put_back(call, part, &mut object, &old);
     }
     call.go_on()?;
-    // Upstream's store compares versions when it has the object as mutating admission leaves it.
+    // kube-apiserver compares resourceVersion only after mutating admission, which may have changed it.
     check_version(call, &object, stored)?;
     if part == Part::Main {
         behaviour.permit(&ctx, name, &object, Some(&old))?;
@@ -189,7 +191,8 @@ async fn update_once(
         Some(lent) => lent.normalise_around(&resource.schema, &mut object),
         None => schema::normalise(&resource.schema, &mut object),
     }
-    // No status strategy upstream counts: the revision that the Deployment controller writes with a status is no new generation.
+    // kube-apiserver's status strategies never raise the generation, not even where a status write changes annotations (the Deployment
+    // controller's revision).
     if !matches!(part, Part::Status(_)) {
         metadata::count_generation(
             &mut object,
@@ -202,7 +205,7 @@ async fn update_once(
     let mut errors = Errors::about(call.emptied());
     let path = Path::new("metadata");
     let (sent, kept) = (&object["metadata"], &old["metadata"]);
-    // Upstream checks metadata for every kind, and again as part of the kind: each cause is there for every check.
+    // kube-apiserver validates metadata for every kind and again in the kind's own validation, so a cause is listed once for each check.
     check_metadata::object_meta(
         &mut errors,
         &path,
@@ -253,6 +256,7 @@ async fn update_once(
         Part::Status(_) if !call.row.custom => behaviour.status_warnings(&object),
         _ => behaviour.warnings(&object, Some(&old)),
     });
+    // Validating admission runs last, on the object that would be stored.
     call.go_on()?;
     admission.judge(name, &mut object, Some(&old)).await?;
     call.go_on()?;
@@ -293,7 +297,7 @@ async fn update_once(
     Ok(Some(stored_outcome(&call.row, new, object)))
 }
 
-/// What the stored object may keep as text: only where neither the source nor a plugin nor a webhook looks at it.
+/// Returns the fields that may stay unparsed: none unless the source, the plugins and the webhooks all ignore them.
 fn lends(
     call: &Call,
     part: Part,
@@ -308,7 +312,7 @@ fn lends(
     fits.then_some(lends)
 }
 
-/// An object that is not stored as it is, with everything in it.
+/// Returns the complete object as a response, for an object that is not stored in this form.
 fn shown(mut object: Value, lent: Option<&Lent<'_>>) -> Outcome {
     if let Some(lent) = lent {
         lent.restore(&mut object);
@@ -316,7 +320,7 @@ fn shown(mut object: Value, lent: Option<&Lent<'_>>) -> Outcome {
     Outcome::unfolded(object)
 }
 
-/// Whether nothing of an object as it is served was filled in when it was read.
+/// Returns whether the stored object has every field of the served one, that is, reading filled in no defaults.
 fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
     if !call.resource().behaviour.rewrites_stored() {
         return true;
@@ -326,13 +330,13 @@ fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
     form == stored.parse_folded()
 }
 
-/// The 409 of a write against another version.
+/// Returns the 409 for an update against an outdated resourceVersion.
 fn modified(call: &Call, name: &str) -> Status {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
     Status::conflict(call.resource(), name, why)
 }
 
-/// Compares the version the client saw, if it names one, with the stored one.
+/// Compares the resourceVersion that the client sent, if any, with the stored one.
 fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Status> {
     let given = metadata::text(object, "resourceVersion");
     if given.is_empty() || given == "0" {
@@ -359,7 +363,7 @@ fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Sta
     }
 }
 
-/// Puts back what this endpoint does not change. Most clients send it back as it was, and then nothing is copied.
+/// Restores the fields that this endpoint does not change. Most clients send them unchanged, and then nothing is copied.
 fn put_back(call: &Call, part: Part, object: &mut Value, old: &Value) {
     match part {
         Part::Piece(rule) => keep_metadata(metadata::of(object), old, rule),
@@ -378,7 +382,7 @@ fn put_back(call: &Call, part: Part, object: &mut Value, old: &Value) {
     }
 }
 
-/// Gives the object the stored values of some fields.
+/// Sets some fields of the object to their stored values.
 pub(crate) fn keep_fields(object: &mut Value, old: &Value, is_kept: impl Fn(&str) -> bool) {
     let (Some(object), Some(old)) = (object.as_object_mut(), old.as_object()) else {
         return;
@@ -391,7 +395,7 @@ pub(crate) fn keep_fields(object: &mut Value, old: &Value, is_kept: impl Fn(&str
     }
 }
 
-/// Puts back the metadata that a write to a part of an object does not change.
+/// Restores the metadata that a write to a part of an object does not change.
 fn keep_metadata(sent: &mut Map<String, Value>, old: &Value, rule: StatusMetadata) {
     let kept: &[&str] = match rule {
         StatusMetadata::All => &[],
@@ -413,7 +417,7 @@ fn keep_metadata(sent: &mut Map<String, Value>, old: &Value, rule: StatusMetadat
     }
 }
 
-/// Whether an update leaves an object that was only waiting for its finalizers.
+/// Returns whether an update removes the last finalizer of an object that is being deleted, so that the object goes.
 fn is_released(call: &Call, object: &Value) -> bool {
     let metadata = &object["metadata"];
     let no_finalizers = metadata["finalizers"].as_array().is_none_or(Vec::is_empty);

@@ -1,6 +1,6 @@
-//! What a write takes of other objects (quotas): counted before the write is stored, given back if it comes to nothing.
+//! Claims of a write on other objects (quota usage): booked before the write is stored, released if it fails.
 //!
-//! Claims are made one at a time, so that two writes that fit only singly do not both pass.
+//! Claims are booked by one request at a time, so that two writes that each fit but not together cannot both pass.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::{
     store::Key,
 };
 
-/// How often claims are tried against objects that others change meanwhile.
+/// How often booking is tried when other clients change the claimed objects meanwhile.
 const TRIES: usize = 16;
 
-/// The claims of one write. Dropped without [`Taken::give_back`], they stay.
+/// The booked claims of one write. They stay booked unless [`Taken::give_back`] is called.
 #[derive(Default)]
 #[must_use]
 pub(super) struct Taken(Vec<Claim>);
 
-/// Makes the claims of a write that all plugins agree to.
+/// Books the claims of all plugins for a write, or returns the first refusal.
 pub(super) async fn take(
     call: &Call,
     operation: Operation,
@@ -32,6 +32,7 @@ pub(super) async fn take(
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<Taken, Status> {
+    // Most writes claim nothing; they do not wait for the lock below.
     if claims(call, operation, name, object, old)?.is_empty() {
         return Ok(Taken::default());
     }
@@ -61,10 +62,10 @@ pub(super) async fn take(
 }
 
 impl Taken {
-    /// Undoes the claims of a write that was not stored.
+    /// Releases the claims of a write that was not stored.
     pub(super) async fn give_back(self, call: &Call) {
         for claim in self.0 {
-            // What is gone needs nothing back.
+            // A claimed object that was deleted since needs no release.
             let _ = book(call, &claim, false).await;
         }
     }
@@ -96,7 +97,8 @@ fn claims(
     Ok(all)
 }
 
-/// Writes a claim down, or takes it back, whatever has become of the object since.
+/// Books a claim in its object's status (`take`), or releases it. Booking fails with 409 if the object has changed since the plugin saw
+/// it; a release applies to whatever version is stored.
 async fn book(call: &Call, claim: &Claim, take: bool) -> Result<(), Status> {
     let row = row(call, claim)?;
     let key = Key::new(claim.namespace.as_deref(), &claim.name);

@@ -1,4 +1,4 @@
-//! Creation: the server's own metadata, a first status, a name if none was given, and validation of the whole.
+//! Creation: sets the server's metadata and the first status, generates a name if needed, validates, and stores the object.
 
 use serde_json::Value;
 
@@ -19,11 +19,11 @@ use crate::{
     validation::metadata as check_metadata,
 };
 
-/// How often a generated name is tried.
+/// How many generated names are tried before the request is refused.
 pub(crate) const NAME_TRIES: usize = 8;
 
-/// Creates a decoded object. One without a name may be refused because its generated name was taken at the last moment; it can be
-/// tried again.
+/// Creates a decoded object. If `generateName` is used and another client takes the generated name at the last moment, the result is
+/// AlreadyExists and the caller may retry.
 pub(crate) async fn create(
     call: &Call,
     options: &WriteOptions,
@@ -39,7 +39,7 @@ pub(crate) async fn create(
     let mut name = metadata::text(&object, "name").to_owned();
     let admission = Admission::new(call, options, Operation::Create);
     if admission.mutate(&name, &mut object, None).await? {
-        // What others have changed was encoded and decoded again.
+        // Admission encoded and decoded the object again, which loses the difference between empty and absent fields.
         call.note_emptied(Emptied::default());
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         metadata::text(&object, "name").clone_into(&mut name);
@@ -105,7 +105,7 @@ async fn create_named(
     if call.row.custom {
         number::settle(&mut object);
     }
-    // As Go reads a number: without a sign.
+    // Go's ParseUint takes no sign, while Rust's `parse` would accept a leading `+`.
     let told = metadata::text(&object, "resourceVersion");
     let told = told.parse::<u64>().ok().filter(|_| !told.starts_with('+'));
     if !options.dry_run && told.is_some_and(|revision| revision != 0) {
@@ -115,7 +115,7 @@ async fn create_named(
             "resourceVersion should not be set on objects to be created",
         ));
     }
-    // What is no revision, or none yet, goes unsaid; a dry run shows what was sent.
+    // kube-apiserver clears a resourceVersion that is zero or no number; a dry run shows the object as sent.
     if !options.dry_run {
         metadata::of(&mut object).remove("resourceVersion");
     }
@@ -148,7 +148,7 @@ async fn create_named(
     }
 }
 
-/// What is wrong with a new object.
+/// Validates a new object.
 fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
     let (resource, metadata) = (call.resource(), &object["metadata"]);
     let (mut errors, path) = (Errors::about(call.emptied()), Path::new("metadata"));
@@ -170,7 +170,7 @@ fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
             Check::Change => resource
                 .behaviour
                 .validate_creation(ctx, object, &mut errors),
-            // There is nothing to compare with.
+            // A new object has no old metadata to compare with.
             Check::MetadataChange => {}
         }
     }

@@ -1,8 +1,8 @@
-//! The largest write that etcd takes (`--max-request-bytes`), which kube-apiserver's users meet long before its own limit on bodies.
+//! The largest write that etcd accepts (`--max-request-bytes`), which users of kube-apiserver reach long before its own limit on bodies.
 //!
-//! etcd measures the transaction that kube-apiserver sends: one comparison, one put, and for updates the read of what is there instead. In it
-//! an object is what kube-apiserver stores: its protobuf message, of custom resources its JSON. Nothing is measured of an object that is far
-//! from the limit.
+//! etcd measures the transaction that kube-apiserver sends: one comparison and one put, and for updates a read for the case that the
+//! comparison fails. The transaction holds an object in the form that kube-apiserver stores: protobuf, or JSON for custom resources.
+//! Objects far below the limit are not measured.
 
 use serde_json::Value;
 
@@ -18,22 +18,23 @@ use crate::{
 const MAX_REQUEST_BYTES: usize = 3 << 19;
 /// etcd's client: `defaultMaxCallSendMsgSize`.
 const MAX_MESSAGE_BYTES: usize = 2 << 20;
-/// Objects whose JSON is shorter are not measured: only messages full of empty fields are longer than their JSON, by a few times.
+/// Objects with a shorter JSON text are not measured: a protobuf message is longer than its JSON only if it is full of empty fields, and
+/// then only a few times.
 const WORTH_MEASURING_BYTES: usize = MAX_REQUEST_BYTES / 8;
 
-/// The most bytes that an object has as JSON before it is looked at any further, for built-in kinds. Their messages are much shorter than their
-/// JSON, so an object beyond this is beyond [`MAX_REQUEST_BYTES`] as well.
+/// The most bytes of JSON that an object of a built-in kind may have before it is examined further. The protobuf message is much shorter
+/// than the JSON, but an object beyond this size exceeds [`MAX_REQUEST_BYTES`] all the same.
 const MAX_JSON_BYTES: usize = 32 << 20;
 /// The same for custom resources, which are stored as JSON.
 const MAX_CUSTOM_JSON_BYTES: usize = 3 << 20;
 
-/// etcd's refusal, under the 500 that kube-apiserver makes of it.
+/// Returns etcd's refusal as the 500 that kube-apiserver answers with.
 pub(crate) fn too_large() -> Status {
     Status::new(500, "", "etcdserver: request is too large")
 }
 
-/// Refuses an object that decoding, a patch or defaults have made far larger than etcd would take, before memory is spent on checking and
-/// copying it.
+/// Refuses an object that decoding, a patch or defaults have made far larger than etcd would accept, before memory is spent on validating
+/// and copying it.
 ///
 /// # Errors
 /// [`too_large`].
@@ -48,7 +49,7 @@ pub(crate) fn check_growth(row: &Row, object: &Value) -> Result<(), Status> {
     }
 }
 
-/// Whether a value has at most so many bytes as JSON, roughly; looks at no more of it than that.
+/// Returns whether a value has at most about `left` bytes as JSON; stops reading when the limit is reached.
 fn fits(value: &Value, left: &mut usize) -> bool {
     let own = match value {
         Value::String(text) => text.len() + 2,
@@ -71,10 +72,10 @@ fn fits(value: &Value, left: &mut usize) -> bool {
     }
 }
 
-/// Refuses a write that etcd would not take.
+/// Refuses a write that etcd would not accept.
 ///
 /// # Errors
-/// etcd's own words, under the 500 that kube-apiserver makes of them.
+/// etcd's message in the 500 that kube-apiserver answers with.
 pub(crate) fn check(row: &Row, change: &Change) -> Result<(), Status> {
     let (key, revision, draft) = match change {
         Change::Create(key, draft) => (key, None, draft),
@@ -98,7 +99,7 @@ pub(crate) fn check(row: &Row, change: &Change) -> Result<(), Status> {
     Ok(())
 }
 
-/// What kube-apiserver stores of an object.
+/// Returns the size in bytes of the form that kube-apiserver stores.
 fn stored_bytes(row: &Row, draft: &Draft) -> usize {
     let object: Value =
         serde_json::from_slice(draft.object()).expect("drafts are serialized from trees");
@@ -111,7 +112,7 @@ fn stored_object_bytes(row: &Row, mut object: Value) -> usize {
         return proto::encode(&row.resource.schema, &object).len();
     }
     let json = object.to_string();
-    // Go writes these as \u003c and so on, and ends with a new line.
+    // Go's encoder writes `<`, `>` and `&` as `\u003c` and so on, and ends the text with a newline.
     let escaped = json
         .bytes()
         .filter(|byte| matches!(byte, b'<' | b'>' | b'&'));
@@ -119,28 +120,28 @@ fn stored_object_bytes(row: &Row, mut object: Value) -> usize {
     json.len() + 5 * escaped.count() + 3 * separators.count() + 1
 }
 
-/// How long the key is under which kube-apiserver stores an object.
+/// Returns the length in bytes of the key under which kube-apiserver stores an object.
 fn key_bytes(row: &Row, key: &Key) -> usize {
     "/registry/".len() + row.etcd_folder().len() + 1 + key.as_str().len()
 }
 
-/// The bytes of a `TxnRequest` that puts a value where the key is at `revision`, or not at all.
+/// Returns the bytes of a `TxnRequest` that puts a value if the key is at `revision`, or if the key does not exist (`None`).
 fn transaction(key: usize, value: usize, revision: Option<u64>) -> usize {
     // The target's kind, the key, and the revision.
     let compare = 2 + field(key) + 1 + varint(revision.unwrap_or_default());
     let put = field(field(key) + field(value));
-    // What is read instead, where somebody was faster.
+    // The read for the case that another write came first.
     let get = revision.map_or(0, |_| field(field(field(key))));
     field(compare) + field(put) + get
 }
 
-/// The bytes of the `InternalRaftRequest` around a transaction: its header holds a large number, the request's id.
+/// Returns the bytes of the `InternalRaftRequest` around a transaction; its header holds the request's id, a large number.
 fn raft_request(transaction: usize) -> usize {
     let header = 1 + varint(u64::MAX);
     2 + varint(header as u64) + header + field(transaction)
 }
 
-/// A field that has a length, under a number below 16.
+/// Returns the bytes of a length-delimited protobuf field whose number is below 16.
 fn field(len: usize) -> usize {
     1 + varint(len as u64) + len
 }
