@@ -1,6 +1,6 @@
-//! Server-side apply: PATCH with a configuration that says what its manager wants, merged and owned by the schema.
+//! Server-side apply: a PATCH with the configuration that its field manager wants, merged according to the schema.
 //!
-//! The merge is [`ownership::apply`]; from there on an apply is an update like others, or a creation where there is nothing yet.
+//! [`ownership::apply`] does the merge; from there on an apply is like any other update, or a creation if the object does not exist.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use crate::{
     status::Status,
 };
 
-/// Whether a PATCH is an apply.
+/// Returns whether a PATCH is a server-side apply.
 pub(crate) fn is_apply(headers: &HeaderMap) -> bool {
     let given = headers
         .get(CONTENT_TYPE)
@@ -29,7 +29,7 @@ pub(crate) fn is_apply(headers: &HeaderMap) -> bool {
     given.split(';').next().unwrap_or_default().trim() == "application/apply-patch+yaml"
 }
 
-/// Reads the configuration in the body of an apply, which must be of exactly that type; also which keys are there twice.
+/// Parses the configuration of an apply, which must have this apiVersion and kind. Also returns a problem for each duplicate key.
 pub(crate) fn configuration(
     bytes: &Bytes,
     api_version: &str,
@@ -66,7 +66,7 @@ pub(crate) fn configuration(
     Ok((config, duplicates))
 }
 
-/// Whether conflicts are to be won.
+/// Returns whether the apply takes over fields that other managers own (`force=true`).
 pub(crate) fn is_forced(call: &Call) -> bool {
     call.query.flag("force").unwrap_or(false)
 }
@@ -93,7 +93,7 @@ pub(crate) async fn apply(
 
 struct Applied {
     config: Value,
-    /// Keys that are there twice.
+    /// The duplicate keys of the configuration.
     duplicates: Vec<Problem>,
     manager: String,
     part: Part,
@@ -112,7 +112,7 @@ impl Applied {
         call.resource().behaviour.default(&mut object);
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         update::check_name(call, &object)?;
-        // Only a version in the configuration itself is a precondition, and only for an object that is there.
+        // A resourceVersion is a precondition only if the configuration itself names one and the object exists.
         let names_version = self.config.pointer("/metadata/resourceVersion").is_some();
         if old.is_none() || (!names_version && call.resource().rules.unconditional_update) {
             metadata::of(&mut object).remove("resourceVersion");
@@ -136,7 +136,7 @@ impl Applied {
             if error == DecodeError::TooLarge {
                 return Err(write::request_limit::too_large());
             }
-            // The refusal shows the merged tree, which decoding takes: it is made again for the few that need it.
+            // Decoding consumes the merged tree, but the error message shows it, so the rare failure merges again.
             let tree = ownership::apply(schema, writer, self.force, &self.config, old)?;
             let object = ownership::described(&self.config);
             let (_, kind) = object.split_once("; ").unwrap_or_default();

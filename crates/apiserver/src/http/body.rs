@@ -33,10 +33,10 @@ pub(crate) use options::options;
 
 use mismatch::Mismatch;
 
-/// The most a body may have.
+/// The most bytes that a body may have.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
 
-/// Reads a body.
+/// Reads a body to its end; 413 if it is too large.
 pub(crate) async fn read(body: Body) -> Result<Bytes, Status> {
     match Limited::new(body, LIMIT).collect().await {
         Ok(body) => Ok(body.to_bytes()),
@@ -45,7 +45,7 @@ pub(crate) async fn read(body: Body) -> Result<Bytes, Status> {
     }
 }
 
-/// The refusal of a body that has more than [`LIMIT`].
+/// Returns the 413 for a body of more than [`LIMIT`] bytes.
 pub(crate) fn too_large() -> Status {
     Status::new(
         413,
@@ -54,7 +54,7 @@ pub(crate) fn too_large() -> Status {
     )
 }
 
-/// The media type of a body: JSON if nothing is said.
+/// Returns the encoding of a body from its Content-Type; JSON if there is none.
 pub(crate) fn media(headers: &HeaderMap) -> Result<Media, Status> {
     let given = headers
         .get(CONTENT_TYPE)
@@ -82,11 +82,11 @@ struct TypeMeta {
     kind: String,
 }
 
-/// Why a body does not tell its type.
+/// The reason why a body's apiVersion and kind cannot be read.
 enum MetaError {
-    /// It cannot be read at all.
+    /// The body cannot be parsed at all.
     Syntax,
-    /// It is no object, or what should tell it is no string.
+    /// The body is not an object, or its apiVersion or kind is not a string.
     Type(String),
 }
 
@@ -129,7 +129,7 @@ impl TypeMeta {
     }
 }
 
-/// What a body should hold: a kind with the versions it may come in.
+/// The kind and version that a body should have, with the schema.
 pub(crate) struct Expected<'a> {
     pub group: &'a str,
     pub version: &'a str,
@@ -139,7 +139,7 @@ pub(crate) struct Expected<'a> {
 }
 
 impl<'a> Expected<'a> {
-    /// An object of the row's kind.
+    /// Expects an object of the row's kind.
     pub(crate) fn object(row: &'a Row) -> Self {
         let resource = &row.resource;
         Expected {
@@ -159,7 +159,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// The refusal of a body that cannot be read as this kind.
+    /// Returns the 400 for a body that cannot be decoded as this kind.
     fn refuse(&self, kind: &str, version: &str, why: &str) -> Status {
         Status::bad_request(format!(
             "{kind} in version {version:?} cannot be handled as a {}: {why}",
@@ -168,7 +168,8 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Decodes a body as an object of the expected kind; what the schema does not know is dropped, warned of or refused.
+/// Decodes a body as an object of the expected kind. Fields that the schema does not know are dropped, and warned of or refused according
+/// to `validation`.
 pub(crate) fn object(
     call: &Call,
     expected: &Expected<'_>,
@@ -234,7 +235,7 @@ pub(crate) fn object(
     Ok(object)
 }
 
-/// Refuses a custom resource that does not say what it is. Who does not ask for validation has it read by another reader.
+/// Refuses a custom resource without a `kind`. With `fieldValidation=Ignore` kube-apiserver uses another decoder, whose message differs.
 fn check_kind_of_custom(
     expected: &Expected<'_>,
     media: Media,
@@ -278,10 +279,10 @@ fn check_kind_of_custom(
 
 const NO_META: &str = "couldn't get version/kind; json parse error: ";
 
-/// What Go reads of an object to find out its type.
+/// Go's name of the type that kube-apiserver decodes a body into to find its apiVersion and kind.
 const META_ONLY: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
-/// Patches an object, of which `old` makes copies to change, and decodes what comes out.
+/// Applies a patch to a fresh copy of the object from `old`, and decodes the result.
 pub(crate) fn patched(
     call: &Call,
     expected: &Expected<'_>,
@@ -291,7 +292,7 @@ pub(crate) fn patched(
 ) -> Result<Value, Status> {
     let mut tree = patch.apply(expected.schema, old())?;
     patch.settle(expected.schema, &mut tree);
-    // The refusal shows the patched tree, which decoding takes: it is made again for the few that need it.
+    // Decoding consumes the patched tree, but the error message shows it, so the rare failure patches again.
     let unfit = |why: &dyn Display| match patch.apply(expected.schema, old()) {
         Ok(tree) => patch.unfit(expected.schema, &tree, &why),
         Err(status) => status,
@@ -306,7 +307,7 @@ pub(crate) fn patched(
         if let Some(object) = converted(call, &mismatch, &tree, &unfit)? {
             return Ok(object);
         }
-        // Go decodes what it finds before it asks whether that is what was wanted.
+        // kube-apiserver decodes the kind that it finds before it compares it with the expected one, so decoding errors come first.
         if let Some(found) = Type::builtin_kind(&mismatch.api_version, &mismatch.kind) {
             decode::value(&found, tree).map_err(|error| unfit(&error))?;
         }
@@ -329,7 +330,8 @@ pub(crate) fn patched(
     Ok(object)
 }
 
-/// A patched object that has become one of another version of its kind, as the version that was asked for has it.
+/// Converts a patched object whose apiVersion became another version of its kind back to the requested version. Returns `None` if that
+/// version is not served.
 fn converted(
     call: &Call,
     mismatch: &Mismatch,
@@ -360,7 +362,7 @@ fn is_json(body: &[u8]) -> bool {
     serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
 }
 
-/// Warns of or refuses what a decoder has dropped.
+/// Adds warnings for the problems that decoding found, or refuses them, according to `validation`.
 fn report(
     call: &Call,
     problems: &[Problem],
@@ -384,7 +386,7 @@ fn report(
     }
 }
 
-/// Fills in apiVersion and kind, or refuses others than the expected ones.
+/// Fills in apiVersion and kind if they are absent, and refuses others than the expected ones.
 fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Status> {
     if let Some(mismatch) = Mismatch::find(expected, &object) {
         return Err(mismatch.refusal(expected, &object));
@@ -398,7 +400,7 @@ fn text<'v>(object: &'v Value, field: &str) -> &'v str {
     object[field].as_str().unwrap_or_default()
 }
 
-/// The first bytes of a body, for an error text.
+/// Returns the first bytes of a body for an error message, in hexadecimal unless the body looks like JSON.
 fn summary(body: &[u8]) -> String {
     const SHOWN: usize = 30;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

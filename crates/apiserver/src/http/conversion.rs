@@ -1,7 +1,8 @@
-//! Requests for custom resources in a version that only a conversion webhook can make of the stored one (apiextensions: `webhookConverter`).
+//! Requests for custom resources in a version that needs a conversion webhook (apiextensions: `webhookConverter`).
 //!
-//! No conversion webhook is called. In such a version this server answers what needs no conversion: deletions, reads of metadata alone, and
-//! reads that find nothing. All else gets the refusal that kube-apiserver gives when it cannot reach the webhook, and nothing is stored.
+//! This server calls no conversion webhooks. In such a version it answers only requests that need no conversion: deletions, reads of
+//! metadata alone, and reads that find nothing. Other requests get the error that kube-apiserver gives when it cannot reach the webhook,
+//! and nothing is stored.
 
 use http::Method;
 

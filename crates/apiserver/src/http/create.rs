@@ -24,7 +24,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, St
         call.resource().behaviour.default(&mut object);
         let named = !metadata::text(&object, "name").is_empty();
         match write::create(call, &options, object).await {
-            // Somebody else has taken the name that was made for the object: it gets another one.
+            // Another client took the generated name first, so retry with a new one.
             Err(status)
                 if status.reason == "AlreadyExists" && !named && tries < write::NAME_TRIES => {}
             created => return reply::outcome(call, 201, created?),

@@ -1,4 +1,4 @@
-//! DELETE of one object: options, preconditions, grace, finalizers, and what is answered.
+//! DELETE of one object: options, preconditions, grace period, finalizers, and the response.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -26,7 +26,7 @@ use crate::{
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// `metav1.DeleteOptions`, checked.
+/// The validated `metav1.DeleteOptions`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
     pub grace: Option<i64>,
@@ -38,7 +38,7 @@ pub(crate) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads the options from the body, or from the query if there is no body.
+    /// Parses the options from the body, or from the query if there is no body.
     pub(crate) async fn read(call: &Call, body: Body) -> Result<Self, Status> {
         let bytes = body::read(body).await?;
         let options = if bytes.is_empty() {
@@ -52,7 +52,7 @@ impl DeleteOptions {
         Ok(options)
     }
 
-    /// Reads the options from a tree, as they come in bodies of deletions and evictions.
+    /// Parses the options from the body of a deletion or an eviction.
     pub(crate) fn of(tree: &Value) -> Result<Self, Status> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let preconditions = &tree["preconditions"];
@@ -68,7 +68,7 @@ impl DeleteOptions {
         options.checked(dry_run.filter_map(Value::as_str))
     }
 
-    /// The options as webhooks are shown them.
+    /// Returns the options as admission webhooks see them.
     pub(crate) fn shown(&self) -> Value {
         let mut shown = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
         let mut preconditions = Map::new();
@@ -98,7 +98,7 @@ impl DeleteOptions {
         shown
     }
 
-    /// The options with `dryRun` read, or everything that is wrong with them.
+    /// Sets `dry_run` and validates the options; returns all their errors at once.
     fn checked<'a>(mut self, dry_run: impl Iterator<Item = &'a str>) -> Result<Self, Status> {
         let mut errors = Errors::default();
         let path = &Path::new("propagationPolicy");
@@ -131,7 +131,7 @@ impl DeleteOptions {
         }
     }
 
-    /// What happens to dependents: the options, then a finalizer that is there already, then the kind's own way.
+    /// Returns the propagation policy: from the options, else from a finalizer that the object has already, else the kind's default.
     fn propagation(&self, call: &Call, object: &Value) -> Propagation {
         let has = |finalizer: &str| finalizers(object).any(|name| name == finalizer);
         match (self.orphan_dependents, self.policy.as_deref()) {
@@ -174,7 +174,7 @@ pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, St
     reply::outcome(call, code, outcome)
 }
 
-/// Deletes an object of the call's namespace by name, until it is gone or marked.
+/// Deletes an object of the call's namespace by name. Returns when it is removed, or marked for deletion.
 pub(crate) async fn delete_named(
     call: &Call,
     name: &str,
@@ -183,7 +183,7 @@ pub(crate) async fn delete_named(
     delete_key(call, &call.key(name), options).await
 }
 
-/// Deletes an object of the call's kind.
+/// Deletes an object of the call's kind by key, and retries when another write came in between.
 pub(crate) async fn delete_key(
     call: &Call,
     key: &Key,
@@ -261,7 +261,7 @@ async fn delete_once(
     Ok(Some((200, outcome)))
 }
 
-/// What is answered for most objects that are gone.
+/// Returns the Status with which most deletions answer.
 fn success(call: &Call, gone: &Object) -> Outcome {
     let resource = call.resource();
     let mut details = Map::new();
@@ -276,7 +276,7 @@ fn success(call: &Call, gone: &Object) -> Outcome {
     )
 }
 
-/// Whether the object is the one, in the version, that the client means.
+/// Checks the UID and resourceVersion preconditions of a deletion; 409 if one does not match.
 pub(crate) fn check_preconditions(
     call: &Call,
     options: &DeleteOptions,
@@ -319,11 +319,11 @@ pub(crate) fn check_preconditions(
     Ok(())
 }
 
-/// What a deletion does to an object.
+/// The effect of a deletion on an object.
 struct Verdict {
-    /// The object as it is from now on, or was last.
+    /// The object after the deletion: its new state, or its last.
     object: Value,
-    /// Whether that differs from the stored one and has to be seen before the object goes.
+    /// Whether the object changed and watchers must see the change before the object is removed.
     changed: bool,
     /// Whether it goes now.
     gone: bool,

@@ -1,4 +1,4 @@
-//! DELETE of a collection: every object that matches, one by one, as if each had been deleted by name.
+//! DELETE of a collection: deletes each matching object as if it had been deleted by name.
 
 use axum::body::Body;
 use http::Response;
@@ -18,7 +18,7 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
     let page = list::read(call, &list_options, &selector).await?;
     for object in &page.objects {
         call.go_on()?;
-        // Where nothing waits for a disk, this may go on for long.
+        // Yield to other tasks: without a disk to wait for, this loop would run for long.
         tokio::task::coop::consume_budget().await;
         match delete::delete_key(call, object.key(), &options).await {
             Err(status) if status.code == 404 => {}

@@ -1,7 +1,6 @@
-//! Discovery: what is served, as plain lists per group and version and as one aggregated document.
+//! Discovery: lists the served groups, versions and resources, as plain lists and as one aggregated document.
 //!
-//! The aggregated form is answered in exactly the version that was asked for: a client that knows only v2beta1 sees nothing in a v2
-//! document.
+//! The aggregated document has exactly the version that the client asked for: a client that knows only v2beta1 cannot read a v2 document.
 
 mod plain;
 
@@ -29,7 +28,7 @@ use crate::{
     version_order,
 };
 
-/// The order in which the verbs of a custom resource are told.
+/// The order in which discovery lists the verbs of a custom resource.
 const DEFINED_VERBS: [&str; 8] = [
     "delete",
     "deletecollection",
@@ -41,7 +40,7 @@ const DEFINED_VERBS: [&str; 8] = [
     "watch",
 ];
 
-/// Answers a discovery path; `None` if nothing is served there. `address` is where clients reach the server, a host and a port.
+/// Answers a discovery path; `None` if the path serves nothing. `address` is the `host:port` at which clients reach the server.
 pub(crate) fn serve(
     table: &Table,
     route: &Route<'_>,
@@ -62,7 +61,7 @@ pub(crate) fn serve(
     }
 }
 
-/// A plain list in JSON, or in YAML for those who ask for that.
+/// Encodes a plain list as JSON, or as YAML if the client asks for it.
 fn list(headers: &HeaderMap, list: &impl Serialize) -> Response<Body> {
     let answer = match negotiate::of_refusals(headers) {
         Media::Yaml => serde_json::to_value(list)
@@ -75,7 +74,7 @@ fn list(headers: &HeaderMap, list: &impl Serialize) -> Response<Body> {
     answer.unwrap_or_else(|status| reply::refusal(&status, Media::Json))
 }
 
-/// The version of the aggregated document the client prefers to the plain lists.
+/// Returns the version of the aggregated document, if the client prefers it to the plain lists.
 fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
     for clause in negotiate::clauses(headers) {
         if !matches!(clause.range, "application/json" | "application/*" | "*/*") {
@@ -95,7 +94,7 @@ fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
     None
 }
 
-/// What `/` lists.
+/// Returns the list of paths at `/`.
 pub(crate) fn root_paths(table: &Table) -> Value {
     let first = [oidc::CONFIGURATION, "/api", "/api/v1", "/apis"];
     let mut paths: Vec<String> = first.map(str::to_owned).to_vec();
@@ -121,22 +120,23 @@ pub(crate) fn root_paths(table: &Table) -> Value {
     json!({"paths": paths})
 }
 
-/// How groups of the same priority follow one another.
+/// How groups of equal priority are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// By their names: in the aggregated document.
+    /// By name, as in the aggregated document.
     Names,
-    /// By the names of their APIServices, which begin with the version: in the plain list (kube-aggregator: `ByGroupPriorityMinimum`).
+    /// By the names of their APIServices, which begin with the version, as in the plain list (kube-aggregator: `ByGroupPriorityMinimum`).
     Services,
 }
 
-/// The groups in discovery order, core left out. Rows have the order of priorities; all that definitions bring has one priority.
+/// Returns the groups in discovery order, without core. Built-in rows are in order of priority; all groups of CustomResourceDefinitions
+/// have the same priority.
 fn groups(table: &Table, order: Order) -> Vec<&str> {
     let mut groups: Vec<&str> = Vec::new();
     let rows = table.rows().iter();
     let (defined, others): (Vec<&Arc<Row>>, Vec<&Arc<Row>>) =
         rows.partition(|row| row.is_defined());
-    // What the embedding program answers for comes last.
+    // Groups that the embedding program provides come last.
     let (provided, own): (Vec<&Arc<Row>>, Vec<&Arc<Row>>) =
         others.into_iter().partition(|row| row.custom);
     let mut defined: Vec<(String, &str)> = defined
@@ -161,7 +161,7 @@ fn groups(table: &Table, order: Order) -> Vec<&str> {
     groups
 }
 
-/// The versions of a group, the preferred one first.
+/// Returns the versions of a group, the preferred one first.
 fn versions<'a>(table: &'a Table, group: &str) -> Vec<&'a str> {
     let mut versions: Vec<&str> = Vec::new();
     for row in table
@@ -234,7 +234,7 @@ fn aggregated(
     cacheable(list.to_string(), content_type, headers)
 }
 
-/// A document with an ETag: 304 for a client that has it already.
+/// Returns a document with an ETag, or 304 if the client has it already.
 pub(crate) fn cacheable(
     document: String,
     content_type: &'static str,

@@ -1,4 +1,4 @@
-//! GET of a collection: pages, selectors, and the rules of resourceVersion.
+//! GET of a collection: pages, selectors, and the rules for resourceVersion.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -24,14 +24,14 @@ use crate::{
     validation::go,
 };
 
-/// A page of more stored bytes is large.
+/// A page with at least this many stored bytes counts as large.
 const LARGE: usize = 128 * 1024;
-/// What an answer that is made while it is sent holds at most: a few pieces, and what waits for the socket.
+/// The memory in bytes that a streamed list holds at most: a few pieces, and those that wait for the socket.
 const PIECES: usize = 1024 * 1024;
-/// How long a request for a revision that is yet to come waits for it.
+/// How long a request waits for a revision that the store has not reached yet.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// `metav1.ListOptions`, checked.
+/// The validated `metav1.ListOptions`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListOptions {
     pub resource_version: String,
@@ -44,7 +44,7 @@ pub(crate) struct ListOptions {
 }
 
 impl ListOptions {
-    /// Reads and checks the options as `ValidateListOptions` does.
+    /// Parses the options and validates them as kube-apiserver's `ValidateListOptions` does.
     pub(crate) fn parse(query: &Query, watch: bool) -> Result<Self, Status> {
         let text = |key: &str| query.get(key).unwrap_or_default().to_owned();
         let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
@@ -144,14 +144,14 @@ impl ListOptions {
     }
 }
 
-/// A revision in a query; the error reads as Go's.
+/// Parses a revision in a query; the error is that of Go's `ParseUint`.
 pub(crate) fn parse_revision(text: &str) -> Result<u64, String> {
     let signed = text.starts_with('+');
     let number = text.parse().ok().filter(|_| !signed);
     number.ok_or_else(|| go::whole("ParseUint", text))
 }
 
-/// Waits until the collection has reached a revision, or refuses.
+/// Waits until the store has reached a revision; returns a 504 if it does not in time.
 pub(crate) async fn wait_for(call: &Call, revision: u64) -> Result<(), Status> {
     let store = call.server.store();
     if store.revision() >= revision {
@@ -184,7 +184,7 @@ fn too_large(revision: u64, current: u64) -> Status {
     status
 }
 
-/// The page a request asks for.
+/// Reads the page that a request asks for.
 pub(crate) async fn read(
     call: &Call,
     options: &ListOptions,
@@ -207,7 +207,7 @@ pub(crate) async fn read(
     let token;
     let start;
     if options.continue_token.is_empty() {
-        // One object is no list that has pages.
+        // A list that can have only one object has no pages.
         if selector.name().is_some() && (namespace.is_some() || !call.resource().namespaced) {
             request.limit = None;
         }
@@ -276,7 +276,7 @@ fn relative<'a>(namespace: Option<&str>, key: &'a str) -> &'a str {
     }
 }
 
-/// The list's own metadata.
+/// Returns the list's own metadata.
 fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".into(), page.revision.to_string().into());
@@ -295,7 +295,7 @@ fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
     metadata.into()
 }
 
-/// The options and the selector of a list, checked; it cannot be shown as the metadata of one object.
+/// Parses the options and the selector of a list, and checks that its representation is not that of a single object.
 pub(crate) fn asked(call: &Call) -> Result<(ListOptions, Selector), Status> {
     let options = ListOptions::parse(&call.query, false)?;
     let selector = Selector::of(call)?;
@@ -303,7 +303,7 @@ pub(crate) fn asked(call: &Call) -> Result<(ListOptions, Selector), Status> {
     Ok((options, selector))
 }
 
-/// Refuses to show a list as the metadata of one object.
+/// Refuses a list whose client asked for the PartialObjectMetadata of one object.
 pub(crate) fn check_shape(call: &Call) -> Result<(), Status> {
     if let Shape::Metadata(_) = call.form.shape {
         let why = format!(
@@ -321,9 +321,9 @@ pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
     answer(call, page, &selector).await
 }
 
-/// A page in the form that was asked for, which is [one that lists have](check_shape).
+/// Answers with a page in the requested form, which must be [one that lists have](check_shape).
 ///
-/// A large page that has to be made of the stored objects waits for room among such answers. As JSON it is made while it is sent.
+/// A large page that is not sent as stored bytes first waits for memory. As JSON it is serialized while it is sent.
 pub(crate) async fn answer(
     call: &Call,
     page: Page,
@@ -350,13 +350,13 @@ pub(crate) async fn answer(
     Ok(answer.map(|body| Body::new(With { body, held: room })))
 }
 
-/// A page whose objects are written while it is sent.
+/// Returns a response that serializes the page's objects while it is sent.
 fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Body>, Status> {
     let metadata = metadata(call, &page, selector);
     let (row, now) = (call.row.clone(), call.now);
     let frame = |around: Value, field: &str| {
         let text = around.to_string();
-        // No text in it holds a quote that is not escaped.
+        // The match is the empty field and not part of a string, because quotes inside strings are escaped.
         let hole = format!("\"{field}\":[]");
         let at = text.find(&hole).expect("the list has an empty field") + hole.len() - 1;
         (text[..at].to_owned(), text[at..].to_owned())
@@ -397,7 +397,7 @@ fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Bod
     Ok(response)
 }
 
-/// A whole page at once.
+/// Serializes a whole page at once.
 fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>, Status> {
     let include = table::Include::parse(&call.query);
     let metadata = metadata(call, page, selector);
@@ -438,7 +438,7 @@ fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>,
     }
 }
 
-/// A list without its items.
+/// Returns a list without its items.
 fn head(call: &Call, metadata: Value) -> Value {
     json!({"kind": call.row.list_kind(), "apiVersion": call.row.api_version(), "metadata": metadata})
 }
@@ -468,7 +468,7 @@ fn whole(call: &Call, page: &Page, metadata: Value) -> Result<Response<Body>, St
     reply::encode(call.form.media, 200, &list, None)
 }
 
-/// The list as a protobuf body: every list type has its metadata at 1 and its items at 2.
+/// Encodes the list as protobuf: every list type has its metadata in field 1 and its items in field 2.
 fn message(call: &Call, page: &Page, head: &Value) -> Vec<u8> {
     let mut list = proto::Writer::default();
     if let Some(metadata) = Type::builtin("apimachinery.pkg.apis.meta.v1.ListMeta") {
@@ -489,7 +489,7 @@ fn message(call: &Call, page: &Page, head: &Value) -> Vec<u8> {
     envelope.seal()
 }
 
-/// An object as lists show it: without apiVersion and kind, unless it is a custom resource.
+/// Returns an object as lists show it: without apiVersion and kind, unless it is a custom resource.
 fn item(row: &Row, mut object: Value) -> Value {
     if let Some(object) = object.as_object_mut().filter(|_| !row.custom) {
         object.remove("apiVersion");
@@ -498,7 +498,7 @@ fn item(row: &Row, mut object: Value) -> Value {
     object
 }
 
-/// The list from the stored bytes of its items.
+/// Builds the JSON list from the stored bytes of its items.
 fn pieces(call: &Call, page: &Page, head: &Value) -> Pieces {
     let mut pieces = Pieces::default();
     let mut open = head.to_string();

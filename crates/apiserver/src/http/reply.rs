@@ -1,4 +1,4 @@
-//! From a result to an HTTP response: the form the client asked for, its headers, compression.
+//! Turns results into HTTP responses: the form that the client asked for, headers, compression.
 
 use std::{
     collections::VecDeque,
@@ -34,28 +34,28 @@ use crate::{
     warnings::Warnings,
 };
 
-/// Bodies above this size are compressed for clients that take gzip.
+/// Bodies of at least this many bytes are compressed for clients that accept gzip.
 const GZIP_FROM: u64 = 128 * 1024;
 
-/// What a handler answers with.
+/// The result of a handler, before it is encoded.
 pub(crate) enum Outcome {
     /// A stored object of the call's row.
     Stored(Arc<Object>),
-    /// An object of the call's kind that is not stored as it is (dry runs, deletions).
+    /// An object of the call's kind in a form that is not stored (dry runs, deletions).
     Object(Value),
-    /// Something that has no other form than its own (Status, Scale).
+    /// A value that exists in one representation only (Status, Scale).
     Plain(Value),
 }
 
 impl Outcome {
-    /// A folded object of the call's kind that is not stored as it is.
+    /// Unfolds an object of the call's kind that is not stored in this form.
     pub(crate) fn unfolded(mut object: Value) -> Self {
         ownership::unfold(&mut object);
         Outcome::Object(object)
     }
 }
 
-/// Writes an outcome in the form the client asked for.
+/// Encodes an outcome in the form that the client asked for.
 pub(crate) fn outcome(call: &Call, code: u16, outcome: Outcome) -> Result<Response<Body>, Status> {
     let object = match outcome {
         Outcome::Plain(value) => return encode(call.form.media, code, &value, None),
@@ -86,14 +86,14 @@ pub(crate) fn outcome(call: &Call, code: u16, outcome: Outcome) -> Result<Respon
     }
 }
 
-/// The refusal to show one object as a list of metadata.
+/// Returns the 406 for a single object that was requested as a list of metadata.
 pub(crate) fn no_list(internal_type: &str) -> Status {
     not_acceptable(&format!(
         "you requested PartialObjectMetadataList, but the requested object is not a list (*{internal_type})"
     ))
 }
 
-/// Go's name of the type in which kube-apiserver works with a row's objects: `core.Pod`.
+/// Returns Go's name of the internal type of a row's objects, for example `core.Pod`.
 pub(crate) fn internal_type(row: &Row) -> String {
     if row.custom {
         return "unstructured.Unstructured".to_owned();
@@ -102,7 +102,7 @@ pub(crate) fn internal_type(row: &Row) -> String {
     format!("{package}.{}", row.resource.kind)
 }
 
-/// Go's name of the package with a group's internal types.
+/// Returns Go's name of the package with a group's internal types.
 pub(crate) fn internal_package(group: &str) -> &str {
     match group {
         "" | "events.k8s.io" => "core",
@@ -110,12 +110,12 @@ pub(crate) fn internal_package(group: &str) -> &str {
     }
 }
 
-/// A refusal of the form the client asked for.
+/// Returns a 406: the response cannot have the form that the client asked for.
 pub(crate) fn not_acceptable(why: &str) -> Status {
     Status::new(406, "NotAcceptable", why)
 }
 
-/// Writes a tree; `typed` is the call whose kind it is of, which protobuf needs.
+/// Encodes a value. `typed` is the call whose kind the value is of; protobuf needs its schema.
 pub(crate) fn encode(
     media: Media,
     code: u16,
@@ -139,12 +139,12 @@ pub(crate) fn encode(
     Ok(bytes(code, media, body.into()))
 }
 
-/// A response of that media type.
+/// Returns a response with that encoding's Content-Type.
 pub(crate) fn bytes(code: u16, media: Media, body: Bytes) -> Response<Body> {
     respond(code, media.content_type(), Body::from(body))
 }
 
-/// A JSON response.
+/// Returns a JSON response.
 pub(crate) fn json(code: u16, value: &Value) -> Response<Body> {
     respond(
         code,
@@ -153,7 +153,7 @@ pub(crate) fn json(code: u16, value: &Value) -> Response<Body> {
     )
 }
 
-/// A JSON response for eyes, whoever asks (apiserver: WriteRawJSON).
+/// Returns an indented JSON response, for any client (apiserver: WriteRawJSON).
 pub(crate) fn indented(code: u16, value: &Value) -> Response<Body> {
     respond(
         code,
@@ -162,7 +162,7 @@ pub(crate) fn indented(code: u16, value: &Value) -> Response<Body> {
     )
 }
 
-/// A text response.
+/// Returns a plain-text response.
 pub(crate) fn text(code: u16, body: impl Into<Body>) -> Response<Body> {
     let mut response = respond(code, "text/plain; charset=utf-8", body.into());
     response.headers_mut().insert(
@@ -172,12 +172,12 @@ pub(crate) fn text(code: u16, body: impl Into<Body>) -> Response<Body> {
     response
 }
 
-/// What is answered for paths nobody serves.
+/// Returns the 404 for paths that nothing serves.
 pub(crate) fn page_not_found() -> Response<Body> {
     text(404, "404 page not found\n")
 }
 
-/// A refusal, in the form the client takes.
+/// Returns an error as a Status, with `Retry-After` if the error has one; JSON where the encoding has no form for it.
 pub(crate) fn refusal(status: &Status, media: Media) -> Response<Body> {
     let shown = status.to_json();
     let mut response =
@@ -222,7 +222,7 @@ pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: &Warnings) {
     }
 }
 
-/// What is answered while there is too much to do (kube-apiserver's words).
+/// Returns the 429 for an overloaded server, with kube-apiserver's text.
 pub(crate) fn too_many_requests() -> Response<Body> {
     let mut response = text(429, "Too many requests, please try again later.\n");
     response
@@ -231,7 +231,7 @@ pub(crate) fn too_many_requests() -> Response<Body> {
     response
 }
 
-/// Whether the client takes gzip.
+/// Returns whether the client accepts gzip.
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     let mut codings = headers
         .get_all(ACCEPT_ENCODING)
@@ -241,7 +241,7 @@ pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     codings.any(|coding| coding.trim().split(';').next() == Some("gzip"))
 }
 
-/// Compresses a big body, while it is sent.
+/// Compresses a large body while it is sent.
 pub(crate) fn compress(response: Response<Body>) -> Response<Body> {
     if !through::may_have(&response, GZIP_FROM) || response.headers().contains_key(CONTENT_ENCODING)
     {
@@ -275,7 +275,7 @@ impl through::Change for Gzip {
     }
 }
 
-/// A body made of shared pieces: lists send the stored bytes themselves.
+/// A body of shared pieces, so that lists send the stored bytes without a copy.
 #[derive(Default)]
 pub(crate) struct Pieces {
     pieces: VecDeque<Bytes>,

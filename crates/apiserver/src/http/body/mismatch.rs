@@ -1,7 +1,7 @@
-//! A body of another kind or version than the one that was asked for, and what upstream's schemes say of it.
+//! Bodies whose apiVersion or kind is not the requested one, and the errors that kube-apiserver gives for them.
 //!
-//! Whether a kind is known under a version decides: an unknown one is not registered, another kind cannot be converted, and another version of
-//! the same kind is converted and only then found not to be the expected one.
+//! The error depends on whether kube-apiserver's scheme knows the kind in that version: an unknown kind is not registered, another kind
+//! cannot be converted, and another version of the same kind is converted first and then found not to be the expected one.
 
 use serde_json::Value;
 
@@ -16,8 +16,8 @@ use crate::{
     status::Status,
 };
 
-/// Versions that nothing serves any more and that upstream still reads (`pkg/apis/*/install`): the group whose internal kinds they are of, and
-/// the kinds.
+/// Versions that are no longer served but that kube-apiserver still decodes (`pkg/apis/*/install`): the apiVersion, the package of the
+/// internal kinds, and the kinds.
 const LEGACY: &[(&str, &str, &[&str])] = &[
     (
         "admissionregistration.k8s.io/v1beta1",
@@ -84,7 +84,7 @@ const LEGACY: &[(&str, &str, &[&str])] = &[
 ];
 const RBAC: &[&str] = &["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
 
-/// The options that every version has.
+/// The options kinds, which every version has.
 const OPTIONS: [&str; 6] = [
     "CreateOptions",
     "DeleteOptions",
@@ -94,7 +94,7 @@ const OPTIONS: [&str; 6] = [
     "UpdateOptions",
 ];
 
-/// The package of the internal kind behind a kind in a version; `None` if upstream's scheme has no such kind.
+/// Returns the package of a kind's internal type, or `None` if kube-apiserver's scheme has no such kind.
 fn package_of<'a>(api_version: &'a str, kind: &str) -> Option<&'a str> {
     let legacy = LEGACY
         .iter()
@@ -103,7 +103,7 @@ fn package_of<'a>(api_version: &'a str, kind: &str) -> Option<&'a str> {
         return Some(package);
     }
     let (group, _) = api_version.split_once('/').unwrap_or(("", api_version));
-    // Those are in the schemes of their own servers.
+    // kube-apiserver serves these groups with separate schemes.
     if matches!(group, "apiextensions.k8s.io" | "apiregistration.k8s.io") {
         let known = Type::builtin_kind(api_version, kind);
         return known.map(|_| reply::internal_package(group));
@@ -114,19 +114,19 @@ fn package_of<'a>(api_version: &'a str, kind: &str) -> Option<&'a str> {
     is_known.then(|| reply::internal_package(group))
 }
 
-/// Whether there is such a version at all.
+/// Returns whether any kind exists in that version.
 fn has_kinds(api_version: &str) -> bool {
     Type::has_builtin_version(api_version)
         || LEGACY.iter().any(|(version, _, _)| *version == api_version)
 }
 
-/// A kind or version that is not the expected one.
+/// A body's kind or version, where it is not the expected one.
 pub(super) struct Mismatch {
     pub(super) kind: String,
     pub(super) api_version: String,
     pub(super) version: String,
     pub(super) why: String,
-    /// It is another version of the kind.
+    /// Whether the body has another version of the expected kind.
     pub(super) is_convertible: bool,
 }
 
@@ -174,7 +174,7 @@ impl Mismatch {
         })
     }
 
-    /// Why a body cannot even be read as the version it says it is of.
+    /// Returns the decoding error of a body in the version that it names, if there is one.
     pub(super) fn misread(&self, media: Media, body: &[u8]) -> Option<DecodeError> {
         let found =
             Type::builtin_kind(&self.api_version, &self.kind).filter(|_| self.is_convertible)?;
@@ -185,7 +185,7 @@ impl Mismatch {
         read.err()
     }
 
-    /// The refusal of a custom resource, which is decoded whatever it is, and validated after that.
+    /// Returns the error for a custom resource, which is decoded whatever its kind is and validated afterwards.
     pub(super) fn invalid(&self, expected: &Expected<'_>, object: &Value) -> Status {
         let mut errors = Errors::default();
         let wanted = expected.api_version();

@@ -65,7 +65,7 @@ pub(crate) async fn settle(server: &ApiServer, beside: Vec<Beside>, now: Timesta
     }
 }
 
-/// Creates a companion object. Returns `None` if an object with that name exists already.
+/// Creates a companion object. Returns `None` if it could not be created, for example because one with its name exists.
 async fn make(
     server: &ApiServer,
     beside: Beside,
