@@ -78,7 +78,7 @@ impl Continue {
     }
 }
 
-/// What Go says of the bytes of a token that are none.
+/// Returns the error that Go gives for token bytes that are not a valid token.
 fn unfit(bytes: &[u8], error: &serde_json::Error) -> String {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
         return decode::json_error(bytes, error).to_string();

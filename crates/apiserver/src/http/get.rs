@@ -25,7 +25,7 @@ pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Status> {
     reply::outcome(call, 200, Outcome::Stored(call.stored()?))
 }
 
-/// Refuses to leave out what the server has set, which Kubernetes did until 1.20.
+/// Returns 400 for `export=true`, which Kubernetes supported until 1.20.
 pub(crate) fn refuse_export(call: &Call) -> Result<(), Status> {
     match call.query.flag("export") {
         Some(true) => Err(Status::bad_request(

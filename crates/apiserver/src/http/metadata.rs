@@ -1,4 +1,4 @@
-//! What the server itself says in `metadata`, on creation and on change, and what it lets clients say.
+//! The fields of `metadata` that the server sets on creation and on update, and those that it lets clients set.
 
 use std::collections::HashSet;
 
@@ -14,12 +14,12 @@ use crate::{
     validation::names,
 };
 
-/// The letters of generated names: no vowels and nothing that looks like another.
+/// The letters of generated names (apimachinery: `rand.String`): no vowels and no letters that look alike.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const GENERATED_SUFFIX: usize = 5;
 const GENERATED_BASE: usize = 63 - GENERATED_SUFFIX;
 
-/// The object's metadata; made if it is absent.
+/// Returns the object's metadata, and creates it if it is absent.
 pub(crate) fn of(object: &mut Value) -> &mut Map<String, Value> {
     if !object["metadata"].is_object() {
         object["metadata"] = Value::Object(Map::new());
@@ -30,17 +30,17 @@ pub(crate) fn of(object: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
-/// A field of the metadata; empty if absent.
+/// Returns a text field of the metadata, empty if it is absent.
 pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
 
-/// A time as objects carry it: whole seconds.
+/// Formats a time as objects carry it, in whole seconds.
 pub(crate) fn stamp(now: Timestamp) -> String {
     time::format_seconds(&now.round(Unit::Second).unwrap_or(now))
 }
 
-/// Refuses a name under which nothing can be stored, where one comes in a body and not in the path.
+/// Returns 400 unless a name from a body can be used in a path.
 pub(crate) fn check_key(name: &str) -> Result<(), Status> {
     if name.is_empty() {
         return Err(Status::bad_request("Name parameter required."));
@@ -57,7 +57,7 @@ pub(crate) fn check_key(name: &str) -> Result<(), Status> {
     }
 }
 
-/// Puts the request's namespace into the object, or refuses another one.
+/// Sets the request's namespace in the object, or returns 400 if the object names another one.
 pub(crate) fn settle_namespace(object: &mut Value, namespace: Option<&str>) -> Result<(), Status> {
     let metadata = of(object);
     let given = metadata
@@ -80,7 +80,7 @@ pub(crate) fn settle_namespace(object: &mut Value, namespace: Option<&str>) -> R
     Ok(())
 }
 
-/// Removes what only the server may say.
+/// Removes the fields that only the server may set.
 pub(crate) fn wipe(object: &mut Value) {
     let metadata = of(object);
     for field in [
@@ -94,11 +94,11 @@ pub(crate) fn wipe(object: &mut Value) {
     }
 }
 
-/// What a new object gets from the server.
+/// Sets the fields that the server gives to a new object.
 pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
     wipe(object);
     let metadata = of(object);
-    // Random enough, and no system call as `Uuid::new_v4` makes one.
+    // Random enough for a uid, and cheaper than `Uuid::new_v4`, which makes a system call.
     let uid = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
     metadata.insert("uid".into(), uid.to_string().into());
     metadata.insert("creationTimestamp".into(), stamp(now).into());
@@ -107,7 +107,7 @@ pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
     }
 }
 
-/// A name that starts like the wanted one.
+/// Returns a name that starts with `base` and ends with random letters, at most 63 bytes long.
 pub(crate) fn generate_name(base: &str) -> String {
     let mut cut = base.len().min(GENERATED_BASE);
     while !base.is_char_boundary(cut) {
@@ -120,8 +120,8 @@ pub(crate) fn generate_name(base: &str) -> String {
     name
 }
 
-/// What a changed object keeps of the stored one whatever the client says. A deletion can be neither undone nor begun here: what
-/// was there stays, what was not is left for validation to refuse.
+/// Copies the server's fields from the stored object, whatever the client sent. An update can neither begin nor undo a deletion: a stored
+/// deletion timestamp stays, and a new one is left for validation to refuse.
 pub(crate) fn carry_over(object: &mut Value, old: &Value) {
     let kept = &old["metadata"];
     let metadata = of(object);
@@ -144,7 +144,7 @@ pub(crate) fn carry_over(object: &mut Value, old: &Value) {
     }
 }
 
-/// Takes a field from other metadata, also its absence.
+/// Copies a field from other metadata, or removes it if it is absent there.
 pub(crate) fn keep(metadata: &mut Map<String, Value>, from: &Value, field: &str) {
     match from.get(field) {
         Some(value) => metadata.insert(field.into(), value.clone()),
@@ -152,7 +152,7 @@ pub(crate) fn keep(metadata: &mut Map<String, Value>, from: &Value, field: &str)
     };
 }
 
-/// Counts the generation up if what the kind counts has changed.
+/// Increments the generation if a part of the object changed that the kind counts.
 pub(crate) fn count_generation(
     object: &mut Value,
     old: &Value,
@@ -185,13 +185,13 @@ pub(crate) fn count_generation(
     }
 }
 
-/// The value at a dotted path.
+/// Returns the value at a dotted path.
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.')
         .try_fold(object, |value, segment| value.get(segment))
 }
 
-/// Removes all but the first of equal owner references; the uids of the others.
+/// Removes duplicate owner references and returns their uids.
 pub(crate) fn dedup_owners(object: &mut Value) -> Vec<String> {
     let Some(Value::Array(owners)) = of(object).get_mut("ownerReferences") else {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! `/openapi/v3`, its documents under hashed URLs, and `/openapi/v2`.
+//! Serves `/openapi/v3`, its documents under URLs with a hash, and `/openapi/v2`.
 //!
-//! Documents are made when first asked for and kept until one of the resources they tell of changes. A URL with a document's hash
-//! never shows anything else, so clients may keep it; a stale hash is sent on to the current one.
+//! Documents are generated when first requested, and kept until one of their resources changes. A URL with a document's hash never serves
+//! anything else, so clients may cache it; a stale hash redirects to the current one.
 
 use std::{
     collections::BTreeMap,
@@ -28,15 +28,15 @@ use crate::{kinds::Resource, openapi, registry::Table, server::ApiServer, status
 const JSON: &str = "application/json";
 const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const PROTOBUF_3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
-/// How the version was written before media types had to be valid.
+/// The older spelling of the media types, from before the `@` had to go because it is not valid there.
 const OLD_2: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const OLD_3: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-/// One document with the hash of its JSON, which stands for both forms.
+/// A document with the hash of its JSON, which is the ETag of both encodings.
 #[derive(Clone)]
 struct Document {
     json: Bytes,
-    /// Empty until it is asked for.
+    /// Empty until it is first requested.
     protobuf: Bytes,
     hash: Arc<str>,
     made: Timestamp,
@@ -67,29 +67,29 @@ impl Document {
     }
 }
 
-/// A form of documents.
+/// An encoding of documents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Media {
     Json,
     Protobuf,
 }
 
-/// The documents of one table.
+/// The generated documents of the current resource table.
 #[derive(Default)]
 pub(crate) struct Cache(Mutex<Option<Documents>>);
 
 struct Documents {
     table: Arc<Table>,
     v3: BTreeMap<String, Document>,
-    /// The resources that each document of version 3 tells of.
+    /// The resources that each v3 document describes.
     subjects: BTreeMap<String, Vec<Arc<Resource>>>,
     v2: Option<Document>,
-    /// The last document of version 2, perhaps of another table.
+    /// The last v2 document, possibly of an earlier table.
     everything: Option<openapi::V2>,
 }
 
 impl Cache {
-    /// Looks at the documents of the current table, made first if need be.
+    /// Calls `look` with the documents of the current table, which are generated first if needed.
     fn with<T>(&self, server: &ApiServer, look: impl FnOnce(&mut Documents) -> T) -> T {
         let table = server.registry().table();
         let mut documents = self
@@ -105,7 +105,7 @@ impl Cache {
 }
 
 impl Documents {
-    /// The documents of a table; what tells of resources that are as they were is kept.
+    /// Generates the documents of a table, and reuses those whose resources have not changed.
     fn of(table: Arc<Table>, before: Option<Documents>, server: &ApiServer) -> Self {
         let made = |json: String| Document::new(json.into(), Bytes::new(), server);
         let mut v3 = BTreeMap::new();
@@ -128,7 +128,7 @@ impl Documents {
         }
         let mut everything = None;
         match before {
-            // What is in no version of a group does not change.
+            // Documents that describe no group's version (such as `/version`) never change.
             Some(before) => {
                 let around = before.v3.into_iter();
                 v3.extend(around.filter(|(name, _)| !before.subjects.contains_key(name)));
@@ -148,7 +148,7 @@ impl Documents {
         }
     }
 
-    /// The document of version 2.
+    /// Returns the v2 document.
     fn everything(&mut self, server: &ApiServer) -> Document {
         let (table, everything) = (&self.table, &mut self.everything);
         let made = self.v2.get_or_insert_with(|| {
@@ -161,7 +161,7 @@ impl Documents {
     }
 }
 
-/// Answers a path below `/openapi`, by any method; `None` if there is nothing.
+/// Answers a path below `/openapi` for any method; `None` if there is no such path.
 pub(crate) fn serve(
     server: &ApiServer,
     method: &Method,
@@ -178,7 +178,7 @@ pub(crate) fn serve(
     })
 }
 
-/// The list of documents. Upstream does not say that it is JSON, and Go's server takes it for text.
+/// Returns the list of v3 documents. kube-apiserver sets no Content-Type here, so Go's server declares it as plain text.
 fn index(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body> {
     let paths: Map<String, Value> = server.openapi().with(server, |documents| {
         let entry = |(name, document): (&String, &Document)| {
@@ -221,7 +221,7 @@ fn v3(
     let media = match media(headers, [PROTOBUF_3, OLD_3]) {
         Wanted::Known(media) => media,
         Wanted::Unknown => return varied(empty(406)),
-        // As upstream, which forgets to say anything.
+        // kube-apiserver answers 200 with an empty body in this case.
         Wanted::Unreadable => return varied(empty(200)),
     };
     let found = server.openapi().with(server, |documents| {
@@ -248,7 +248,7 @@ fn v3(
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
     let expires = server.now() + SignedDuration::from_hours(365 * 24);
-    // Upstream writes the zone of its clock, which is UTC.
+    // kube-apiserver formats the time with the zone name of its clock, which is UTC and not HTTP's `GMT`.
     let expires = expires.strftime("%a, %d %b %Y %H:%M:%S UTC").to_string();
     if let Ok(expires) = HeaderValue::from_str(&expires) {
         headers.insert(EXPIRES, expires);
@@ -256,7 +256,7 @@ fn v3(
     response
 }
 
-/// Leads on to the current document.
+/// Redirects to the current document.
 fn moved(url: &str, content_type: &'static str, tag: Option<String>) -> Response<Body> {
     let mut response = reply::respond(301, content_type, Body::empty());
     let headers = response.headers_mut();
@@ -283,17 +283,17 @@ fn v2(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body
     response
 }
 
-/// What a client wants a document in.
+/// The encoding that a client wants.
 #[derive(Debug, PartialEq)]
 enum Wanted {
     Known(Media),
-    /// Something else.
+    /// An encoding that does not exist.
     Unknown,
-    /// Its Accept header says nothing.
+    /// The Accept header has no readable clause.
     Unreadable,
 }
 
-/// The first form that a client takes: the most wanted, and of those that are wanted alike the one that is named.
+/// Returns the first encoding that the client accepts: highest quality first, and among equals the more specific range.
 fn media(headers: &HeaderMap, protobuf: [&str; 2]) -> Wanted {
     let mut clauses = negotiate::clauses(headers);
     if headers.get(ACCEPT).is_none_or(HeaderValue::is_empty) {

@@ -1,6 +1,6 @@
-//! From a request path to what it is about.
+//! Parses request paths.
 
-/// What a path names.
+/// The target of a request path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route<'a> {
     /// `/api` or `/apis`.
@@ -12,39 +12,39 @@ pub(crate) enum Route<'a> {
     Group(&'a str),
     /// `/api/v1` or `/apis/{group}/{version}`.
     Version {
-        /// Empty for core.
+        /// Empty for the core group.
         group: &'a str,
-        /// As `v1`.
+        /// For example `v1`.
         version: &'a str,
     },
-    /// A resource, an object or a subresource.
+    /// A collection, an object or a subresource.
     Object(ObjectPath<'a>),
     /// `/openapi/...`, `/version`, `/healthz` and everything else, without trailing slashes.
     Other(&'a str),
 }
 
-/// A path below a group and version.
+/// The target of a path below a group and version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectPath<'a> {
-    /// Empty for core.
+    /// Empty for the core group.
     pub group: &'a str,
-    /// As `v1`.
+    /// For example `v1`.
     pub version: &'a str,
     /// The namespace, if the path has one. `/namespaces/x` itself is the namespace x: no namespace, name x.
     pub namespace: Option<&'a str>,
-    /// As `pods`.
+    /// For example `pods`.
     pub plural: &'a str,
     /// The object's name.
     pub name: Option<&'a str>,
-    /// What follows the name.
+    /// The path segment after the name.
     pub subresource: Option<&'a str>,
-    /// What follows `proxy`, as its options have it: with a slash in front, and with the one it ends in; empty if there is nothing.
+    /// The path after `proxy`, in the form of the proxy options: with a leading slash and any trailing slash; empty if nothing follows.
     pub proxied: String,
-    /// The old `/watch/` prefix.
+    /// Whether the path has the old `/watch/` prefix.
     pub watch: bool,
 }
 
-/// Reads a path; trailing slashes do not matter.
+/// Parses a path; trailing slashes are ignored.
 pub(crate) fn parse(path: &str) -> Route<'_> {
     let trimmed = path.trim_end_matches('/');
     let mut segments = trimmed.trim_start_matches('/').split('/');
@@ -72,7 +72,7 @@ pub(crate) fn parse(path: &str) -> Route<'_> {
         watch,
         ..ObjectPath::default()
     };
-    // What is behind a proxy is no matter of ours.
+    // The rest of a proxy path belongs to the target and may have any number of segments.
     let proxied = |at: usize| group.is_empty() && rest.get(at) == Some(&"proxy");
     let behind = |at: usize| {
         if !proxied(at) {
@@ -89,7 +89,7 @@ pub(crate) fn parse(path: &str) -> Route<'_> {
     };
     match rest.as_slice() {
         [] => Route::Version { group, version },
-        // The subresources of namespaces are told from resources in a namespace by name.
+        // The subresources of a namespace look like resources in a namespace; only these names are subresources.
         ["namespaces", _, "status" | "finalize"] | ["namespaces"] | ["namespaces", _] => {
             Route::Object(ObjectPath {
                 plural: "namespaces",

@@ -1,6 +1,7 @@
-//! JSON for the eyes: indented when the client asks with `?pretty=true`, or is a browser, curl or wget and does not ask for the opposite.
+//! Indents JSON for people: if the client asks with `?pretty=true`, or if it is a browser, curl or wget and does not ask for
+//! `pretty=false`.
 //!
-//! Source of the rule: apiserver's responsewriters and negotiation (`isPrettyPrint`). Watches stay one event a line.
+//! The rule is that of apiserver's responsewriters and negotiation (`isPrettyPrint`). Watches keep one event a line.
 
 use axum::body::Body;
 use http::{
@@ -16,13 +17,13 @@ use super::{
 };
 use crate::status::Status;
 
-/// The programs by which people look at answers.
+/// The User-Agent prefixes of programs with which people read responses.
 const VIEWERS: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
 
-/// Bodies of more bytes are indented while they are sent.
+/// Bodies of at least this many bytes are indented while they are sent.
 const LARGE: u64 = 64 * 1024;
 
-/// Whether the answer is for the eyes. OpenAPI documents never are: they are served as they were made.
+/// Returns whether the response is to be indented. OpenAPI documents never are.
 pub(crate) fn wanted(headers: &HeaderMap, uri: &Uri) -> bool {
     if uri.path().starts_with("/openapi/") {
         return false;
@@ -37,7 +38,7 @@ pub(crate) fn wanted(headers: &HeaderMap, uri: &Uri) -> bool {
     agent.is_some_and(|agent| VIEWERS.iter().any(|viewer| agent.starts_with(viewer)))
 }
 
-/// Indents a JSON body that ends, which that of a watch does not, while it is sent.
+/// Indents a JSON body, while it is sent if it is large. Endless bodies (watches) stay as they are.
 pub(crate) async fn indented(response: Response<Body>) -> Response<Body> {
     let json = Media::Json.content_type().as_bytes();
     let of_json = response
@@ -62,15 +63,16 @@ pub(crate) async fn indented(response: Response<Body>) -> Response<Body> {
     Response::from_parts(parts, Body::from(out))
 }
 
-/// Two spaces a level, as Go's `json.MarshalIndent`. The input is JSON without spaces between its tokens, as all ours is.
+/// Indents by two spaces a level, like Go's `json.MarshalIndent`. The input must have no spaces between its tokens, as all JSON of this
+/// server.
 #[derive(Default)]
 struct Indent {
     depth: usize,
-    /// Within a string.
+    /// Whether the position is inside a string.
     quoted: bool,
-    /// Behind a backslash there.
+    /// Whether the previous byte was an escaping backslash.
     escaped: bool,
-    /// Behind the bracket that opens something, which may be empty.
+    /// Whether the previous byte opened an object or array, which may be empty.
     opened: bool,
 }
 

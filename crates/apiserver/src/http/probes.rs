@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz` and `/version`, which are answered whatever else there is to do, and the checks below them.
+//! `/healthz`, `/livez`, `/readyz` and `/version`, which never queue, and the single checks below the probes.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{method_not_allowed, query::Query, reply};
 use crate::{field, server::ApiServer, status::Status};
 
-/// What the probes look at, and being ready at more. Only [`STORAGE`] can be down while this server answers.
+/// The checks of `/healthz` and `/livez`; `/readyz` has more. Only [`STORAGE`] can fail while this server answers.
 const CHECKS: &[&str] = &["ping", "log", STORAGE];
 const READY_CHECKS: &[&str] = &[
     "ping",
@@ -19,15 +19,15 @@ const READY_CHECKS: &[&str] = &[
     "informer-sync",
     "shutdown",
 ];
-/// Fails when no write is taken any more: the server is to be started again. Clients know it by this name.
+/// The check that fails once the store accepts no more writes and the server must be restarted. Clients know it by this name.
 const STORAGE: &str = "etcd";
 
-/// Whether a request is answered at once, however many others wait.
+/// Returns whether a request is answered at once, without a seat.
 pub(crate) fn takes_no_turn(method: &Method, path: &str) -> bool {
     *method == Method::GET && matches!(path, "/healthz" | "/livez" | "/readyz" | "/version")
 }
 
-/// Answers a probe by any method, and a question for the version by GET; `None` for other paths.
+/// Answers the probes for any method and `/version` for GET; `None` for other paths.
 pub(crate) fn serve(
     server: &ApiServer,
     method: &Method,
@@ -68,7 +68,7 @@ pub(crate) fn serve(
     Some(Ok(answer))
 }
 
-/// What each check came to, in the words of kube-apiserver's probes, which keep reasons to the log.
+/// Returns the outcome of each check as kube-apiserver prints it; reasons appear only in the log.
 fn verbose_text(
     probe: &str,
     checks: &[&str],
@@ -95,7 +95,7 @@ fn verbose_text(
     text
 }
 
-/// The version of the API that is served; clients compare `major` and `minor` as integers.
+/// Returns the version of the served API; clients parse `major` and `minor` as integers.
 fn version() -> Response<Body> {
     reply::indented(
         200,

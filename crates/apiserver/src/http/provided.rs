@@ -1,4 +1,5 @@
-//! GET of what the embedding program answers for ([`crate::provided`]): lists and single objects, in every form that reads have.
+//! GET of resources that the embedding program provides ([`crate::provided`]): lists and single objects, in every form that reads
+//! support.
 
 use axum::body::Body;
 use http::{Method, Response};
@@ -18,7 +19,7 @@ use crate::{
     status::{Details, Status},
 };
 
-/// Which objects a request wants.
+/// The objects that a request asks for.
 pub struct Wanted<'a> {
     namespace: Option<&'a str>,
     name: Option<&'a str>,
@@ -26,17 +27,17 @@ pub struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// The only namespace that is wanted; all of them, or an object in none, without one.
+    /// Returns the requested namespace; `None` for all namespaces, or for a cluster-scoped resource.
     pub fn namespace(&self) -> Option<&'a str> {
         self.namespace
     }
 
-    /// The only name that is wanted.
+    /// Returns the requested name; `None` for all names.
     pub fn name(&self) -> Option<&'a str> {
         self.name
     }
 
-    /// Whether an object is wanted; `namespace` is empty for one in none.
+    /// Returns whether the request asks for an object; `namespace` is empty for a cluster-scoped one.
     pub fn takes(&self, namespace: &str, name: &str, labels: Option<&Labels>) -> bool {
         self.namespace.is_none_or(|wanted| wanted == namespace)
             && self.name.is_none_or(|wanted| wanted == name)
@@ -85,7 +86,7 @@ fn get(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status>
     reply::outcome(call, 200, Outcome::Object(object))
 }
 
-/// Aggregated servers name what they do not have by its kind and with its namespace (metrics-server).
+/// Returns the 404 as aggregated servers write it: with the kind and the namespace (metrics-server).
 fn not_found(call: &Call) -> Status {
     let resource = call.resource();
     let plural = resource.kind.to_ascii_lowercase();
@@ -105,7 +106,7 @@ fn not_found(call: &Call) -> Status {
 }
 
 fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status> {
-    // There is one page and one moment: the options need only be right.
+    // Only validate the list options: there is a single page, and no earlier revision.
     let (_, selector) = list::asked(call)?;
     let include = table::Include::parse(&call.query);
     let objects = source.list(&Wanted {
@@ -144,7 +145,7 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
     reply::encode(call.form.media, 200, &answer, None)
 }
 
-/// The message of the objects, if that is what is wanted.
+/// Returns the protobuf message definition if the client wants whole objects in protobuf.
 fn message(call: &Call) -> Option<&'static [Tagged]> {
     let wanted = call.form.media == Media::Protobuf && call.form.shape == Shape::Whole;
     wanted.then(|| call.resource().behaviour.message())

@@ -1,15 +1,15 @@
-//! The query string, read as `ListOptions`, `CreateOptions` and the like would be.
+//! The query string, parsed as Go parses `ListOptions`, `CreateOptions` and the like.
 
 use std::time::Duration;
 
 use crate::{golang::duration, status::Status, validation::go};
 
-/// The decoded pairs of a query string.
+/// The decoded key-value pairs of a query string.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes percent signs and plus signs.
+    /// Parses a query string; percent escapes and plus signs are decoded.
     pub(crate) fn parse(query: Option<&str>) -> Self {
         let pairs = query
             .unwrap_or_default()
@@ -25,7 +25,7 @@ impl Query {
         )
     }
 
-    /// The first value of a key.
+    /// Returns the first value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.0
             .iter()
@@ -33,12 +33,12 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The first value of a key, unless it is empty.
+    /// Returns the first value of a key, unless it is empty.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         self.get(key).filter(|value| !value.is_empty())
     }
 
-    /// All values of a key.
+    /// Returns all values of a key.
     pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0
             .iter()
@@ -46,13 +46,13 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A flag: a key alone, or any value but `false` and `0`, is true.
+    /// Parses a boolean as Kubernetes does: every value but `false` and `0` is true, also an empty one.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         self.get(key)
             .map(|value| !value.eq_ignore_ascii_case("false") && value != "0")
     }
 
-    /// A whole number.
+    /// Parses an integer; the error is that of Go's `ParseInt`.
     pub(crate) fn integer(&self, key: &str) -> Result<Option<i64>, Status> {
         let Some(text) = self.get(key) else {
             return Ok(None);
@@ -63,10 +63,10 @@ impl Query {
         }
     }
 
-    /// Returns how long the client lets its request take, if it says so.
+    /// Returns the `timeout` of the request, if it has a positive one.
     ///
     /// # Errors
-    /// 400 for a `timeout` that is no duration.
+    /// 400 for a `timeout` that is not a duration.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>, Status> {
         let Some(text) = self.text("timeout") else {
             return Ok(None);
@@ -77,13 +77,13 @@ impl Query {
             )));
         }
         let nanoseconds = duration::parse(text).and_then(|given| u64::try_from(given).ok());
-        // Nothing, or less, is no limit (kube-apiserver: WithRequestDeadline).
+        // Zero or a negative value means no timeout (kube-apiserver: WithRequestDeadline).
         let given = nanoseconds.filter(|given| *given > 0);
         Ok(given.map(Duration::from_nanos))
     }
 }
 
-/// Decodes the percent signs of a path or of a header's name; a broken escape stays as it is.
+/// Decodes percent escapes in a path or in the name of a header. An invalid escape stays as it is.
 pub(crate) fn unescape(text: &str) -> String {
     decode_with(text, b'+')
 }

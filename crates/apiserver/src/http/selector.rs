@@ -1,6 +1,7 @@
-//! The selectors of a query string, judged by what the store keeps parsed of an object.
+//! Label and field selectors of a query string, matched against the labels and fields that the store keeps parsed.
 //!
-//! Label selectors are read by [`crate::validation::selector`]; field selectors, with the complaints of `k8s.io/apimachinery/pkg/fields`, here.
+//! [`crate::validation::selector`] parses label selectors; field selectors are parsed here, with the errors of
+//! `k8s.io/apimachinery/pkg/fields`.
 
 use super::call::Call;
 use crate::{
@@ -10,14 +11,14 @@ use crate::{
     validation::selector::{Requirement, Selector as LabelSelector},
 };
 
-/// What a list or watch is restricted to.
+/// The selectors that restrict a list or watch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
     fields: Vec<Term>,
 }
 
-/// One term of a field selector.
+/// A term of a field selector.
 #[derive(Clone, Debug, PartialEq)]
 struct Term {
     field: Field,
@@ -29,12 +30,12 @@ struct Term {
 enum Field {
     Name,
     Namespace,
-    /// By its place among the kind's selectable fields.
+    /// A field by its index among the kind's selectable fields.
     Selectable(usize),
 }
 
 impl Selector {
-    /// Reads both selectors of a request.
+    /// Parses both selectors of a request.
     pub(crate) fn of(call: &Call) -> Result<Self, Status> {
         let (labels, fields) = (
             call.query.get("labelSelector"),
@@ -63,12 +64,12 @@ impl Selector {
         })
     }
 
-    /// Whether everything matches.
+    /// Returns whether every object matches.
     pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// The name that an object must have.
+    /// Returns the name that the field selector requires, if any.
     pub(crate) fn name(&self) -> Option<&str> {
         let mut names = self
             .fields
@@ -77,12 +78,12 @@ impl Selector {
         names.next().map(|term| term.value.as_str())
     }
 
-    /// Whether nothing is said of fields.
+    /// Returns whether there is no field selector.
     pub(crate) fn takes_any_field(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// Only the object of that name matches from now on.
+    /// Adds the requirement that the object has this name.
     pub(crate) fn restrict_to_name(&mut self, name: &str) {
         self.fields.push(Term {
             field: Field::Name,
@@ -91,7 +92,7 @@ impl Selector {
         });
     }
 
-    /// Whether an object matches, judged by what the store keeps parsed. `row` is the row the selector was read for.
+    /// Returns whether a stored object matches. `row` must be the row that the selector was parsed for.
     pub(crate) fn matches(&self, row: &Row, object: &Object) -> bool {
         self.labels
             .iter()
@@ -99,7 +100,7 @@ impl Selector {
             && (self.fields.is_empty() || self.matches_fields(row, object))
     }
 
-    /// Whether an object that is not stored matches, of which no more fields than name and namespace can be selected.
+    /// Returns whether an object that is not stored matches; its only selectable fields are name and namespace.
     pub(crate) fn takes<'l>(
         &self,
         namespace: &str,
@@ -122,7 +123,7 @@ impl Selector {
     }
 
     fn matches_fields(&self, row: &Row, object: &Object) -> bool {
-        // The parsed fields are those of the stored form.
+        // The store keeps the fields of the stored version, so convert the object where the served version differs.
         let converted = if row.serves_stored_bytes() {
             None
         } else {
@@ -161,7 +162,8 @@ fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
     }
 }
 
-/// `a=b,c!=d`; empty terms are skipped, `\` escapes a comma, an equals sign or itself.
+/// Parses a field selector such as `a=b,c!=d` into name, value and "is equal". Empty terms are skipped; `\` escapes a comma, an equals
+/// sign or a backslash.
 pub(crate) fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>, String> {
     let mut terms = Vec::new();
     for term in split_terms(text) {
@@ -176,7 +178,7 @@ pub(crate) fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>, St
         let value = unescape(value).map_err(|character| {
             format!("invalid field selector: invalid escape sequence: {character}")
         })?;
-        // A term without a name and a value restricts nothing.
+        // The term `=` restricts nothing.
         if !(name.is_empty() && value.is_empty()) {
             terms.push((name.to_owned(), value, operator != "!="));
         }

@@ -1,6 +1,7 @@
-//! `GET /snapshot`: everything a durable server keeps as it is at one moment, as one stream. Keys are in it, so it is for administrators.
+//! `GET /snapshot`: streams a consistent copy of everything that a durable server stores. The copy contains signing keys, so only
+//! administrators get it.
 //!
-//! It is read beside the writes, at the pace of whoever receives it; the stream ends with a checksum, so one that was cut short is noticed.
+//! The copy is made while writes go on, at the speed of the reader. It ends with a checksum, so that a truncated copy is noticed.
 
 use std::{io, sync::Arc};
 
@@ -11,10 +12,10 @@ use tokio::sync::mpsc;
 use super::reply;
 use crate::{admission::User, auth, server::ApiServer, status::Status, store::Store};
 
-/// How many pieces wait for a slow reader.
+/// How many pieces are buffered for a slow reader.
 const PIECES: usize = 8;
 
-/// The answer to a request for the path; nothing for another path.
+/// Answers a request for `/snapshot`; `None` for another path or method.
 pub(crate) fn serve(
     server: &Arc<ApiServer>,
     user: &User,
@@ -49,14 +50,14 @@ fn stream(store: Arc<Store>) -> impl futures::Stream<Item = io::Result<Bytes>> {
         let mut out = Pieces(pieces);
         if let Err(error) = store.copy_to(&mut out) {
             tracing::warn!(%error, "a snapshot was not finished");
-            // The reader may be what has gone away.
+            // The error may be that the reader has disconnected; then this fails as well.
             let _ = out.0.blocking_send(Err(io::Error::other(error)));
         }
     });
     futures::stream::poll_fn(move |context| ready.poll_recv(context))
 }
 
-/// Hands what is written to the stream, and waits when that is full.
+/// A writer that sends each piece to the stream, and blocks while the stream's buffer is full.
 struct Pieces(mpsc::Sender<io::Result<Bytes>>);
 
 impl io::Write for Pieces {

@@ -1,4 +1,4 @@
-//! Tables and PartialObjectMetadata: what is made of objects for `kubectl get` and for clients that read metadata only.
+//! Tables and PartialObjectMetadata: the representations of objects for `kubectl get` and for clients that read only metadata.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{call::Call, query::Query};
 use crate::{kinds::Column, registry::Row, status::Status};
 
-/// What a row shows of its object besides the cells.
+/// The `includeObject` option: what a row carries of its object besides the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Include {
     Nothing,
@@ -42,12 +42,12 @@ const DEFAULT_COLUMNS: &[Column] = &[
     },
 ];
 
-/// The columns of a kind.
+/// Returns the column definitions of a kind.
 pub(crate) fn definitions(row: &Row) -> Value {
     columns(row.resource.behaviour.columns().unwrap_or(DEFAULT_COLUMNS))
 }
 
-/// Column definitions as they are sent.
+/// Returns column definitions as JSON.
 pub(crate) fn columns(columns: &[Column]) -> Value {
     let definition = |column: &Column| {
         json!({
@@ -58,7 +58,7 @@ pub(crate) fn columns(columns: &[Column]) -> Value {
     columns.iter().map(definition).collect()
 }
 
-/// One row of a kind's table.
+/// Returns the row of an object in its kind's table.
 pub(crate) fn row(
     row: &Row,
     version: &str,
@@ -82,7 +82,7 @@ pub(crate) fn row(
     out
 }
 
-/// A row of those cells.
+/// Returns a row with the given cells.
 pub(crate) fn row_of(cells: Vec<Value>, object: &Value, version: &str, include: Include) -> Value {
     let shown = match include {
         Include::Nothing => Value::Null,
@@ -92,12 +92,12 @@ pub(crate) fn row_of(cells: Vec<Value>, object: &Value, version: &str, include: 
     json!({"cells": cells, "object": shown})
 }
 
-/// A table of those rows.
+/// Returns a table with the given rows.
 pub(crate) fn table(version: &str, metadata: Value, columns: Value, rows: Vec<Value>) -> Value {
     json!({"kind": "Table", "apiVersion": version, "metadata": metadata, "columnDefinitions": columns, "rows": rows})
 }
 
-/// The table of one object.
+/// Returns the table of one object.
 pub(crate) fn of_object(call: &Call, version: &str, object: &Value, include: Include) -> Value {
     let mut metadata = Map::new();
     if let Some(revision) = object["metadata"].get("resourceVersion") {
@@ -107,7 +107,7 @@ pub(crate) fn of_object(call: &Call, version: &str, object: &Value, include: Inc
     table(version, metadata.into(), definitions(&call.row), rows)
 }
 
-/// The metadata of an object.
+/// Returns the PartialObjectMetadata of an object.
 pub(crate) fn metadata_of(object: &Value, version: &str) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": object["metadata"]})
 }

@@ -31,7 +31,7 @@ pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Respon
     reply::outcome(call, code, outcome)
 }
 
-/// Refuses an object with another name than the path's.
+/// Returns 400 unless the object's name is the one in the path.
 pub(crate) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
     let (name, wanted) = (metadata::text(object, "name"), &call.name);
     if name.is_empty() {
@@ -47,7 +47,7 @@ pub(crate) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Refuses a uid that is not the stored object's: a PUT with one is for that object alone.
+/// Returns 409 if the client sent a uid that is not the stored object's.
 pub(crate) fn check_uid(call: &Call, given: &str, stored: &str) -> Result<(), Status> {
     if given.is_empty() || given == stored {
         return Ok(());
@@ -63,7 +63,7 @@ pub(crate) fn check_uid(call: &Call, given: &str, stored: &str) -> Result<(), St
     Err(Status::conflict(resource, &call.name, &why))
 }
 
-/// The body of a PUT, the same at every attempt.
+/// The source of a PUT: its body, the same for every attempt.
 struct Replacement(Value);
 
 impl Source for Replacement {

@@ -1,9 +1,9 @@
-//! Watches: synthetic events for what is there, then the log, as lines of JSON or frames of protobuf.
+//! Watches: synthetic events for existing objects, then the events of the store's log, as JSON lines or protobuf frames.
 //!
-//! A watcher sends the stored lines themselves wherever it can: whole objects of a kind in its stored version, seen without a selector
-//! or on the same side of it before and after. Everything else is made for this watcher alone. What there is to say goes out in one
-//! piece, and to clients on the network not more often than every few milliseconds ([`GATHER`]): a lone event leaves at once, a hundred
-//! watchers of a busy kind do not make a system call for each event.
+//! A watcher sends the stored lines themselves where it can: whole objects in the stored version, without a selector or where the object
+//! matches both before and after the change. Other events are serialized for each watcher. All pending events go out in one piece, and to
+//! clients on the network at most every few milliseconds ([`GATHER`]): a lone event leaves at once, and a hundred watchers of a busy kind
+//! do not need a system call for each event.
 
 mod socket;
 
@@ -31,14 +31,14 @@ use crate::{
     store::{Cursor, Event, EventType, Expired, Object},
 };
 
-/// How soon after a piece the next one may follow on the network.
+/// The least time between two pieces to a client on the network.
 const GATHER: Duration = Duration::from_millis(5);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// A last bookmark comes this long before the end of a watch.
+/// The last bookmark comes this long before the end of a watch.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
-/// A watch without timeoutSeconds ends after this time, plus up to as much again.
+/// A watch without `timeoutSeconds` ends after this many seconds, plus a random time of up to as much again.
 const DEFAULT_TIMEOUT: u64 = 1800;
-/// Nothing goes on for longer: ten years.
+/// The longest `timeoutSeconds` that is honoured: ten years.
 const LONGEST_S: u64 = 10 * 365 * 24 * 60 * 60;
 const STATUS: &str = "apimachinery.pkg.apis.meta.v1.Status";
 
@@ -65,7 +65,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
         })?,
     };
     let initial = options.send_initial_events.unwrap_or(revision == 0);
-    // Upstream treats a watch from "" or 0 as one that asked for initial events.
+    // kube-apiserver sends initial events for a watch without a resourceVersion, or from 0, even if it did not ask for them.
     let ends_initial = initial && options.bookmarks;
     let include = match call.form.shape {
         Shape::Table(_) => table::Include::parse(&call.query)?,
@@ -76,7 +76,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
         None => Duration::from_secs_f64(DEFAULT_TIMEOUT as f64 * (1.0 + rand::random::<f64>())),
     };
     let ends = Instant::now() + timeout;
-    // A client in this process has no connection to go on with.
+    // A client in this process has no connection to upgrade.
     let upgrade = call.upgrade.take();
     let upgrade = upgrade.filter(|_| streams::is_websocket(&call.headers));
     let headers = upgrade.as_ref().map(|_| call.headers.clone());
@@ -109,7 +109,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
     Ok(reply::respond(200, content_type, Body::from_stream(lines)))
 }
 
-/// When the next bookmark is due: in a while, but not without one shortly before the end.
+/// Returns the time of the next bookmark: a fixed interval from now, or shortly before the end if that is sooner.
 fn bookmark_time(now: Instant, ends: Instant) -> Instant {
     let regular = now + BOOKMARK_EVERY;
     match ends.checked_sub(BOOKMARK_BEFORE_END) {
@@ -124,19 +124,19 @@ fn line(event: &str, object: &Value) -> Bytes {
     line.into()
 }
 
-/// What a watch does when.
+/// The timing and content of a watch.
 struct Plan {
     initial: bool,
     ends_initial: bool,
     from: u64,
     bookmarks: bool,
     ends: Instant,
-    /// Each event goes out in a piece of its own.
+    /// Whether each event goes out in a piece of its own (WebSocket messages).
     alone: bool,
 }
 
 impl Plan {
-    /// Returns when the next bookmark goes out, or when the watch ends if that is sooner.
+    /// Returns the time of the next bookmark, or of the end of the watch if that is sooner.
     fn due(&self, now: Instant) -> Instant {
         match self.bookmarks {
             true => bookmark_time(now, self.ends).min(self.ends),
@@ -153,7 +153,7 @@ fn follow(
         let collection = writer.call.row.collection.clone();
         let mut from = plan.from;
         if plan.initial {
-            // What is there must be no older than what was asked for.
+            // The initial state must be no older than the requested revision.
             if let Err(status) = list::wait_for(&writer.call, plan.from).await {
                 yield Ok(writer.error(&status));
                 return;
@@ -166,7 +166,7 @@ fn follow(
                     && let Some(full) = piece.add(line)
                 {
                     yield Ok(full);
-                    // Others go first: what is there may be a lot.
+                    // Yield to other tasks, because there may be many objects.
                     tokio::task::yield_now().await;
                 }
             }
@@ -188,7 +188,7 @@ fn follow(
                 return;
             }
         };
-        // Set once for all events until it is due: a busy watch would set and remove it with every piece.
+        // The timer is set once for many events: setting it anew for each piece would cost a busy watch too much.
         let due = tokio::time::sleep_until(plan.due(Instant::now()));
         tokio::pin!(due);
         let mut rests_until = None;
@@ -234,7 +234,7 @@ fn follow(
     }
 }
 
-/// Makes the lines of one watcher.
+/// Serializes the events of one watcher.
 struct LineWriter {
     call: Call,
     selector: Selector,
@@ -243,7 +243,7 @@ struct LineWriter {
 }
 
 impl LineWriter {
-    /// The synthetic event for an object that is there.
+    /// Returns the synthetic event for an existing object, if the selector matches it.
     fn added(&mut self, object: &Object) -> Option<Bytes> {
         self.selector.matches(&self.call.row, object).then(|| {
             if self.shares_lines() {
@@ -254,7 +254,8 @@ impl LineWriter {
         })
     }
 
-    /// The line for a change, if this watcher is to see it.
+    /// Returns the line for a change, or `None` if this watcher must not see it. An object that starts or stops to match the selector
+    /// appears as ADDED or DELETED.
     fn event(&mut self, event: &Event) -> Option<Bytes> {
         if self
             .call
@@ -351,7 +352,7 @@ impl LineWriter {
         self.frame("BOOKMARK", self.call.schema(), &object)
     }
 
-    /// The end of a watcher that the window has passed.
+    /// Returns the error event for a watcher that is too slow: events it has not read have left the store's window.
     fn expired(&self, expired: Expired) -> Bytes {
         self.error(&Status::new(410, "Expired", expired.to_string()))
     }
@@ -364,7 +365,7 @@ impl LineWriter {
         }
     }
 
-    /// An event in the form this watcher reads: a line of JSON or a frame of protobuf.
+    /// Encodes an event for this watcher: as a JSON line or as a protobuf frame.
     fn frame(&self, event: &str, schema: &Type, object: &Value) -> Bytes {
         if self.call.form.media != Media::Protobuf {
             return line(event, object);

@@ -1,4 +1,4 @@
-//! Options (`DeleteOptions`) that come as a body.
+//! Bodies that hold `DeleteOptions`.
 
 use serde_json::Value;
 
@@ -16,12 +16,12 @@ use crate::{
 };
 
 const KIND: &str = "DeleteOptions";
-/// The version of options that do not tell theirs.
+/// The version of options without an apiVersion.
 const API_VERSION: &str = "meta.k8s.io/v1";
-/// What upstream calls the register of its options.
+/// Go's name of the scheme that holds kube-apiserver's options, for error messages.
 const SCHEME: &str = "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27";
 
-/// Decodes options; their group and version do not matter, but they must be no other kind.
+/// Decodes DeleteOptions. Any group and version is accepted, but no other kind.
 pub(crate) fn options(schema: &Type, media: Media, body: &[u8]) -> Result<Value, Status> {
     let refuse = |why: String| Status::bad_request(why);
     let meta = match media {
@@ -56,7 +56,7 @@ pub(crate) fn options(schema: &Type, media: Media, body: &[u8]) -> Result<Value,
     })
 }
 
-/// Why a body is none that holds options.
+/// Returns the error for a body whose apiVersion or kind is not that of DeleteOptions.
 fn foreign(meta: &TypeMeta) -> Option<String> {
     let (group, version) = group_version(&meta.api_version);
     let version = match (group, version) {

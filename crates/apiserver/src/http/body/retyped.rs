@@ -1,7 +1,7 @@
-//! An object that a webhook or a policy has changed on its way: whether it is still what it was.
+//! Checks the apiVersion and kind of an object that a webhook or a policy has changed.
 //!
-//! Upstream decodes it as what it says it is and converts that to what was sent, if it is another version of that. A built-in object that
-//! does not say is as before; a custom resource has to say.
+//! kube-apiserver decodes such an object as the kind that it names, and converts it back if it is another version of the kind that was
+//! sent. A built-in object without apiVersion and kind keeps its own; a custom resource must name them.
 
 use serde_json::{Value, json};
 
@@ -11,19 +11,19 @@ use crate::{
     status::Status,
 };
 
-/// What an object has become.
+/// The type of an object after admission changed it.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Settled {
-    /// What it was, with its kind and version.
+    /// The same type as before, with apiVersion and kind set.
     Same(Value),
-    /// Another version of it, to be converted back.
+    /// Another version of the same kind, to be converted back.
     Other(Value),
 }
 
-/// The changed object with its kind and version.
+/// Sets apiVersion and kind of the changed object, or finds that it has another version.
 ///
 /// # Errors
-/// 500 if it has become something else; 422 for a custom resource of another kind.
+/// 500 if the object has become another kind; 422 for a custom resource of another kind.
 pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
     if expected.custom {
         return custom(expected, tree);
@@ -42,7 +42,7 @@ pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Settled
             return Err(Status::internal(mismatch.why));
         };
         decode::value(&found, tree).map_err(|error| Status::internal(error.to_string()))?;
-        // Nobody says what went wrong with a conversion.
+        // kube-apiserver returns conversion errors without the text that it puts before others.
         return Err(Status::new(500, "", mismatch.why));
     }
     tree["apiVersion"] = expected.api_version().into();
@@ -50,7 +50,7 @@ pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Settled
     Ok(Settled::Same(tree))
 }
 
-/// The refusal of another version that cannot be converted because it is not served.
+/// Returns the error for another version that cannot be converted back because it is not served.
 pub(crate) fn not_served(expected: &Expected<'_>, tree: &Value) -> Status {
     let found = text(tree, "apiVersion");
     if expected.custom {
@@ -73,13 +73,13 @@ fn custom(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
     let (group, version) = match api_version.split('/').collect::<Vec<_>>()[..] {
         [version] => ("", version),
         [group, version] => (group, version),
-        // What is no group and version is nothing at all.
+        // kube-apiserver treats an apiVersion with several slashes as empty.
         _ => return Err(unsuitable(expected, "", "", "")),
     };
     if group != expected.group {
         return Err(unsuitable(expected, group, version, kind));
     }
-    // Conversion takes any kind of the group; validation does not.
+    // Conversion accepts any kind of the group; validation then refuses it.
     if kind != expected.kind {
         tree["apiVersion"] = expected.api_version().into();
         return match Mismatch::find(expected, &tree) {
@@ -93,7 +93,7 @@ fn custom(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
     }
 }
 
-/// The refusal of an object of another group than that of a custom resource.
+/// Returns the error for an object whose group is not that of the custom resource.
 fn unsuitable(expected: &Expected<'_>, group: &str, version: &str, kind: &str) -> Status {
     let wanted = expected.api_version();
     let why = format!(

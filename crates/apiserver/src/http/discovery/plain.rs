@@ -1,4 +1,4 @@
-//! The plain lists: versions, groups and resources, with their fields in the order of Go's structs.
+//! The plain discovery lists: versions, groups and resources, with their fields in the order of Go's structs.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::{
     registry::{Row, Table},
 };
 
-/// What `/api` answers.
+/// The response to `/api`.
 #[derive(Serialize)]
 pub(super) struct Versions<'a> {
     kind: &'static str,
@@ -27,7 +27,7 @@ struct Address<'a> {
     server_address: &'a str,
 }
 
-/// What `/apis` answers.
+/// The response to `/apis`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Groups<'a> {
@@ -36,7 +36,7 @@ pub(super) struct Groups<'a> {
     groups: Vec<Group<'a>>,
 }
 
-/// A group, in a list or by itself.
+/// A group, as an item of the list or as a response of its own.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Group<'a> {
@@ -56,7 +56,7 @@ struct Version<'a> {
     version: &'a str,
 }
 
-/// What a group and version answers.
+/// The response to `/apis/<group>/<version>`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Resources<'a> {
@@ -86,7 +86,7 @@ struct Resource<'a> {
     storage_version_hash: String,
 }
 
-/// The versions of core; `address` is where clients reach the server, a host and a port.
+/// Returns the versions of the core group; `address` is the `host:port` at which clients reach the server.
 pub(super) fn core(address: &str) -> Versions<'_> {
     Versions {
         kind: "APIVersions",
@@ -98,7 +98,7 @@ pub(super) fn core(address: &str) -> Versions<'_> {
     }
 }
 
-/// All groups.
+/// Returns all groups.
 pub(super) fn all(table: &Table) -> Groups<'_> {
     let groups = groups(table, Order::Services);
     Groups {
@@ -111,7 +111,7 @@ pub(super) fn all(table: &Table) -> Groups<'_> {
     }
 }
 
-/// One group; `None` if nothing is served there.
+/// Returns one group, or `None` if it is not served.
 pub(super) fn group<'a>(table: &'a Table, name: &'a str) -> Option<Group<'a>> {
     Some(Group {
         kind: "APIGroup",
@@ -137,7 +137,7 @@ fn in_list<'a>(table: &'a Table, name: &'a str) -> Option<Group<'a>> {
     })
 }
 
-/// The resources of a group and version; `None` if nothing is served there.
+/// Returns the resources of a group and version, or `None` if it is not served.
 pub(super) fn resources<'a>(table: &'a Table, group: &str, version: &str) -> Option<Resources<'a>> {
     if !table.serves(group, version) {
         return None;
@@ -192,14 +192,15 @@ fn subresource<'a>(row: &'a Row, part: &'a Subresource) -> Resource<'a> {
     }
 }
 
-/// Tells one storage version from another, and no more; empty for what is not stored (k8s.io/apiserver: `discovery.StorageVersionHash`).
+/// Returns a hash that differs for each storage version; empty for resources that are not stored (k8s.io/apiserver:
+/// `discovery.StorageVersionHash`).
 fn storage_version_hash(row: &Row) -> String {
     let resource = &row.resource;
     let rules = &resource.rules;
     if rules.transient || rules.read_only || resource.behaviour.source().is_some() {
         return String::new();
     }
-    // The core group is empty there, not left out.
+    // The hash covers `/v1` for the core group: its empty group is not left out.
     let stored = match row.stored_version.contains('/') {
         true => row.stored_version.to_string(),
         false => format!("/{}", row.stored_version),

@@ -1,7 +1,7 @@
-//! `pods/binding` and POST to `bindings`: how a scheduler gives a pod its node.
+//! `pods/binding` and POST to `bindings`: binds a pod to a node.
 //!
-//! One write: node, condition, labels and annotations change together, and only while the pod is unbound, ungated and not going away.
-//! The node need not exist. Refusals name the resource as upstream does, `pods/binding`.
+//! One write changes node, condition, labels and annotations together, and only if the pod is unbound, has no scheduling gates and is not
+//! being deleted. The node need not exist. Errors name the resource `pods/binding`, as kube-apiserver's do.
 
 use std::{future::Future, pin::Pin};
 
@@ -24,7 +24,7 @@ use crate::{
     store::Key,
 };
 
-/// The handler of both places a Binding is posted to.
+/// Handles both paths to which a Binding can be posted.
 pub(crate) fn serve<'a>(
     call: &'a Call,
     _: Method,
@@ -80,12 +80,12 @@ async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     Ok(reply::json(201, &success()))
 }
 
-/// What a subresource that is no object answers with.
+/// Returns the Status of a subresource that has no object to answer with.
 pub(super) fn success() -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 }
 
-/// Upstream answers these as internal errors, since it never had a better idea of a Binding's validity.
+/// Validates a Binding. kube-apiserver answers these errors with 500, not 422.
 fn check(binding: &Value) -> Result<(), Status> {
     let none = Value::Null;
     let (target, path) = (binding.get("target").unwrap_or(&none), Path::new("target"));
@@ -174,7 +174,7 @@ fn assign(binding: &Value, pod: &mut Value, now: jiff::Timestamp) -> Result<(), 
     Ok(())
 }
 
-/// Sets a pod's condition; its last transition is now, unless it had this status before.
+/// Sets a condition of a pod; `lastTransitionTime` changes only if the status does.
 pub(super) fn set_condition(
     status: &mut Map<String, Value>,
     mut condition: Value,

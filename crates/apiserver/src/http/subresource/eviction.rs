@@ -1,7 +1,7 @@
-//! `pods/eviction`: a deletion that asks the pod's disruption budget first.
+//! `pods/eviction`: deletes a pod if its PodDisruptionBudget allows it.
 //!
-//! A budget is spent before the pod is deleted: `disruptionsAllowed` falls and the pod's name goes into `disruptedPods` in one write, so
-//! that two evictions never spend the same disruption. A controller that sees the pod go takes the entry out again.
+//! The budget is charged before the pod is deleted: one write decrements `disruptionsAllowed` and adds the pod to `disruptedPods`, so
+//! that two evictions never use the same disruption. The disruption controller removes the entry once it sees the deletion.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -29,11 +29,11 @@ use crate::{
     validation::selector::Selector,
 };
 
-/// How many evictions may wait for the budget's controller.
+/// The most evictions that may wait for the disruption controller.
 const MAX_DISRUPTED_PODS: usize = 2000;
 const BLOCKED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// The handler of `pods/eviction`.
+/// Handles `pods/eviction`.
 pub(crate) fn serve<'a>(
     call: &'a Call,
     _: Method,
@@ -66,7 +66,7 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         match disrupt(call, attempt).await {
             Ok(()) => return Ok(reply::json(201, &success())),
             Err(status) => {
-                // A pod that changed after it was judged is judged again unless the client insists on a version. Other conflicts stay.
+                // A pod that changed since the check is checked again, unless the client named a version. Other conflicts are returned.
                 let again = pinned && status.code == 409;
                 if !again || call.stored()?.revision() == stored.revision() {
                     return Err(status);
@@ -76,7 +76,7 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     }
 }
 
-/// The Eviction in the body, of policy/v1 or of v1beta1, which old clients send.
+/// Decodes the Eviction in the body, in policy/v1 or in v1beta1, which old clients send.
 async fn read(call: &Call, body: Body, validation: FieldValidation) -> Result<Value, Status> {
     let media = body::media(&call.headers)?;
     let bytes = body::read(body).await?;
@@ -100,12 +100,12 @@ async fn read(call: &Call, body: Body, validation: FieldValidation) -> Result<Va
     Ok(eviction)
 }
 
-/// Which version of the pod may be deleted.
+/// The version of the pod that may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Permit {
-    /// Whatever becomes of it.
+    /// Any version.
     InAnyCase,
-    /// The one that was judged: a pod that starts or becomes ready meanwhile needs its budget.
+    /// Only the version that was checked: a pod that starts or becomes ready meanwhile must be charged to its budget.
     AsItIs,
 }
 
@@ -171,14 +171,14 @@ fn is_ready(pod: &Value) -> bool {
         .any(|condition| condition.text("type") == "Ready" && condition.text("status") == "True")
 }
 
-/// A pod that is not ready does not count as healthy, so its loss costs the budget nothing.
+/// Returns whether a pod that is not ready may be evicted without charging the budget.
 fn may_go_unready(budget: &Value) -> bool {
     let status = |field: &str| budget["status"].integer(field).unwrap_or(0);
     budget["spec"].text("unhealthyPodEvictionPolicy") == "AlwaysAllow"
         || (status("desiredHealthy") > 0 && status("currentHealthy") >= status("desiredHealthy"))
 }
 
-/// Whether the budget can be spent.
+/// Returns an error if the budget does not allow a disruption now.
 fn check(budget: &Value) -> Result<(), Status> {
     let name = metadata::text(budget, "name");
     let status = &budget["status"];
@@ -296,7 +296,7 @@ fn spend(budget: &mut Value, pod: &str, now: jiff::Timestamp) {
     }
 }
 
-/// Says in the pod's status why it goes, then deletes it.
+/// Sets the pod's DisruptionTarget condition, then deletes the pod.
 async fn disrupt(call: &Call, mut options: DeleteOptions) -> Result<(), Status> {
     if !options.dry_run {
         let outcome = write::modify(&call.row, call.now, &call.key(&call.name), false, |pod| {

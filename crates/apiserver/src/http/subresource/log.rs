@@ -1,8 +1,8 @@
-//! `pods/log`: what a container has written.
+//! `pods/log`: the log of a container.
 //!
-//! The server does not know any logs; whoever embeds it brings a [`LogSource`]. The server looks at the pod first and refuses in the
-//! words of a kubelet what has no logs yet, and it cuts what the source gives by the options of the request, so that every source
-//! behaves alike.
+//! The server itself has no logs; the embedding program provides a [`LogSource`]. The server checks the pod first and refuses, with a
+//! kubelet's messages, containers that cannot have a log yet. It also applies the options of the request to what the source returns, so
+//! that all sources behave alike.
 
 use std::{collections::VecDeque, future::Future, pin::Pin};
 
@@ -21,46 +21,46 @@ use crate::{
     status::Status,
 };
 
-/// Where the logs of containers come from.
+/// A source of container logs, provided by the embedding program.
 pub trait LogSource: Send + Sync {
-    /// Returns the log of a container; `None` if the source knows none. The pod is bound, and the container has started.
+    /// Returns the log of a container, or `None` if the source has none. The pod is bound and the container has started.
     fn read<'a>(&'a self, container: Container<'a>) -> Reading<'a>;
 }
 
-/// A log that is being looked up.
+/// The future that resolves to a log.
 pub type Reading<'a> = Pin<Box<dyn Future<Output = Option<Log>> + Send + 'a>>;
 
-/// Which log is asked for.
+/// The container whose log is requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Container<'a> {
     /// The pod as it is stored.
     pub pod: &'a Value,
     /// The container's name: a regular, init or ephemeral one.
     pub name: &'a str,
-    /// The log of the run before the current one.
+    /// Whether the log of the previous run is requested.
     pub previous: bool,
-    /// The client waits for what is still to be written.
+    /// Whether the client also waits for lines that are still to be written.
     pub follow: bool,
 }
 
 /// A container's log.
 pub struct Log {
-    /// What was written so far, oldest first.
+    /// The lines written so far, oldest first.
     pub written: Vec<Line>,
-    /// What will be written, if the client follows; ends when the container does.
+    /// The lines still to come, for a client that follows; the stream ends when the container does.
     pub coming: Option<Pin<Box<dyn Stream<Item = Line> + Send>>>,
 }
 
 /// One line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// When it was written.
+    /// The time at which the line was written.
     pub time: Timestamp,
-    /// What was written, without the line break.
+    /// The text without its line break.
     pub text: String,
 }
 
-/// The handler of `pods/log`.
+/// Handles `pods/log`.
 pub(crate) fn serve<'a>(
     call: &'a Call,
     _: Method,
@@ -102,7 +102,7 @@ async fn answer(call: &Call) -> Result<Response<Body>, Status> {
     ))
 }
 
-/// `v1.PodLogOptions`.
+/// The validated `v1.PodLogOptions`.
 struct Options {
     container: Option<String>,
     follow: bool,
@@ -134,7 +134,7 @@ impl Options {
             errors.invalid(&Path::new("limitBytes"), bytes, "must be greater than 0");
         }
         let seconds = query.integer("sinceSeconds")?;
-        // Old clients write the absence of a time as JSON does.
+        // Old clients send `null` for an absent time.
         let since = match query.text("sinceTime").filter(|text| *text != "null") {
             Some(text) => Some(time::read_seconds(text).map_err(Status::bad_request)?),
             None => None,
@@ -176,7 +176,7 @@ impl Options {
         })
     }
 
-    /// The body: the lines that the client asked for.
+    /// Returns the body with the requested lines.
     fn cut(&self, log: Log, now: Timestamp) -> Body {
         let since = match self.since {
             Some(Since::Seconds(seconds)) => {
@@ -226,7 +226,7 @@ fn print(line: &Line, timestamps: bool) -> Bytes {
     format!("{stamp}{}\n", line.text).into()
 }
 
-/// The container that is meant: the named one, or the only one.
+/// Returns the requested container: the named one, or the only one.
 pub(super) fn container_name<'a>(
     pod: &'a Value,
     named: Option<&'a str>,
@@ -256,8 +256,8 @@ pub(super) fn container_name<'a>(
     }
 }
 
-/// Refuses what has no log, as the kubelet does. Whether the log that is meant belongs to the run before: it is asked for, or the
-/// container waits for a restart.
+/// Returns 400 for a container without a log, with the kubelet's message. Otherwise returns whether the log is that of the previous run:
+/// because it was requested, or because the container waits for a restart.
 fn of_previous_run(pod: &Value, name: &str, previous: bool) -> Result<bool, Status> {
     let pod_name = pod["metadata"].text("name");
     let refuse = |why: String| Err(Status::bad_request(why));
@@ -277,7 +277,7 @@ fn of_previous_run(pod: &Value, name: &str, previous: bool) -> Result<bool, Stat
     };
     let state = status.get("state").cloned().unwrap_or_default();
     let last = status.get("lastState").cloned().unwrap_or_default();
-    // A container that was never found has ended without an identity, and without a log.
+    // A container whose image was never pulled terminates without a container ID and without a log.
     let ran = |ended: &Value| !ended.text("containerID").is_empty();
     let (ended, ended_before) = (state.field("terminated"), last.field("terminated"));
     if previous {

@@ -1,4 +1,4 @@
-//! Subresources: the generic ones here, the others by name from one table.
+//! Subresources: the generic ones (status, parts of an object, scale), and a table with the handlers of all others.
 
 mod binding;
 mod eviction;
@@ -20,7 +20,7 @@ use crate::{
     status::Status,
 };
 
-/// A handler of its own: it looks at method, query and body itself.
+/// A handler of a named subresource, which checks method, query and body itself.
 pub(crate) type Handler =
     for<'a> fn(
         &'a Call,
@@ -28,7 +28,7 @@ pub(crate) type Handler =
         Body,
     ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>>;
 
-/// The handlers of named subresources, by group, plural and subresource.
+/// The handlers of named subresources by group, plural and subresource. An empty subresource is a resource that is not stored.
 const NAMED: &[(&str, &str, &str, Handler)] = &[
     ("", "bindings", "", binding::serve),
     ("", "nodes", "proxy", proxy::serve),
@@ -74,7 +74,7 @@ const NAMED: &[(&str, &str, &str, Handler)] = &[
     ),
 ];
 
-/// Answers a request for a subresource of an object.
+/// Answers a request for a subresource.
 pub(crate) async fn serve(
     call: &Call,
     subresource: &Subresource,
@@ -108,7 +108,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Answers a POST to a resource of which nothing is stored.
+/// Answers a POST to a resource that is not stored (reviews, bindings).
 pub(crate) async fn transient(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     match named(call, "") {
         Some(handler) => handler(call, Method::POST, body).await,
@@ -124,7 +124,7 @@ fn named(call: &Call, subresource: &str) -> Option<Handler> {
     found.map(|(_, _, _, handler)| *handler)
 }
 
-/// The object itself, of which a part may be written.
+/// Reads or writes the object through a subresource that may change only a part of it.
 async fn part(call: &Call, part: Part, verb: &str, body: Body) -> Result<Response<Body>, Status> {
     match verb {
         "get" => get::get(call).await,

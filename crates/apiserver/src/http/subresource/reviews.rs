@@ -1,6 +1,6 @@
-//! Questions about users and rights that are answered and never stored: the kinds of authentication.k8s.io and authorization.k8s.io.
+//! Reviews that are answered and never stored: the kinds of authentication.k8s.io and authorization.k8s.io.
 //!
-//! `kubectl auth whoami` and `auth can-i` ask them, webhooks and aggregated servers ask them about others.
+//! `kubectl auth whoami` and `kubectl auth can-i` create them; webhooks and aggregated API servers create them for other users.
 
 use std::{future::Future, pin::Pin};
 
@@ -32,7 +32,7 @@ use crate::{
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
-/// The order in which Go writes ObjectMeta.
+/// The order of ObjectMeta's fields in Go's struct, for error messages.
 const METADATA_ORDER: &[&str] = &[
     "name",
     "generateName",
@@ -50,7 +50,7 @@ const METADATA_ORDER: &[&str] = &[
     "finalizers",
     "managedFields",
 ];
-/// The order in which Go writes an entry of managedFields.
+/// The order of the fields of a managedFields entry in Go's struct.
 const ENTRY_ORDER: &[&str] = &[
     "manager",
     "operation",
@@ -63,7 +63,7 @@ const ENTRY_ORDER: &[&str] = &[
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>>;
 
-/// SelfSubjectReview: who am I?
+/// Answers a SelfSubjectReview: the user of the request.
 pub(crate) fn self_subject(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, _| {
         Ok(json!({
@@ -74,7 +74,7 @@ pub(crate) fn self_subject(call: &Call, _: Method, body: Body) -> Answer<'_> {
     }))
 }
 
-/// TokenReview: whose token is it?
+/// Answers a TokenReview: the user that a token belongs to.
 pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, mut review| {
         let spec = &review["spec"];
@@ -89,7 +89,8 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
         } else {
             &wanted
         };
-        // Upstream reads it as a header: what comes after a space is none of it, and nothing before one is no token.
+        // kube-apiserver authenticates the token as an Authorization header, so it ends at the first space; a leading space leaves no
+        // token.
         let token = token.split(' ').next().unwrap_or_default();
         if token.trim().is_empty() {
             review["status"] = json!({"user": {}});
@@ -107,7 +108,7 @@ pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
     }))
 }
 
-/// SelfSubjectAccessReview: may I?
+/// Answers a SelfSubjectAccessReview: whether the user of the request may do something.
 pub(crate) fn self_access(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, mut review| {
         let mut errors = Errors::default();
@@ -120,7 +121,7 @@ pub(crate) fn self_access(call: &Call, _: Method, body: Body) -> Answer<'_> {
     }))
 }
 
-/// SubjectAccessReview: may somebody?
+/// Answers a SubjectAccessReview: whether another user may do something.
 pub(crate) fn access_of(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, mut review| {
         let mut errors = Errors::default();
@@ -134,7 +135,7 @@ pub(crate) fn access_of(call: &Call, _: Method, body: Body) -> Answer<'_> {
     }))
 }
 
-/// LocalSubjectAccessReview: may somebody in this namespace?
+/// Answers a LocalSubjectAccessReview: whether another user may do something in this namespace.
 pub(crate) fn local_access_of(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, mut review| {
         let mut errors = Errors::default();
@@ -160,7 +161,7 @@ pub(crate) fn local_access_of(call: &Call, _: Method, body: Body) -> Answer<'_> 
     }))
 }
 
-/// SelfSubjectRulesReview: what may I?
+/// Answers a SelfSubjectRulesReview: the rules that apply to the user of the request.
 pub(crate) fn self_rules(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, review| {
         let namespace = review["spec"].text("namespace");
@@ -187,7 +188,7 @@ pub(crate) fn self_rules(call: &Call, _: Method, body: Body) -> Answer<'_> {
     }))
 }
 
-/// Reads a review, lets `answer` fill it in, and sends it back.
+/// Decodes a review, lets `fill` answer it, and returns it.
 async fn review(
     call: &Call,
     body: Body,
@@ -210,7 +211,7 @@ async fn review(
     answer(call, call.schema(), &review)
 }
 
-/// Sends an object that has no other form than its own.
+/// Encodes an object that exists in one representation only.
 pub(super) fn answer(call: &Call, schema: &Type, object: &Value) -> Result<Response<Body>, Status> {
     if call.form.shape != Shape::Whole {
         let why = format!("only the following media types are accepted: {SUPPORTED}");
@@ -232,7 +233,7 @@ fn texts(value: &Value, field: &str) -> Vec<String> {
         .collect()
 }
 
-/// A user as a `UserInfo`.
+/// Returns a user as a `UserInfo`.
 pub(crate) fn user_info(user: &User) -> Value {
     let mut info = Map::new();
     for (field, text) in [("username", &user.name), ("uid", &user.uid)] {
@@ -254,7 +255,7 @@ pub(crate) fn user_info(user: &User) -> Value {
     info.into()
 }
 
-/// The user that a review asks about.
+/// Returns the user that a review is about.
 fn subject(spec: &Value) -> User {
     let extra = spec.entries("extra").map(|(key, values)| {
         let values = values.as_array().into_iter().flatten();
@@ -269,7 +270,7 @@ fn subject(spec: &Value) -> User {
     }
 }
 
-/// The status of an access review.
+/// Returns the status of an access review.
 fn access(call: &Call, user: &User, spec: &Value) -> Value {
     let target = match spec.field("resourceAttributes") {
         Some(attributes) => Target::Resource(Resource {
@@ -301,7 +302,8 @@ fn access(call: &Call, user: &User, spec: &Value) -> Value {
     status
 }
 
-/// What is told of selectors that do not parse (kube-apiserver: BuildEvaluationError). Rules know no selectors: they change no answer.
+/// Returns an evaluation error for each selector that does not parse (kube-apiserver: BuildEvaluationError). RBAC rules ignore selectors,
+/// so the answer stays the same.
 fn ignored_selectors(attributes: &Value) -> Vec<String> {
     let is_read = |field: &str, requirement: &Value| match requirement.text("operator") {
         "In" | "NotIn" => field == "labelSelector" || requirement.items("values").len() == 1,
@@ -339,7 +341,7 @@ fn refuse(errors: &Errors) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }
-    // Upstream names no kind here.
+    // kube-apiserver's error names no kind here.
     Err(Status::invalid_kind(AUTHORIZATION, "", "", errors))
 }
 
@@ -365,7 +367,8 @@ fn check_attributes(errors: &mut Errors, spec: &Value) {
     }
 }
 
-/// Selectors say something, in one way, with operators that are used as they are meant; unknown ones may come from newer clients.
+/// Validates the selectors of an access review: raw or as requirements, with the right number of values. Unknown operators are accepted,
+/// because newer clients may send them.
 fn check_selectors(errors: &mut Errors, attributes: &Value) {
     let path = Path::new("spec.resourceAttributes");
     for field in ["fieldSelector", "labelSelector"] {
@@ -416,7 +419,7 @@ fn check_requirement(errors: &mut Errors, path: &Path<'_>, requirement: &Value, 
     }
 }
 
-/// NonResourceAttributes as Go's internal type is written.
+/// Formats NonResourceAttributes as Go prints its internal type.
 fn non_resource_text(attributes: &Value) -> String {
     crate::field::go_struct(&[
         ("Path", attributes.text("path").into()),
@@ -432,7 +435,7 @@ fn check_subject(errors: &mut Errors, spec: &Value) {
     }
 }
 
-/// Reviews have no metadata but what the server itself writes down.
+/// Refuses metadata in a review, except for the fields that the server itself sets.
 fn check_metadata(errors: &mut Errors, metadata: &Value, namespaced: bool) {
     let allowed = |field: &str| field == "managedFields" || (namespaced && field == "namespace");
     let map = metadata.as_object();
@@ -448,7 +451,7 @@ fn check_metadata(errors: &mut Errors, metadata: &Value, namespaced: bool) {
     errors.with_text(ErrorType::Invalid, &Path::new("metadata"), shown, why);
 }
 
-/// An object with its fields in that order, as JSON.
+/// Returns an object as JSON with its fields in the given order.
 fn ordered(object: &Value, order: &[&str]) -> String {
     let fields = order.iter().filter_map(|field| {
         let value = object.field(field)?;

@@ -1,5 +1,5 @@
-//! `serviceaccounts/token`: a token for a service account, bound to a pod, a secret or a node if asked (upstream: registry/core/
-//! serviceaccount/storage/token.go).
+//! `serviceaccounts/token`: issues a token for a service account, bound to a pod, secret or node if requested (kube-apiserver:
+//! registry/core/serviceaccount/storage/token.go).
 
 use std::{future::Future, pin::Pin};
 
@@ -28,11 +28,12 @@ const KIND: &str = "TokenRequest";
 const DEFAULT_SECONDS: i64 = 3600;
 const LEAST_SECONDS: i64 = 600;
 const MOST_SECONDS: i64 = 1 << 32;
-/// What admission asks for in pods' token volumes: such a token lives for a year, and says when it should have been renewed.
+/// The lifetime in seconds of the tokens in pods' volumes. kube-apiserver extends such a token to a year and records when it should have
+/// been renewed.
 const RENEWED_SECONDS: i64 = 3607;
 const YEAR_SECONDS: i64 = 365 * 24 * 3600;
 
-/// The handler.
+/// Handles `serviceaccounts/token`.
 pub(crate) fn serve<'a>(
     call: &'a Call,
     _: Method,
@@ -104,7 +105,7 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     reviews::answer(call, &schema, &request)
 }
 
-/// The name need not be said, but must be the account's.
+/// Returns 422 if the request names another service account than the path.
 fn check_name(call: &Call, request: &Value) -> Result<(), Status> {
     let given = metadata::text(request, "name");
     if given.is_empty() || given == call.name {
@@ -116,7 +117,7 @@ fn check_name(call: &Call, request: &Value) -> Result<(), Status> {
     Err(Status::invalid_kind(GROUP, KIND, &call.name, &errors))
 }
 
-/// A request with a uid is for that account alone.
+/// Returns 409 if the request has a uid that is not the service account's.
 fn check_uid(call: &Call, given: &str, account: &str) -> Result<(), Status> {
     if given.is_empty() || given == account {
         return Ok(());
@@ -214,7 +215,7 @@ fn bind(call: &Call, reference: &Value, bound: &mut Bound) -> Result<(), Status>
             let node = object["spec"].text("nodeName");
             if !node.is_empty() {
                 let known = find("nodes", None, node).map(|node| Reference::to(&node));
-                // A node that is not there is named all the same.
+                // A node that does not exist is recorded by its name alone.
                 bound.node = Some(known.unwrap_or_else(|| Reference {
                     name: node.to_owned(),
                     uid: String::new(),

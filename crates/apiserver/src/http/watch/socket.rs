@@ -1,7 +1,8 @@
-//! A watch over WebSocket, as browsers ask for one: a message for each event (kube-apiserver: WatchServer.HandleWS).
+//! A watch over WebSocket, as browsers ask for one: each event is a message (kube-apiserver: WatchServer.HandleWS).
 //!
-//! Events in JSON are texts, others are binary and lack the length in front that frames of a stream have. The client has nothing to say:
-//! what it sends is read and dropped, so that its pings are answered and its leaving is seen. The end of the watch bounds every write.
+//! JSON events are text messages; protobuf events are binary messages without the length prefix that they have in a stream. Messages from
+//! the client are read and dropped, so that its pings are answered and its disconnect is noticed. The end of the watch bounds every
+//! write.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -20,10 +21,10 @@ use crate::http::{
     subresource::streams::{self, Connection, Ended, Upgrade},
 };
 
-/// The length in front of a frame of protobuf.
+/// The bytes of the length prefix of a protobuf frame.
 const LENGTH: usize = 4;
 
-/// Agrees to the WebSocket and sends the events there.
+/// Accepts the WebSocket and sends the events over it.
 pub(super) fn serve<E>(
     headers: &HeaderMap,
     upgrade: Upgrade,
@@ -45,8 +46,7 @@ where
     }
 }
 
-/// The handshake of the library that kube-apiserver serves watches with: it wants to know the page the client is on, and takes one
-/// subprotocol at most, whatever it is.
+/// Checks the handshake like the library that kube-apiserver uses for watches: it requires an Origin and accepts any single subprotocol.
 fn agree(headers: &HeaderMap) -> Result<Response<Body>, Box<Response<Body>>> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     if text(SEC_WEBSOCKET_KEY).unwrap_or_default().is_empty() {
@@ -80,7 +80,7 @@ fn agree(headers: &HeaderMap) -> Result<Response<Body>, Box<Response<Body>>> {
     streams::agree_to_websocket(headers, protocol)
 }
 
-/// A bare answer, after which the connection is of no more use.
+/// Returns an error without a Status body that also closes the connection.
 fn refusal(code: StatusCode, why: &'static str) -> Box<Response<Body>> {
     let mut refusal = Response::new(Body::from(why));
     *refusal.status_mut() = code;

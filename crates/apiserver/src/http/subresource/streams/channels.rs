@@ -1,7 +1,7 @@
-//! Streams as channels of a WebSocket: the first byte of a message says which stream it belongs to.
+//! Streams as channels of a WebSocket: the first byte of each message is the channel's number.
 //!
-//! Channels of commands are 0 stdin, 1 stdout, 2 stderr, 3 the outcome, 4 the terminal's size. A forwarded port has two: data at twice its
-//! place among the ports asked for, errors after it. Nothing that a client sends is looked at.
+//! A command has the channels 0 stdin, 1 stdout, 2 stderr, 3 outcome, 4 terminal size. A forwarded port has two channels: data at twice
+//! the index of the port in the request, and errors at the next number. Data from the client is ignored.
 
 use std::time::Duration;
 
@@ -26,30 +26,31 @@ use crate::http::query::Query;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const OUTCOME: u8 = 3;
-/// The message of version 5 that closes channel 0.
+/// The message of protocol version 5 that closes channel 0.
 const END_OF_INPUT: [u8; 2] = [255, 0];
-/// A client that sends nothing for so long is no program that copies a file.
+/// A client that sends nothing for this long has no more input; a program that copies a file would not pause.
 const PAUSE: Duration = Duration::from_millis(300);
-/// How long a client may take to show that it reads; every library answers pings, and one that does not read misses nothing.
+/// How long to wait for a sign that the client reads. Every WebSocket library answers pings, and a client that does not read misses
+/// nothing.
 const READS: Duration = Duration::from_secs(5);
-/// How long a client that reads may take to have its streams: it opens them beside its reading.
+/// How long a client that reads may take to open its streams, which it does concurrently.
 const OPENS: Duration = Duration::from_millis(100);
-/// How many ports fit into a byte's numbers of channels.
+/// The most ports whose channels fit into one byte.
 const PORTS: usize = 127;
-/// The most that one message may have: clients that send files cut them into smaller ones.
+/// The most bytes of one message; clients that send files use smaller ones.
 const MESSAGE: usize = 4 * 1024 * 1024;
 
-/// How the bytes of a channel are written.
+/// The encoding of a channel's bytes.
 #[derive(Clone, Copy)]
 pub(super) enum Codec {
-    /// As they are.
+    /// Raw bytes after the channel's number.
     Binary,
-    /// In base64, after the channel's digit.
+    /// Base64 after the channel's digit.
     Base64,
 }
 
 impl Codec {
-    /// The one of a subprotocol.
+    /// Returns the encoding of a subprotocol.
     pub(super) fn of(protocol: &str) -> Self {
         match protocol.ends_with("base64.channel.k8s.io") {
             true => Codec::Base64,
@@ -68,7 +69,8 @@ impl Codec {
     }
 }
 
-/// The channel that shows a client that the connection stands: the first that can be written (kubelet: createWebSocketStreams).
+/// Returns the channel that shows the client that the connection is established: the first writable one (kubelet:
+/// createWebSocketStreams).
 pub(super) fn first(stdout: bool, stderr: bool) -> u8 {
     match (stdout, stderr) {
         (true, _) => STDOUT,
@@ -77,7 +79,7 @@ pub(super) fn first(stdout: bool, stderr: bool) -> u8 {
     }
 }
 
-/// The ports of a request, which clients of channels name in the query (kubelet: NewV4Options).
+/// Returns the ports of a request, which WebSocket clients name in the query (kubelet: NewV4Options).
 pub(super) fn ports(query: &Query) -> Result<Vec<u16>, String> {
     let mut ports = Vec::new();
     for given in query.all("ports").chain(query.all("port")) {
@@ -101,7 +103,7 @@ pub(super) fn ports(query: &Query) -> Result<Vec<u16>, String> {
     }
 }
 
-/// The server's end of a WebSocket.
+/// Returns the server's end of a WebSocket.
 pub(crate) async fn accept(connection: Connection) -> WebSocketStream<Connection> {
     let config = WebSocketConfig::default()
         .max_message_size(Some(MESSAGE))
@@ -121,7 +123,7 @@ impl Socket {
         Socket { socket, codec }
     }
 
-    /// Ends a command; `with_input`: the client sends some.
+    /// Ends a command with its outcome; `with_input` says whether the client sends stdin.
     pub(super) async fn command(
         mut self,
         first: u8,
@@ -137,9 +139,9 @@ impl Socket {
         self.close().await
     }
 
-    /// Waits until the client is seen to read, by its answer to a ping or by input; whether that was the end of its input. kubectl 1.30 to
-    /// 1.33 agree to the connection first, then read and open their streams side by side, and drop what came for a stream that was not
-    /// there yet. A program in a container takes its time as well.
+    /// Waits until the client is known to read, by its answer to a ping or by input, and returns whether that was the end of its input.
+    /// kubectl 1.30 to 1.33 accept the connection first, then read and open their streams concurrently, and drop data for a stream that
+    /// is not open yet. A real container would take some time as well.
     async fn client_reads(&mut self) -> Result<bool, Ended> {
         let ping = self.socket.send(Message::Ping(Bytes::new()));
         tokio::time::timeout(WRITE, ping).await??;
@@ -151,8 +153,8 @@ impl Socket {
         Ok(ended)
     }
 
-    /// Reads on until the client says that it has sent everything (version 5) or pauses. Clients complain of input that they could not
-    /// send in front of the outcome.
+    /// Reads until the client ends its input (version 5) or pauses. A client that cannot send its input would print an error before the
+    /// outcome.
     async fn pass_over_input(&mut self) {
         while let Ok(Some(Ok(message))) = tokio::time::timeout(PAUSE, self.socket.next()).await {
             if *message.into_data() == END_OF_INPUT {
@@ -161,7 +163,7 @@ impl Socket {
         }
     }
 
-    /// Refuses every port.
+    /// Sends an error for every port.
     pub(super) async fn ports(mut self, ports: &[u16], pod_name: &str) -> Result<(), Ended> {
         for (channel, port) in (0..).step_by(2).zip(ports) {
             // A channel's first message is its port.
@@ -183,7 +185,7 @@ impl Socket {
     }
 }
 
-/// Closes the connection when the client has read what was written: data that comes in on a closed socket would take it away.
+/// Closes the connection once the client has read everything: data that arrives on a closed socket would reset it and lose the outcome.
 pub(crate) async fn close(mut socket: WebSocketStream<Connection>) -> Result<(), Ended> {
     let goodbye = CloseFrame {
         code: CloseCode::Normal,
@@ -194,7 +196,7 @@ pub(crate) async fn close(mut socket: WebSocketStream<Connection>) -> Result<(),
         while let Some(message) = socket.next().await {
             message?;
         }
-        // TLS has a farewell of its own.
+        // TLS sends a closing message of its own.
         Ok(socket.get_mut().shutdown().await?)
     };
     tokio::time::timeout(LAST_WORDS, close).await?

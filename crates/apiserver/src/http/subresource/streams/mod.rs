@@ -1,9 +1,9 @@
-//! `pods/exec`, `pods/attach` and `pods/portforward`: what a kube-apiserver hands through to a kubelet.
+//! `pods/exec`, `pods/attach` and `pods/portforward`: connections that a real kube-apiserver forwards to a kubelet.
 //!
-//! There is nothing to hand through here: the containers are simulated, no process runs in them and no port is open. A request is refused
-//! where kube-apiserver or a kubelet refuses it, in their words; any other gets the connection it asks for ([`upgrade`]: WebSocket or
-//! SPDY/3.1), and in it, in the place where failures of commands and connections belong, one sentence that says so ([`channels`],
-//! [`session`]). Clients show that sentence as they show a command that could not be run.
+//! Containers are simulated: no process runs in them and no port is open. Requests that kube-apiserver or a kubelet would refuse get the
+//! same errors. All others get the connection that they ask for ([`upgrade`]: WebSocket or SPDY/3.1), and in it, in place of the
+//! command's or connection's error, a sentence that says so ([`channels`], [`session`]). Clients show that sentence like the error of a
+//! command that could not be run.
 
 mod channels;
 mod session;
@@ -48,7 +48,7 @@ const COMMAND_PROTOCOLS: &[&str] = &[
 ];
 /// The WebSocket subprotocol of which the API server itself is one end (kube-apiserver: StreamTranslatorHandler).
 const V5: &str = "v5.channel.k8s.io";
-/// The subprotocols of channels that kubelets serve.
+/// The WebSocket subprotocols that kubelets serve.
 const CHANNEL_PROTOCOLS: &[&str] = &[
     "channel.k8s.io",
     "base64.channel.k8s.io",
@@ -57,29 +57,29 @@ const CHANNEL_PROTOCOLS: &[&str] = &[
 ];
 /// The stream protocol of forwarded ports.
 const PORT_PROTOCOL: &str = "portforward.k8s.io";
-/// What a subprotocol of WebSocket begins with that carries SPDY.
+/// The prefix of WebSocket subprotocols that carry SPDY.
 const TUNNEL: &str = "SPDY/3.1+";
-/// How long a client may take to go on after the switch of protocols was agreed on.
+/// How long a client may take to switch protocols after the response.
 const SWITCH: Duration = Duration::from_secs(10);
-/// What shells answer for what is there and cannot be run.
+/// The exit code of shells for a command that exists and cannot be run.
 const CANNOT_RUN: &str = "126";
 
 pub(crate) type Connection = TokioIo<Upgraded>;
 
-/// A connection that can go on with another protocol.
+/// A connection that can switch to another protocol.
 #[derive(Clone)]
 pub(crate) struct Upgrade {
-    /// Gives the connection when the answer is sent.
+    /// Resolves to the connection when the response has been sent.
     pub(crate) on: OnUpgrade,
-    /// Becomes true when the server goes away.
+    /// Becomes true when the server shuts down.
     pub(crate) closing: watch::Receiver<bool>,
-    /// Keeps the connection in use.
+    /// Marks the connection as in use.
     pub(crate) busy: Busy,
-    /// Counts until the connection ends.
+    /// Counts as one of the user's long-running requests until the connection ends.
     pub(crate) stream: Arc<limits::Stream>,
 }
 
-/// The handler of all three.
+/// Handles `exec`, `attach` and `portforward`.
 pub(crate) fn serve<'a>(
     call: &'a Call,
     method: Method,
@@ -101,7 +101,7 @@ pub(crate) fn serve<'a>(
     })
 }
 
-/// Refuses what is no list of ports.
+/// Returns 400 if `ports` is not a list of port numbers.
 fn check_ports(call: &Call) -> Result<(), Status> {
     let mut ports = call.query.all("ports").flat_map(|ports| ports.split(','));
     let is_wrong = |port: &&str| {
@@ -119,7 +119,7 @@ fn check_ports(call: &Call) -> Result<(), Status> {
     }
 }
 
-/// The options of the connection, as webhooks are shown them.
+/// Returns the options of the connection as admission webhooks see them.
 fn options(call: &Call) -> Value {
     let query = &call.query;
     let (kind, forwards) = match call.subresource.as_deref().unwrap_or_default() {
@@ -187,7 +187,8 @@ fn answer(call: &Call, subresource: &str) -> Result<Response<Body>, Status> {
     ))
 }
 
-/// Whoever may start a command by GET must be allowed to by POST (kube-apiserver: AuthorizePodWebsocketUpgradeCreatePermission).
+/// Checks that a user who opens the connection by GET may also create it, as by POST (kube-apiserver:
+/// AuthorizePodWebsocketUpgradeCreatePermission).
 fn may_create(call: &Call, subresource: &str) -> Result<(), Status> {
     let attributes = Attributes {
         verb: "create".into(),
@@ -210,7 +211,7 @@ fn may_create(call: &Call, subresource: &str) -> Result<(), Status> {
     }
 }
 
-/// What a client of `exec` and `attach` has asked for, and what it is told.
+/// The streams that a client of `exec` or `attach` asks for, and the sentence that answers it.
 struct Command {
     stdin: bool,
     stdout: bool,
@@ -226,21 +227,21 @@ impl Command {
         Command {
             stdin: flag("stdin"),
             stdout: flag("stdout"),
-            // A terminal has one output.
+            // A terminal has a single output.
             stderr: flag("stderr") && !tty,
             tty,
             sentence,
         }
     }
 
-    /// How many streams a client opens over SPDY.
+    /// Returns how many streams a client opens over SPDY.
     fn streams(&self, protocol: Option<&str>) -> usize {
         let resizes = matches!(protocol, Some("v4.channel.k8s.io" | "v3.channel.k8s.io"));
         let wanted = [self.stdin, self.stdout, self.stderr, self.tty && resizes];
         1 + wanted.into_iter().filter(|wanted| *wanted).count()
     }
 
-    /// What the error stream carries: a Status since version 4, text before that.
+    /// Returns the content of the error stream: a Status since version 4, plain text before.
     fn failure(&self, protocol: Option<&str>) -> Vec<u8> {
         match protocol {
             Some(protocol) if protocol.starts_with("v4.") || protocol == V5 => {
@@ -251,7 +252,7 @@ impl Command {
     }
 }
 
-/// The outcome of a command that could not be run. Some clients look for an exit code in every failure.
+/// Returns the outcome of a command that could not be run. Some clients expect an exit code in every failure.
 fn failure(sentence: &str) -> Status {
     let mut status = Status::internal("");
     sentence.clone_into(&mut status.message);
@@ -265,10 +266,10 @@ fn failure(sentence: &str) -> Status {
     status
 }
 
-/// The refusal of a kubelet: its status and its words.
+/// A kubelet's refusal: HTTP status and message.
 type Refusal = Option<(u16, String)>;
 
-/// Whether a kubelet would not let the container be reached.
+/// Returns the refusal of a kubelet for a container that cannot be reached.
 fn refusal(pod: &Value, container: &str, command: &Command) -> Refusal {
     if !(command.stdin || command.stdout || command.stderr) {
         let why = "you must specify at least 1 of stdin, stdout, stderr";
@@ -285,7 +286,7 @@ fn refusal(pod: &Value, container: &str, command: &Command) -> Refusal {
     (!runs).then(|| (500, format!("container not found ({container:?})")))
 }
 
-/// Ends `exec` or `attach`.
+/// Answers `exec` or `attach`.
 fn run(call: &Call, refusal: Refusal, command: Command, wanted: Wanted<'_>) -> Response<Body> {
     let offered = match wanted {
         Wanted::Unknown => return upgrade::unknown(),
@@ -347,7 +348,7 @@ fn command_by_channels(
     )
 }
 
-/// Ends `portforward`.
+/// Answers `portforward`.
 fn ports(call: &Call, pod: &Value, wanted: Wanted<'_>) -> Response<Body> {
     let pod_name = call.name.clone();
     if pod["status"].text("phase") != "Running" {
@@ -408,13 +409,12 @@ fn ports_by_channels(
     })
 }
 
-/// What there is to say of a pod's port, or of all of them.
+/// Returns the sentence about one port of a pod, or about all of them.
 fn sentence_of_ports(pod_name: &str, port: &str) -> String {
     format!("pod {pod_name:?} is simulated: nothing listens on {port}")
 }
 
-/// Goes on with another protocol, if that is what was agreed on and the connection can; without a connection (a client in this process)
-/// there is only the sentence.
+/// Switches to another protocol if both sides agreed. A client in this process has no connection and gets the sentence as a 501.
 fn switch<F>(
     call: &Call,
     agreed: Result<Response<Body>, Box<Response<Body>>>,
@@ -435,7 +435,7 @@ where
     agreed
 }
 
-/// Goes on with another protocol once the answer that agrees to it is sent.
+/// Runs `session` on the connection once the response that agrees to the switch is sent.
 pub(crate) fn hand_over<F>(upgrade: Upgrade, session: impl FnOnce(Connection) -> F + Send + 'static)
 where
     F: Future<Output = Result<(), Ended>> + Send,

@@ -1,7 +1,8 @@
-//! A SPDY connection with a client of `exec`, `attach` or `portforward`, plain or inside a WebSocket, until it ends.
+//! A SPDY connection with a client of `exec`, `attach` or `portforward`, direct or inside a WebSocket.
 //!
-//! Commands open all of their streams first; then the error stream gets the outcome and all end. Of each forwarded connection the error
-//! stream gets the reason when it opens, and the data stream ends. Every wait is bounded, and nothing is kept of what clients write.
+//! A command's client opens all of its streams first; then the error stream gets the outcome and all streams end. For each forwarded
+//! connection the error stream gets the reason as soon as it opens, and the data stream ends. Every wait is bounded, and data from the
+//! client is discarded.
 
 use std::{io, time::Duration};
 
@@ -17,14 +18,14 @@ use super::{
 
 /// How long a client may take to open the streams of a command (kubelet: DefaultStreamCreationTimeout).
 const OPEN: Duration = Duration::from_secs(30);
-/// How long a connection with nothing to do is kept (kubelet: streamingConnectionIdleTimeout).
+/// How long an idle connection is kept (kubelet: streamingConnectionIdleTimeout).
 const IDLE: Duration = Duration::from_secs(4 * 60 * 60);
-/// How long a client may take to take a frame.
+/// How long a client may take to receive a frame.
 pub(super) const WRITE: Duration = Duration::from_secs(30);
 /// How long a client has to read the outcome and to close the connection.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(30);
 
-/// Why a connection ended before its time.
+/// The reason why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
     #[error("the client took too long")]
@@ -53,16 +54,16 @@ impl From<tungstenite::Error> for Ended {
     }
 }
 
-/// What carries the frames.
+/// The transport of the frames.
 pub(super) enum Wire {
     /// The connection itself.
     Plain(Connection),
-    /// Messages of a WebSocket, which may hold any piece of the frames.
+    /// Messages of a WebSocket; a message may hold any part of a frame.
     Tunnel(Box<WebSocketStream<Connection>>),
 }
 
 impl Wire {
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; empty at the end.
     async fn read(&mut self) -> Result<Bytes, Ended> {
         match self {
             Wire::Plain(connection) => {
@@ -98,7 +99,7 @@ impl Wire {
         tokio::time::timeout(WRITE, write).await?
     }
 
-    /// Says farewell, which TLS wants too.
+    /// Closes the transport properly: TLS expects a closing message.
     async fn close(mut self) -> Result<(), Ended> {
         let close = async {
             if let Wire::Tunnel(socket) = &mut self {
@@ -114,7 +115,7 @@ impl Wire {
     }
 }
 
-/// The frames of a connection.
+/// Reads and writes the frames of a connection.
 struct Frames {
     wire: Wire,
     reader: Reader,
@@ -130,7 +131,7 @@ impl Frames {
         }
     }
 
-    /// The next stream that the client opens; `None` when it opens no more.
+    /// Returns the next stream that the client opens, or `None` when it opens no more.
     async fn opened(&mut self) -> Result<Option<(u32, Vec<(String, String)>)>, Ended> {
         loop {
             match self.reader.next()? {
@@ -159,7 +160,7 @@ fn header<'a>(headers: &'a [(String, String)], name: &str) -> &'a str {
     found.map_or("", |(_, value)| value)
 }
 
-/// Ends a command for which the client opens so many streams.
+/// Ends a command for which the client opens `streams` streams.
 pub(super) async fn command(wire: Wire, streams: usize, failure: Vec<u8>) -> Result<(), Ended> {
     let mut frames = Frames::new(wire);
     let mut open = Vec::with_capacity(streams);
@@ -181,7 +182,7 @@ pub(super) async fn command(wire: Wire, streams: usize, failure: Vec<u8>) -> Res
         let data = if is_error { failure.as_slice() } else { &[] };
         frames.wire.write(spdy::last(stream, data)).await?;
     }
-    // Closing now, with input on its way, could take the outcome from the client.
+    // Closing now, while input is on its way, could reset the connection and lose the outcome.
     let until_closed = async {
         while frames.opened().await?.is_some() {}
         Ok::<_, Ended>(())
@@ -190,7 +191,7 @@ pub(super) async fn command(wire: Wire, streams: usize, failure: Vec<u8>) -> Res
     frames.wire.close().await
 }
 
-/// Refuses every connection that a client forwards.
+/// Refuses every connection that the client forwards.
 pub(super) async fn ports(wire: Wire, pod_name: String) -> Result<(), Ended> {
     let mut frames = Frames::new(wire);
     while let Some((stream, headers)) = tokio::time::timeout(IDLE, frames.opened()).await?? {

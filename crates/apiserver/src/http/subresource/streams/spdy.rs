@@ -1,16 +1,16 @@
-//! SPDY/3.1 frames, as far as clients of `exec` and `portforward` need them: streams are opened and ended, what is written into them is
-//! passed over, pings come back.
+//! SPDY/3.1 frames as far as clients of `exec` and `portforward` need them: opening and ending streams, and pings. Data in streams is
+//! skipped.
 //!
-//! No input or output happens here: bytes come in, [`Event`]s go out, and the functions below make the frames of an answer. Header blocks
-//! come deflated with the protocol's dictionary, all of one connection as one deflate stream; those of ours go out stored, in blocks of
-//! the same stream format. Rules: the SPDY/3.1 draft, as spdystream (the client in client-go) keeps them.
+//! This module does no input or output: bytes come in, [`Event`]s come out, and the functions below build response frames. Incoming
+//! header blocks are compressed with the protocol's dictionary as one deflate stream for the whole connection; outgoing ones use stored
+//! blocks of the same format. The rules are those of the SPDY/3.1 draft as spdystream (the library in client-go) implements them.
 
 use std::sync::LazyLock;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::{Decompress, FlushDecompress};
 
-/// The most that the frame of a header block may have, and the most that may come out of one. Streams are opened with three headers.
+/// The most bytes of a frame with a header block, and of the decompressed block. Clients open streams with three headers.
 const HEADER_BLOCK: usize = 16 * 1024;
 
 const SYN_STREAM: u16 = 1;
@@ -20,32 +20,32 @@ const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 const FIN: u8 = 1;
-/// The status of a reset for a stream that is not wanted.
+/// The status with which an unwanted stream is reset.
 const REFUSED_STREAM: u32 = 3;
 
-/// What a client does.
+/// An action of the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It opens a stream.
+    /// Opens a stream.
     Opened {
-        /// The stream.
+        /// The stream's number.
         stream: u32,
         /// The headers, with names in lower case.
         headers: Vec<(String, String)>,
     },
-    /// It wants this number back.
+    /// Asks for this number to be sent back.
     Ping(u32),
-    /// It opens no more streams, and will close the connection.
+    /// Opens no more streams and will close the connection.
     GoAway,
 }
 
-/// Why a connection cannot go on.
+/// The reason why a connection cannot continue.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
     /// Another version of the protocol, or another protocol.
     #[error("a control frame of SPDY version {0}, where 3 was agreed on")]
     Version(u16),
-    /// A frame that is longer than any that is needed here, or too short for its type.
+    /// A frame that is longer than clients need, or too short for its type.
     #[error("a control frame of type {kind} with {length} bytes")]
     Length {
         /// The frame's type.
@@ -53,15 +53,15 @@ pub(crate) enum Broken {
         /// Its length.
         length: usize,
     },
-    /// A header block that cannot be read.
+    /// A header block that cannot be decoded.
     #[error("the headers of a stream cannot be read")]
     Headers,
 }
 
-/// Reads what a client sends.
+/// Parses the frames that a client sends.
 pub(super) struct Reader {
     pending: BytesMut,
-    /// How much of a data frame is still to come, and to be passed over.
+    /// The bytes of the current data frame that are still to be skipped.
     passing: usize,
     headers: Inflater,
 }
@@ -75,7 +75,7 @@ impl Reader {
         }
     }
 
-    /// Takes bytes as they come from the network.
+    /// Adds bytes from the network.
     pub(super) fn take(&mut self, mut bytes: &[u8]) {
         let passed = self.passing.min(bytes.len());
         self.passing -= passed;
@@ -83,7 +83,7 @@ impl Reader {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// The next thing that the client does; `None` until more bytes come.
+    /// Returns the client's next action, or `None` until more bytes arrive.
     pub(super) fn next(&mut self) -> Result<Option<Event>, Broken> {
         loop {
             let Some(mut head) = self.pending.get(..8) else {
@@ -128,7 +128,7 @@ impl Reader {
                 let headers = pairs(&self.headers.block(&frame)?)?;
                 Some(Event::Opened { stream, headers })
             }
-            // They are of no use, but the next block goes on where this one ends.
+            // These headers are not needed, but decompress them: the next block continues the same deflate stream.
             SYN_REPLY | HEADERS => {
                 fixed(4)?;
                 self.headers.block(&frame)?;
@@ -141,7 +141,7 @@ impl Reader {
     }
 }
 
-/// The names and values of a header block.
+/// Parses the names and values of a header block.
 fn pairs(mut block: &[u8]) -> Result<Vec<(String, String)>, Broken> {
     fn text(block: &mut &[u8]) -> Option<String> {
         let length = block.try_get_u32().ok()? as usize;
@@ -159,7 +159,7 @@ fn pairs(mut block: &[u8]) -> Result<Vec<(String, String)>, Broken> {
     Ok(pairs)
 }
 
-/// The header blocks of one connection, inflated.
+/// Decompresses the header blocks of one connection.
 struct Inflater {
     raw: Decompress,
     begun: bool,
@@ -199,7 +199,7 @@ impl Inflater {
         Err(Broken::Headers)
     }
 
-    /// Reads the head of a zlib stream and puts the dictionary where the stream refers to it.
+    /// Parses the head of a zlib stream, and feeds the dictionary that the stream refers to.
     fn begin<'a>(&mut self, packed: &'a [u8]) -> Result<&'a [u8], Broken> {
         let (head, mut rest) = packed.split_at_checked(2).ok_or(Broken::Headers)?;
         let is_zlib =
@@ -211,7 +211,7 @@ impl Inflater {
             if rest.try_get_u32() != Ok(DICTIONARY_ID) {
                 return Err(Broken::Headers);
             }
-            // What a stored block holds can be referred to like anything that came before.
+            // Later blocks can refer to the content of a stored block, so that loads the dictionary.
             let primer = stored(&DICTIONARY);
             let mut plain = Vec::with_capacity(DICTIONARY.len() + 1);
             self.raw
@@ -222,7 +222,7 @@ impl Inflater {
     }
 }
 
-/// A block of a deflate stream that holds the bytes as they are; not the last one.
+/// Returns a stored (uncompressed) block of a deflate stream, not marked as the last one.
 fn stored(bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).expect("what is stored is short");
     let mut block = Vec::with_capacity(5 + bytes.len());
@@ -236,7 +236,7 @@ fn stored(bytes: &[u8]) -> Vec<u8> {
 /// The Adler-32 sum of [`DICTIONARY`].
 const DICTIONARY_ID: u32 = 0xe3c6_a7c2;
 
-/// The dictionary of SPDY/3: words with their length before them, then pieces of values.
+/// The dictionary of SPDY/3: words, each after its length, then fragments of values.
 static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     const WORDS: &str = "options|head|post|put|delete|trace|accept|accept-charset|accept-encoding|accept-language|accept-ranges|age|\
         allow|authorization|cache-control|connection|content-base|content-encoding|content-language|content-length|content-location|\
@@ -259,39 +259,39 @@ static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
     dictionary
 });
 
-/// Makes the frames that go to a client.
+/// Builds the frames for a client.
 #[derive(Default)]
 pub(super) struct Writer {
     begun: bool,
 }
 
 impl Writer {
-    /// Accepts a stream, without headers.
+    /// Returns the frame that accepts a stream, without headers.
     pub(super) fn accept(&mut self, stream: u32) -> Bytes {
         let mut block = Vec::new();
         if !self.begun {
-            // A zlib stream without a dictionary.
+            // The header of a zlib stream without a dictionary.
             block.put_u16(0x7801);
             self.begun = true;
         }
         block.extend(stored(&0_u32.to_be_bytes()));
-        // What ends a header block for clients that wait for more until they see it: a flush.
+        // An empty block is a flush, which marks the end of the header block for clients that would wait for more.
         block.extend(stored(&[]));
         control(SYN_REPLY, &[stream], &block)
     }
 }
 
-/// Refuses a stream.
+/// Returns the frame that refuses a stream.
 pub(super) fn refuse(stream: u32) -> Bytes {
     control(RST_STREAM, &[stream, REFUSED_STREAM], &[])
 }
 
-/// Gives a ping back.
+/// Returns the answer to a ping.
 pub(super) fn pong(id: u32) -> Bytes {
     control(PING, &[id], &[])
 }
 
-/// The last that comes of a stream.
+/// Returns the last data frame of a stream.
 pub(super) fn last(stream: u32, data: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(8 + data.len());
     frame.put_u32(stream & 0x7fff_ffff);

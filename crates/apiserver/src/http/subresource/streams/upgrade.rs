@@ -1,6 +1,6 @@
-//! What a request asks to go on with instead of HTTP, and the answers that agree or do not.
+//! Protocol upgrades: parses what a request wants to switch to, and builds the responses that agree or refuse.
 //!
-//! A kube-apiserver leaves most of this to the kubelet behind it; the words of refusals are those of the handlers there.
+//! kube-apiserver leaves most of this to the kubelet; the error messages are those of the kubelet's handlers.
 
 use axum::body::Body;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -18,21 +18,21 @@ use crate::http::reply;
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 const ACCEPTED_PROTOCOLS: HeaderName =
     HeaderName::from_static("x-accepted-stream-protocol-versions");
-/// What WebSocket servers add to a client's key (RFC 6455, 1.3).
+/// The text that WebSocket servers append to the client's key (RFC 6455, 1.3).
 const WEBSOCKET_SALT: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What a request asks for.
+/// The protocol that a request wants to switch to.
 pub(super) enum Wanted<'a> {
-    /// WebSocket, with one of these subprotocols.
+    /// WebSocket with one of these subprotocols.
     WebSocket(Vec<&'a str>),
-    /// SPDY/3.1, with one of these stream protocols.
+    /// SPDY/3.1 with one of these stream protocols.
     Spdy(Vec<&'a str>),
-    /// Something else.
+    /// An unknown protocol.
     Unknown,
 }
 
 impl<'a> Wanted<'a> {
-    /// Reads the headers of a request; `None` if it is none for an upgrade.
+    /// Parses the headers of a request; `None` if it does not ask for an upgrade.
     pub(super) fn of(headers: &'a HeaderMap) -> Option<Wanted<'a>> {
         if !words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade")) {
             return None;
@@ -50,12 +50,12 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Whether a request asks for a WebSocket (kube-apiserver: IsWebSocketRequest).
+/// Returns whether a request asks for a WebSocket (kube-apiserver: IsWebSocketRequest).
 pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
     matches!(Wanted::of(headers), Some(Wanted::WebSocket(_)))
 }
 
-/// The values of a header that holds lists.
+/// Returns the comma-separated values of a header.
 fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).iter();
     values
@@ -65,7 +65,7 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
         .filter(|word| !word.is_empty())
 }
 
-/// The first offered protocol that is served; nothing at all where nothing is offered.
+/// Returns the first offered protocol that is served, `Some(None)` if none was offered, and `None` if none of them is served.
 pub(super) fn choose<'a>(
     offered: &[&'a str],
     served: impl Fn(&str) -> bool,
@@ -79,10 +79,10 @@ pub(super) fn choose<'a>(
         .map(|protocol| Some(*protocol))
 }
 
-/// Agrees to a WebSocket.
+/// Returns the 101 response that agrees to a WebSocket.
 ///
 /// # Errors
-/// The refusal of a handshake that is none.
+/// The 400 for an invalid handshake.
 pub(crate) fn websocket(
     headers: &HeaderMap,
     protocol: Option<&str>,
@@ -112,7 +112,7 @@ pub(crate) fn websocket(
     ))
 }
 
-/// Agrees to SPDY.
+/// Returns the 101 response that agrees to SPDY.
 pub(super) fn spdy(protocol: Option<&str>) -> Response<Body> {
     switch("SPDY/3.1", [(STREAM_PROTOCOL, protocol)])
 }
@@ -134,7 +134,7 @@ fn switch<const N: usize>(
     response
 }
 
-/// Refuses protocols of which none is served.
+/// Returns the 403 for a client none of whose protocols is served.
 pub(super) fn no_common_protocol(offered: &[&str], served: &[&'static str]) -> Response<Body> {
     let mut refusal = reply::text(
         403,
@@ -151,7 +151,7 @@ pub(super) fn no_common_protocol(offered: &[&str], served: &[&'static str]) -> R
     refusal
 }
 
-/// Refuses an upgrade to something that is not served.
+/// Returns the 400 for an upgrade to an unknown protocol.
 pub(super) fn unknown() -> Response<Body> {
     let why = "unable to upgrade: missing upgrade headers in request: Upgrade must be \"websocket\" or \"SPDY/3.1\"\n";
     reply::text(400, why)
