@@ -1,11 +1,10 @@
-//! One APIService per group and version of the built-in kinds and of definitions (kube-apiserver: autoregister and crd-autoregister
-//! controllers).
+//! The APIServices of built-in groups and of CustomResourceDefinitions, one per group and version (kube-apiserver: autoregister and
+//! crd-autoregister controllers).
 //!
-//! The objects only tell clients what there is: requests are routed by [`crate::registry`]. A group that the embedding program provides has
-//! no APIService until a user creates one, as in a cluster where the add-on that serves it is not installed yet: helm and kubectl then own
-//! the object that their chart or manifest brings, and the group is served with it and without it. [`availability`] keeps the condition
-//! `Available` of users' APIServices. The first objects are there when the server answers; what definitions bring and take is written
-//! through the server's own router.
+//! The objects only inform clients: [`crate::registry`] routes requests. A group that the embedding program provides has no APIService
+//! until a user creates one, as in a cluster without the add-on that serves it, so that helm and kubectl own the object that their chart
+//! or manifest contains. The group is served either way. [`availability`] maintains the condition `Available` of users' APIServices.
+//! [`crate::boot`] creates the first objects before the server answers; later changes go through the server's own router.
 
 mod availability;
 
@@ -29,10 +28,10 @@ pub(crate) use availability::run as tell_availability;
 const COLLECTION: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const STORAGE: &str = "apiservices.apiregistration.k8s.io";
 pub(crate) const GROUP: &str = "apiregistration.k8s.io";
-/// Says of an object that this module looks after it.
+/// The label of objects that this module manages.
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// How groups are preferred (kube-apiserver: `apiVersionPriorities`). Versions beside `v1`, where they differ, follow.
+/// The priorities of groups (kube-apiserver: `apiVersionPriorities`). [`priorities`] has those of versions.
 const GROUP_PRIORITIES: [(&str, i64); 20] = [
     ("", 18_000),
     ("apps", 17_800),
@@ -56,14 +55,14 @@ const GROUP_PRIORITIES: [(&str, i64); 20] = [
     ("resource.k8s.io", 16_200),
 ];
 
-/// Keeps the objects in line with what is served until the server is dropped. [`crate::boot`] creates the first ones.
+/// Keeps the APIServices in line with the served groups until the server is dropped. [`crate::boot`] creates the first ones.
 pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()>) {
     loop {
         match server.upgrade() {
             Some(server) => settle(&server).await,
             None => return,
         }
-        // The registry goes with the server.
+        // The sender is dropped together with the server.
         if changes.changed().await.is_err() {
             return;
         }
@@ -129,7 +128,7 @@ fn object(table: &Table, name: &str, row: &Row) -> Value {
     object
 }
 
-/// The priorities of a group and of a version in it.
+/// Returns the priorities of a row's group and version.
 fn priorities(table: &Table, row: &Row) -> (i64, i64) {
     let resource = &row.resource;
     if row.custom {

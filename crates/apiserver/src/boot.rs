@@ -1,6 +1,7 @@
-//! What is there from the start: the default namespaces, roles and bindings, the system's priority classes, the levels and schemas of flow
-//! control, the range of Services, the kubernetes Service with its endpoints, who signs clients' certificates, and since when the use of tokens
-//! is recorded; after a restart only what is missing is created. What kube-apiserver restores while it runs is restored here as well ([`keep`]); roles and priority classes are not.
+//! Creates the objects that every cluster has: the default namespaces, roles and bindings, the system's priority classes, flow control,
+//! the range of Services, the `kubernetes` Service with its endpoints, and the ConfigMaps with the CA of client certificates and with the
+//! start of token tracking. A restart creates only what is missing. What kube-apiserver restores while it runs is restored here as well
+//! ([`keep`]); roles and priority classes are not.
 
 use std::{
     collections::HashSet,
@@ -33,24 +34,24 @@ use crate::{
     token_tracking,
 };
 
-/// The port of the server, as the Service's `targetPort` and its endpoints name it (kube-apiserver: `--secure-port`).
+/// The server's port, named as `targetPort` of the Service and in its endpoints (kube-apiserver: `--secure-port`).
 pub(crate) const PORT: u16 = 6443;
-/// How often is looked after the Service, the range of Services and what definitions serve, and after namespaces and flow control.
+/// How often the Service, its range and the APIServices are restored ([`RARELY`]: namespaces and flow control).
 const OFTEN: Duration = Duration::from_secs(10);
 const RARELY: Duration = Duration::from_secs(60);
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// What a cluster is told of itself.
+/// The facts about the cluster that some of the objects contain.
 pub(crate) struct Seeds {
     /// The range of cluster IPs.
     pub(crate) services: ServiceRange,
-    /// Where the server is reached.
+    /// The addresses at which pods reach the server.
     pub(crate) advertise: Vec<IpAddr>,
-    /// Who signs the certificates of clients and front proxies.
+    /// The CAs of clients and front proxies.
     pub(crate) authorities: Authorities,
 }
 
-/// Creates what every cluster has.
+/// Creates the objects that every cluster has.
 pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     let services = &seeds.services;
     adopt_services(server);
@@ -78,7 +79,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
     tell_what_is_served(server, |_| true).await;
 }
 
-/// Restores what somebody has deleted, until the server is dropped, as soon as kube-apiserver does.
+/// Restores deleted objects until the server is dropped, at kube-apiserver's intervals.
 pub(crate) async fn keep(server: Weak<ApiServer>, seeds: Seeds) {
     for round in 1.. {
         tokio::time::sleep(OFTEN).await;
@@ -93,13 +94,13 @@ pub(crate) async fn keep(server: Weak<ApiServer>, seeds: Seeds) {
     }
 }
 
-/// What is missing of what is looked after every few seconds.
+/// Restores the objects that are checked every few seconds.
 async fn restore(server: &Arc<ApiServer>, seeds: &Seeds) {
     create_range(server, &seeds.services).await;
     create_own_service(server, &seeds.services, &seeds.advertise).await;
     tell_client_authority(server, seeds).await;
     tell_token_tracking(server).await;
-    // Those of built-in groups are told once only.
+    // The APIServices of built-in groups are created once, at the start.
     tell_what_is_served(server, Row::is_defined).await;
 }
 
@@ -155,7 +156,7 @@ async fn create_flow_control(server: &Arc<ApiServer>) {
     }
 }
 
-/// The Service by which pods reach this server, and where it leads.
+/// Creates the Service through which pods reach this server, and its endpoints.
 async fn create_own_service(
     server: &Arc<ApiServer>,
     services: &ServiceRange,
@@ -174,7 +175,7 @@ async fn create_own_service(
     publish(server, advertise).await;
 }
 
-/// Creates the APIServices that are missing.
+/// Creates the missing APIServices.
 async fn tell_what_is_served(server: &Arc<ApiServer>, which: impl Fn(&Row) -> bool) {
     const PLURAL: &str = "apiservices";
     for (name, object) in aggregation::wanted(&server.registry().table(), which) {
@@ -188,7 +189,7 @@ async fn tell_what_is_served(server: &Arc<ApiServer>, which: impl Fn(&Row) -> bo
     }
 }
 
-/// Takes the addresses and ports that the Services of a restart have, so that nobody else is given them.
+/// Marks the addresses and ports of the stored Services as allocated, so that no other Service gets them.
 fn adopt_services(server: &Arc<ApiServer>) {
     let Some(call) = call(server, "", "services", None) else {
         return;
@@ -201,7 +202,7 @@ fn adopt_services(server: &Arc<ApiServer>) {
     }
 }
 
-/// Makes the addresses of Services what the Services have, and takes those of users, so that no Service is given them.
+/// Creates and deletes IPAddress objects to match the Services, and marks those that users created as allocated.
 async fn adopt_addresses(server: &Arc<ApiServer>) {
     let (Some(services), Some(call)) = (
         call(server, "", "services", None),
@@ -239,7 +240,7 @@ async fn adopt_addresses(server: &Arc<ApiServer>) {
     write::beside::settle(server, beside, server.now()).await;
 }
 
-/// Publishes where the server is, in both forms. Both are the server's own: the labels keep mirroring and slicing away from them.
+/// Publishes the server's addresses as Endpoints and as an EndpointSlice. The labels keep the mirroring and slicing controllers away.
 async fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
     let Some(first) = advertise.first() else {
         return;
@@ -274,7 +275,7 @@ async fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
     .await;
 }
 
-/// Creates an object. One that is there is left alone but for the fields that say how this server is reached.
+/// Creates an object, or updates the fields in `renewed` if it exists.
 async fn create(
     server: &Arc<ApiServer>,
     group: &str,
@@ -318,7 +319,7 @@ async fn create(
     }
 }
 
-/// A call of the server's own, for a collection.
+/// Builds a call for a collection on the server's own behalf.
 fn call(
     server: &Arc<ApiServer>,
     group: &str,

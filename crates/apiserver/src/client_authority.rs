@@ -1,6 +1,6 @@
-//! Who signs the certificates of clients and of front proxies, told to servers that stand behind this one: the ConfigMap
-//! `kube-system/extension-apiserver-authentication` (kube-apiserver: the cluster-authentication-trust controller). What others have added to
-//! its authorities, names and headers stays; certificates stay until they expire.
+//! Publishes the CAs of clients and front proxies for aggregated API servers in the ConfigMap
+//! `kube-system/extension-apiserver-authentication` (kube-apiserver: the cluster-authentication-trust controller). Certificates, names
+//! and headers that others added stay; certificates stay until they expire.
 
 use std::{collections::HashSet, io::Cursor, sync::Arc};
 
@@ -18,25 +18,26 @@ pub(crate) const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 const CLIENTS: &str = "client-ca-file";
 const FRONT_PROXIES: &str = "requestheader-client-ca-file";
-/// Lists in JSON: who may be a front proxy, and in which headers it says who asks (the flags that kubeadm gives kube-apiserver).
+/// JSON lists: the names of front proxies, and the headers in which they pass on the user (the flags that kubeadm gives kube-apiserver).
 const REQUEST_HEADERS: [(&str, &str); 4] = [
     ("requestheader-allowed-names", "front-proxy-client"),
     ("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
     ("requestheader-group-headers", "X-Remote-Group"),
     ("requestheader-username-headers", "X-Remote-User"),
 ];
-/// So long after it has expired a certificate is kept.
+/// How long an expired certificate is kept.
 const SLACK: SignedDuration = SignedDuration::from_mins(5);
 
-/// Certificates of authorities, in PEM.
+/// The CAs to publish, in PEM.
 pub(crate) struct Authorities {
-    /// Who signs clients' certificates.
+    /// The CA of client certificates.
     pub(crate) clients: Option<String>,
-    /// Who signs the certificates of front proxies.
+    /// The CA of front proxies.
     pub(crate) front_proxies: Option<String>,
 }
 
-/// Returns the ConfigMap as it should be, or `None` if it is so already. As in kube-apiserver, a map with a list that is not JSON is left alone.
+/// Returns the ConfigMap as it should be, or `None` if it is up to date. Like kube-apiserver, leaves a map alone that has a list which is
+/// not JSON.
 pub(crate) fn wanted(server: &Arc<ApiServer>, authorities: &Authorities) -> Option<Value> {
     let stored = server.find("", "configmaps", Some(NAMESPACE), NAME);
     let stored = stored.as_deref().and_then(|map| map["data"].as_object());
@@ -67,7 +68,7 @@ fn add_certificates(data: &mut Map<String, Value>, field: &str, pem: &str, now: 
     data.insert(field.to_owned(), combined.into());
 }
 
-/// Adds an item to a list in JSON; `None` if the text there is not a list of texts.
+/// Adds an item to a JSON list; `None` if the text is not a list of strings.
 fn add_item(data: &mut Map<String, Value>, field: &str, item: &str) -> Option<()> {
     let told = data.get(field).and_then(Value::as_str).unwrap_or_default();
     let mut items: Vec<String> = match told {
@@ -81,7 +82,7 @@ fn add_item(data: &mut Map<String, Value>, field: &str, item: &str) -> Option<()
     Some(())
 }
 
-/// The certificates of all texts, each once, without those that have expired.
+/// Returns the certificates of all texts, without duplicates and expired ones.
 fn combine(texts: &[&str], now: Timestamp) -> String {
     let (mut seen, mut found) = (HashSet::new(), Vec::new());
     for text in texts {

@@ -1,6 +1,8 @@
-//! Expressions that choose devices, and the devices that they look at. Source of the rules: k8s.io/dynamic-resource-allocation/cel.
+//! CEL selectors of dynamic resource allocation, and the devices that they match. Source of the rules:
+//! k8s.io/dynamic-resource-allocation/cel.
 //!
-//! An expression is compiled once ([`Selector`]), a device is converted once ([`Device`]); then any number of the one may be asked about any number of the other.
+//! An expression is compiled once ([`Selector`]) and a device is converted once ([`Device`]); then any selector can be matched against
+//! any device.
 //!
 //! ```
 //! use mullion_apiserver::devices::{Attribute, Device, Selector};
@@ -28,16 +30,16 @@ use crate::cel::{
     type_name, version,
 };
 
-/// Attributes and capacities of a device.
+/// The most attributes and capacities of a device.
 const MOST_ENTRIES: u64 = 32;
-/// Characters of a driver's name and of the domain of an attribute.
+/// The most characters of a driver's name and of an attribute's domain.
 const DOMAIN: u64 = 63;
-/// Characters of an attribute's name within its domain.
+/// The most characters of an attribute's name within its domain.
 const ID: u64 = 32;
-/// Characters of an attribute's value.
+/// The most characters of an attribute's value.
 const VALUE: u64 = 64;
 
-/// What the expressions speak of.
+/// The variable `device` and its type.
 static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
     let by_name = |value| Type::map(Type::String, Type::map(Type::String, value));
     let fields = [
@@ -56,7 +58,7 @@ static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
         .with_bind()
 });
 
-/// How big what they speak of can be.
+/// The largest size of the variable, for cost estimates.
 static SHAPE: LazyLock<Shape> = LazyLock::new(|| {
     let text = |most| Shape {
         most,
@@ -69,7 +71,7 @@ static SHAPE: LazyLock<Shape> = LazyLock::new(|| {
         ..Shape::default()
     };
     let attributes = Shape {
-        // An attribute is as long whether it is selected or looked up.
+        // An attribute costs the same whether it is selected as a field or looked up as a key.
         others: Some(Box::new(text(VALUE))),
         ..map(ID, text(VALUE))
     };
@@ -84,7 +86,7 @@ static SHAPE: LazyLock<Shape> = LazyLock::new(|| {
     }
 });
 
-/// An expression that has been checked.
+/// A checked expression.
 #[derive(Debug)]
 pub struct Selector(Program);
 
@@ -92,12 +94,12 @@ impl Selector {
     /// Parses and checks an expression.
     ///
     /// # Errors
-    /// What is wrong and where, in kube-apiserver's words.
+    /// The problem and its position, with kube-apiserver's message.
     pub fn compile(expression: &str) -> Result<Self, String> {
         Selector::ready(expression).map_err(|refusal| refusal.to_string())
     }
 
-    /// As [`Selector::compile`], with what kind of mistake it is.
+    /// Does the same as [`Selector::compile`], but returns the kind of the error as well.
     pub(crate) fn ready(expression: &str) -> Result<Self, Refusal> {
         let program = Program::compile(expression, &ENVIRONMENT)
             .map_err(|issues| Refusal::Invalid(format!("compilation failed: {issues}")))?;
@@ -110,11 +112,11 @@ impl Selector {
         }
     }
 
-    /// Whether it chooses the device.
+    /// Returns whether the expression selects the device.
     ///
     /// # Errors
-    /// What went wrong, in kube-scheduler's words: it looked up what the device lacks, took longer than one expression may (1,000,000 steps), or came to
-    /// something else than true or false.
+    /// kube-scheduler's message if the expression looks up what the device lacks, takes more than 1,000,000 steps, or returns something
+    /// else than a bool.
     pub fn matches(&self, device: &Device) -> Result<bool, String> {
         let variables = [("device", device.0.clone())];
         match self.0.evaluate(&variables, &mut Budget::default()) {
@@ -124,7 +126,7 @@ impl Selector {
         }
     }
 
-    /// What running it can cost at most, in kube-apiserver's units.
+    /// Returns an upper bound of the cost of an evaluation, in kube-apiserver's units.
     pub(crate) fn most_cost(&self) -> u64 {
         self.0.most_cost(&ENVIRONMENT, &SHAPE)
     }
@@ -133,13 +135,13 @@ impl Selector {
 /// The value of a device's attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute<'a> {
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// True or false.
+    /// A boolean.
     Bool(bool),
-    /// A text.
+    /// A string.
     Text(&'a str),
-    /// A version by the rules of semver.org 2.0.0.
+    /// A version by semver.org 2.0.0.
     Version(&'a str),
 }
 
@@ -156,16 +158,16 @@ impl Attribute<'_> {
     }
 }
 
-/// A device as expressions see it. Clones share what it is made of.
+/// A device as expressions see it. Clones share their content.
 #[derive(Clone, Debug)]
 pub struct Device(Value);
 
 impl Device {
-    /// The device of a driver with these attributes and capacities (quantities as text), by their names. A name without a domain is one of the driver's; where it is there
-    /// with the driver's domain as well, that one counts, as it does where claims compare attributes.
+    /// Creates a device of a driver from its attributes and capacities (quantities as text) by name. A name without a domain gets the
+    /// driver's; where both forms of a name are given, the one with the domain wins, as when claims compare attributes.
     ///
     /// # Errors
-    /// A version or quantity that is none, with the name it has.
+    /// The error of an invalid version or quantity, with its name.
     pub fn new<'a>(
         driver: &'a str,
         allow_multiple_allocations: bool,
@@ -201,17 +203,17 @@ impl Device {
     }
 }
 
-/// The domain of an attribute or capacity and its name there; a name without a domain is one of the driver's.
+/// Splits the name of an attribute or capacity into domain and identifier; the default domain is the driver's name.
 pub fn domain_and_id<'n>(name: &'n str, driver: &'n str) -> (&'n str, &'n str) {
     name.split_once('/').unwrap_or((driver, name))
 }
 
-/// Values by their domains and by their names there. A domain that is not there is an empty one for whoever looks into it.
+/// Groups values by domain and identifier. Looking up an absent domain gives an empty one.
 fn by_domain<'a>(
     driver: &'a str,
     entries: impl Iterator<Item = Result<(&'a str, Value), String>>,
 ) -> Result<Value, String> {
-    /// A value, and whether its name came with the domain.
+    /// The values of a domain, each with whether its name came with the domain.
     type Held<'a> = HashMap<&'a str, (bool, Value)>;
     let mut domains: HashMap<&str, Held<'a>> = HashMap::new();
     for entry in entries {
@@ -234,7 +236,7 @@ fn by_domain<'a>(
     Ok(total_map(domains, map_of(&[])))
 }
 
-/// What is said of a result that is neither true nor false.
+/// Returns the error for a result that is not a bool.
 fn not_bool(result: &Value) -> String {
     let name = type_name(result);
     let why = match result {

@@ -1,7 +1,7 @@
-//! Paths to fields and the errors found at them, in the words of `k8s.io/apimachinery/pkg/util/validation/field`.
+//! Field paths and validation errors, with the messages of `k8s.io/apimachinery/pkg/util/validation/field`.
 //!
-//! A [`Path`] is a chain of borrowed segments on the stack: it becomes text only when an error is recorded, so validating a
-//! good object allocates nothing. [`Errors`] turn into the `causes` and the message of a 422 Status in [`crate::status`].
+//! A [`Path`] is a chain of borrowed segments on the stack. It becomes text only when an error is recorded, so validating a valid object
+//! allocates nothing. [`Errors`] become the `causes` and the message of a 422 Status in [`crate::status`].
 
 mod emptied;
 
@@ -14,7 +14,7 @@ pub use emptied::Emptied;
 
 use crate::golang::number;
 
-/// A path to a field, built on the stack while walking an object: `spec.containers[0].env[PATH]`.
+/// A path to a field, built on the stack while an object is walked: `spec.containers[0].env[PATH]`.
 #[derive(Clone, Copy)]
 pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -68,7 +68,7 @@ impl fmt::Display for Path<'_> {
             write!(f, "{parent}")?;
         }
         match (self.segment, self.parent) {
-            // Upstream takes an element without a name for a subscript; it says so of whole objects.
+            // Go's field package prints an element without a name as a subscript; errors about whole objects have such a path.
             (Segment::Name(""), None) => f.write_str("[]"),
             (Segment::Name(name), None) => f.write_str(name),
             (Segment::Name(name), Some(_)) => write!(f, ".{name}"),
@@ -78,7 +78,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// What is wrong with a field; decides the cause's `reason` and the first words of its message.
+/// The type of a validation error; decides the cause's `reason` and the beginning of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorType {
     /// A value that must be there is not.
@@ -103,30 +103,30 @@ pub enum ErrorType {
     Internal,
 }
 
-/// An offending value as an answer prints it.
+/// The offending value as the message prints it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BadValue {
     /// A string is quoted as Go quotes, everything else printed as JSON.
     Json(Value),
-    /// Printed as it is: structs, which upstream prints with the names and order of Go's internal types (see [`go_struct`]).
+    /// Printed as given: for structs, which kube-apiserver prints with the names and order of Go's internal types (see [`go_struct`]).
     Text(String),
 }
 
-/// One error at one field.
+/// A validation error of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
-    /// What is wrong.
+    /// The type of the error.
     pub error_type: ErrorType,
     /// The field's path as clients see it.
     pub field: String,
-    /// The offending value; `None` where upstream prints none.
+    /// The offending value; `None` where kube-apiserver prints none.
     pub bad_value: Option<BadValue>,
-    /// The sentence after the value; may be empty.
+    /// The text after the value; may be empty.
     pub detail: String,
 }
 
 impl FieldError {
-    /// About as many bytes as it is printed with.
+    /// Returns the approximate length in bytes of the printed error.
     fn bytes(&self) -> usize {
         let value = match &self.bad_value {
             None => 0,
@@ -136,7 +136,7 @@ impl FieldError {
         self.field.len() + value + self.detail.len()
     }
 
-    /// The same error of an object that is in a field of another.
+    /// Returns the error with `path` put in front: for an object inside a field of another object.
     #[must_use]
     pub fn below(mut self, path: &str) -> Self {
         self.field = match self.field.as_str() {
@@ -147,10 +147,10 @@ impl FieldError {
     }
 }
 
-/// The bytes of paths, values and sentences from which on no more errors are kept: a refusal shows them several times.
+/// The total bytes of paths, values and texts beyond which errors are dropped, because a response repeats them several times.
 const MAX_ERROR_BYTES: usize = 16 << 20;
 
-/// The errors of one object in the order they were found, those that are forgiven, and what of the object was sent empty.
+/// The errors of one object in the order in which they were found, the forgiven ones, and the fields that were sent empty.
 ///
 /// Errors that follow after [`MAX_ERROR_BYTES`] are dropped. An error may show a whole list or a path with a long key, so the errors of a
 /// body could otherwise be many times longer than the body.
@@ -158,27 +158,27 @@ const MAX_ERROR_BYTES: usize = 16 << 20;
 pub struct Errors(pub Vec<FieldError>, Vec<FieldError>, Emptied, usize);
 
 impl Errors {
-    /// None yet, of an object of which this was sent empty.
+    /// Returns an empty list for an object whose `emptied` fields were sent empty.
     pub fn about(emptied: Emptied) -> Self {
         Errors(Vec::new(), Vec::new(), emptied, 0)
     }
 
-    /// Whether the list or map at a path was sent with nothing in it: Go's validation finds it there.
+    /// Returns whether the list or map at a path was sent empty, so that Go's validation sees it as present.
     pub fn sent_empty(&self, path: &Path<'_>) -> bool {
         self.2.has(path)
     }
 
-    /// Returns whether further errors are dropped ([`MAX_ERROR_BYTES`]): a check that prints much need not print it.
+    /// Returns whether further errors are dropped ([`MAX_ERROR_BYTES`]), so that a check need not format a long one.
     pub(crate) fn is_full(&self) -> bool {
         self.3 > MAX_ERROR_BYTES
     }
 
-    /// Whether nothing was found.
+    /// Returns whether there are no errors.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A list as Go prints it: `[]` if it was sent with nothing in it, `null` if it was not sent.
+    /// Returns a list as Go prints it: `[]` if it was sent empty, `null` if it was absent.
     pub fn as_sent(&self, path: &Path<'_>, list: &Value) -> Value {
         match list {
             Value::Null if self.sent_empty(path) => Value::Array(Vec::new()),
@@ -186,22 +186,22 @@ impl Errors {
         }
     }
 
-    /// What of the object was sent empty.
+    /// Returns the fields that were sent empty.
     pub fn emptied(&self) -> &Emptied {
         &self.2
     }
 
-    /// [`Errors::sent_empty`] of a schema in a definition.
+    /// Does the same as [`Errors::sent_empty`] for the schema of a CustomResourceDefinition.
     pub fn sent_empty_in_schema(&self, path: &Path<'_>) -> bool {
         self.2.has_in_schema(path)
     }
 
-    /// Notes an error that a write is not refused for, as it was there before; the client is warned.
+    /// Records an error that the stored object has already: the write is not refused, but the client is warned.
     pub fn forgive(&mut self, error: FieldError) {
         self.1.push(error);
     }
 
-    /// What the client is warned of.
+    /// Returns the warnings for the forgiven errors.
     pub fn forgiven(&self) -> Vec<String> {
         let errors = self.1.iter();
         errors
@@ -209,7 +209,7 @@ impl Errors {
             .collect()
     }
 
-    /// All errors in one line, each once, as Go's `Aggregate` prints them.
+    /// Returns all errors in one line without duplicates, as Go's `Aggregate` prints them.
     pub fn aggregate(&self) -> String {
         let errors = self.0.iter();
         let texts = errors.map(|error| format!("{}: {}", error.field, error.body()));
@@ -232,7 +232,7 @@ impl Errors {
         self.record(error_type, path, bad_value, detail);
     }
 
-    /// Records an error; the value is made only if there is room for it.
+    /// Records an error; the value is formatted only if the error is kept.
     fn record(
         &mut self,
         error_type: ErrorType,
@@ -253,7 +253,7 @@ impl Errors {
         self.0.push(error);
     }
 
-    /// An error whose value is printed as given: a struct of Go's internal types, rendered by [`go_struct`].
+    /// Records an error whose value is printed as given: a struct of Go's internal types, formatted by [`go_struct`].
     pub fn with_text(
         &mut self,
         error_type: ErrorType,
@@ -264,22 +264,23 @@ impl Errors {
         self.record(error_type, path, Some(|| BadValue::Text(text)), detail);
     }
 
-    /// `field: Required value[: detail]`.
+    /// Records `field: Required value[: detail]`.
     pub fn required(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.push(ErrorType::Required, path, None::<Value>, detail);
     }
 
-    /// `field: Invalid value: value: detail`.
+    /// Records `field: Invalid value: value: detail`.
     pub fn invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
         self.push(ErrorType::Invalid, path, Some(value), detail);
     }
 
-    /// `field: Invalid value: detail`, where upstream prints no value.
+    /// Records `field: Invalid value: detail`, where kube-apiserver prints no value.
     pub fn invalid_as_a_whole(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.push(ErrorType::Invalid, path, None::<Value>, detail);
     }
 
-    /// `field: Unsupported value: value: supported values: "a", "b"` (upstream sorts neither list nor quotes them twice: pass them in upstream's order).
+    /// Records `field: Unsupported value: value: supported values: "a", "b"`. The values are printed in the given order, which must be
+    /// kube-apiserver's.
     pub fn not_supported(&mut self, path: &Path<'_>, value: impl Into<Value>, supported: &[&str]) {
         let detail = if supported.is_empty() {
             String::new()
@@ -290,27 +291,27 @@ impl Errors {
         self.push(ErrorType::NotSupported, path, Some(value), detail);
     }
 
-    /// `field: Duplicate value: value`.
+    /// Records `field: Duplicate value: value`.
     pub fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.push(ErrorType::Duplicate, path, Some(value), "");
     }
 
-    /// `field: Forbidden: detail`.
+    /// Records `field: Forbidden: detail`.
     pub fn forbidden(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.push(ErrorType::Forbidden, path, None::<Value>, detail);
     }
 
-    /// `field: Internal error: detail`.
+    /// Records `field: Internal error: detail`.
     pub fn internal(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.push(ErrorType::Internal, path, None::<Value>, detail);
     }
 
-    /// `field: Not found: value`.
+    /// Records `field: Not found: value`.
     pub fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.push(ErrorType::NotFound, path, Some(value), "");
     }
 
-    /// `field: Not found: value: detail`.
+    /// Records `field: Not found: value: detail`.
     pub fn not_found_because(
         &mut self,
         path: &Path<'_>,
@@ -320,7 +321,7 @@ impl Errors {
         self.push(ErrorType::NotFound, path, Some(value), detail);
     }
 
-    /// `field: Too long: may not be more than N bytes`.
+    /// Records `field: Too long: may not be more than N bytes`.
     pub fn too_long(&mut self, path: &Path<'_>, max_bytes: usize) {
         self.push(
             ErrorType::TooLong,
@@ -330,7 +331,7 @@ impl Errors {
         );
     }
 
-    /// `field: Too many: actual: must have at most max items`.
+    /// Records `field: Too many: actual: must have at most max items`.
     pub fn too_many(&mut self, path: &Path<'_>, actual: usize, max: usize) {
         let items = if max == 1 { "item" } else { "items" };
         self.push(
@@ -355,7 +356,7 @@ impl fmt::Display for BadValue {
     }
 }
 
-/// About as many bytes as a value is printed with.
+/// Returns the approximate length in bytes of the printed value.
 pub(crate) fn bytes_of(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -370,7 +371,7 @@ pub(crate) fn bytes_of(value: &Value) -> usize {
     }
 }
 
-/// A struct as Go marshals it: the fields in the order of the type, each under its Go name.
+/// Formats a struct as Go marshals it: fields in the order of the type, each under its Go name.
 pub fn go_struct(fields: &[(&str, Value)]) -> String {
     let fields: Vec<String> = fields
         .iter()
@@ -379,7 +380,7 @@ pub fn go_struct(fields: &[(&str, Value)]) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// Whether Go's `unicode.IsPrint` holds.
+/// Returns whether Go's `unicode.IsPrint` holds for a character.
 pub fn is_printable(c: char) -> bool {
     c == ' '
         || c == '\''
@@ -388,7 +389,7 @@ pub fn is_printable(c: char) -> bool {
         || (!c.is_whitespace() && c.escape_debug().next() != Some('\\'))
 }
 
-/// A string as Go's `%q` prints it.
+/// Quotes a string as Go's `%q` does.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

@@ -1,6 +1,6 @@
-//! Says of each FlowSchema whether the priority level that it names exists: the condition `Dangling` (upstream: the flow-control controller in
-//! kube-apiserver, apiserver/pkg/util/flowcontrol/apf_controller.go). Requests wait in one queue whatever it says; [`matching`] tells clients of
-//! the schema that theirs belongs to.
+//! Maintains the condition `Dangling` of FlowSchemas: whether the priority level that they name exists (kube-apiserver: the flow-control
+//! controller, apiserver/pkg/util/flowcontrol/apf_controller.go). The condition changes no queueing, as all requests share one queue;
+//! [`matching`] finds the schema of a request for its response headers.
 
 pub(crate) mod matching;
 
@@ -20,20 +20,20 @@ use crate::{
     store::{Collection, Cursor, Expired, Key, Store},
 };
 
-/// Who owns the condition (upstream: ConfigConsumerAsFieldManager).
+/// The field manager of the condition (kube-apiserver: ConfigConsumerAsFieldManager).
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
-/// How long nothing is written after writing, should somebody else write the same condition.
+/// The pause after a write, in case another client changes the condition back each time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long after a write that failed the schemas are looked at again.
+/// The time after a failed write until the schemas are checked again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Runs until the server is dropped. What is there at the start is settled by [`crate::boot`].
+/// Maintains the conditions until the server is dropped. [`crate::boot`] sets those of the first objects.
 pub(crate) async fn run(server: Weak<ApiServer>) {
     let Some([schemas, levels]) = server.upgrade().map(|server| collections(&server)) else {
         return;
     };
     let follow = |collection: &Arc<Collection>| {
-        // Read before the objects: what changes in between is found once more.
+        // Create the cursors before the objects are read, so that changes in between are seen.
         Cursor::new(collection.clone(), collection.revision())
     };
     loop {
@@ -61,7 +61,7 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
     }
 }
 
-/// Waits for a change of either collection, or for a time.
+/// Waits for a change of either collection, or until `retry` has passed.
 async fn wait(
     one: &mut Cursor,
     other: &mut Cursor,
@@ -80,7 +80,7 @@ async fn wait(
     }
 }
 
-/// The schemas and the levels.
+/// Returns the collections of FlowSchemas and of priority levels.
 fn collections(server: &ApiServer) -> [Arc<Collection>; 2] {
     collections_of(server.store())
 }
@@ -90,14 +90,14 @@ fn collections_of(store: &Store) -> [Arc<Collection>; 2] {
         .map(|plural| store.collection(&format!("{plural}.{GROUP}")))
 }
 
-/// What came of looking at the schemas.
+/// The outcome of a check of all schemas.
 pub(crate) enum Settled {
     Nothing,
     Written,
     Failed,
 }
 
-/// Writes the conditions that are not as they should be.
+/// Writes the conditions that differ from what they should be.
 pub(crate) async fn settle(server: &Arc<ApiServer>) -> Settled {
     let [schemas, levels] = collections(server);
     let exists = |level: &str| levels.get(Key::new(None, level).as_str()).is_some();
@@ -133,7 +133,7 @@ pub(crate) async fn settle(server: &Arc<ApiServer>) -> Settled {
     }
 }
 
-/// The condition a schema should have, if it has not.
+/// Returns the condition that a schema should have, or `None` if it has it already.
 fn wanted(schema: &Value, exists: impl Fn(&str) -> bool) -> Option<Value> {
     let level = schema["spec"]["priorityLevelConfiguration"]["name"].as_str();
     let level = level.unwrap_or_default();

@@ -38,11 +38,12 @@
 //! # Ok::<(), mullion_apiserver::admission::UnknownPlugin>(())
 //! ```
 //!
-//! [`ApiServer::serve`] puts it on a socket, [`ApiServer::open`] keeps it in a directory.
+//! [`ApiServer::serve`] serves it on a socket, [`ApiServer::open`] stores it in a directory.
 //!
-//! A write goes `http` -> `auth` -> decode ([`schema`]) -> default ([`kinds`]) -> [`admission`] -> validate ([`kinds`]) -> store -> watchers.
+//! A write passes `http`, `auth`, decoding ([`schema`]), defaulting ([`kinds`]), [`admission`], validation ([`kinds`]), the store, and
+//! then the watchers.
 
-// An `expect` says which invariant holds; tests may do without.
+// Each `expect` names the invariant that holds; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod admission;

@@ -1,9 +1,9 @@
-//! How much the server does at once for clients on the network, and the refusal of more.
+//! Limits on the work for clients on the network, and the refusal of requests beyond them.
 //!
-//! Requests take turns: so many are answered at a time, some wait, the rest are sent away with 429. A request takes its turn when its body is
-//! there, of which all together hold so many bytes, and is answered within a minute or not at all. What goes on for long (watches, logs
-//! that are followed, streams into pods) does not take a turn, but each user may have only so many. Clients in this process are not limited;
-//! administrators need no turn.
+//! A request needs a seat: a limited number of requests is answered at a time, some more wait, and the rest get 429. A request takes its
+//! seat when its body has arrived; all bodies together have a limit in bytes; and each request must be answered within a minute.
+//! Long-running requests (watches, followed logs, streams into pods) need no seat, but each user may have only so many. Clients in this
+//! process are not limited, and administrators need no seat.
 
 use std::{
     collections::hash_map::Entry,
@@ -17,45 +17,46 @@ use std::{
 use rustc_hash::FxHashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How much at once.
+/// The limits of a server.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Requests that are answered at a time (kube-apiserver: max-requests-inflight and max-mutating-requests-inflight together).
     pub requests: usize,
-    /// Requests that wait for their turn.
+    /// Requests that may wait for a seat.
     pub waiting: usize,
-    /// How long one waits (kube-apiserver: a quarter of the request timeout).
+    /// How long a request waits for a seat (kube-apiserver: a quarter of the request timeout).
     pub patience: Duration,
-    /// How long a request may take, from its head to the last byte of its answer (kube-apiserver: request-timeout).
+    /// How long a request may take, from its head to the last byte of its response (kube-apiserver: request-timeout).
     pub request: Duration,
-    /// How long a client may send nothing of a body that it has announced.
+    /// How long a client may pause while it sends a body.
     pub body_idle: Duration,
-    /// Bytes of bodies that are held for requests that wait or are answered, beside the first 64 KiB of each.
+    /// Bytes of bodies in memory, not counting the first 64 KiB of each.
     pub body_bytes: usize,
-    /// Bytes of large answers to users that are not what is stored: they are held while they are sent, whole or (JSON) a mebibyte of each.
+    /// Bytes of large responses that are not sent as stored bytes: a response counts in full, or as one mebibyte if it is streamed as
+    /// JSON.
     pub answer_bytes: usize,
-    /// Requests with large bodies, and lists of large collections, that are worked on at a time, each on a thread of its own.
+    /// Large requests (by body or by list) that are worked on at a time, each on a thread of its own.
     pub workers: usize,
-    /// Watches, followed logs and streams into pods that one user has open.
+    /// Watches, followed logs and streams into pods that one user may have open.
     pub streams_per_user: usize,
     /// Connections, and how long one may go without a request.
     pub connections: ConnectionLimits,
 }
 
-/// How many connections there are at a time, and how long they may be silent.
+/// Limits on the number of connections and on their idle time.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// Connections whose TLS handshake is not done. The oldest ends where there would be more.
+    /// Connections whose TLS handshake is not finished. One more closes the oldest.
     pub handshakes: usize,
-    /// Connections of all but administrators. Where there would be more, the one without a request for the longest time ends.
+    /// Connections of users who are not administrators. One more closes the one that has been idle longest.
     pub users: usize,
-    /// Connections of clients with an administrator's certificate, beside those of others.
+    /// Connections of clients with an administrator's certificate, counted separately.
     pub administrators: usize,
     /// How long the TLS handshake may take.
     pub handshake: Duration,
-    /// How long the first request may take to come after that, HTTP/2's preface included (Go: prefaceTimeout).
+    /// How long the first request may take to arrive after the handshake, including HTTP/2's preface (Go: prefaceTimeout).
     pub first_request: Duration,
-    /// How long a connection may be without a request after that (kube-apiserver: IdleTimeout).
+    /// How long a connection may be idle after that (kube-apiserver: IdleTimeout).
     pub idle: Duration,
 }
 
@@ -73,8 +74,8 @@ impl Default for ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Returns fewer connections, where a process that may open so many files could not have as many: a quarter of the files is left for
-    /// other things.
+    /// Reduces the limits to what a process with so many file descriptors can have; a quarter of the descriptors stays free for other
+    /// uses.
     #[must_use]
     pub fn within_open_files(self, open_files: u64) -> Self {
         let most = usize::try_from(open_files / 4 * 3).unwrap_or(usize::MAX);
@@ -108,18 +109,18 @@ impl Default for Limits {
     }
 }
 
-/// The grain in which bytes are counted.
+/// The unit of the semaphores that count bytes.
 const UNIT: usize = 1024;
 
-/// There is too much to do.
+/// The error of a request beyond the limits; becomes a 429.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooMany;
 
-/// Where requests take turns.
+/// The semaphores and counters that enforce [`Limits`].
 pub(crate) struct Gate {
     limits: Limits,
     turns: Arc<Semaphore>,
-    /// Of [`UNIT`] bytes each.
+    /// In units of [`UNIT`] bytes; `answers` as well.
     bodies: Arc<Semaphore>,
     answers: Arc<Semaphore>,
     workers: Arc<Semaphore>,
@@ -127,16 +128,16 @@ pub(crate) struct Gate {
     streams: Mutex<FxHashMap<String, usize>>,
 }
 
-/// One request's turn, until it is dropped.
+/// A request's seat; dropping it frees the seat.
 pub(crate) type Turn = OwnedSemaphorePermit;
 
-/// One large request's right to a thread, until it is dropped.
+/// A large request's permit to occupy a thread, until it is dropped.
 pub(crate) type Worker = OwnedSemaphorePermit;
 
-/// Room for bytes of one body or answer, until it is dropped.
+/// A permit for the bytes of one body or response, until it is dropped.
 pub(crate) type Room = OwnedSemaphorePermit;
 
-/// One of a user's streams, until it is dropped.
+/// A counted long-running request of a user, until it is dropped.
 pub(crate) struct Stream {
     gate: Arc<Gate>,
     user: String,
@@ -155,12 +156,12 @@ impl Gate {
         })
     }
 
-    /// What it lets through.
+    /// Returns the limits.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// A turn for a request, at once or after some waiting.
+    /// Returns a seat, at once or after waiting.
     pub(crate) async fn turn(&self) -> Result<Turn, TooMany> {
         if let Ok(turn) = self.turns.clone().try_acquire_owned() {
             return Ok(turn);
@@ -174,13 +175,13 @@ impl Gate {
         }
     }
 
-    /// Waits until a large request may be worked on.
+    /// Waits for the permit to work on a large request.
     pub(crate) async fn worker(&self) -> Option<Worker> {
         // The semaphore is never closed.
         self.workers.clone().acquire_owned().await.ok()
     }
 
-    /// Waits for room for so many bytes of a body, and adds it to what the body has.
+    /// Waits for a permit for `bytes` more bytes of a body, and adds it to the body's permit.
     pub(crate) async fn body_room(&self, room: &mut Option<Room>, bytes: usize) {
         let units = bytes.div_ceil(UNIT).min(self.limits.body_bytes / UNIT);
         let more = self.bodies.clone().acquire_many_owned(units as u32).await;
@@ -190,7 +191,7 @@ impl Gate {
         }
     }
 
-    /// Waits for room for so many bytes of a large answer; for all there is if it has more.
+    /// Waits for a permit for the bytes of a large response. A response above the limit takes the whole limit.
     pub(crate) async fn answer_room(&self, bytes: usize) -> Option<Room> {
         let units = bytes.div_ceil(UNIT).min(self.limits.answer_bytes / UNIT);
         let room = self.answers.clone().acquire_many_owned(units as u32).await;
@@ -198,12 +199,12 @@ impl Gate {
         room.ok()
     }
 
-    /// A place among those who wait, for a turn or for somebody else.
+    /// Returns a place among the requests that wait, for a seat or for another party.
     pub(crate) fn place(&self) -> Result<Place<'_>, TooMany> {
         Place::take(&self.waiting, self.limits.waiting)
     }
 
-    /// A stream for a user.
+    /// Counts a long-running request of a user.
     pub(crate) fn stream(self: &Arc<Self>, user: &str) -> Result<Stream, TooMany> {
         let mut streams = self.streams();
         let count = streams.entry(user.to_owned()).or_default();
@@ -235,7 +236,7 @@ impl Drop for Stream {
     }
 }
 
-/// A place among those who wait; given back also when a client goes away meanwhile.
+/// A place among the waiting requests; dropping it frees the place, also if the client disconnects.
 pub(crate) struct Place<'a>(&'a AtomicUsize);
 
 impl<'a> Place<'a> {

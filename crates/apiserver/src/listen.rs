@@ -1,9 +1,8 @@
-//! The server on a socket: TLS, HTTP/1.1 and HTTP/2, and the user a client certificate stands for.
+//! Serves the server on a socket: TLS, HTTP/1.1 and HTTP/2, and the user of a client certificate.
 //!
-//! A connection without a client certificate is anonymous but for the tokens that its requests carry; a request with neither gets 401 for
-//! everything but the probes. A connection whose certificate was not signed by the client CA does not come to be. A connection that does not
-//! speak ends ([`activity`]), and there are so many at most ([`places`]). Shutting down lets requests finish for a moment and then closes the
-//! watches.
+//! Requests on a connection without a client certificate are anonymous unless they carry a token; anonymous requests get 401 for
+//! everything but the probes. A certificate that the client CA did not sign fails the handshake. Idle connections are closed
+//! ([`activity`]), and their number is limited ([`places`]). A shutdown gives requests a moment to finish, then ends the watches.
 
 mod activity;
 mod places;
@@ -37,25 +36,25 @@ use crate::{
 pub(crate) use self::activity::Busy;
 pub use self::tls::{Tls, TlsError};
 
-/// How long requests may go on after the shutdown has begun.
+/// How long requests may continue after the shutdown has begun.
 const LAST_REQUESTS: Duration = Duration::from_millis(300);
-/// How long a client may take to end a connection that the server wants to end.
+/// How long a client may take to close a connection that the server wants to close.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often an HTTP/2 client is asked whether it is still there, and how long it may take to answer (Go's client: ReadIdleTimeout and
-/// PingTimeout as Kubernetes sets them).
+/// How often the server pings an HTTP/2 client, and how long the client may take to answer (as Kubernetes sets ReadIdleTimeout and
+/// PingTimeout in Go's client).
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_PATIENCE: Duration = Duration::from_secs(15);
-/// How many requests, watches included, one HTTP/2 connection may carry.
+/// The most concurrent requests on an HTTP/2 connection, watches included.
 const STREAMS_PER_CONNECTION: u32 = 1000;
-/// How many bytes of headers, the path included, a request over HTTP/2 may have (Go: DefaultMaxHeaderBytes). Over HTTP/1.1 it is about
+/// The most bytes of headers, including the path, of a request over HTTP/2 (Go: DefaultMaxHeaderBytes). Over HTTP/1.1 the limit is about
 /// 400 KiB; a path has 64 KiB at most in either.
 const HEADERS: u32 = 1024 * 1024;
 
 impl ApiServer {
-    /// Answers connections until `shutdown` completes.
+    /// Serves connections until `shutdown` completes.
     ///
     /// # Errors
-    /// The listener fails for good; single connections that fail are only logged.
+    /// The listener fails permanently. Failures of single connections are only logged.
     pub async fn serve(
         self: &Arc<Self>,
         listener: TcpListener,
@@ -96,7 +95,7 @@ impl ApiServer {
             }
         }
         drop(listener);
-        // Nobody listens only when no connection is left.
+        // Sending fails only if no connection is left to receive it.
         let _ = close.send(true);
         let finish = async { while connections.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LAST_REQUESTS, finish).await;
@@ -104,7 +103,7 @@ impl ApiServer {
     }
 }
 
-/// Whether accepting may succeed again: one client's fault, or a shortage of descriptors.
+/// Returns whether accepting may succeed again: the error was one client's, or file descriptors ran out.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     const TOO_MANY_FILES: [Option<i32>; 2] = [Some(23), Some(24)];
@@ -116,7 +115,7 @@ fn is_passing(error: &io::Error) -> bool {
 
 type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What every connection needs of the server.
+/// The parts of the server that every connection needs.
 struct Listener {
     acceptor: TlsAcceptor,
     router: Router,
@@ -125,7 +124,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Answers the requests of one connection until it ends.
+    /// Serves the requests of one connection until it ends.
     async fn answer(self, stream: TcpStream, mut place: Place) -> Result<(), ConnectionError> {
         stream.set_nodelay(true)?;
         let stream = tokio::select! {
@@ -167,7 +166,7 @@ impl Listener {
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        // How long a request's head may take is watched by `Place::over`, for both protocols.
+        // `Place::over` limits the time for a request's head, for both protocols.
         builder
             .http1()
             .timer(TokioTimer::new())

@@ -1,6 +1,6 @@
-//! What the server counts of the requests that come over the network, by the names and labels of kube-apiserver's metrics.
+//! Metrics of requests from the network, with the names and labels of kube-apiserver's metrics.
 //!
-//! A request costs one short lock; the text is made when somebody asks for `/metrics`.
+//! A request takes one short lock; the text is generated at each GET of `/metrics`.
 
 use std::{
     fmt::Write as _,
@@ -22,10 +22,10 @@ const BUCKETS: [f64; 23] = [
     10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
-/// What one request was.
+/// The labels of one request.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) struct Labels<'a> {
-    /// As `LIST`.
+    /// For example `LIST`.
     pub verb: &'static str,
     pub group: &'a str,
     pub version: &'a str,
@@ -47,7 +47,7 @@ impl Labels<'_> {
     }
 }
 
-/// The requests with the same labels.
+/// The counters of requests with the same labels.
 struct Series {
     verb: &'static str,
     group: String,
@@ -57,7 +57,7 @@ struct Series {
     scope: &'static str,
     dry_run: &'static str,
     by_code: Vec<(u16, u64)>,
-    /// How many took so long, each in the first bucket that holds it; the last has no bound.
+    /// The number of requests in each latency bucket; the last bucket has no bound.
     buckets: [u64; BUCKETS.len() + 1],
     seconds: f64,
 }
@@ -104,7 +104,7 @@ impl Series {
     }
 }
 
-/// The counters of one server.
+/// The metrics of a server.
 #[derive(Default)]
 pub(crate) struct Metrics {
     series: Mutex<FxHashMap<u64, Vec<Series>>>,
@@ -112,7 +112,7 @@ pub(crate) struct Metrics {
     changing: AtomicUsize,
 }
 
-/// A request that is being answered, until it is dropped.
+/// Counts a request as in flight until it is dropped.
 pub(crate) struct InFlight<'m>(&'m AtomicUsize);
 
 impl Drop for InFlight<'_> {
@@ -122,7 +122,7 @@ impl Drop for InFlight<'_> {
 }
 
 impl Metrics {
-    /// Counts a request while it is being answered; none that goes on for as long as its client wants.
+    /// Counts a request as in flight; `None` for long-running ones, which are not counted.
     pub(crate) fn in_flight(&self, labels: &Labels<'_>) -> Option<InFlight<'_>> {
         if labels.goes_on() {
             return None;
@@ -136,7 +136,7 @@ impl Metrics {
         Some(InFlight(count))
     }
 
-    /// Counts a request that was answered.
+    /// Counts an answered request.
     pub(crate) fn answered(&self, labels: &Labels<'_>, code: u16, took: Duration) {
         let mut hasher = FxHasher::default();
         labels.hash(&mut hasher);

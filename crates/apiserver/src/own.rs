@@ -1,5 +1,6 @@
-//! What the server asks of itself. What its own controllers send goes through the router as `kube-apiserver`, so that it looks to watchers and in
-//! managedFields as upstream's controllers' does; what must be there before the first answer is called for without a router.
+//! Requests that the server makes to itself. Its controllers send them through the router as `kube-apiserver`, so that watchers and
+//! managedFields see the same as with kube-apiserver's controllers. Objects that must exist before the first response are created without
+//! a router.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::{
     status::Status,
 };
 
-/// Sends a request. A patch is a merge patch; a body of null is none.
+/// Sends a request through the router. A PATCH is a merge patch; a null `body` sends none.
 pub(crate) async fn send(
     server: &Arc<ApiServer>,
     method: Method,
@@ -55,7 +56,7 @@ pub(crate) async fn send(
     }
 }
 
-/// Applies the status of an object as a manager that owns what it says, whoever else does. Nothing waits but for the store.
+/// Applies the status of an object with `force`, so that the manager owns it. Waits only for the store.
 pub(crate) async fn apply_status(
     server: &Arc<ApiServer>,
     path: &ObjectPath<'_>,
@@ -83,7 +84,7 @@ pub(crate) async fn apply_status(
     Ok(())
 }
 
-/// A call of the server's own.
+/// Builds a call on the server's own behalf.
 pub(crate) fn call(
     server: &Arc<ApiServer>,
     path: &ObjectPath<'_>,

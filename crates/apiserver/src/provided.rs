@@ -1,8 +1,7 @@
-//! APIs of which nothing is stored: the program that embeds the server answers for their objects, as an aggregated API server
-//! would.
+//! Resources that are not stored: the embedding program answers for their objects, as an aggregated API server would.
 //!
-//! A [`Provided`] resource is served as every other one is (discovery, OpenAPI, authorization, selectors, tables); only its
-//! objects come from an [`ObjectSource`], anew each time. They can be read, not written or watched. [`crate::http`] serves them.
+//! A [`Provided`] resource is served like any other (discovery, OpenAPI, authorization, selectors, tables), but its objects come from an
+//! [`ObjectSource`] at each request. They can be read, but not written or watched. [`crate::http`] serves them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,42 +15,42 @@ use crate::{
     kinds::{Column, Kind, Resource, Rules},
 };
 
-/// A resource that the embedding program answers for.
+/// A resource whose objects the embedding program provides.
 pub struct Provided {
     /// API group.
     pub group: &'static str,
-    /// API version, as `v1beta1`.
+    /// API version, for example `v1beta1`.
     pub version: &'static str,
-    /// Kind, as `PodMetrics`.
+    /// Kind, for example `PodMetrics`.
     pub kind: &'static str,
-    /// Name in paths, as `pods`.
+    /// Plural name in paths, for example `pods`.
     pub plural: &'static str,
     /// Whether its objects live in namespaces.
     pub namespaced: bool,
     /// The OpenAPI v3 schema of its objects, without `apiVersion`, `kind` and `metadata`.
     pub schema: Value,
-    /// The fields of its protobuf message beside the metadata, which is the first; without any it cannot be had in protobuf.
+    /// The fields of its protobuf message after the metadata, which is the first field. If empty, the resource has no protobuf form.
     pub message: &'static [Tagged],
     /// The columns of its table.
     pub columns: &'static [Column],
-    /// Where the objects come from.
+    /// The source of its objects.
     pub source: Arc<dyn ObjectSource>,
 }
 
-/// Where the objects of a [`Provided`] resource come from.
+/// The source of a [`Provided`] resource's objects.
 pub trait ObjectSource: Send + Sync {
-    /// The objects that are wanted, by namespace and name, without `apiVersion` and `kind`.
+    /// Returns the requested objects, sorted by namespace and name, without `apiVersion` and `kind`.
     fn list(&self, wanted: &Wanted<'_>) -> Vec<Value>;
 
-    /// The cells of an object's row, one per column.
+    /// Returns the cells of an object's row, one per column.
     fn cells(&self, object: &Value) -> Vec<Value>;
 }
 
-/// The labels of an object; none for one that has no metadata of its own.
+/// The labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
 impl Provided {
-    /// The row it is served by.
+    /// Returns the resource as an entry of the registry.
     pub(crate) fn resource(self) -> Resource {
         Resource {
             group: self.group.into(),
@@ -80,7 +79,7 @@ impl Provided {
     }
 }
 
-/// The behaviour of a provided resource.
+/// The [`Kind`] implementation of a provided resource.
 struct Answers {
     schema: Value,
     message: &'static [Tagged],

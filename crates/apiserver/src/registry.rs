@@ -1,6 +1,7 @@
-//! What is served: the built-in rows and those of custom resource definitions, found by path, by plural, or listed for discovery.
+//! The served resources: built-in, from CustomResourceDefinitions, and provided. They are found by path or by plural, and listed for
+//! discovery.
 //!
-//! The table is replaced as a whole when a definition comes, changes or goes; a request works on the table it has loaded.
+//! The table is replaced as a whole when a definition is added, changed or removed; a request uses the table that it loaded first.
 
 use std::{
     borrow::Cow,
@@ -18,44 +19,45 @@ use crate::{
     store::{Collection, Object, Store},
 };
 
-/// One served resource with the place its objects are kept.
+/// A served resource in one version, with the collection of its objects.
 pub struct Row {
-    /// What is served and how.
+    /// The resource's properties and behaviour.
     pub resource: Arc<Resource>,
     /// The objects, shared with the other rows of the same storage.
     pub collection: Arc<Collection>,
     /// The apiVersion of the stored bytes.
     pub stored_version: Arc<str>,
-    /// Its schema is not in the table: it comes from a custom resource definition or is provided.
+    /// Whether its schema is not built in, but comes from a CustomResourceDefinition or the embedding program.
     pub custom: bool,
     api_version: Box<str>,
     serves_stored_bytes: bool,
 }
 
 impl Row {
-    /// The kind of a list of its objects.
+    /// Returns the kind of the resource's lists.
     pub(crate) fn list_kind(&self) -> String {
         let given = self.resource.behaviour.list_kind();
         given.map_or_else(|| format!("{}List", self.resource.kind), str::to_owned)
     }
 
-    /// Whether its objects can be had in protobuf.
+    /// Returns whether the resource has a protobuf form.
     pub(crate) fn has_messages(&self) -> bool {
         !self.custom || !self.resource.behaviour.message().is_empty()
     }
 
-    /// Whether a custom resource definition defines it. Such resources are behind no router upstream, whose refusals are others.
+    /// Returns whether a CustomResourceDefinition defines the resource. kube-apiserver serves such resources without its router, so their
+    /// error messages differ.
     pub(crate) fn is_defined(&self) -> bool {
         self.custom && !self.is_provided()
     }
 
-    /// Whether the embedding program answers for it.
+    /// Returns whether the embedding program provides the resource.
     pub(crate) fn is_provided(&self) -> bool {
         self.resource.behaviour.source().is_some()
     }
 
-    /// Where kube-apiserver keeps its objects in etcd, below `/registry/` (`SpecialDefaultResourcePrefixes`); servers of a group of their own put
-    /// the group before it, as does that of custom resources.
+    /// Returns the etcd prefix of the resource's objects below `/registry/` in kube-apiserver (`SpecialDefaultResourcePrefixes`). Servers
+    /// with groups of their own put the group in front, as the one of custom resources does.
     pub(crate) fn etcd_folder(&self) -> Cow<'_, str> {
         let (group, plural) = (&*self.resource.group, &*self.resource.plural);
         match (group, plural) {
@@ -72,17 +74,17 @@ impl Row {
         }
     }
 
-    /// `group/version`, or `version` for core.
+    /// Returns `group/version`, or `version` for the core group.
     pub fn api_version(&self) -> &str {
         &self.api_version
     }
 
-    /// Whether stored bytes are what is served.
+    /// Returns whether the stored bytes can be served without a conversion.
     pub fn serves_stored_bytes(&self) -> bool {
         self.serves_stored_bytes
     }
 
-    /// Whether the resource has a `/status`, so that its main endpoint leaves `status` alone.
+    /// Returns whether the resource has a `status` subresource, so that its main endpoint does not change `status`.
     pub fn has_status_subresource(&self) -> bool {
         self.resource
             .subresources
@@ -90,21 +92,21 @@ impl Row {
             .any(|sub| matches!(sub.handler, SubresourceHandler::Status(_)))
     }
 
-    /// The object in the form this row serves.
+    /// Returns an object in the version that this row serves.
     pub fn served(&self, object: &Object) -> Value {
         let mut value = object.parse();
         self.to_served(&mut value);
         value
     }
 
-    /// [`Row::served`] as a folded tree ([`Object::parse_folded`]), for a write.
+    /// Does the same as [`Row::served`] with a folded tree ([`Object::parse_folded`]), for a write.
     pub fn served_folded(&self, object: &Object) -> Value {
         let mut value = object.parse_folded();
         self.to_served(&mut value);
         value
     }
 
-    /// [`Row::served`] for objects that are looked up often: parsed once per version where stored bytes are served.
+    /// Does the same as [`Row::served`] for objects that are read often: where stored bytes are served, each version is parsed once.
     pub fn looked_up(&self, object: &Object) -> Arc<Value> {
         if self.serves_stored_bytes() {
             object.tree()
@@ -113,7 +115,7 @@ impl Row {
         }
     }
 
-    /// From the stored form to the one this row serves.
+    /// Converts from the stored version to the one that this row serves.
     pub fn to_served(&self, value: &mut Value) {
         if self.serves_stored_bytes() {
             return;
@@ -123,14 +125,14 @@ impl Row {
         value["kind"] = (*self.resource.kind).into();
     }
 
-    /// From the form this row serves to the stored one.
+    /// Converts from the version that this row serves to the stored one.
     pub fn to_stored(&self, value: &mut Value) {
         self.resource.behaviour.to_storage(value);
         value["apiVersion"] = (*self.stored_version).into();
         value["kind"] = (*self.resource.kind).into();
     }
 
-    /// The values of the selectable fields of an object in served form.
+    /// Returns the values of the selectable fields of an object in served form.
     pub fn selectable_values(&self, value: &Value) -> Box<[Box<str>]> {
         let behaviour = &self.resource.behaviour;
         behaviour
@@ -141,7 +143,7 @@ impl Row {
     }
 }
 
-/// The rows at one moment.
+/// The served resources at one moment.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<Arc<Row>>,
@@ -186,32 +188,32 @@ impl Table {
         table
     }
 
-    /// The row behind `/apis/{group}/{version}/{plural}`; the group is empty for core.
+    /// Returns the row for `/apis/{group}/{version}/{plural}`; the group is empty for core.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Row>> {
         self.by_path
             .get(&path_key(group, version, plural))
             .map(|at| &self.rows[*at])
     }
 
-    /// The first row of a group with that plural, whatever its version.
+    /// Returns the first row of a group with that plural, in any version.
     pub fn find_plural(&self, group: &str, plural: &str) -> Option<&Arc<Row>> {
         self.by_plural
             .get(&plural_key(group, plural))
             .map(|at| &self.rows[*at])
     }
 
-    /// All rows in discovery order.
+    /// Returns all rows in discovery order.
     pub fn rows(&self) -> &[Arc<Row>] {
         &self.rows
     }
 
-    /// Whether anything but custom resources is served under a group; the empty one is core.
+    /// Returns whether a group serves more than custom resources; the empty group is core.
     pub fn routes_group(&self, group: &str) -> bool {
         let mut rows = self.rows.iter();
         rows.any(|row| row.resource.group == group && !row.is_defined())
     }
 
-    /// Whether anything is served under a group and version.
+    /// Returns whether a group and version is served.
     pub fn serves(&self, group: &str, version: &str) -> bool {
         self.rows
             .iter()
@@ -227,7 +229,7 @@ fn plural_key(group: &str, plural: &str) -> String {
     [group, "/", plural].concat()
 }
 
-/// The table and how it changes.
+/// The current table, and the operations that change it.
 pub struct Registry {
     store: Arc<Store>,
     builtins: Vec<Arc<Resource>>,
@@ -238,7 +240,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry of the built-in rows, and of those that the embedding program answers for.
+    /// Creates a registry of the built-in resources and of those that the embedding program provides.
     pub fn new(store: Arc<Store>, builtins: Vec<Resource>, provided: Vec<Resource>) -> Self {
         let shared = |rows: Vec<Resource>| rows.into_iter().map(Arc::new).collect();
         let registry = Registry {
@@ -253,17 +255,17 @@ impl Registry {
         registry
     }
 
-    /// The rows as they are now.
+    /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         self.table.load_full()
     }
 
-    /// Tells of every change of the rows.
+    /// Returns a receiver that is notified of every change of the table.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
-    /// Brings objects of a restart in line with the selectable fields that built-in kinds have in this version of the program.
+    /// Recomputes the selectable fields of stored objects after a restart with a version of the program that selects other fields.
     pub fn renew_selectable_fields(&self) {
         let table = self.table();
         let mut seen = FxHashSet::default();
@@ -280,14 +282,14 @@ impl Registry {
             if row.collection.is_empty() {
                 self.store.notes().put(key, fields);
             } else {
-                // The objects on disk keep the old ones, so the note stays as well.
+                // The objects on disk keep their old fields, so the note must stay as well for the next restart.
                 row.collection
                     .select_by(|object| row.selectable_values(object));
             }
         }
     }
 
-    /// Serves the rows of a custom resource definition, in place of those it had before. The row of the storage version comes first.
+    /// Serves the versions of a CustomResourceDefinition, replacing its earlier ones. The storage version must come first.
     pub fn define(&self, definition: &str, rows: Vec<Resource>) {
         self.change(|definitions| {
             definitions.insert(
@@ -297,7 +299,7 @@ impl Registry {
         });
     }
 
-    /// Stops serving the rows of a custom resource definition.
+    /// Stops serving the resources of a CustomResourceDefinition.
     pub fn undefine(&self, definition: &str) {
         self.change(|definitions| {
             definitions.remove(definition);

@@ -1,7 +1,7 @@
 //! The server as a value: its configuration, its state, and the router that answers requests.
 //!
-//! [`ApiServer::router`] is the whole server without a socket; requests say who asks by a [`User`] in their extensions or by a
-//! token, and those without either are anonymous. [`crate::listen`] puts TLS in front of it.
+//! [`ApiServer::router`] is the whole server without a socket. A request names its user by a [`User`] in its extensions or by a token;
+//! without either it is anonymous. [`crate::listen`] adds TLS.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -38,62 +38,63 @@ use crate::{
     store::{Key, Store, StoreError, Window},
 };
 
-/// How often past events that are too old are looked for. No object lives as shortly, so looking then for the next one that expires is
-/// soon enough.
+/// The longest time between two compactions of old events. No object expires sooner than this after its creation, so the next expiry is
+/// always found in time.
 const COMPACT_EVERY: Duration = Duration::from_secs(30);
-/// How often at most it is looked for objects that have expired (etcd: the lessor's checks).
+/// The least time between two searches for expired objects (etcd: the lessor's checks).
 const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 
-/// Where the store keeps the key of service accounts' tokens.
+/// The store's note that holds the signing key of service account tokens.
 const KEY_NOTE: &str = "keys/service-account";
-/// The issuer of a cluster that names none (kube-apiserver has no default; this is what test clusters use).
+/// The default issuer of tokens (kube-apiserver has none; test clusters use this one).
 const ISSUER: &str = "https://kubernetes.default.svc";
 
-/// The server's clock: everything it stamps comes from here.
+/// The server's clock; all its timestamps come from here.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What a server is made from.
+/// The configuration of a server.
 pub struct Config {
-    /// Where the time comes from.
+    /// The source of the current time.
     pub clock: Clock,
-    /// The range cluster IPs are taken from.
+    /// The range that cluster IPs are allocated from.
     pub service_cidr: ServiceRange,
-    /// Where pods reach the server: what the Endpoints and EndpointSlice `default/kubernetes` publish. Without any there are none.
+    /// The addresses at which pods reach the server, published in the Endpoints and EndpointSlice `default/kubernetes`. If empty, neither
+    /// exists.
     ///
-    /// kube-apiserver publishes its advertise address, and one that listens on loopback advertises the host's first other address, since
-    /// validation lets no loopback address be an endpoint. This server does not guess: the address of the machine it happens to run on
-    /// would mean nothing inside a cluster whose nodes have a network of their own. Whoever makes the server knows what stands for it
-    /// there (EKS: its network interfaces in the cluster's subnets).
+    /// kube-apiserver publishes its advertise address; one that listens on loopback advertises the host's first other address, because
+    /// validation refuses loopback addresses as endpoints. This server does not guess: the address of the machine it runs on would mean
+    /// nothing in a cluster whose nodes have a network of their own. The program that creates the server knows the right address (EKS:
+    /// its network interfaces in the cluster's subnets).
     pub advertise: Vec<IpAddr>,
-    /// Who signs clients' certificates, in PEM: told to servers that stand behind this one (kube-apiserver: `--client-ca-file`).
+    /// The CA of client certificates, in PEM, published for aggregated API servers (kube-apiserver: `--client-ca-file`).
     pub client_authority: Option<String>,
-    /// Who signs front proxies' certificates, in PEM: told to the same servers (kube-apiserver: `--requestheader-client-ca-file`). This server
-    /// itself stands behind no front proxy: it takes no user from a request's headers.
+    /// The CA of front proxies, in PEM, published likewise (kube-apiserver: `--requestheader-client-ca-file`). This server itself has no
+    /// front proxy and takes no user from request headers.
     pub front_proxy_authority: Option<String>,
-    /// Built-in admission plugins that do not run. Without a controller that makes service accounts, as in most tests of controllers, pods
-    /// are refused unless this has `ServiceAccount`.
+    /// The built-in admission plugins that are disabled. Without a controller that creates service accounts, as in most controller tests,
+    /// `ServiceAccount` must be among them, or all pods are refused.
     pub disabled_admission: DisabledPlugins,
-    /// Plugins that run after the built-in ones.
+    /// Admission plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn Plugin>>,
-    /// Resources of which nothing is stored, because the program that embeds the server answers for them.
+    /// Resources that are not stored, because the embedding program answers for them.
     pub provided: Vec<Provided>,
-    /// Where the logs of containers come from; without one, there are none.
+    /// The source of container logs; without one no container has logs.
     pub logs: Option<Arc<dyn LogSource>>,
-    /// More text for `/metrics`, in the text format of Prometheus, from the program that embeds the server.
+    /// More metrics for `/metrics` in Prometheus' text format, from the embedding program.
     pub metrics: Option<MetricsSource>,
-    /// How many past events watches may ask for.
+    /// How many past events watches can start from.
     pub window: Window,
-    /// Tokens of users, beside the certificates that TLS knows.
+    /// Static user tokens, in addition to client certificates.
     pub tokens: StaticTokens,
-    /// What signs service accounts' tokens; if not given, the key that the store keeps, or a new one.
+    /// The key that signs service account tokens; by default the key in the store, or a new one.
     pub signing_key: Option<SigningKey>,
-    /// Who issues service accounts' tokens, as they say; also the audience of a token that names none.
+    /// The issuer of service account tokens, and the audience of tokens that name none.
     pub issuer: String,
-    /// How much is done at once for clients on the network.
+    /// The limits on concurrent work for clients on the network.
     pub limits: Limits,
 }
 
-/// Returns metrics of the moment.
+/// A function that returns the current metrics.
 pub type MetricsSource = Arc<dyn Fn() -> String + Send + Sync>;
 
 impl Default for Config {
@@ -141,25 +142,24 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A server in memory with the built-in kinds, the default namespaces and the kubernetes Service. Custom resource definitions are
-    /// served when it is made inside a tokio runtime.
+    /// Creates a server in memory with the built-in kinds, the default namespaces and the `kubernetes` Service. Custom resources are
+    /// served only if the server is created inside a tokio runtime.
     pub fn new(config: Config) -> Arc<Self> {
         let store = Arc::new(Store::new(config.window));
         let made = Self::with_store(config, store).now_or_never();
         made.expect("a write to memory does not wait")
     }
 
-    /// The server that a directory keeps, as it was when it was last there; a new one in a new directory. Every write it answers
-    /// outlives the process.
+    /// Opens the server that a directory holds, or creates one in a new directory. Every write that it has answered survives the process.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// Returns the errors of [`Store::open`].
     pub async fn open(config: Config, directory: &Path) -> Result<Arc<Self>, StoreError> {
         let store = Store::open(directory, config.window, (config.clock)())?;
         Ok(Self::with_store(config, Arc::new(store)).await)
     }
 
-    /// The server of a store that is open already, for those who need its notes before.
+    /// Creates the server of a store that is open already, for callers that need the store's notes first.
     pub async fn with_store(config: Config, store: Arc<Store>) -> Arc<Self> {
         let provided = config.provided.into_iter().map(Provided::resource);
         let registry = Registry::new(
@@ -221,28 +221,27 @@ impl ApiServer {
         server
     }
 
-    /// Says in the status of ValidatingAdmissionPolicies what the types of objects say against their expressions, until the server is
-    /// dropped. That is a controller's work (kube-controller-manager: validatingadmissionpolicy-status), which whoever runs controllers
-    /// beside the server asks for.
+    /// Writes the type checking results of ValidatingAdmissionPolicies to their status, until the server is dropped. This is a
+    /// controller's work (kube-controller-manager: validatingadmissionpolicy-status), so the program that runs controllers calls it.
     pub fn check_policies(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         policy_types::run(Arc::downgrade(self))
     }
 
-    /// The service that answers requests. A request's user is the [`User`] in its extensions.
+    /// Returns the service that answers requests. A request's user is the [`User`] in its extensions.
     pub fn router(self: &Arc<Self>) -> Router {
         handlers::router(self.clone())
     }
 
-    /// The same service for one client in this process: every request that does not name a user is this user's.
+    /// Returns the same service for one client in this process: requests without a user are this user's.
     pub fn router_as(self: &Arc<Self>, user: User) -> Router {
-        // A name that is no header value cannot name a manager either.
+        // A name that is no valid header value cannot be a field manager either.
         let agent = HeaderValue::from_str(user.name.rsplit(':').next().unwrap_or_default())
             .unwrap_or(HeaderValue::from_static("unknown"));
         let name_user = move |mut request: axum::extract::Request, next: axum::middleware::Next| {
             if request.extensions().get::<User>().is_none() {
                 request.extensions_mut().insert(user.clone());
             }
-            // Whoever writes through this router is named as the manager of what it writes.
+            // The User-Agent becomes the default field manager of writes through this router.
             let headers = request.headers_mut();
             headers.entry(USER_AGENT).or_insert_with(|| agent.clone());
             next.run(request)
@@ -250,67 +249,67 @@ impl ApiServer {
         self.router().layer(axum::middleware::from_fn(name_user))
     }
 
-    /// Makes everything permanent that was begun, and lets go of the directory of [`ApiServer::open`]. Writes after that are refused.
+    /// Persists all writes that have begun, and releases the directory of [`ApiServer::open`]. Later writes are refused.
     pub async fn close(&self) {
         self.store.close().await;
     }
 
-    /// The current time in whole seconds or finer, as the clock gives it.
+    /// Returns the current time of the server's clock.
     pub fn now(&self) -> Timestamp {
         (self.clock)()
     }
 
-    /// The objects.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// The kinds.
+    /// Returns the registry of kinds.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Where the logs of containers come from.
+    /// Returns the source of container logs.
     pub fn logs(&self) -> Option<&Arc<dyn LogSource>> {
         self.logs.as_ref()
     }
 
-    /// Who may do what.
+    /// Returns the authorizer.
     pub(crate) fn authorizer(&self) -> &Authorizer {
         &self.authorizer
     }
 
-    /// The static tokens.
+    /// Returns the static tokens.
     pub(crate) fn tokens(&self) -> &StaticTokens {
         &self.tokens
     }
 
-    /// What signs service accounts' tokens.
+    /// Returns the key that signs service account tokens.
     pub fn signing_key(&self) -> &SigningKey {
         &self.signing_key
     }
 
-    /// The service accounts' tokens that were verified.
+    /// Returns the cache of verified service account tokens.
     pub(crate) fn remembered(&self) -> &Remembered {
         &self.remembered
     }
 
-    /// Who issues service accounts' tokens.
+    /// Returns the issuer of service account tokens.
     pub(crate) fn issuer(&self) -> &str {
         &self.audiences[0]
     }
 
-    /// The audiences of a token that this server takes.
+    /// Returns the audiences whose tokens this server accepts.
     pub(crate) fn audiences(&self) -> &[String] {
         &self.audiences
     }
 
-    /// Where clients in the cluster reach the server.
+    /// Returns the URL at which clients in the cluster reach the server.
     pub(crate) fn external_url(&self) -> &str {
         &self.external_url
     }
 
-    /// Returns the metrics of the program that embeds the server.
+    /// Returns the metrics of the embedding program.
     pub(crate) fn more_metrics(&self) -> String {
         self.more_metrics
             .as_ref()
@@ -321,38 +320,38 @@ impl ApiServer {
         &self.metrics
     }
 
-    /// Where requests of clients on the network take turns.
+    /// Returns the gate that limits concurrent requests from the network.
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }
 
-    /// The OpenAPI documents that have been made.
+    /// Returns the cache of OpenAPI documents.
     pub(crate) fn openapi(&self) -> &openapi::Cache {
         &self.openapi
     }
 
-    /// The turn of a write to make its claims on other objects.
+    /// Waits for the lock under which a write books its claims on other objects.
     pub(crate) async fn claiming(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.claiming.lock().await
     }
 
-    /// Which requests belong together.
+    /// Returns the flow schemas, which group requests into flows.
     pub(crate) fn flows(&self) -> &Flows {
         &self.flows
     }
 
-    /// The admission webhooks.
+    /// Returns the admission webhooks.
     pub(crate) fn webhooks(&self) -> &Webhooks {
         &self.webhooks
     }
 
-    /// The admission plugins in order.
+    /// Returns the admission plugins in the order in which they run.
     pub fn plugins(&self) -> &[Arc<dyn Plugin>] {
         &self.plugins
     }
 }
 
-/// The key that an earlier server on this store signed tokens with, or a new one.
+/// Returns the signing key that an earlier server left in this store, or a new one.
 fn kept_key(store: &Store) -> SigningKey {
     let kept = store.notes().get(KEY_NOTE);
     match kept.map(|pkcs8| SigningKey::from_pkcs8(&pkcs8)) {
@@ -362,13 +361,13 @@ fn kept_key(store: &Store) -> SigningKey {
         }
         None => {}
     }
-    // TLS would not work without randomness either.
+    // TLS needs randomness as well, so without it the server could not run anyway.
     let key = SigningKey::generate().expect("the system gives random numbers");
     store.notes().put(KEY_NOTE, key.to_pkcs8().to_vec());
     key
 }
 
-/// Lets the store forget what is too old, for as long as the server is there.
+/// Removes expired objects and old events from the store, until the server is dropped.
 async fn compact(server: Weak<ApiServer>) {
     let mut wait = COMPACT_EVERY;
     loop {
@@ -410,7 +409,7 @@ impl Lookup for ApiServer {
             .objects
             .iter()
             .map(|object| match namespace {
-                // The namespaced kinds are the numerous ones, and no plugin lists them at every write.
+                // Namespaced kinds have many objects, and no plugin lists them at every write, so do not cache their trees.
                 Some(_) => Arc::new(row.served(object)),
                 None => row.looked_up(object),
             })

@@ -1,5 +1,5 @@
-//! Says of the ServiceCIDR `kubernetes` that Services take their addresses from it: the condition `Ready` (upstream: the controller
-//! defaultservicecidr in kube-apiserver). It is made and told of before the first answer; only the server itself gives addresses out of it.
+//! Sets the condition `Ready` of the ServiceCIDR `kubernetes` (kube-apiserver: the controller defaultservicecidr). The object and its
+//! condition exist before the first response; only the server itself allocates addresses from the range.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::{
 };
 
 const PLURAL: &str = "servicecidrs";
-/// The range that the server was started with.
+/// The ServiceCIDR with the range that the server was started with.
 pub(crate) const NAME: &str = "kubernetes";
-/// Who owns the condition.
+/// The field manager of the condition.
 const MANAGER: &str = "kubernetes-service-cidr-controller";
 
-/// Writes the condition if nobody has, and the object is about this range.
+/// Sets the condition, unless the object has one already or is about another range.
 pub(crate) async fn settle(server: &Arc<ApiServer>, range: &ServiceRange) {
     let Some(object) = server.find(GROUP, PLURAL, None, NAME) else {
         return;

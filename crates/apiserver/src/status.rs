@@ -1,4 +1,4 @@
-//! `metav1.Status`: the one error type of the server, with the reasons, codes, details and messages that clients switch on.
+//! `metav1.Status`: the error type of the whole server, with the reasons, codes, details and messages that clients depend on.
 
 use std::borrow::Cow;
 
@@ -9,19 +9,19 @@ use crate::{
     kinds::Resource,
 };
 
-/// An error answer.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct Status {
-    /// HTTP code.
+    /// The HTTP status code.
     pub code: u16,
-    /// Machine-readable reason, as `NotFound`.
+    /// The machine-readable reason, for example `NotFound`.
     pub reason: Cow<'static, str>,
-    /// What people read.
+    /// The human-readable message.
     pub message: String,
-    /// More for machines.
+    /// Details for programs.
     pub details: Option<Box<Details>>,
-    /// The `metadata`: `continue` of an expired list, or what a webhook has said there.
+    /// The metadata: the `continue` token of an expired list, or what a webhook set.
     pub metadata: Map<String, Value>,
 }
 
@@ -32,29 +32,29 @@ pub struct Details {
     pub name: String,
     /// The API group.
     pub group: String,
-    /// The plural, or the kind for `Invalid`.
+    /// The resource's plural, or the kind for `Invalid`.
     pub kind: String,
     /// The object's uid.
     pub uid: String,
-    /// What exactly was wrong.
+    /// The individual errors.
     pub causes: Vec<Cause>,
-    /// When to try again, in seconds; 0 is not shown.
+    /// The seconds after which to retry; 0 is omitted.
     pub retry_after_seconds: u32,
 }
 
-/// One cause of a refusal.
+/// One error among the causes of a refusal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cause {
-    /// Machine-readable reason, as `FieldValueInvalid`.
+    /// The machine-readable reason, for example `FieldValueInvalid`.
     pub reason: String,
-    /// What people read.
+    /// The human-readable message.
     pub message: String,
     /// The field's path.
     pub field: String,
 }
 
 impl Status {
-    /// An answer with code, reason and message only.
+    /// Creates an error with code, reason and message only.
     pub fn new(
         code: u16,
         reason: impl Into<Cow<'static, str>>,
@@ -79,12 +79,12 @@ impl Status {
         self
     }
 
-    /// 400.
+    /// Returns a 400.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Status::new(400, "BadRequest", message)
     }
 
-    /// 404 for an object.
+    /// Returns the 404 for an object.
     pub fn not_found(resource: &Resource, name: &str) -> Self {
         Status::new(
             404,
@@ -94,7 +94,7 @@ impl Status {
         .about(resource, name)
     }
 
-    /// 404 for an object of the core group that a request refers to.
+    /// Returns the 404 for an object of the core group that a request refers to.
     pub fn core_not_found(plural: &str, name: &str) -> Self {
         let mut status = Status::new(
             404,
@@ -109,7 +109,7 @@ impl Status {
         status
     }
 
-    /// 404 for a path that nothing serves.
+    /// Returns the 404 for a path that nothing serves.
     pub fn no_such_path() -> Self {
         let mut status = Status::new(
             404,
@@ -120,7 +120,7 @@ impl Status {
         status
     }
 
-    /// The 405 of a verb that custom resources, or a part of them, do not have.
+    /// Returns the 405 for a verb that a custom resource or a subresource of it does not have.
     pub fn not_supported(resource: &Resource, verb: &str) -> Self {
         let (group, plural) = (&resource.group, &resource.plural);
         let message = format!("{verb} is not supported on resources of kind \"{plural}.{group}\"");
@@ -133,7 +133,7 @@ impl Status {
         status
     }
 
-    /// 409 for a name that is taken.
+    /// Returns the 409 for a name that is taken.
     pub fn already_exists(resource: &Resource, name: &str) -> Self {
         Status::new(
             409,
@@ -143,12 +143,12 @@ impl Status {
         .about(resource, name)
     }
 
-    /// 409 for a write against another state than the stored one.
+    /// Returns the 409 for a write that does not match the stored state.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         Status::conflict_kind(&resource.group, &resource.plural, name, why)
     }
 
-    /// 409 about a kind, which the details name where they usually name the resource.
+    /// Returns a 409 whose details name a kind instead of a resource.
     pub fn conflict_kind(group: &str, kind: &str, name: &str, why: &str) -> Self {
         let subject = match group {
             "" => kind.to_owned(),
@@ -168,7 +168,7 @@ impl Status {
         status
     }
 
-    /// 403.
+    /// Returns a 403.
     pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
         let message = if name.is_empty() {
             format!("{} is forbidden: {why}", resource.qualified())
@@ -182,12 +182,12 @@ impl Status {
         Status::new(403, "Forbidden", message).about(resource, name)
     }
 
-    /// 422 with one cause per error.
+    /// Returns a 422 with one cause per error.
     pub fn invalid(resource: &Resource, name: &str, errors: &Errors) -> Self {
         Status::invalid_kind(&resource.group, &resource.kind, name, errors)
     }
 
-    /// 422 for a kind that is no resource of its own (DeleteOptions, ListOptions).
+    /// Returns a 422 for a kind that is not a resource (DeleteOptions, ListOptions).
     pub fn invalid_kind(group: &str, kind: &str, name: &str, errors: &Errors) -> Self {
         let qualified = if group.is_empty() {
             kind.to_owned()
@@ -210,7 +210,7 @@ impl Status {
         status
     }
 
-    /// 500.
+    /// Returns a 500.
     pub fn internal(message: impl Into<String>) -> Self {
         let message = message.into();
         let mut status = Status::new(
@@ -228,7 +228,7 @@ impl Status {
         status
     }
 
-    /// The JSON body.
+    /// Returns the JSON body.
     pub fn to_json(&self) -> Value {
         let mut body = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": self.metadata,
@@ -287,7 +287,7 @@ impl Cause {
 }
 
 impl FieldError {
-    /// The message without the field: `Invalid value: "x": must be ...`.
+    /// Returns the message without the field, for example `Invalid value: "x": must be ...`.
     pub fn body(&self) -> String {
         let head = match self.error_type {
             ErrorType::Required => "Required value",

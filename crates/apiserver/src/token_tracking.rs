@@ -1,6 +1,6 @@
-//! Since when the use of the tokens in Secrets is recorded: the ConfigMap `kube-system/kube-apiserver-legacy-service-account-token-tracking`
-//! (kube-apiserver: the legacytokentracking controller). kube-controller-manager's cleaner of such tokens reports an error without it. A date
-//! stays once it is there; one that cannot be read is replaced.
+//! Maintains the ConfigMap `kube-system/kube-apiserver-legacy-service-account-token-tracking` with the date since which the use of tokens
+//! in Secrets is recorded (kube-apiserver: the legacytokentracking controller). Without it, kube-controller-manager's cleaner of such
+//! tokens reports an error. A valid date stays; an invalid one is replaced.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{admission::Lookup, server::ApiServer};
 pub(crate) const NAMESPACE: &str = "kube-system";
 const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// Returns the ConfigMap as it should be, or `None` if it is so already.
+/// Returns the ConfigMap as it should be, or `None` if it is up to date.
 pub(crate) fn wanted(server: &Arc<ApiServer>) -> Option<Value> {
     let stored = server.find("", "configmaps", Some(NAMESPACE), NAME);
     let since = stored

@@ -1,4 +1,4 @@
-//! Which of several API versions (`v1`, `v1beta2`) kube-apiserver prefers.
+//! The order in which kube-apiserver prefers API versions (`v1`, `v1beta2`).
 
 use std::cmp::Reverse;
 

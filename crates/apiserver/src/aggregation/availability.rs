@@ -1,7 +1,7 @@
 //! The condition `Available` of APIServices (kube-aggregator: the local and remote availability controllers).
 //!
-//! A group and version is available when this server serves it, whatever Service its APIService names, because no request is forwarded to
-//! a Service. So an APIService for a group that nobody else serves says `False`, and why.
+//! A group and version is available when this server serves it, whichever Service its APIService names, because requests are never
+//! forwarded to a Service. So an APIService for a group that is not served gets the status `False` with a message.
 
 use std::{
     sync::{Arc, Weak},
@@ -16,18 +16,18 @@ use super::{COLLECTION, STORAGE};
 use crate::{own::send, registry::Table, schema::time, server::ApiServer, store::Cursor};
 
 const AVAILABLE: &str = "Available";
-/// How long nothing is written after a write, in case another client writes another condition each time.
+/// The pause after a write, in case another client changes the condition back each time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long after a failed write the objects are looked at again.
+/// The time after a failed write until the objects are checked again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Keeps the conditions until the server is dropped. `changes` tells when the served groups change.
+/// Maintains the conditions until the server is dropped. `changes` signals that the served groups changed.
 pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()>) {
     let Some(collection) = server.upgrade().map(|it| it.store().collection(STORAGE)) else {
         return;
     };
     loop {
-        // Read before the objects: what changes in between is found once more.
+        // Create the cursor before the objects are read, so that changes in between are seen.
         let Ok(mut cursor) = Cursor::new(collection.clone(), collection.revision()) else {
             continue;
         };
@@ -60,14 +60,14 @@ pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()
     }
 }
 
-/// Which of the conditions that had to change were written.
+/// The outcome of writing the conditions that had to change.
 enum Written {
     Nothing,
     All,
     Some,
 }
 
-/// Writes the conditions that are not as they should be.
+/// Writes the conditions that differ from what they should be.
 async fn settle(server: &Arc<ApiServer>) -> Written {
     let table = server.registry().table();
     let mut written = Written::Nothing;

@@ -1,45 +1,45 @@
-//! Lists, maps and bytes that a client sent and that had nothing in them.
+//! The lists, maps and byte strings that a client sent empty.
 //!
-//! Go keeps them apart from absent ones until an object is stored; trees do not have them, as nothing shows them to anybody. The few rules
-//! that ask whether a list is there at all, not what is in it, ask here. Protobuf knows no such difference.
+//! Go distinguishes empty from absent ones until an object is stored; this server's trees leave empty ones out, because no response shows
+//! the difference. The few rules that depend on it look here. Protobuf has no such difference.
 
 use std::{collections::HashSet, fmt::Write as _, sync::Arc};
 
 use super::{Path, Segment};
 
-/// The paths of what was sent empty in one body; cheap to copy, and nothing at all for most bodies.
+/// The paths of the fields that one body sent empty. Cheap to clone, and empty for most bodies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Emptied(Option<Arc<Paths>>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Paths {
     all: HashSet<String>,
-    /// Those in the schemas of a definition's versions, as paths in their schema.
+    /// The paths within the schemas of a CustomResourceDefinition's versions, relative to the schema.
     in_schemas: HashSet<String>,
 }
 
 impl Emptied {
-    /// Whether that very field was sent empty.
+    /// Returns whether this field was sent empty.
     pub fn has(&self, path: &Path<'_>) -> bool {
         self.0.is_some() && self.has_at(&Self::text(path))
     }
 
-    /// Whether the field at a path that [`Emptied::text`] wrote was sent empty.
+    /// Returns whether the field at a path from [`Emptied::text`] was sent empty.
     pub fn has_at(&self, path: &str) -> bool {
         self.0
             .as_ref()
             .is_some_and(|paths| paths.all.contains(path))
     }
 
-    /// A path as it is kept here.
+    /// Returns a path in the form that is stored here.
     pub fn text(path: &Path<'_>) -> String {
         let mut text = String::new();
         walked(path, &mut text);
         text
     }
 
-    /// Whether that field of a definition's schema was sent empty. A schema that all versions share is told of as `spec.validation`, and
-    /// was sent in each of them.
+    /// Returns whether this field of a CustomResourceDefinition's schema was sent empty. Errors name a schema that all versions share as
+    /// `spec.validation`, although each version sent it.
     pub fn has_in_schema(&self, path: &Path<'_>) -> bool {
         const SHARED: &str = "spec.validation.openAPIV3Schema";
         let Some(paths) = &self.0 else { return false };
@@ -50,7 +50,7 @@ impl Emptied {
         }
     }
 
-    /// Whether a top-level field was sent empty or anything in it.
+    /// Returns whether a top-level field, or anything below it, was sent empty.
     pub fn has_within(&self, field: &str) -> bool {
         let is_within = |path: &String| {
             path.strip_prefix(field)
@@ -60,7 +60,7 @@ impl Emptied {
     }
 }
 
-/// A path as the decoder writes it, which does not know a key from a field.
+/// Formats a path as the decoder does, which does not distinguish a map key from a field.
 fn walked(path: &Path<'_>, text: &mut String) {
     if let Some(parent) = path.parent {
         walked(parent, text);

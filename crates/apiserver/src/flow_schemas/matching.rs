@@ -1,7 +1,7 @@
-//! Which FlowSchema a request belongs to: told in the headers of its answer, and nothing else depends on it here (upstream:
-//! apiserver/pkg/util/flowcontrol/rule.go).
+//! Finds the FlowSchema of a request (kube-apiserver: apiserver/pkg/util/flowcontrol/rule.go). Here it only sets response headers and
+//! does not affect queueing.
 //!
-//! The schemas are read once and again when one of them, or a priority level, has changed. To find one takes no memory.
+//! The schemas are parsed again only when a schema or a priority level has changed. Matching a request allocates nothing.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const ALL: &str = "*";
 const SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
-/// What a client is told of how its request is treated.
+/// The response headers that name a request's FlowSchema and priority level.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Flow {
     schema: HeaderValue,
@@ -29,24 +29,24 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Tells it.
+    /// Adds the headers to a response.
     pub(crate) fn tell(self, headers: &mut HeaderMap) {
         headers.insert(SCHEMA, self.schema);
         headers.insert(LEVEL, self.level);
     }
 }
 
-/// The schemas of one server.
+/// The FlowSchemas of a server, parsed.
 pub(crate) struct Flows {
     schemas: Arc<Collection>,
     levels: Arc<Collection>,
     read: ArcSwap<Schemas>,
 }
 
-/// The schemas at one moment, in the order in which they are asked.
+/// The parsed schemas at one moment, in the order in which they are matched.
 #[derive(Default)]
 struct Schemas {
-    /// The last changes of schemas and levels that are in it; `None` before anything was read.
+    /// The last changes of schemas and levels that this contains; `None` before the first read.
     seen: Option<[u64; 2]>,
     schemas: Vec<Schema>,
 }
@@ -67,7 +67,7 @@ struct Rule {
 enum Subject {
     User(String),
     Group(String),
-    /// The service account of a namespace, or all of them.
+    /// A service account of a namespace, or all of them.
     Account {
         namespace: String,
         name: String,
@@ -88,7 +88,7 @@ struct PathRule {
 }
 
 impl Flows {
-    /// The schemas that a store has, and will have.
+    /// Creates the parsed view of a store's schemas.
     pub(crate) fn new(store: &Store) -> Self {
         let [schemas, levels] = collections_of(store);
         Flows {
@@ -98,12 +98,13 @@ impl Flows {
         }
     }
 
-    /// The first schema that a request matches; none for those that take long and are no watches, which are not counted.
+    /// Returns the flow of the first schema that matches a request; `None` for long-running requests other than watches, to which flow
+    /// control does not apply.
     pub(crate) fn of(&self, user: &User, attributes: &Attributes<'_>) -> Option<Flow> {
         if takes_long(attributes) {
             return None;
         }
-        // Read before the objects: a change in between is found next time.
+        // Read before the objects, so that a change in between is noticed at the next call.
         let last = [self.schemas.last_change(), self.levels.last_change()];
         let mut read = self.read.load();
         if read.seen != Some(last) {
@@ -120,7 +121,7 @@ impl Flows {
         Some(found.flow.clone())
     }
 
-    /// Those whose priority level exists, the lowest precedence first and then by name.
+    /// Returns the schemas whose priority level exists, sorted by precedence and then by name.
     fn schemas(&self) -> Vec<Schema> {
         let objects = self.schemas.snapshot(None).objects;
         let schemas = objects.iter().filter_map(|object| {
@@ -144,7 +145,7 @@ impl Flows {
     }
 }
 
-/// What is answered for as long as its client wants, watches apart (kube-apiserver: BasicLongRunningRequestCheck).
+/// Returns whether a request is long-running but not a watch (kube-apiserver: BasicLongRunningRequestCheck).
 fn takes_long(attributes: &Attributes<'_>) -> bool {
     match &attributes.target {
         Target::Resource(resource) => matches!(
@@ -261,7 +262,7 @@ fn has(list: &[String], wanted: &str) -> bool {
     is_all(list) || list.iter().any(|item| item == wanted)
 }
 
-/// Whether a path is one that a rule names, or below it.
+/// Returns whether a path equals one that a rule names, or is below it.
 fn covers(url: &str, path: &str) -> bool {
     if url == ALL || url == path {
         return true;

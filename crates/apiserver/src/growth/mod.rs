@@ -1,8 +1,9 @@
-//! What a write costs grows no faster than its body: every list and map of every built-in kind is driven through the router with n and 4n
-//! items, by every verb.
+//! Checks that the cost of a write grows no faster than its body: each list and map of each built-in kind is sent through the router with
+//! n and 4n items, with every verb.
 //!
-//! Costs are counted, not timed: allocations, allocated bytes, and accesses to fields of trees ([`steps`]). A check that looks at all items
-//! for each item costs sixteen times as much for four times as many items; one that sorts costs little more than four times as much.
+//! Costs are counted, not timed: allocations, allocated bytes, and accesses to fields of trees ([`steps`]). A check that compares each
+//! item with all others costs sixteen times as much for four times as many items; one that sorts costs little more than four times as
+//! much.
 
 mod places;
 
@@ -25,14 +26,14 @@ use crate::{
     store::{Change, EventType, Key},
 };
 
-/// How many items there are at a place, each time four times as many.
+/// The numbers of items; each is four times the one before.
 const COUNTS: [usize; 3] = [12, 48, 192];
-/// The last items may cost so many times as much as those before them: they are four times as many, and sorting costs a little more.
+/// The largest allowed ratio between the costs of the last two counts: the items grow fourfold, and sorting costs a little more.
 const MOST: f64 = 7.0;
-/// Allocations, bytes and steps that are noise: tables that grow, other sentences for longer lists.
+/// Differences in allocations, bytes and steps below these are noise: growing tables, other messages for longer lists.
 const NOISE: [f64; 3] = [10_000.0, 2_000_000.0, 3_000.0];
 
-/// Places where each error shows the whole list, as kube-apiserver's does. A constant bounds what is shown.
+/// Fields whose every error shows the whole list, as in kube-apiserver. A constant bounds the output.
 const SHOWN_WHOLE: [&str; 2] = [
     "resourcequotas.spec.scopes",
     "storageclasses.storage.k8s.io.allowedTopologies",
@@ -41,7 +42,7 @@ const SHOWN_WHOLE: [&str; 2] = [
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// The writes that are counted: the verb, what follows the collection's path, and the media type.
+/// The measured writes: the verb, the path after the collection's, and the media type.
 const WRITES: [(&str, &str, &str); 4] = [
     ("POST", "", "application/json"),
     ("PUT", "/big", "application/json"),
@@ -49,7 +50,7 @@ const WRITES: [(&str, &str, &str); 4] = [
     ("PATCH", "/big", APPLY),
 ];
 
-/// A server and a thread's way to it.
+/// A server, and a runtime of one thread to call it.
 struct World {
     server: Arc<ApiServer>,
     router: Router,
@@ -70,7 +71,7 @@ impl World {
         }
     }
 
-    /// Returns what a request costs: allocations, allocated bytes, steps.
+    /// Returns the cost of a request: allocations, allocated bytes, steps.
     fn cost(&self, (method, uri, media): (&str, &str, &str), body: &str) -> [f64; 3] {
         let request = Request::builder()
             .method(method)
@@ -91,7 +92,7 @@ impl World {
         [counted.count_total, counted.bytes_total, steps].map(|count| count as f64)
     }
 
-    /// Stores an object as it is, valid or not.
+    /// Stores an object without validating it.
     fn store(&self, row: &Row, object: &Value) {
         let decoded = decode::json(&row.resource.schema, object.to_string().as_bytes());
         let mut object = decoded.expect("samples fit their types").value;

@@ -1,8 +1,8 @@
-//! Which connections are in use: one is while a request of it is being answered, up to the last byte of the answer. A client that does not read
-//! its answers keeps its connection in use for as long as a request may take, and no longer; watches may take as long as they want.
+//! Tracks which connections are in use. A connection is in use while a request of it is answered, up to the last byte of the response. A
+//! client that does not read its response keeps the connection in use no longer than a request may take; watches have no such limit.
 //!
-//! Counting costs a request a few atomic operations and no wake-up: the task of a connection looks when it could be over at the earliest,
-//! and again when it is not.
+//! Tracking costs a request a few atomic operations and wakes no task: a connection's task sleeps until the connection could be idle too
+//! long at the earliest, and then checks again.
 
 use std::{
     sync::{
@@ -16,21 +16,21 @@ use tokio::time::Instant;
 
 use super::places::Place;
 
-/// What a connection has done so far.
+/// The activity of a connection.
 pub(super) struct Activity {
     since: Instant,
-    /// How long a request may take.
+    /// The longest time that a request may take, except for long-running ones.
     limit: Duration,
-    /// Requests that are being answered.
+    /// The requests that are being answered.
     requests: AtomicUsize,
-    /// Those of them that go on for as long as their client wants.
+    /// The long-running ones among them.
     long: AtomicUsize,
-    /// When the last of them came or was answered, in milliseconds after `since`; 0 if there was none yet.
+    /// The time of the last request or response, in milliseconds after `since`; 0 before the first request.
     spoke_ms: AtomicU64,
 }
 
 impl Activity {
-    /// A new connection's, of which no request but long ones may take more than `limit`.
+    /// Creates the activity of a new connection whose requests may take `limit`, except for long-running ones.
     pub(super) fn new(limit: Duration) -> Self {
         Activity {
             since: Instant::now(),
@@ -41,7 +41,7 @@ impl Activity {
         }
     }
 
-    /// Returns since when the connection is not in use; `None` while it is.
+    /// Returns the time since which the connection is idle; `None` while it is in use.
     pub(super) fn quiet_since(&self) -> Option<Instant> {
         let spoke = self.since + Duration::from_millis(self.spoke_ms.load(Relaxed));
         if self.requests.load(Relaxed) == 0 {
@@ -57,9 +57,9 @@ impl Activity {
         self.spoke_ms.store(now_ms.max(1), Relaxed);
     }
 
-    /// Waits until the connection was without a request for as long as it may be.
+    /// Waits until the connection has been idle for too long.
     ///
-    /// `first` is how long the first request may take to come, `idle` every later one.
+    /// `first` is the limit before the first request, `idle` the limit after later ones.
     pub(super) async fn until_over(&self, first: Duration, idle: Duration) {
         loop {
             let due = match self.quiet_since() {
@@ -75,7 +75,7 @@ impl Activity {
     }
 }
 
-/// One request of a connection, until its answer is sent. Clones count too.
+/// Marks the connection as in use until the response is sent. Each clone marks it as well.
 pub(crate) struct Busy {
     place: Arc<Place>,
     is_long: bool,
@@ -92,7 +92,7 @@ impl Busy {
         }
     }
 
-    /// The request goes on for as long as its client wants.
+    /// Marks the request as long-running.
     pub(crate) fn goes_on(mut self) -> Self {
         if !std::mem::replace(&mut self.is_long, true) {
             self.place.activity().long.fetch_add(1, Relaxed);

@@ -1,8 +1,8 @@
-//! How many connections there may be, and which one ends where there would be more.
+//! Limits the number of connections, and chooses the one to close when there are too many.
 //!
-//! Connections that are still in the TLS handshake, those of users and those of administrators (by their certificate) have places of their own: whatever
-//! others open, an administrator finds one. Where the places of a kind are taken, the connection without a request for the longest time makes room;
-//! where all are in use, the new one is refused.
+//! Connections in the TLS handshake, of users and of administrators (by their certificate) are counted separately, so that administrators
+//! can connect whatever others have open. If a kind has reached its limit, the connection that has been idle longest is closed; if all
+//! are in use, the new one is refused.
 
 use std::{
     collections::BTreeMap,
@@ -15,17 +15,17 @@ use tokio::sync::Notify;
 use super::activity::Activity;
 use crate::limits::{ConnectionLimits, Limits};
 
-/// Whose a connection is.
+/// The kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nobody's yet: the TLS handshake is not done.
+    /// The TLS handshake is not finished.
     Handshake,
-    /// Somebody's without a certificate of `system:masters`.
+    /// The client has no certificate of `system:masters`.
     User,
     Administrator,
 }
 
-/// All connections of a listener.
+/// The connections of a listener.
 pub(super) struct Places {
     limits: ConnectionLimits,
     /// How long a request may take.
@@ -40,14 +40,14 @@ struct Taken {
     by_kind: [BTreeMap<u64, Arc<Holder>>; 3],
 }
 
-/// What others see of a connection.
+/// The part of a connection that other connections see.
 struct Holder {
     activity: Activity,
-    /// Wakes the connection that has to make room.
+    /// Tells the connection to close.
     end: Notify,
 }
 
-/// The place of a connection, until it is dropped.
+/// The place of a connection among those of its kind, until it is dropped.
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
@@ -64,7 +64,7 @@ impl Places {
         })
     }
 
-    /// Gives a place to a connection that was just accepted. If too many are in their handshake, the oldest of those ends.
+    /// Gives a place to a newly accepted connection. If too many handshakes are pending, the oldest is closed.
     pub(super) fn begin(self: &Arc<Self>) -> Place {
         let mut taken = self.taken();
         let number = taken.next;
@@ -108,7 +108,8 @@ impl Holder {
 }
 
 impl Place {
-    /// Takes a place among the connections of a kind, once the handshake has shown whose this one is. False if all of those are in use.
+    /// Moves the connection to its kind once the handshake has shown the client. Returns false if all connections of that kind are in
+    /// use.
     pub(super) fn settle(&mut self, kind: Kind) -> bool {
         let most = self.places.most(kind);
         let mut taken = self.places.taken();
@@ -135,7 +136,7 @@ impl Place {
         &self.holder.activity
     }
 
-    /// Waits until the connection has to end: it did not speak for too long, or another one needs its place.
+    /// Waits until the connection must close: it has been idle for too long, or another connection needs its place.
     pub(super) async fn over(&self) {
         let limits = &self.places.limits;
         let first = match self.kind {

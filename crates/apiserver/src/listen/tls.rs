@@ -1,4 +1,4 @@
-//! Certificates and keys: what the server shows its clients, and whose certificates it takes from them.
+//! TLS certificates and keys: the server's own, and the CA of its clients.
 
 use std::sync::Arc;
 
@@ -11,38 +11,38 @@ use rustls::{
 
 use crate::auth;
 
-/// The server's certificate and the authority its clients' certificates come from.
+/// The server's certificate, and the CA that signs client certificates.
 #[derive(Clone)]
 pub struct Tls {
     pub(super) config: Arc<ServerConfig>,
-    /// The names the certificate is for.
+    /// The names in the certificate.
     pub(super) names: Arc<[String]>,
 }
 
-/// What is wrong with certificates or keys.
+/// An error in certificates or keys.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// Not PEM, or not what is expected in it.
+    /// The input is not PEM, or lacks the expected content.
     #[error("cannot read {what}: {source}")]
     Pem {
-        /// Which of the inputs.
+        /// The input in question.
         what: &'static str,
-        /// What the parser says.
+        /// The parser's error.
         source: pem::Error,
     },
-    /// The certificate authority cannot be used.
+    /// The CA cannot be used.
     #[error("client CA: {0}")]
     ClientAuthority(#[from] rustls::client::VerifierBuilderError),
-    /// Certificate and key do not go together, or cannot be used.
+    /// Certificate and key do not match, or cannot be used.
     #[error(transparent)]
     Rustls(#[from] rustls::Error),
 }
 
 impl Tls {
-    /// From PEM texts: the server's certificate chain, its key, and the authority that signs client certificates.
+    /// Creates the configuration from PEM: the server's certificate chain, its key, and the CA of client certificates.
     ///
     /// # Errors
-    /// A text is not PEM, or what is in it does not go together.
+    /// A text is not PEM, or certificate and key do not match.
     pub fn from_pem(
         certificates: &[u8],
         key: &[u8],

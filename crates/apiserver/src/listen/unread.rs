@@ -1,10 +1,11 @@
-//! What a client has yet to send when its request is answered already.
+//! Reads the rest of a request body that the client is still sending after the request was answered.
 //!
-//! Over HTTP/1.1 the next request of a connection begins where the body of this one ends. So a body that nobody wanted is read to its end before
-//! the answer, as Go's server does it; a client whose body is too long for that, or does not come, is told that the connection ends.
+//! Over HTTP/1.1 the next request begins where this body ends. So an unread body is read to its end before the response, as Go's server
+//! does; if it is too long or does not arrive, the response closes the connection.
 //!
-//! Over HTTP/2 a stream whose body is dropped is reset as soon as the answer is out, and clients that are still sending then (curl) take that
-//! for the end of the request and never show the answer. So the rest is read while the answer goes out; only who sends on and on is reset.
+//! Over HTTP/2 a stream whose body is dropped is reset as soon as the response is sent. Clients that are still sending (curl) take that
+//! for a failed request and never show the response. So the rest is read while the response is sent; only a client that sends too much is
+//! reset.
 
 use std::{
     pin::Pin,
@@ -22,14 +23,14 @@ use http::{
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-/// As much is read over HTTP/1.1 (Go: maxPostHandlerReadBytes).
+/// The most bytes that are read over HTTP/1.1 (Go: maxPostHandlerReadBytes).
 const MOST: usize = 256 * 1024;
-/// As much is read over HTTP/2, where nothing waits for it: more than the largest body that anybody takes.
+/// The most bytes that are read over HTTP/2, where nothing waits for them: more than the largest body that is accepted.
 const MOST_BESIDE: usize = 16 * 1024 * 1024;
-/// How long it may take to come.
+/// How long the rest may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A body that can be read on after its reader has gone.
+/// A body that can be read further after its reader was dropped.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Body>>);
 
@@ -38,7 +39,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the end was reached.
+    /// Reads the rest and returns whether the end was reached.
     async fn read_to_end(&mut self, most: usize) -> bool {
         let read = async {
             let mut length = 0;
@@ -75,12 +76,12 @@ impl HttpBody for Shared {
     }
 }
 
-/// The answer to a request, and nothing left of the request.
+/// Answers a request and deals with the unread rest of its body.
 pub(super) async fn answered<E>(
     request: Request<Body>,
     answer: impl AsyncFnOnce(Request<Body>) -> Result<Response<Body>, E>,
 ) -> Result<Response<Body>, E> {
-    // Who waits to be told to send does not send, and who changes the protocol sends no body.
+    // A client that expects `100 Continue` sends nothing unless asked, and an upgrade has no body.
     let waits = request.headers().contains_key(EXPECT) || request.headers().contains_key(UPGRADE);
     if waits || request.body().is_end_stream() {
         return answer(request).await;

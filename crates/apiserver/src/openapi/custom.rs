@@ -1,14 +1,14 @@
-//! The schema of a definition as documents tell it: structure first, and for version 2 without what its readers misunderstand. Source:
-//! k8s.io/apiextensions-apiserver: pkg/controller/openapi/builder and v2, pkg/apiserver/schema: Unfold.
+//! Publishes the schema of a CustomResourceDefinition, rewritten as kube-apiserver does it: for v2 without what its readers
+//! misunderstand. Source: k8s.io/apiextensions-apiserver: pkg/controller/openapi/builder and v2, pkg/apiserver/schema: Unfold.
 
 use serde_json::{Map, Value, json};
 
 use super::Dialect;
 
-/// Words that restrict values by other schemas.
+/// The keywords that combine other schemas.
 const JUNCTIONS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
 
-/// Rewrites a schema; `meta` is what resources inside of it have too: apiVersion, kind and metadata.
+/// Rewrites a schema for publication. `meta` holds the apiVersion, kind and metadata properties, which embedded resources get as well.
 pub(super) fn publish(schema: &mut Map<String, Value>, dialect: Dialect, meta: &[(&str, Value)]) {
     for word in ["example", "externalDocs"] {
         schema.remove(word);
@@ -43,7 +43,7 @@ fn is_set(schema: &Map<String, Value>, word: &str) -> bool {
     schema.get(word) == Some(&Value::Bool(true))
 }
 
-/// Says of what may be a number or a text that it is one of them, where that is not said.
+/// Adds the `anyOf` of integer and string to an int-or-string schema, unless it has one.
 fn unfold(schema: &mut Map<String, Value>) {
     let union = json!([{"type": "integer"}, {"type": "string"}]);
     let first = schema.get("allOf").and_then(|all| all.pointer("/0/anyOf"));
@@ -60,7 +60,7 @@ fn unfold(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Leaves out what version 2 does not have, defaults, and all types and fields of values that may be null or anything else: kubectl would refuse them.
+/// Removes what v2 lacks: defaults, junctors, and the types and properties of nullable and free-form values, which kubectl would reject.
 fn simplify(schema: &mut Map<String, Value>) {
     schema.remove("default");
     JUNCTIONS.iter().for_each(|word| {

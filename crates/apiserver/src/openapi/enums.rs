@@ -1,14 +1,14 @@
-//! The closed sets that texts come from: Go's string types that Kubernetes marks as enumerations (`+enum`).
+//! The enumerations of string fields: Go's string types that Kubernetes marks with `+enum`.
 //!
-//! `enums.tsv` has a line for each: the group and the type's name, then the values in the order of documents, tab-separated and
-//! sorted. A type stands under the group that declares it; other groups borrow only those of core.
+//! Each line of `enums.tsv` is one enumeration: the group and name of the type, then its values in document order, separated by tabs. The
+//! lines are sorted. A type is listed under the group that declares it; other groups use only those of core.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
 static TEXT: &str = include_str!("enums.tsv");
 
-/// The values that a field of that Go type can have, or its items; `None` if there is no closed set. `owner` is the full name of the
-/// type that has the field.
+/// Returns the values of a field whose Go type is `go`, or of its items; `None` if the type is no enumeration. `owner` is the full name
+/// of the type that has the field.
 pub(super) fn of(owner: &str, go: &str) -> Option<&'static [&'static str]> {
     static SETS: LazyLock<BTreeMap<&str, Vec<&str>>> = LazyLock::new(|| {
         let cells = TEXT.lines().map(|line| line.split('\t'));

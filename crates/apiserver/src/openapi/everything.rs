@@ -1,5 +1,5 @@
-//! The one document of everything, Swagger 2.0, in its two forms. What it says of built-in resources stands first in both and is taken
-//! over from the document before when custom resources have come or gone.
+//! The v2 document (Swagger 2.0) for all resources, as JSON and as protobuf. The part for built-in resources comes first in both, and is
+//! copied from the previous document when custom resources are added or removed.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -13,21 +13,21 @@ use crate::{
     schema::proto::Writer,
 };
 
-/// The one document of everything.
+/// The v2 document in both encodings.
 pub(crate) struct V2 {
-    /// JSON.
+    /// The document as JSON.
     pub(crate) json: Bytes,
     /// The protobuf message that kubectl and helm read.
     pub(crate) protobuf: Bytes,
-    /// Where in the JSON the paths and the definitions of built-in resources are.
+    /// The ranges of the JSON with the paths and the definitions of built-in resources.
     texts: [Range<usize>; 2],
-    /// Where in the message.
+    /// The same ranges of the message.
     messages: [Range<usize>; 2],
-    /// The names of those definitions.
+    /// The names of the built-in definitions.
     names: BTreeSet<String>,
 }
 
-/// The document; `before` is the one of the table before.
+/// Generates the document; `before` is the document of the previous table.
 pub(crate) fn v2(table: &Table, lookup: &dyn Lookup, before: Option<&V2>) -> V2 {
     let mut writing = match before {
         Some(before) => Writing::after(before),
@@ -46,7 +46,7 @@ pub(crate) fn v2(table: &Table, lookup: &dyn Lookup, before: Option<&V2>) -> V2 
     writing.done(fixed)
 }
 
-/// A document being written, in both forms.
+/// A document under construction, in both encodings.
 struct Writing {
     paths: Entries,
     definitions: Entries,
@@ -111,7 +111,7 @@ impl Writing {
         self.message.definition(name, schema);
     }
 
-    /// How long the four parts are now.
+    /// Returns the current lengths of the four parts.
     fn lengths(&self) -> [usize; 4] {
         [
             self.paths.0.len(),
@@ -121,7 +121,7 @@ impl Writing {
         ]
     }
 
-    /// The document, of which the first so many bytes of each part are those of built-in resources.
+    /// Finishes the document. `fixed` holds the lengths of the parts for built-in resources.
     fn done(self, fixed: [usize; 4]) -> V2 {
         let (info, security) = (info(), security());
         let (protobuf, [path_messages, definition_messages]) =

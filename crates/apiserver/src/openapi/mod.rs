@@ -1,7 +1,7 @@
-//! OpenAPI documents: one per group and version in version 3, one for everything in version 2.
+//! OpenAPI documents: in v3 one per group and version, in v2 one for all resources.
 //!
-//! Schemas are written from the same table that decoding walks, with the texts of [`crate::schema::descriptions`]; those of custom
-//! resources from their definitions ([`custom`]). Paths say what clients may send and what they get ([`paths`]).
+//! Schemas come from the table that decoding uses, with the texts of [`crate::schema::descriptions`]; those of custom resources come from
+//! their definitions ([`custom`]). Paths describe requests and responses ([`paths`]).
 
 mod custom;
 mod enums;
@@ -25,7 +25,7 @@ use crate::{
     registry::{Row, Table},
 };
 
-/// The two versions of the specification that clients ask for.
+/// The version of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// Swagger 2.0: `definitions`, parameters with types of their own.
@@ -34,7 +34,7 @@ pub(crate) enum Dialect {
     V3,
 }
 
-/// What a group and version is called in `/openapi/v3`: `api/v1`, `apis/apps/v1`.
+/// Returns the name of a group and version in `/openapi/v3`, for example `api/v1` or `apis/apps/v1`.
 pub(crate) fn name(group: &str, version: &str) -> String {
     if group.is_empty() {
         format!("api/{version}")
@@ -43,7 +43,7 @@ pub(crate) fn name(group: &str, version: &str) -> String {
     }
 }
 
-/// The documents of version 3 for the resources that there are, each with the resources it tells of.
+/// Returns the name of each v3 document with the resources that it describes.
 pub(crate) fn subjects(table: &Table) -> Vec<(String, Vec<Arc<Resource>>)> {
     let mut subjects: Vec<(String, Vec<Arc<Resource>>)> = Vec::new();
     for row in table.rows() {
@@ -56,7 +56,7 @@ pub(crate) fn subjects(table: &Table) -> Vec<(String, Vec<Arc<Resource>>)> {
     subjects
 }
 
-/// The document of a group and version as JSON; `None` if nothing is served there.
+/// Generates the v3 document of a group and version as JSON; `None` if it is not served.
 pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str) -> Option<String> {
     let rows: Vec<&Row> = rows(table)
         .filter(|row| row.resource.group == group && row.resource.version == version)
@@ -72,8 +72,8 @@ pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str)
     Some(v3_text(paths, &schemas, is_defined))
 }
 
-/// The documents beside those of groups' versions: what discovery, the version and the keys of tokens are read with. They are always the
-/// same.
+/// Generates the v3 documents that belong to no group's version: discovery, the server's version, and the keys of service account tokens.
+/// They never change.
 pub(crate) fn v3_around(table: &Table, lookup: &dyn Lookup) -> Vec<(String, String)> {
     let around = paths::around::all(Dialect::V3, &groups(table));
     let document = |around: paths::around::Around| {
@@ -104,7 +104,7 @@ fn v3_text(paths: Entries, components: &Map<String, Value>, is_defined: bool) ->
     )
 }
 
-/// A document of version 3 as the protobuf message of gnostic; `None` if it is no JSON.
+/// Converts a v3 document to gnostic's protobuf message; `None` if it is not JSON.
 pub(crate) fn v3_protobuf(document: &[u8]) -> Option<Vec<u8>> {
     let document = serde_json::from_slice(document).ok()?;
     Some(gnostic::v3::document(&document))
@@ -114,7 +114,7 @@ fn rows(table: &Table) -> impl Iterator<Item = &Row> {
     table.rows().iter().map(AsRef::as_ref)
 }
 
-/// The groups that have a path of their own: all but core and those of custom resources alone.
+/// Returns the groups that have a path of their own: all but core and those with custom resources only.
 fn groups(table: &Table) -> Vec<&str> {
     let mut groups: Vec<&str> = Vec::new();
     for row in rows(table).filter(|row| !row.is_defined()) {
@@ -126,7 +126,7 @@ fn groups(table: &Table) -> Vec<&str> {
     groups
 }
 
-/// Shows the path items of all rows one by one, and answers with the schemas they lead to.
+/// Calls `path` with each path item of the rows, and returns the schemas that the items refer to.
 fn walk(
     dialect: Dialect,
     lookup: &dyn Lookup,
@@ -154,7 +154,7 @@ fn walk(
     schemas.finish()
 }
 
-/// A JSON object written entry by entry: as a tree a whole document takes ten times the room of its text.
+/// A JSON object that is written entry by entry: as a tree, a whole document would take ten times the memory of its text.
 #[derive(Default)]
 struct Entries(String);
 
@@ -179,14 +179,14 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": "v1.36.2"})
 }
 
-/// How clients show who they are.
+/// Returns the security definitions: how clients authenticate.
 fn security() -> Value {
     json!({"BearerToken": {
         "type": "apiKey", "name": "authorization", "in": "header", "description": "Bearer Token authentication",
     }})
 }
 
-/// A reference to a schema by name.
+/// Returns a reference to a schema by name.
 fn reference(dialect: Dialect, name: &str) -> Value {
     let place = match dialect {
         Dialect::V2 => "definitions",

@@ -1,7 +1,7 @@
-//! Paths: what is behind each, which verbs it has, what they take and answer.
+//! The path items of a document: which verbs each path has, and what they take and return.
 //!
-//! Built-in resources ([`builtin`]) and custom ones ([`custom`]) say which verbs they have where; what a verb is told as is the same for
-//! both but for a [`verbs::Profile`], and is written by one [`writer`]. What no resource serves is in [`around`].
+//! Built-in resources ([`builtin`]) and custom ones ([`custom`]) choose the verbs of each path. The description of a verb is the same for
+//! both except for a [`verbs::Profile`], and one [`writer`] writes it. Paths without a resource are in [`around`].
 
 pub(super) mod around;
 mod builtin;
@@ -25,7 +25,7 @@ pub(super) fn add(paths: &mut Map<String, Value>, dialect: Dialect, row: &Row, c
     }
 }
 
-/// Where a group's version begins.
+/// Returns the path of a group and version.
 fn base(group: &str, version: &str) -> String {
     if group.is_empty() {
         format!("/api/{version}")
@@ -34,7 +34,7 @@ fn base(group: &str, version: &str) -> String {
     }
 }
 
-/// Where a resource's objects are: its collection, the one of a namespace if it lives in namespaces.
+/// Returns the path of a resource's collection, for namespaced resources that within a namespace.
 fn collection(base: &str, resource: &Resource) -> String {
     let scope = if resource.namespaced {
         "/namespaces/{namespace}"

@@ -1,4 +1,4 @@
-//! Schemas from types: every named type that is reached becomes a component of the document, once.
+//! Generates schemas from types: each named type that is reached becomes one component of the document.
 
 use serde_json::{Map, Value, json};
 
@@ -31,7 +31,7 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// Adds a row's kind and its list; answers with the kind's component name.
+    /// Adds the schemas of a row's kind and of its list, and returns the name of the kind's component.
     pub(super) fn add_kind(&mut self, row: &Row) -> String {
         let name = if row.custom {
             self.add_custom(row)
@@ -45,7 +45,7 @@ impl<'a> Schemas<'a> {
         name
     }
 
-    /// Adds the components of the table's types that a path item leads to.
+    /// Adds the components that a path item refers to.
     pub(super) fn reach(&mut self, item: &Value) {
         match item {
             Value::Object(map) => match map.get("$ref").and_then(Value::as_str) {
@@ -72,7 +72,7 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// Writes what was reached and not written yet.
+    /// Generates the schemas that were reached and not generated yet, and returns all.
     pub(super) fn finish(mut self) -> Map<String, Value> {
         self.write_waiting();
         self.done
@@ -87,7 +87,7 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// The schema of a custom resource is the one in its definition; what is provided brings its own.
+    /// Adds the schema of a custom resource, from its definition, or of a provided one, from the embedding program.
     fn add_custom(&mut self, row: &Row) -> String {
         let resource = &row.resource;
         let given = resource.behaviour.openapi().cloned();
@@ -123,7 +123,7 @@ impl<'a> Schemas<'a> {
             .unwrap_or_default();
         let is_free = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&true.into());
         if self.dialect == Dialect::V2 && is_free && !is_given {
-            // kubectl takes fields that are told for all that there are.
+            // kubectl would take the listed properties for the only ones, so list none for a free-form schema.
             schema = Map::new();
         } else {
             if !is_given {
@@ -172,12 +172,12 @@ impl<'a> Schemas<'a> {
                 "metadata": metadata,
             },
         });
-        // Two versions of a kind may have one shape.
+        // Two versions of a kind may share their schema.
         self.done.entry(name.clone()).or_insert(list);
         self.tag(&name, row, &list_kind);
     }
 
-    /// Says of a component which kind it is.
+    /// Records in a component which kind it is the schema of.
     fn tag(&mut self, name: &str, row: &Row, kind: &str) {
         let resource = &row.resource;
         let tag = json!({"group": *resource.group, "version": *resource.version, "kind": kind});
@@ -199,7 +199,7 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// The schema of a type, or a reference to it if it has a name.
+    /// Returns the schema of a type, or a reference to it if the type has a name.
     fn of(&mut self, kind: &Type) -> Value {
         match kind.node() {
             Node::Struct(fields) if fields.name.is_empty() => self.object(kind, fields),
@@ -207,7 +207,7 @@ impl<'a> Schemas<'a> {
                 let name = wire::component_of(&fields.name);
                 if !self.done.contains_key(&name) {
                     self.done.insert(name.clone(), Value::Null);
-                    // A field may own a type in another way than the type itself says.
+                    // The field may declare other list and map types than the named type itself, so take the declared type.
                     let own = Type::builtin(&fields.name);
                     self.waiting.push(own.unwrap_or_else(|| kind.clone()));
                 }
@@ -232,7 +232,7 @@ impl<'a> Schemas<'a> {
             let property = self.property(fields, field, &kind.sibling(field.id));
             properties.insert(field.name.to_string(), property);
         }
-        // Generators make constructors of what is required, so its order is that of Go's fields.
+        // Client generators make constructors from the required fields, so they keep the order of Go's fields.
         let mut required: Vec<&Field> = fields
             .fields
             .iter()
@@ -269,7 +269,7 @@ impl<'a> Schemas<'a> {
         schema.into()
     }
 
-    /// The schema of a field: that of its type and what is only true of the field.
+    /// Returns the schema of a field: that of its type, and what holds only for the field.
     fn property(&mut self, owner: &Struct, field: &Field, kind: &Type) -> Value {
         let mut schema = self.of(kind);
         let text = descriptions::of_field(&owner.name, &field.name);
@@ -292,7 +292,7 @@ impl<'a> Schemas<'a> {
             _ => None,
         };
         let strategy = strategy.map(|strategy| ("x-kubernetes-patch-strategy", strategy.into()));
-        // Lists and atomic maps have said it themselves; bytes are a list to Go.
+        // The schemas of lists and atomic maps carry this already. To Go, bytes are a list.
         let owned = match (kind.node(), &*field.declared) {
             (Node::Scalar(Scalar::Bytes), "atomic") => {
                 Some(("x-kubernetes-list-type", "atomic".into()))
@@ -306,21 +306,21 @@ impl<'a> Schemas<'a> {
         self.beside(schema, description.into_iter().chain(default))
     }
 
-    /// The schema of a list's items or a map's values.
+    /// Returns the schema of a list's items or a map's values.
     fn item(&mut self, kind: &Type) -> Value {
         let schema = self.of(kind);
         let default = values::of_item(kind.node()).filter(|_| self.dialect == Dialect::V3);
         self.beside(schema, default.map(|default| ("default", default)))
     }
 
-    /// A field that means the same in every type.
+    /// Returns the schema of a field that has the same meaning in every type.
     fn standard(&mut self, field: &str, kind: &Type) -> Value {
         let schema = self.of(kind);
         let text = descriptions::of_field("", field);
         self.beside(schema, text.map(|text| ("description", text.into())))
     }
 
-    /// A schema with more said beside it. A reference of version 3 hides what is beside it, so it goes into an `allOf`.
+    /// Adds keywords to a schema. In v3 a reference hides the keywords beside it, so the reference goes into an `allOf`.
     fn beside(
         &self,
         mut schema: Value,
@@ -408,7 +408,7 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// A type of definitions' schemas that has no one type in JSON.
+    /// Returns the reference to a type of CustomResourceDefinition schemas that has no single JSON type.
     fn any(&mut self, kind: &str) -> Value {
         let kind = format!("apiextensions-apiserver.pkg.apis.apiextensions.v1.{kind}");
         self.named(&kind, json!({}))
@@ -424,7 +424,7 @@ impl<'a> Schemas<'a> {
     }
 }
 
-/// The fields that a version's objects can be selected by, as clients are told them.
+/// Returns a version's selectable fields as documents list them.
 fn selectable_fields(version: &Value) -> Vec<Value> {
     let fields = version["selectableFields"].as_array().into_iter().flatten();
     let paths = fields.filter_map(|field| field["jsonPath"].as_str());

@@ -1,9 +1,9 @@
-//! The kinds that types stand for beside those of resources. What belongs to every group stands for a kind in each group and version
-//! that client-go's scheme knows, served or not.
+//! The `x-kubernetes-group-version-kind` tags of types that are not resources. A type that belongs to every group is tagged with each
+//! group and version in client-go's scheme, served or not.
 
 use serde_json::{Value, json};
 
-/// The groups and versions of client-go's scheme.
+/// The groups and versions in client-go's scheme.
 const VERSIONS: &[(&str, &[&str])] = &[
     ("", &["v1"]),
     ("admission.k8s.io", &["v1", "v1beta1"]),
@@ -41,7 +41,7 @@ const VERSIONS: &[(&str, &[&str])] = &[
 
 const META: &str = "apimachinery.pkg.apis.meta.v1.";
 
-/// The tags of a type, by its full name; none for those of rows, which are tagged with what is served.
+/// Returns the tags of a type by its full name; `None` for resources, which are tagged with the version that is served.
 pub(super) fn tags(name: &str) -> Option<Value> {
     let tag = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     match name.strip_prefix(META) {

@@ -1,14 +1,14 @@
-//! The defaults that documents of version 3 tell, and the unions that all documents do.
+//! The defaults in v3 documents, and the unions in all documents.
 //!
-//! Defaults are those that decoding knows: Go's zero value where a field is always written, and the few that Kubernetes declares on
-//! the field itself. What the server fills in later (replicas, grace periods) is in the descriptions instead, as upstream has it.
-//! Unions are the types of which at most one field is set; none but documents knows of them.
+//! Defaults are those that decoding applies: Go's zero value where a field is always written, and the few that Kubernetes declares on the
+//! field itself. What kube-apiserver fills in later (replicas, grace periods) is mentioned only in descriptions, as there. A union is a
+//! type of which at most one field is set; only documents use that.
 
 use serde_json::{Map, Value, json};
 
 use crate::schema::{Field, Node, Presence, Scalar, Struct};
 
-/// Types that declare themselves unions: the field that says which of the others is set, if there is one, and the others.
+/// The types that are declared as unions: the discriminator field, if there is one, and the members.
 const UNIONS: &[(&str, Option<&str>, &[&str])] = &[
     (
         "api.core.v1.AppArmorProfile",
@@ -38,7 +38,7 @@ const UNIONS: &[(&str, Option<&str>, &[&str])] = &[
     ),
 ];
 
-/// Defaults declared on fields of `api.core.v1`.
+/// The defaults that are declared on fields of `api.core.v1`.
 const DECLARED: &[(&str, &str, &str)] = &[
     ("AzureDiskVolumeSource", "cachingMode", "ReadWrite"),
     ("AzureDiskVolumeSource", "fsType", "ext4"),
@@ -72,7 +72,7 @@ const DECLARED: &[(&str, &str, &str)] = &[
     ("ServicePort", "protocol", "TCP"),
 ];
 
-/// What a type says of itself as a union.
+/// Returns the union declaration of a type.
 pub(super) fn unions(owner: &str) -> Option<Value> {
     let (_, discriminator, fields) = UNIONS.iter().find(|(name, ..)| *name == owner)?;
     let values = fields.iter().map(|field| {
@@ -87,7 +87,7 @@ pub(super) fn unions(owner: &str) -> Option<Value> {
     Some(json!([union]))
 }
 
-/// The default of a field.
+/// Returns the default of a field.
 pub(super) fn of_field(owner: &Struct, field: &Field, node: &Node) -> Option<Value> {
     let declared = owner.name.strip_prefix("api.core.v1.").and_then(|owner| {
         DECLARED
@@ -107,7 +107,7 @@ pub(super) fn of_field(owner: &Struct, field: &Field, node: &Node) -> Option<Val
     }
 }
 
-/// The default of a list's items and a map's values.
+/// Returns the default of a list's items or a map's values.
 pub(super) fn of_item(node: &Node) -> Option<Value> {
     match node {
         Node::Struct(_) => Some(json!({})),

@@ -1,4 +1,4 @@
-//! The types of requests and answers that are no resources, and what components are called.
+//! The types of requests and responses that are not resources, and the names of components.
 
 use crate::registry::Row;
 
@@ -13,15 +13,15 @@ pub(super) const SCALE: &str = "api.autoscaling.v1.Scale";
 pub(super) const STATUS: &str = "apimachinery.pkg.apis.meta.v1.Status";
 pub(super) const WATCH_EVENT: &str = "apimachinery.pkg.apis.meta.v1.WatchEvent";
 
-/// What the components of the table's types begin with.
+/// The prefix of the components of built-in types.
 pub(super) const PREFIX: &str = "io.k8s.";
 
-/// The name of a component of the table's types.
+/// Returns the component name of a built-in type.
 pub(super) fn component_of(name: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
-/// The component of a kind's list, which is called as the definition says.
+/// Returns the component name of a kind's list, which a definition may name differently.
 pub(super) fn list_of(row: &Row, component: &str) -> String {
     let package = component
         .rsplit_once('.')

@@ -1,10 +1,10 @@
-//! What random objects and writes in tests are made with; the integration tests include this file too.
+//! A pseudo-random generator for the objects and writes in tests; the integration tests include this file too.
 
-/// A source of choices that a seed determines.
+/// A generator whose output depends only on its seed.
 pub(crate) struct Choices(pub(crate) u64);
 
 impl Choices {
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
@@ -13,7 +13,7 @@ impl Choices {
         (self.0 >> 33) % limit
     }
 
-    /// One of these.
+    /// Returns one of `names`.
     pub(crate) fn of<'a>(&mut self, names: &[&'a str]) -> &'a str {
         names[self.below(names.len() as u64) as usize]
     }

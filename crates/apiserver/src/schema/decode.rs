@@ -1,9 +1,8 @@
-//! Bodies into trees: JSON, YAML or a tree that a patch made, guided by the type.
+//! Decodes JSON, YAML, or the tree that a patch results in, according to a type.
 //!
-//! The result is what Go would write back after reading the body into its struct: unknown fields are gone, null means absent, quantities
-//! and times are canonical, zero values are where Go has them. What a strict decoder would complain about is listed in
-//! [`Decoded::problems`]; what no decoder accepts is a [`DecodeError`] in the words of `sigs.k8s.io/json`. The walk itself is
-//! in `decode/walk.rs`.
+//! The result is what Go would write after decoding the body into its struct: unknown fields are dropped, null means absent, quantities
+//! and times are canonical, and zero values stand where Go writes them. [`Decoded::problems`] lists what strict field validation reports;
+//! a body that cannot be decoded gives a [`DecodeError`] with the message of `sigs.k8s.io/json`. `decode/walk.rs` has the walk itself.
 
 use std::{borrow::Cow, fmt};
 
@@ -29,11 +28,11 @@ pub use convert::{convert_numbers, unconvertible};
 pub(in crate::schema) use depth::check as check_depth;
 pub use yaml::read as untyped_yaml;
 
-/// The most objects in a decoded object of a built-in kind. Each of them takes about 700 bytes of memory, however short it is in the body,
-/// and an object of this many would hardly fit into etcd.
+/// The most objects in a decoded object of a built-in kind. Each takes about 700 bytes of memory, however short it is in the body, and an
+/// object with this many would hardly fit into etcd.
 pub(in crate::schema) const MAX_OBJECTS: usize = 250_000;
 
-/// More problems than this are not collected.
+/// The most problems that are collected.
 const MAX_PROBLEMS: usize = 100;
 
 /// A decoded body.
@@ -41,27 +40,27 @@ const MAX_PROBLEMS: usize = 100;
 pub struct Decoded {
     /// The object.
     pub value: Value,
-    /// What field validation reports or refuses.
+    /// The problems that field validation reports or refuses.
     pub problems: Vec<Problem>,
-    /// Lists and maps that were there with nothing in them; the object does not have them.
+    /// The lists and maps that were sent empty; the decoded object does not contain them.
     pub emptied: Emptied,
 }
 
-/// Something a strict decoder reports.
+/// A problem that strict decoding reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A field the type does not have.
+    /// A field that the type does not have.
     Unknown(String),
-    /// A field that is there twice.
+    /// A field that appears twice.
     Duplicate(String),
-    /// The keys that are there twice in a YAML body, with their lines.
+    /// The duplicate keys of a YAML body, with their lines.
     YamlDuplicates(Vec<(u64, String)>),
-    /// One of these in a JSON patch itself.
+    /// A problem in the JSON patch itself.
     InPatch(Box<Problem>),
 }
 
 impl Problem {
-    /// How warnings tell of it, each in one line.
+    /// Returns the warnings for the problem, one line each.
     pub fn warnings(&self) -> Vec<String> {
         match self {
             Problem::YamlDuplicates(keys) => keys
@@ -91,7 +90,7 @@ impl fmt::Display for Problem {
 }
 
 impl Decoded {
-    /// What `fieldValidation=Strict` answers; `None` when there is nothing to complain about.
+    /// Returns the error for `fieldValidation=Strict`, or `None` if there are no problems.
     pub fn strict_error(&self) -> Option<String> {
         if self.problems.is_empty() {
             return None;
@@ -101,63 +100,63 @@ impl Decoded {
     }
 }
 
-/// Why a body cannot be read at all; the texts are those of Go's decoders.
+/// The reason why a body cannot be decoded; the messages are those of Go's decoders.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DecodeError {
-    /// The body is no JSON.
+    /// The body is not JSON.
     #[error("{0}")]
     Syntax(String),
-    /// The body is no YAML.
+    /// The body is not YAML.
     #[error("{0}")]
     Yaml(String),
-    /// A value of another JSON type than the field's.
+    /// A value has another JSON type than its field.
     #[error("json: cannot unmarshal {value} into {place}{go}")]
     Type {
-        /// What was found: `string`, `number 1.5`.
+        /// The value, for example `string` or `number 1.5`.
         value: String,
         /// `Go struct field PodSpec.spec.hostname of type ` or `Go value of type `.
         place: String,
-        /// The Go type that was wanted.
+        /// The Go type of the field.
         go: String,
     },
-    /// A quantity that is none.
+    /// A quantity is invalid.
     #[error(transparent)]
     Quantity(#[from] QuantityError),
-    /// Bytes that are no base64.
+    /// A value is not base64.
     #[error("illegal base64 data at input byte {0}")]
     Base64(usize),
-    /// A time that is none.
+    /// A time is invalid.
     #[error("{0}")]
     Time(String),
-    /// What a resource inside of a custom resource has instead of its type or metadata.
+    /// The apiVersion, kind or metadata of an embedded resource is invalid.
     #[error("{0}")]
     Embedded(String),
-    /// A value that could not be read again if it were stored.
+    /// The value is nested too deeply to be read again once it is stored.
     #[error("the value is nested more than {} levels deep", depth::LIMIT)]
     Depth,
-    /// A value of more objects than [`MAX_OBJECTS`], in the words of etcd, which upstream's clients of such a size are refused with.
+    /// The value has more than [`MAX_OBJECTS`] objects. The message is etcd's, which refuses objects of such a size.
     #[error("etcdserver: request is too large")]
     TooLarge,
 }
 
 impl DecodeError {
-    /// The 400 that a request with such a body gets.
+    /// Returns the 400 for a body with this error.
     pub fn refusal(&self, kind: &str, version: &str) -> Status {
         cannot_be_handled(kind, version, self)
     }
 }
 
-/// `Pod in version "v1" cannot be handled as a Pod: why`.
+/// Returns the 400 `Pod in version "v1" cannot be handled as a Pod: why`.
 pub fn cannot_be_handled(kind: &str, version: &str, why: &impl fmt::Display) -> Status {
     Status::bad_request(format!(
         "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
     ))
 }
 
-/// Reads a JSON body.
+/// Decodes a JSON body.
 ///
 /// # Errors
-/// The body is no JSON, or a value does not fit its type.
+/// The body is not JSON, or a value does not fit its type.
 pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     match json_as_it_is(kind, body) {
         Err(DecodeError::Syntax(why)) => match texts::mended(body) {
@@ -178,7 +177,7 @@ fn json_as_it_is(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     if read.is_ok() && !met_float {
         return read;
     }
-    // Few bodies have numbers of which the literal matters.
+    // Only few bodies have numbers whose literal matters, so decode again for those.
     match literals::marked(body) {
         Cow::Owned(marked) => match typed(kind, &marked, true).0 {
             Err(DecodeError::Syntax(_)) => read,
@@ -188,7 +187,7 @@ fn json_as_it_is(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     }
 }
 
-/// Reads a body of a type in the table, and tells whether a number was no integer.
+/// Decodes a body of a built-in type, and returns whether it had a number that is not an integer.
 fn typed(kind: &Type, body: &[u8], is_marked: bool) -> (Result<Decoded, DecodeError>, bool) {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut walker = walk::Walker::of_marked(kind, is_marked);
@@ -204,10 +203,10 @@ fn typed(kind: &Type, body: &[u8], is_marked: bool) -> (Result<Decoded, DecodeEr
     (read, met_float)
 }
 
-/// Reads any JSON and reports duplicate keys.
+/// Decodes JSON without a type, and reports duplicate keys.
 ///
 /// # Errors
-/// The body is no JSON.
+/// The body is not JSON.
 pub fn untyped_json(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     let read = |body: &[u8]| {
         let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -222,7 +221,7 @@ pub fn untyped_json(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     })
 }
 
-/// What Go calls the JSON type of a value.
+/// Returns Go's name of a value's JSON type.
 pub fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -234,21 +233,21 @@ pub fn json_kind(value: &Value) -> &'static str {
     }
 }
 
-/// What Go says about a body that `serde_json` has refused.
+/// Returns the error that Go gives for a body that `serde_json` refused.
 pub fn json_error(body: &[u8], error: &serde_json::Error) -> DecodeError {
     DecodeError::Syntax(syntax::complaint(body).unwrap_or_else(|| error.to_string()))
 }
 
-/// What Go says about JSON that is no `wanted`, such as `[]core.Toleration`.
+/// Returns Go's error for JSON that does not fit the Go type `wanted`, for example `[]core.Toleration`.
 pub fn json_of_another_type(value: &Value, wanted: &str) -> String {
     let kind = json_kind(value);
     format!("json: cannot unmarshal {kind} into Go value of type {wanted}")
 }
 
-/// Reads a YAML body (JSON is YAML).
+/// Decodes a YAML body. JSON is valid YAML.
 ///
 /// # Errors
-/// As [`json`]; the body is no YAML.
+/// The errors of [`json`], and a body that is not YAML.
 pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     let (tree, duplicates) = untyped_yaml(body)?;
     let mut decoded = value(kind, tree)?;
@@ -256,17 +255,17 @@ pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     Ok(decoded)
 }
 
-/// Drops what the schema of a custom resource, or of a value in one, does not know.
+/// Drops the fields that the schema of a custom resource, or of a value in one, does not know.
 pub(crate) fn prune(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Pruned);
 }
 
-/// The same for a default, in which any metadata may stand.
+/// Does the same for a default value, whose embedded metadata may have any fields.
 pub(crate) fn prune_default(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Kept);
 }
 
-/// Reads a tree, as a patch leaves one behind.
+/// Decodes a tree, for example the result of a patch.
 ///
 /// # Errors
 /// A value does not fit its type.

@@ -1,4 +1,4 @@
-//! `/scale`: an autoscaling/v1 Scale made of an object's own fields, written back to them.
+//! The `scale` subresource: an autoscaling/v1 Scale that is derived from an object's fields and written back to them.
 
 use axum::body::Body;
 use http::Response;
@@ -21,7 +21,7 @@ use crate::{
     validation::selector,
 };
 
-/// Where the object keeps what a Scale shows.
+/// The object's fields that a Scale is derived from.
 #[derive(Clone, Copy)]
 pub(crate) struct Paths<'a> {
     pub spec: &'a str,
@@ -30,7 +30,7 @@ pub(crate) struct Paths<'a> {
 }
 
 impl<'a> Paths<'a> {
-    /// The paths of a Scale's handler; `None` for another one.
+    /// Returns the paths of a Scale's handler, or `None` for another handler.
     pub(crate) fn of(handler: &'a SubresourceHandler) -> Option<Self> {
         let SubresourceHandler::Scale {
             spec_replicas,
@@ -121,7 +121,7 @@ const COLUMNS: &[Column] = &[
     print::column("Age"),
 ];
 
-/// Writes a Scale in the form the client asked for.
+/// Encodes a Scale in the form that the client asked for.
 fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, Status> {
     let shown = match call.form.shape {
         Shape::Whole => scale.clone(),
@@ -150,13 +150,13 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, Status> {
     reply::encode(call.form.media, 200, &shown, None)
 }
 
-/// Gives an object the count that a Scale asks for.
+/// Sets the object's replica count to the one that a Scale asks for.
 pub(crate) fn set_replicas(object: &mut Value, paths: &Paths<'_>, scale: &Value) {
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     write_at(object, paths.spec, replicas.into());
 }
 
-/// The Scale of an object.
+/// Derives the Scale of an object.
 pub(crate) fn scale_of(object: &Value, paths: &Paths<'_>) -> Value {
     let mut shown = Map::new();
     for field in [
@@ -215,14 +215,14 @@ fn write_at(object: &mut Value, path: &str, value: Value) {
     *place = value;
 }
 
-/// What stands for a count that a custom resource does not have, while a Scale of it is changed.
+/// The placeholder for the replica count of a custom resource that has none; a change that leaves it in place is refused.
 const UNSET: i64 = i32::MIN as i64;
 
 enum Change {
     Replace(Value),
-    /// A patch, or what is wrong with it.
+    /// A patch, or the error in it.
     Patch(Result<Patch, Status>, FieldValidation),
-    /// A configuration, and whether it wins conflicts.
+    /// The configuration of an apply, and whether it is forced.
     Apply(Value, bool),
 }
 
@@ -234,7 +234,7 @@ struct Scaled<'a> {
 }
 
 impl Scaled<'_> {
-    /// The new Scale, and the object's managedFields after it.
+    /// Returns the new Scale, and the object's managedFields after the change.
     fn scale(&self, call: &Call, old: &Value) -> Result<(Value, Option<Value>), Status> {
         let mut before = scale_of(old, self.paths);
         if call.row.custom && read(old, self.paths.spec).is_none() {
@@ -277,7 +277,7 @@ impl Scaled<'_> {
     }
 }
 
-/// The refusal of a Scale that says it is of an object with another uid.
+/// Returns the 409 for a Scale with another object's uid.
 fn of_another(call: &Call, given: &str, stored: &str) -> Status {
     let resource = call.resource();
     let (name, group) = (&call.name, &resource.group);
@@ -347,7 +347,7 @@ impl Source for Scaled<'_> {
         }
         write_at(&mut object, self.paths.spec, replicas.into());
         let metadata = metadata::of(&mut object);
-        // A Scale without a version is for whatever is stored, also where objects themselves must name theirs.
+        // A Scale without a resourceVersion applies to whatever is stored, even for kinds whose own updates must name a version.
         if call.resource().rules.unconditional_update
             || scale["metadata"].get("resourceVersion").is_some()
         {

@@ -1,6 +1,6 @@
-//! Documents as the protobuf messages of gnostic: those of version 2 and of version 3 have much in common.
+//! Converts documents to gnostic's protobuf messages; v2 and v3 have much in common.
 //!
-//! Values that the messages keep as YAML text are written as JSON, which is YAML.
+//! Values that the messages hold as YAML text are written as JSON, which is valid YAML.
 
 pub(super) mod v2;
 pub(super) mod v3;
@@ -39,7 +39,7 @@ fn number(out: &mut Writer, tag: u32, value: &Value) {
     }
 }
 
-/// `NamedX`: a map's entry.
+/// Encodes `NamedX`, an entry of a map.
 fn named(name: &str, value: &[u8]) -> Vec<u8> {
     let mut out = Writer::default();
     out.bytes(1, name.as_bytes());
@@ -47,14 +47,14 @@ fn named(name: &str, value: &[u8]) -> Vec<u8> {
     out.finish()
 }
 
-/// `Any`: a value as YAML text.
+/// Encodes `Any`, a value as YAML text.
 fn any(value: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     out.bytes(2, value.to_string().as_bytes());
     out.finish()
 }
 
-/// A message inside a message that has nothing else.
+/// Encodes a message with one field, which is another message.
 fn wrapped(tag: u32, inner: &[u8]) -> Vec<u8> {
     let mut out = Writer::default();
     out.bytes(tag, inner);

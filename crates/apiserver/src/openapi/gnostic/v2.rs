@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{any, entries, extensions, flag, items, named, number, text, texts, wrapped};
 use crate::schema::proto::Writer;
 
-/// A document being written.
+/// A document under construction.
 #[derive(Default)]
 pub(in crate::openapi) struct Document {
     pub(in crate::openapi) paths: Writer,
@@ -15,7 +15,7 @@ pub(in crate::openapi) struct Document {
 }
 
 impl Document {
-    /// Adds what is at a path.
+    /// Adds a path item.
     pub(in crate::openapi) fn path(&mut self, path: &str, item: &Value) {
         self.paths.bytes(2, &named(path, &path_item(item)));
     }
@@ -25,7 +25,7 @@ impl Document {
         self.definitions.bytes(1, &named(name, &schema(definition)));
     }
 
-    /// The message, and where in it the paths and the definitions begin.
+    /// Returns the message, and the offsets of the paths and the definitions in it.
     pub(in crate::openapi) fn finish(
         self,
         info: &Value,
@@ -178,7 +178,7 @@ fn operation(verb: &Value) -> Vec<u8> {
     out.finish()
 }
 
-/// A parameter, in the message its place asks for.
+/// Encodes a parameter; its location decides the message type.
 fn parameters_item(parameter: &Value) -> Vec<u8> {
     let place = &parameter["in"];
     let mut written = Writer::default();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{any, entries, extensions, flag, items, named, number, text, texts, wrapped};
 use crate::schema::proto::Writer;
 
-/// The message of a document.
+/// Encodes a document.
 pub(in crate::openapi) fn document(document: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     text(&mut out, 1, &document["openapi"]);
@@ -86,7 +86,7 @@ fn operation(verb: &Value) -> Vec<u8> {
     out.finish()
 }
 
-/// `MediaTypes`.
+/// Encodes `MediaTypes`.
 fn content(out: &mut Writer, tag: u32, content: &Value) {
     if !content.is_object() {
         return;
@@ -131,7 +131,7 @@ fn schema_or_reference(value: &Value) -> Vec<u8> {
     }
 }
 
-/// `Properties` and `SchemasOrReferences`.
+/// Encodes `Properties` or `SchemasOrReferences`.
 fn named_schemas(schemas: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     for (name, value) in entries(schemas) {
@@ -209,7 +209,7 @@ fn schema(value: &Value) -> Vec<u8> {
     out.finish()
 }
 
-/// `DefaultType`, which knows scalars only: of anything else the message says no more than that there is a default.
+/// Encodes `DefaultType`, which holds scalars only; for other defaults the message is empty.
 fn default_type(default: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     match default {

@@ -1,5 +1,4 @@
-//! What is told beside resources: which groups, versions and resources there are, the version of the program, and how others check
-//! its tokens.
+//! The paths without a resource: discovery, the server's version, and the documents with which other programs verify its tokens.
 
 use serde_json::{Value, json};
 
@@ -19,15 +18,15 @@ const DISCOVERY: &[&str] = &[
 ];
 const JSON: &[&str] = &["application/json"];
 
-/// A path that no resource is behind.
+/// A path without a resource.
 pub(in crate::openapi) struct Around {
-    /// What its document is called in version 3.
+    /// The name of its v3 document.
     pub(in crate::openapi) name: String,
     pub(in crate::openapi) path: String,
     pub(in crate::openapi) item: Value,
 }
 
-/// What is told beside all versions of groups.
+/// Returns the paths that belong to no group's version.
 pub(in crate::openapi) fn all(dialect: Dialect, groups: &[&str]) -> Vec<Around> {
     let get = |name: &str, path: String, operation: &Operation<'_>| Around {
         name: name.to_owned(),
@@ -116,7 +115,7 @@ pub(in crate::openapi) fn all(dialect: Dialect, groups: &[&str]) -> Vec<Around> 
     all
 }
 
-/// What is told of the resources of a group's version, in its document.
+/// Returns the discovery path of a group's version, for its document.
 pub(in crate::openapi) fn resources(dialect: Dialect, group: &str, version: &str) -> Around {
     let of_group = names::capital(&names::of_group(group));
     let of_version = names::capital(&names::identifier(version));
@@ -135,13 +134,13 @@ pub(in crate::openapi) fn resources(dialect: Dialect, group: &str, version: &str
     }
 }
 
-/// A read of one document.
+/// A GET of one document.
 #[derive(Clone, Copy, Default)]
 struct Operation<'a> {
     id: &'a str,
     tag: &'a str,
     description: &'a str,
-    /// A type of the table; text if it is empty.
+    /// The type of the response; empty for text.
     answer: &'a str,
     consumes: &'static [&'static str],
     produces: &'static [&'static str],

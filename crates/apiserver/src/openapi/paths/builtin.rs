@@ -1,5 +1,5 @@
-//! The paths of built-in resources, and of those that are provided: the verbs that discovery tells, and what discovery does not know, the
-//! old paths of watches and what is handed on to nodes. Source: k8s.io/apiserver: pkg/endpoints/installer.go.
+//! The paths of built-in and provided resources: the verbs that discovery lists, the old watch paths, and the requests that are forwarded
+//! to nodes. Source: k8s.io/apiserver: pkg/endpoints/installer.go.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ use crate::{
     registry::Row,
 };
 
-/// Methods that are handed on, with their names in names.
+/// The methods of forwarded requests, each with its form in operation names.
 const STREAMS: &[(&str, &str)] = &[("get", "Get"), ("post", "Post")];
 const PROXIES: &[(&str, &str)] = &[
     ("delete", "Delete"),
@@ -101,7 +101,7 @@ impl Paths<'_> {
         let component = self.component;
         let rules = &self.resource().rules;
         let [status, options, patch] = [STATUS, DELETE_OPTIONS, PATCH_BODY].map(component_of);
-        // Namespaces have their own deletion, of which the document knows nothing.
+        // Namespaces have a deletion handler of their own, whose response kube-apiserver's documents do not describe.
         let answers_object = rules.delete_returns_object && !rules.two_step_deletion;
         let deleted = if answers_object { component } else { &status };
         let mut verbs = self.reads_and_writes(served, component, &patch);
@@ -162,7 +162,7 @@ impl Paths<'_> {
         self.add(path, &place, &verbs);
     }
 
-    /// A subresource that takes or answers an object.
+    /// Adds a subresource that takes or returns an object.
     fn stored_part(&mut self, subresource: &Subresource, place: &Place<'_>, path: String) {
         let patch = component_of(PATCH_BODY);
         let component = match subresource.kind == self.resource().kind {
@@ -176,7 +176,7 @@ impl Paths<'_> {
         self.add(path, place, &verbs);
     }
 
-    /// The paths below `/watch/`, which are served still.
+    /// Adds the paths below `/watch/`, which are still served.
     fn watches(&mut self) {
         let event = component_of(WATCH_EVENT);
         let base = format!("{}/watch", self.base);
@@ -198,7 +198,7 @@ impl Paths<'_> {
     }
 }
 
-/// The table's type of a kind of another group: `api.policy.v1.Eviction`.
+/// Returns the built-in type of a kind from another group, for example `api.policy.v1.Eviction`.
 fn type_of(kind: &Value) -> String {
     let text = |field: &str| kind[field].as_str().unwrap_or_default();
     let group = match text("group").split('.').next() {

@@ -1,6 +1,6 @@
-//! How operations and their tags are called. Source: k8s.io/apiserver: pkg/endpoints/openapi.
+//! The names of operations and of their tags. Source: k8s.io/apiserver: pkg/endpoints/openapi.
 
-/// A group in names: `core`, `rbacAuthorization`.
+/// Returns a group as it appears in names, for example `core` or `rbacAuthorization`.
 pub(super) fn of_group(group: &str) -> String {
     match group {
         "" => "core".to_owned(),
@@ -8,12 +8,12 @@ pub(super) fn of_group(group: &str) -> String {
     }
 }
 
-/// What operations of a group's version are filed under: `rbacAuthorization_v1`.
+/// Returns the tag of a group and version, for example `rbacAuthorization_v1`.
 pub(super) fn tag(group: &str, version: &str) -> String {
     format!("{}_{}", of_group(group), identifier(version))
 }
 
-/// What stands before one of a kind; nothing before what sounds like several.
+/// Returns the article before a kind, with spaces around it; only a space for a kind that looks like a plural.
 pub(super) fn article(kind: &str) -> &'static str {
     if kind.ends_with('s') && !kind.ends_with("ss") {
         return " ";
@@ -34,7 +34,7 @@ pub(super) fn capital(text: &str) -> String {
         .collect()
 }
 
-/// The letters and digits of a name; what follows anything else begins with a capital.
+/// Returns the letters and digits of a name in camel case: a letter after any other character becomes upper case.
 pub(super) fn identifier(text: &str) -> String {
     let mut name = String::with_capacity(text.len());
     let mut raised = false;

@@ -1,4 +1,4 @@
-//! The parameters of operations: their types and what they mean. Those of a deletion are described as the fields of its options.
+//! The parameters of operations, with types and descriptions. Those of a deletion have the descriptions of the DeleteOptions fields.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::{
     schema::descriptions,
 };
 
-/// A parameter of an operation on a resource, in the path or in the query.
+/// Returns a parameter of an operation; `place` is `path` or `query`.
 pub(super) fn write(dialect: Dialect, place: &str, name: &str, resource: &Resource) -> Value {
     let described = match (place, name) {
         ("path", "name") => format!("Name of the {}.", resource.kind),
@@ -52,7 +52,7 @@ fn kind(name: &str) -> &'static str {
     }
 }
 
-/// What a parameter in the query means, or the namespace in the path.
+/// Returns the description of a query parameter, or of the namespace in the path.
 fn description(name: &str) -> &'static str {
     match name {
         "allowWatchBookmarks" => {

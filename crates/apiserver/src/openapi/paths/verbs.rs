@@ -1,4 +1,4 @@
-//! The verbs of resources: what each takes and answers. Built-in and custom resources differ in media types and a few parameters.
+//! The verbs of resources, and what each takes and returns. Built-in and custom resources differ in media types and a few parameters.
 //!
 //! Source: k8s.io/apiserver: pkg/endpoints/installer.go; k8s.io/apiextensions-apiserver: pkg/controller/openapi/builder.
 
@@ -25,46 +25,47 @@ const DELETE: &[&str] = &[
     "propagationPolicy",
 ];
 
-/// What is sent or answered.
+/// The content of a request or response.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Content<'a> {
     /// An object of this component.
     Of(&'a str),
-    /// Whatever a container or a proxied server says.
+    /// Text from a container or a proxied server.
     Text,
 }
 
-/// One operation.
+/// The description of one operation.
 pub(super) struct Verb<'a> {
     pub(super) method: &'static str,
-    /// As `x-kubernetes-action` has it.
+    /// The value of `x-kubernetes-action`.
     pub(super) action: &'static str,
-    /// What its name begins with.
+    /// The first word of the operationId.
     pub(super) word: &'static str,
-    /// What its name has behind group and version.
+    /// The part of the operationId after group and version.
     pub(super) infix: &'static str,
-    /// In the query, beside `pretty`.
+    /// Query parameters besides `pretty`.
     pub(super) parameters: Vec<&'static str>,
     pub(super) body: Option<&'a str>,
     pub(super) answer: Content<'a>,
-    /// The codes of its answer beside 200 and 401.
+    /// The response codes besides 200 and 401.
     pub(super) codes: &'static [&'static str],
     pub(super) consumes: &'static [&'static str],
     pub(super) produces: &'static [&'static str],
 }
 
-/// What the verbs of one sort of resources have in common.
+/// The common properties of all verbs of one sort of resources.
 pub(super) struct Profile {
     is_custom: bool,
-    /// What is answered.
+    /// The media types of responses with one object.
     objects: &'static [&'static str],
-    /// What lists and watches are answered in.
+    /// The media types of lists and watches.
     lists: &'static [&'static str],
     bodies: &'static [&'static str],
     patches: &'static [&'static str],
 }
 
-/// Built-in resources. Clients look at the patches: kubectl's apply sends strategic ones only where they are told.
+/// The profile of built-in resources. Clients read the patch types: `kubectl apply` sends strategic merge patches only if they are
+/// listed.
 pub(super) const BUILTIN: Profile = Profile {
     is_custom: false,
     objects: &[
@@ -88,7 +89,7 @@ pub(super) const BUILTIN: Profile = Profile {
     ],
 };
 
-/// Custom resources.
+/// The profile of custom resources.
 pub(super) const CUSTOM: Profile = Profile {
     is_custom: true,
     objects: PLAIN,
@@ -101,7 +102,7 @@ pub(super) const CUSTOM: Profile = Profile {
     ],
 };
 
-/// Resources that are provided without protobuf messages.
+/// The profile of provided resources without protobuf messages.
 pub(super) const PROVIDED: Profile = Profile {
     objects: PLAIN,
     lists: PLAIN,
@@ -143,7 +144,7 @@ impl Profile {
         }
     }
 
-    /// What a container has written.
+    /// Returns the verb that reads a container's log.
     pub(super) fn read_log<'a>(&self) -> Verb<'a> {
         Verb {
             parameters: vec![
@@ -188,7 +189,7 @@ impl Profile {
         }
     }
 
-    /// The answer is a Status, or the object for a few kinds.
+    /// Returns the verb that deletes an object. It returns a Status, for a few kinds the object.
     pub(super) fn delete<'a>(&self, answer: &'a str, options: &'a str) -> Verb<'a> {
         Verb {
             parameters: DELETE.to_vec(),
@@ -214,7 +215,7 @@ impl Profile {
         }
     }
 
-    /// The old form of a watch: `watchlist` of a collection, `watch` of one object.
+    /// Returns the deprecated watch verb: `watchlist` for a collection, `watch` for one object.
     pub(super) fn watch<'a>(&self, action: &'static str, event: &'a str) -> Verb<'a> {
         Verb {
             parameters: LIST.to_vec(),
@@ -224,7 +225,7 @@ impl Profile {
         }
     }
 
-    /// A request that is handed on to a node or through it.
+    /// Returns the verb for a request that is forwarded to a node or through it.
     pub(super) fn connect<'a>(
         &self,
         (method, name): (&'static str, &'static str),

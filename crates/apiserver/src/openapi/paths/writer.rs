@@ -1,4 +1,4 @@
-//! A path with its operations as the document has it: parameters, bodies, answers and a name of its own for each.
+//! Writes a path item with its operations: parameters, bodies, responses, and a unique name for each operation.
 
 use serde_json::{Map, Value, json};
 
@@ -12,22 +12,22 @@ use crate::{
     openapi::{Dialect, reference},
 };
 
-/// Which of a resource's paths it is.
+/// The kind of path within a resource.
 #[derive(Clone)]
 pub(super) struct Place<'a> {
-    /// The collection of all namespaces.
+    /// Whether it is the collection across all namespaces.
     pub(super) all: bool,
-    /// One object.
+    /// Whether it is a single object.
     pub(super) named: bool,
-    /// What is behind a proxy.
+    /// Whether it is a path behind `proxy`.
     pub(super) behind: bool,
     pub(super) subresource: &'a str,
-    /// The kind that clients find there.
+    /// The group, version and kind of the objects there.
     pub(super) kind: Value,
 }
 
 impl<'a> Place<'a> {
-    /// The collection of a resource.
+    /// Returns the path of a resource's collection.
     pub(super) fn collection(resource: &Resource) -> Self {
         Place {
             all: false,
@@ -38,7 +38,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The collection of all namespaces.
+    /// Returns the path of the collection across all namespaces.
     pub(super) fn everywhere(resource: &Resource) -> Self {
         Place {
             all: true,
@@ -46,7 +46,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// One object of a resource.
+    /// Returns the path of a single object.
     pub(super) fn object(resource: &Resource) -> Self {
         Place {
             named: true,
@@ -54,7 +54,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// A subresource of one object.
+    /// Returns the path of a subresource.
     pub(super) fn part(&self, subresource: &'a str) -> Self {
         Place {
             subresource,
@@ -63,14 +63,14 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Writes the paths of a resource.
+/// Writes the path items of a resource.
 pub(super) struct Writer<'a> {
     pub(super) dialect: Dialect,
     pub(super) resource: &'a Resource,
 }
 
 impl Writer<'_> {
-    /// A path with its operations. What all of them take stands beside them.
+    /// Returns a path item. Parameters that all operations share are listed once for the path.
     pub(super) fn item(&self, place: &Place<'_>, verbs: &[Verb<'_>]) -> Value {
         let is_common = |name: &str| verbs.iter().all(|verb| verb.parameters.contains(&name));
         let mut common = Vec::new();
@@ -99,7 +99,7 @@ impl Writer<'_> {
         item.into()
     }
 
-    /// By name, and by place where a name is in two of them.
+    /// Writes the parameters sorted by name, then by location.
     fn parameters(&self, mut parameters: Vec<(&str, &str)>) -> Vec<Value> {
         parameters.sort_unstable_by_key(|(place, name)| (*name, *place));
         let written = parameters.into_iter();
@@ -120,7 +120,7 @@ impl Writer<'_> {
         });
         let mut parameters = self.parameters(own);
         let body = verb.body.map(Content::Of);
-        // Only the options of a deletion may be left out.
+        // Only the body of a deletion, its options, is optional.
         let needed = verb.method != "delete";
         if self.dialect == Dialect::V2 {
             if let Some(body) = body {
@@ -147,7 +147,7 @@ impl Writer<'_> {
         operation
     }
 
-    /// `replaceExampleComV1NamespacedThingScale`.
+    /// Returns the operationId, for example `replaceExampleComV1NamespacedThingScale`.
     fn name(&self, place: &Place<'_>, verb: &Verb<'_>) -> String {
         let scope = match (self.resource.namespaced, place.all) {
             (true, false) => "Namespaced",
@@ -199,7 +199,7 @@ impl Writer<'_> {
     }
 }
 
-/// What an operation answers: with 200 and the other codes the same, and nothing to strangers.
+/// Returns the responses of an operation: 200 and `codes` with the same content, and 401 without any.
 pub(super) fn answers(
     dialect: Dialect,
     answer: Content<'_>,

@@ -1,8 +1,8 @@
-//! Base64 as Go's standard decoder reads it: line breaks are skipped, and an error names the byte it was found at.
+//! Base64 as Go's standard decoder reads it: line breaks are skipped, and an error has the index of the byte.
 
 use base64::{DecodeError, Engine, engine::general_purpose::STANDARD};
 
-/// The canonical text of the same bytes, or the index of the byte that Go complains about.
+/// Returns the canonical encoding of the same bytes, or the index of the byte that Go reports.
 pub(crate) fn canonical(text: &str) -> Result<String, usize> {
     let compact: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     match STANDARD.decode(&compact) {

@@ -1,7 +1,8 @@
-//! How apimachinery's `FromUnstructured` puts a tree into a Go struct, without JSON in between: strategic merge patch and server-side apply.
+//! Conversion of trees into Go structs by apimachinery's `FromUnstructured`, which strategic merge patch and server-side apply use
+//! without JSON in between.
 //!
-//! Numbers are converted before the tree is decoded ([`convert_numbers`]). When [`super::value`] refuses the tree, [`unconvertible`] names
-//! the first field in Go's order that does not fit, by types and without its place.
+//! [`convert_numbers`] converts numbers before the tree is decoded. If [`super::value`] refuses the tree, [`unconvertible`] returns the
+//! error of the first field in Go's order that does not fit; the error names types but no path.
 
 use serde_json::Value;
 
@@ -10,13 +11,13 @@ use crate::{
     schema::{Arena, Field, Node, Scalar, Type, TypeId},
 };
 
-/// Go's complaint; `None` when only JSON finds something wrong.
+/// Returns Go's conversion error, or `None` if the tree fails only as JSON.
 pub fn unconvertible(kind: &Type, tree: &Value) -> Option<String> {
     wrong(kind.arena(), kind.id(), "", tree)
 }
 
-/// Converts whole numbers where the type wants integers, as Go's reflection does on amd64: a number of more than 32 bits keeps its low ones
-/// in an `int32`, and a float beyond `int64` becomes the least `int64`.
+/// Converts whole numbers to integers where the type has them, as Go's reflection does on amd64: an `int32` keeps the low 32 bits of a
+/// larger number, and a float beyond `int64` becomes the smallest `int64`.
 pub fn convert_numbers(kind: &Type, tree: &mut Value) {
     convert(kind.arena(), kind.id(), tree);
 }
@@ -24,7 +25,7 @@ pub fn convert_numbers(kind: &Type, tree: &mut Value) {
 fn convert(arena: &Arena, id: TypeId, value: &mut Value) {
     match (arena.node(id), value) {
         (Node::Struct(fields), Value::Object(map)) => {
-            // Most values are no numbers and hold none: their fields are not searched for.
+            // Most values neither are nor hold numbers, so do not look up their fields.
             let may_hold_numbers =
                 |value: &Value| !matches!(value, Value::String(_) | Value::Bool(_) | Value::Null);
             for (name, value) in map.into_iter().filter(|(_, value)| may_hold_numbers(value)) {
@@ -44,7 +45,7 @@ fn convert(arena: &Arena, id: TypeId, value: &mut Value) {
         }
         (Node::Scalar(Scalar::Int32), value) => {
             if let Some(whole) = whole(value) {
-                // Go keeps the low bits.
+                // Go keeps the low 32 bits.
                 *value = (whole as i32).into();
             }
         }
@@ -57,7 +58,7 @@ fn convert(arena: &Arena, id: TypeId, value: &mut Value) {
     }
 }
 
-/// Returns the integer that Go makes of a whole number.
+/// Returns the integer that Go converts a whole number to.
 fn whole(value: &Value) -> Option<i64> {
     if let Some(whole) = value.as_i64() {
         return Some(whole);
@@ -66,7 +67,7 @@ fn whole(value: &Value) -> Option<i64> {
     Some(number::whole(float).unwrap_or(i64::MIN))
 }
 
-/// `go` is the Go type where it is known; pointers do not matter.
+/// Returns the error of a value. `go` is its Go type if known; pointers make no difference.
 fn wrong(arena: &Arena, id: TypeId, go: &str, value: &Value) -> Option<String> {
     let go = go.trim_start_matches('*');
     match (arena.node(id), value) {
@@ -114,7 +115,7 @@ fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
     if fits {
         return None;
     }
-    // Go turns whole numbers into text, as the character of that number, and fractions into whole numbers; JSON does not.
+    // Go converts whole numbers to strings (as the character with that number) and fractions to integers; JSON decoding does not.
     Some(if converts {
         let go = if go.is_empty() { wanted } else { go };
         format!("cannot convert {} to {go}", kind_of(value))
@@ -123,7 +124,7 @@ fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
     })
 }
 
-/// Counts and percentages read JSON themselves, knowing nothing of where they are.
+/// Returns the error of an IntOrString, whose Go type decodes JSON itself and so does not know its field.
 fn unfit_count(value: &Value) -> Option<String> {
     let found = match value {
         Value::String(_) => return None,
@@ -145,7 +146,7 @@ fn is_whole(value: &Value) -> bool {
     value.is_i64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
-/// Go's kind of what JSON is read as.
+/// Returns the `reflect.Kind` that Go decodes a JSON value into.
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "invalid",

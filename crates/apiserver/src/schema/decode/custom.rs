@@ -1,7 +1,7 @@
-//! Custom resources: kept as sent, except that fields their schema does not know are pruned and metadata is read as ObjectMeta.
+//! Decodes custom resources: they are kept as sent, except that unknown fields are pruned and metadata is decoded as ObjectMeta.
 //!
-//! Pruning follows upstream's structural pruning: `x-kubernetes-preserve-unknown-fields` keeps everything that no property describes,
-//! embedded resources keep apiVersion, kind and metadata. Their metadata is read as ObjectMeta too, and refused where it is none
+//! The rules are those of structural pruning: `x-kubernetes-preserve-unknown-fields` keeps everything that no property describes, and
+//! embedded resources keep apiVersion, kind and metadata. Embedded metadata is decoded as ObjectMeta too, and refused if it is invalid
 //! (k8s.io/apiextensions-apiserver/pkg/apiserver/schema: pruning, objectmeta).
 
 use serde::de::DeserializeSeed;
@@ -18,7 +18,7 @@ use crate::{
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Checks and prunes the tree of a custom resource.
+/// Decodes and prunes the tree of a custom resource.
 pub(super) fn decode(
     kind: &Type,
     mut tree: Value,
@@ -55,7 +55,7 @@ pub(super) fn decode(
     }
     let mut pruning = Pruning::new(kind.arena(), Metadata::Read);
     let misfit = pruning.value(kind.id(), &mut tree).err();
-    // Go tells what it has pruned in order, and what embedded metadata has after that.
+    // kube-apiserver reports pruned fields sorted, and those of embedded metadata after them.
     pruning.unknown.sort_unstable();
     let unknown = pruning.unknown.into_iter().chain(pruning.in_metadata);
     problems.extend(unknown.map(Problem::Unknown));
@@ -69,38 +69,38 @@ pub(super) fn decode(
     }
 }
 
-/// Drops what a schema does not know; what embedded resources have instead of a type and metadata stays.
+/// Prunes the fields that a schema does not know; invalid types and metadata of embedded resources stay.
 pub(super) fn prune(kind: &Type, value: &mut Value, metadata: Metadata) {
     let pruned = Pruning::new(kind.arena(), metadata).value(kind.id(), value);
     debug_assert!(pruned.is_ok() || metadata == Metadata::Read);
 }
 
-/// What becomes of the metadata of embedded resources.
+/// How the metadata of embedded resources is treated.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Metadata {
-    /// It is read, and refused if it cannot be.
+    /// Decoded as ObjectMeta, and refused if it is invalid.
     Read,
-    /// It loses what no metadata has.
+    /// Pruned of the fields that ObjectMeta does not have.
     Pruned,
-    /// It stays as it is.
+    /// Kept unchanged.
     Kept,
 }
 
-/// One walk over a custom resource.
+/// A walk over a custom resource.
 struct Pruning<'s> {
     arena: &'s Arena,
     metadata: Metadata,
-    /// Where the walk is, as strict errors write it.
+    /// The current path, as strict errors write it.
     path: String,
-    /// How long all paths are together that were made so far.
+    /// The total length in bytes of the paths recorded so far.
     path_bytes: usize,
-    /// The fields that were dropped.
+    /// The paths of the fields that were dropped.
     unknown: Vec<String>,
-    /// Those of embedded metadata.
+    /// The paths of the fields that were dropped from embedded metadata.
     in_metadata: Vec<String>,
 }
 
-/// What an embedded resource has instead of a type or of metadata. Its path is made on the way out.
+/// An invalid type or invalid metadata of an embedded resource. The path is built while the walk returns.
 struct Misfit {
     path: String,
     value: Value,
@@ -160,7 +160,7 @@ impl<'s> Pruning<'s> {
             }
             (Node::Struct(fields), _) if fields.preserve => {}
             (Node::Scalar(Scalar::Json), _) => {}
-            // No object is known where there should be none.
+            // Where the schema has a scalar, an object has no known fields.
             (_, value) => self.nothing_known(value),
         }
         Ok(())
@@ -207,7 +207,7 @@ impl<'s> Pruning<'s> {
         Ok(())
     }
 
-    /// The type or metadata of an embedded resource, whose type is that of its field.
+    /// Checks the apiVersion, kind or metadata of an embedded resource.
     fn meta(&mut self, id: TypeId, key: &str, value: &mut Value) -> Pruned {
         let misfit = |value: &Value, why: String| Misfit {
             path: String::new(),
@@ -268,7 +268,7 @@ impl<'s> Pruning<'s> {
         }
     }
 
-    /// Goes below a field; the length of the path before it.
+    /// Appends a field to the current path and returns the path's length before.
     fn enter(&mut self, key: &str) -> usize {
         let length = self.path.len();
         if length > 0 {
@@ -279,7 +279,7 @@ impl<'s> Pruning<'s> {
     }
 }
 
-/// What every resource has.
+/// Returns whether every resource has this field.
 fn is_meta(key: &str) -> bool {
     matches!(key, "apiVersion" | "kind" | "metadata")
 }

@@ -1,16 +1,16 @@
-//! How deep values may be nested.
+//! A limit on the nesting of values.
 //!
-//! What is stored must be readable again: by this server, by controllers that find it in a list, and together with the field sets of its
-//! managers, which are deeper than the fields. `serde_json` reads 127 levels; Go's decoder stops at 10,000.
+//! A stored object must be decodable again: by this server, by controllers that get it inside a list, and with its managedFields, which
+//! are nested deeper than the fields. `serde_json` reads 127 levels; Go's decoder stops at 10,000.
 
 use serde_json::Value;
 
 use super::DecodeError;
 
-/// So many levels of objects and lists are taken.
+/// The most levels of objects and lists.
 pub(super) const LIMIT: usize = 100;
 
-/// Refuses what is nested deeper.
+/// Refuses a value that is nested deeper.
 pub(in crate::schema) fn check(value: &Value) -> Result<(), DecodeError> {
     match fits(value, LIMIT) {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! The keys that are there twice in a YAML body, as Go's YAML reader lists them: inner ones first, at the line where the value begins.
+//! Finds duplicate keys of a YAML body in the order of Go's YAML parser: inner ones first, at the line where the value begins.
 
 use std::{collections::HashSet, fmt};
 
@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 
-/// The lines and keys, which read as Go writes them.
+/// Returns the lines and keys of the duplicates.
 pub(super) fn of(body: &[u8]) -> Vec<(u64, String)> {
     let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
     serde_saphyr::from_slice_with_options::<Node>(body, options)
@@ -16,7 +16,7 @@ pub(super) fn of(body: &[u8]) -> Vec<(u64, String)> {
         .unwrap_or_default()
 }
 
-/// A value, of which nothing is kept but what is twice in it.
+/// A parsed value of which only the duplicates are kept.
 #[derive(Default)]
 struct Node {
     duplicates: Vec<(u64, String)>,
@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for Nodes {
         while let Some((key, value)) = entries.next_entry::<Spanned<String>, Spanned<Node>>()? {
             node.duplicates.extend(value.value.duplicates);
             if seen.contains(&key.value) {
-                // A value that is not there begins nowhere.
+                // A null value has no position, so take that of the key.
                 let line = match value.value.is_null {
                     true => key.referenced.line(),
                     false => value.referenced.line(),
