@@ -39,7 +39,7 @@ pub struct Limits {
     pub workers: usize,
     /// Watches, followed logs and streams into pods that one user may have open.
     pub streams_per_user: usize,
-    /// Connections, and how long one may go without a request.
+    /// Limits on connections.
     pub connections: ConnectionLimits,
 }
 

@@ -164,7 +164,7 @@ impl Metrics {
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything in the text format of Prometheus.
+    /// Returns all metrics in Prometheus' text format.
     pub(crate) fn text(&self, table: &Table) -> String {
         let mut out = String::new();
         let head = |name: &str, kind: &str, help: &str| {

@@ -1,8 +1,8 @@
-//! What the types of objects say against the expressions of ValidatingAdmissionPolicies: `status.typeChecking`.
+//! Type checking of ValidatingAdmissionPolicies: `status.typeChecking`.
 //!
-//! Expressions are compiled once more, with the types of the kinds that a policy names instead of anything. That changes no decision: the
-//! warnings are for whoever wrote the policy. Upstream: kube-controller-manager's validatingadmissionpolicy-status; k8s.io/apiserver:
-//! pkg/admission/plugin/policy/validating/typechecking.go.
+//! The expressions of a policy are compiled again with the types of the kinds that the policy names, instead of with dynamic types. That
+//! changes no decision; the warnings are for the policy's author. Source: kube-controller-manager's validatingadmissionpolicy-status;
+//! k8s.io/apiserver: pkg/admission/plugin/policy/validating/typechecking.go.
 
 mod types;
 
@@ -27,18 +27,18 @@ use crate::{
 const GROUP: &str = "admissionregistration.k8s.io";
 const PLURAL: &str = "validatingadmissionpolicies";
 const MANAGER: &str = "validatingadmissionpolicy-status";
-/// So many kinds are looked at for one rule.
+/// The most kinds that are checked for one policy.
 const MAX_KINDS: usize = 10;
-/// How long after a write that failed the policies are looked at again.
+/// The time after a failed write until the policies are checked again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Runs until the server is dropped.
+/// Checks policies until the server is dropped.
 pub(crate) async fn run(server: Weak<ApiServer>) {
     let Some(policies) = server.upgrade().map(|server| collection(&server)) else {
         return;
     };
     loop {
-        // Read before the objects: what changes in between is found once more.
+        // Create the cursor before the objects are read, so that changes in between are seen.
         let Ok(mut cursor) = Cursor::new(policies.clone(), policies.revision()) else {
             continue;
         };
@@ -69,7 +69,7 @@ fn collection(server: &ApiServer) -> Arc<Collection> {
     server.store().collection(&format!("{PLURAL}.{GROUP}"))
 }
 
-/// Writes what is to be said of policies that have changed. Whether all could be written.
+/// Writes the warnings of policies that have changed. Returns whether all could be written.
 async fn settle(server: &Arc<ApiServer>) -> bool {
     let mut all = true;
     for object in collection(server).snapshot(None).objects {
@@ -104,7 +104,7 @@ async fn settle(server: &Arc<ApiServer>) -> bool {
     all
 }
 
-/// What the types say against a policy's expressions.
+/// Returns the type checking warnings of a policy.
 fn warnings(server: &ApiServer, policy: &Value) -> Vec<Value> {
     let spec = &policy["spec"];
     let table = server.registry().table();
@@ -142,7 +142,7 @@ fn warnings(server: &ApiServer, policy: &Value) -> Vec<Value> {
     warnings
 }
 
-/// Gives names to the values of a policy; one that does not compile can be anything.
+/// Declares a policy's variables; one that does not compile has the dynamic type.
 fn declare(scope: &mut Scope, variables: &[Value]) {
     for variable in variables {
         let kind = cel::result_of(variable.text("expression"), scope);
@@ -160,7 +160,7 @@ fn param_row(table: &Table, kind: &Value) -> Option<Arc<Row>> {
     table.rows().iter().find(of_kind).cloned()
 }
 
-/// The kinds that a policy names, by group, version and kind; those behind a star are not looked at.
+/// Returns the kinds that a policy names, sorted by group, version and kind. Rules with a wildcard are skipped.
 fn kinds(table: &Table, constraints: Option<&Value>) -> Vec<Arc<Row>> {
     let mut found = BTreeMap::new();
     let rules = constraints.map_or(&[][..], |constraints| constraints.items("resourceRules"));
@@ -198,7 +198,7 @@ fn kinds(table: &Table, constraints: Option<&Value>) -> Vec<Arc<Row>> {
     found.into_values().collect()
 }
 
-/// The rows of a resource, by its plural or its singular. No group is any group, as client-go's mapper takes it.
+/// Returns the rows of a resource by its plural or singular name. An empty group matches any group, as in client-go's RESTMapper.
 fn named<'t>(
     table: &'t Table,
     group: &'t str,

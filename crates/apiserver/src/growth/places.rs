@@ -1,4 +1,4 @@
-//! The lists and maps of a type: where they are, and objects that have many items there.
+//! Finds the lists and maps of a type, and builds objects with many items in them.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::{Arena, Node, Scalar, Type, TypeId};
 
-/// A step from a value to one inside of it.
+/// A step from a value to one inside it.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// The value of a field of a struct.
@@ -17,7 +17,7 @@ pub(super) enum Step {
     Entry,
 }
 
-/// Where a list or map is in an object of a type.
+/// The path of a list or map in an object.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     steps: Vec<Step>,
@@ -164,10 +164,10 @@ impl Walk<'_> {
     }
 }
 
-/// Structs inside of items are filled so many levels deep.
+/// How many levels deep the structs in items are filled.
 const DEPTH: usize = 3;
 
-/// Makes a value of a type.
+/// Returns a sample value of a type.
 fn sample(arena: &Arena, id: TypeId, index: usize, filling: Filling, depth: usize) -> Value {
     let index = if filling == Filling::Distinct {
         index
@@ -205,7 +205,7 @@ fn is_text(arena: &Arena, id: TypeId) -> bool {
     matches!(arena.node(id), Node::Scalar(Scalar::String))
 }
 
-/// Returns a valid value of well-known fields, which leads checks further than any text would.
+/// Returns a valid value for well-known fields, because checks go further with valid values than with arbitrary text.
 fn known(field: &str, index: usize) -> Option<Value> {
     let ip = || {
         format!(
@@ -231,7 +231,7 @@ fn known(field: &str, index: usize) -> Option<Value> {
 fn scalar_sample(scalar: Scalar, index: usize) -> Value {
     match scalar {
         Scalar::String => format!("n{index}").into(),
-        // Of references to owners only the first may be the controller: each error about another shows all of them, as upstream's does.
+        // Only the first owner reference may be the controller: each error about another one shows all of them, as in kube-apiserver.
         Scalar::Bool => json!(index == 0),
         Scalar::Int32 | Scalar::Int64 | Scalar::Double => json!(index % 60_000 + 1),
         Scalar::IntOrString => json!(index % 60_000 + 1),

@@ -1,7 +1,7 @@
-//! The CEL types of the objects of a kind, from the schema table or from a definition.
+//! The CEL types of a kind's objects, from the schema table or from a CustomResourceDefinition.
 //!
-//! What has no type in an OpenAPI document (a quantity is a text or a number there) has no field in CEL either. Source: k8s.io/apiserver:
-//! pkg/cel/common: SchemaDeclType; a type inside of itself is an object without fields (pkg/cel/openapi/resolver).
+//! A field without a single type in an OpenAPI document (a quantity is a string or a number there) has no field in CEL either. Source:
+//! k8s.io/apiserver: pkg/cel/common: SchemaDeclType; a recursive type is an object without fields (pkg/cel/openapi/resolver).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// The type of the objects of a row; `None` where none is known.
+/// Returns the CEL type of a row's objects, or `None` if it is not known.
 pub(super) fn of_kind(server: &ApiServer, row: &Row, name: &str) -> Option<Type> {
     match row.custom {
         true => of_custom(server, row, name),
@@ -24,7 +24,7 @@ pub(super) fn of_kind(server: &ApiServer, row: &Row, name: &str) -> Option<Type>
     }
 }
 
-/// A custom resource has what its definition says, and the metadata of every object.
+/// Returns the CEL type of a custom resource: the fields of its schema, and the metadata of every object.
 fn of_custom(server: &ApiServer, row: &Row, name: &str) -> Option<Type> {
     let resource = &row.resource;
     let definition = format!("{}.{}", resource.plural, resource.group);

@@ -1,24 +1,24 @@
-//! What types and fields mean, for OpenAPI documents and so for `kubectl explain`.
+//! Descriptions of types and fields for OpenAPI documents, and so for `kubectl explain`.
 //!
-//! `descriptions.tsv` has a line `type, field, text` each, tab-separated and sorted; a line without field describes the type. A field
-//! without a line of its own means what it means in the type that the line `type, =, other` names, else what it means everywhere:
-//! `*, field, text`. Lines are found in place, so nothing but the program's own text is held.
+//! Each line of `descriptions.tsv` is `type, field, text`, separated by tabs and sorted; a line without a field describes the type. A
+//! field without a line takes the text from the type that the line `type, =, other` names, or else from the line `*, field, text` for all
+//! types. Lines are found by binary search in the embedded text, so nothing is allocated.
 
 use std::cmp::Ordering;
 
 static TEXT: &str = include_str!("descriptions.tsv");
 
-/// The field of a line that names a type whose fields mean the same.
+/// The field name in lines that refer to another type with the same descriptions.
 const LIKE: &str = "=";
-/// The type of a line that is true of every type with such a field.
+/// The type name in lines that apply to every type with such a field.
 const ANY: &str = "*";
 
-/// What a type is; its name is the table's, as `api.core.v1.Pod`.
+/// Returns the description of a type by its name in the table, for example `api.core.v1.Pod`.
 pub(crate) fn of_type(name: &str) -> Option<&'static str> {
     find(name, "")
 }
 
-/// What a field of a type is.
+/// Returns the description of a field.
 pub(crate) fn of_field(owner: &str, field: &str) -> Option<&'static str> {
     let like = || of_field(find(owner, LIKE)?, field);
     find(owner, field)
@@ -26,7 +26,7 @@ pub(crate) fn of_field(owner: &str, field: &str) -> Option<&'static str> {
         .or_else(|| find(ANY, field))
 }
 
-/// The text of one line, by halving the range of bytes it must be in; both ends are always starts of lines.
+/// Finds the text of a line by binary search over byte offsets; both ends are always starts of lines.
 fn find(owner: &str, field: &str) -> Option<&'static str> {
     let (mut low, mut high) = (0, TEXT.len());
     while low < high {

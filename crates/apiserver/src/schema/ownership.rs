@@ -1,8 +1,8 @@
-//! `metadata.managedFields`: who has set which field, kept as upstream's field manager keeps it for creates, updates and patches.
+//! `metadata.managedFields`: records which manager set which field, like kube-apiserver's field manager for creates, updates and patches.
 //!
-//! A write compares the object with the stored one by the schema ([`mod@compare`]): what it adds or changes belongs to its manager from then
-//! on, what others owned of it they lose. Sets of fields are [`FieldSet`]s; more than ten managers of updates are merged into
-//! `ancient-changes`. Server-side apply works on the same entries.
+//! A write is compared with the stored object according to the schema ([`mod@compare`]): the writer's manager becomes the owner of the
+//! fields that it adds or changes, and other managers lose them. Sets of fields are [`FieldSet`]s. More than ten update managers are
+//! merged into `ancient-changes`. Server-side apply uses the same entries.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -25,10 +25,10 @@ pub use folded::{fold, unfold};
 pub use scale::{owners_after_scale, owners_of_scale};
 pub use set::FieldSet;
 
-/// More managers of updates than this are merged.
+/// The most update managers before the oldest are merged.
 const MAX_UPDATE_MANAGERS: usize = 10;
 const ANCIENT_CHANGES: &str = "ancient-changes";
-/// Fields of metadata, and the type's own, that nobody owns.
+/// The fields that have no owner: identity and metadata that the server sets.
 const NOBODYS: &[&[&str]] = &[
     &["f:apiVersion"],
     &["f:kind"],
@@ -44,25 +44,25 @@ const NOBODYS: &[&[&str]] = &[
     &["f:metadata", "f:resourceVersion"],
 ];
 
-/// Who writes.
+/// The writer of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
-    /// The manager's name: `fieldManager` or the first part of the user agent.
+    /// The manager's name: `fieldManager`, or the first part of the User-Agent.
     pub manager: &'a str,
-    /// The version the object is written in.
+    /// The apiVersion in which the object is written.
     pub api_version: &'a str,
-    /// `status`, `scale` ... for a write to a subresource.
+    /// The subresource that is written, for example `status` or `scale`.
     pub subresource: Option<&'a str>,
-    /// The kind has a status subresource: its main endpoint changes no status, `/status` little but status.
+    /// Whether the kind has a status subresource, so that its main endpoint does not change the status and `/status` changes little else.
     pub resets_status: bool,
-    /// What of the metadata the endpoint puts back, as elements of paths (upstream: GetResetFields).
+    /// The metadata fields that the endpoint resets, as path elements (kube-apiserver: GetResetFields).
     pub resets_metadata: &'static [&'static str],
-    /// The server's clock.
+    /// The current time.
     pub now: Timestamp,
 }
 
 impl Writer<'_> {
-    /// Whose entry the writer's updates are in.
+    /// Returns the key of the entry for the writer's updates.
     fn as_manager(&self) -> Manager {
         let name = match self.manager {
             "" => "unknown",
@@ -77,7 +77,7 @@ impl Writer<'_> {
     }
 }
 
-/// What makes an entry of managedFields its own.
+/// The key of an entry in managedFields.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Manager {
     operation: String,
@@ -94,7 +94,7 @@ struct Entry {
 
 type Managers = BTreeMap<Manager, Entry>;
 
-/// Brings the object's managedFields up to date and folds them: `old` is the stored object, folded or not, `None` at creation.
+/// Updates the object's managedFields and folds them. `old` is the stored object, folded or not, or `None` at creation.
 pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&Value>) {
     let sent = take_entries(object).filter(|_| writer.subresource.is_none());
     let stored = old.and_then(|old| old.pointer("/metadata/managedFields"));
@@ -123,7 +123,7 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     if let Some(comparison) = compare(kind, before, object) {
         let changes = Changes::new(comparison, &ignored);
         let me = writer.as_manager();
-        // The schema of a custom resource may have changed since: then every set is to be read.
+        // The schema of a custom resource may have changed since the last write, so every set must be parsed.
         let many = kept.len() >= MAX_UPDATE_MANAGERS || kind.is_custom();
         let meets = |kept: &mut Kept| many || kept.manager == me || changes.may_meet(kept);
         for met in kept.extract_if(.., meets) {
@@ -131,7 +131,7 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
         }
         reconcile(kind, &mut managers);
         update(&mut managers, writer, changes);
-        // What is left unread are fewer than may be merged.
+        // The sets left unparsed are fewer than the limit, so nothing has to be merged.
         if kept.is_empty() {
             merge_ancient(&mut managers);
         }
@@ -144,10 +144,10 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     );
 }
 
-/// Whether managedFields (perhaps absent) can be read.
+/// Checks that managedFields, if present, can be parsed.
 ///
 /// # Errors
-/// A sentence that names the entry that cannot.
+/// A message with the invalid entry.
 pub fn check(entries: &Value) -> Result<(), String> {
     if entries.is_null() {
         return Ok(());
@@ -160,7 +160,7 @@ pub fn check(entries: &Value) -> Result<(), String> {
     }
 }
 
-/// Gives the object the stored times back when nothing but times of managedFields differs: such a write is none.
+/// Restores the stored times if only times in managedFields differ, so that the write counts as unchanged.
 pub fn settle_times(object: &mut Value, old: &Value) {
     let (Some(new_entries), Some(old_entries)) = (
         object.pointer("/metadata/managedFields"),
@@ -186,7 +186,7 @@ fn same_but_times(left: &Value, right: &Value) -> bool {
     left.len() == right.len() && left.iter().all(|entry| right.contains(&timeless(entry)))
 }
 
-/// What an entry of managedFields says beside its time.
+/// Returns the fields of a managedFields entry except its time.
 fn timeless(entry: &Value) -> Vec<(&String, &Value)> {
     let fields = entry.as_object().into_iter().flatten();
     fields.filter(|(key, _)| *key != "time").collect()
@@ -199,7 +199,7 @@ fn take_entries(object: &mut Value) -> Option<Value> {
         .remove("managedFields")
 }
 
-/// `managedFields: []` and `managedFields: [{}]` clear all.
+/// Returns whether the entries are `[]` or `[{}]`, which clear managedFields.
 fn is_reset(entries: &Value) -> bool {
     entries
         .as_array()
@@ -210,7 +210,7 @@ fn is_reset(entries: &Value) -> bool {
         })
 }
 
-/// What writes through this endpoint cannot change, and so nobody comes to own by them.
+/// Returns the fields that this endpoint resets, so that a write does not become their owner.
 fn ignored_fields(writer: &Writer<'_>, object: &Value) -> FieldSet {
     let mut ignored = FieldSet::default();
     for field in writer.resets_metadata {
@@ -238,8 +238,8 @@ fn ignored_fields(writer: &Writer<'_>, object: &Value) -> FieldSet {
     ignored
 }
 
-/// Who owned something inside of what has become one value since owns that value (structured-merge-diff: ReconcileFieldSetWithSchema). Only
-/// the schemas of custom resources change.
+/// Moves ownership to the whole value where the owned fields are inside a value that has become atomic (structured-merge-diff:
+/// ReconcileFieldSetWithSchema). Only the schemas of custom resources change.
 fn reconcile(kind: &Type, managers: &mut Managers) {
     if kind.is_custom() {
         for entry in managers.values_mut() {
@@ -275,9 +275,9 @@ fn closed(arena: &Arena, id: TypeId, set: &FieldSet) -> FieldSet {
     })
 }
 
-/// What a write changes that somebody can own.
+/// The changes of a write to fields that can have owners.
 struct Changes {
-    /// Set or set anew.
+    /// Added or changed fields.
     set: FieldSet,
     removed: FieldSet,
 }
@@ -329,7 +329,7 @@ fn without_nobodys(mut fields: FieldSet) -> FieldSet {
     fields
 }
 
-/// Merges the oldest managers of updates, per version, until there are few enough.
+/// Merges the oldest update managers of each version until few enough are left.
 fn merge_ancient(managers: &mut Managers) {
     let mut updaters: Vec<(Option<String>, Manager)> = managers
         .iter()
@@ -367,7 +367,7 @@ fn merge_ancient(managers: &mut Managers) {
     }
 }
 
-/// Reads entries; `None` when one of them is no valid entry.
+/// Parses managedFields; `None` if an entry is invalid.
 fn parse(entries: &Value) -> Option<Managers> {
     let mut managers = Managers::new();
     for entry in entries.as_array()? {
@@ -386,7 +386,7 @@ fn text_of(entry: &Value, field: &str) -> Option<String> {
 }
 
 impl Manager {
-    /// Whose entry it is; `None` when it is no valid entry.
+    /// Returns the key of an entry; `None` if the entry is invalid.
     fn of(entry: &Value) -> Option<Manager> {
         let text = |field: &str| text_of(entry, field).unwrap_or_default();
         let manager = Manager {
@@ -403,7 +403,7 @@ impl Manager {
         known.then_some(manager)
     }
 
-    /// Whether it wrote in a version that the object's kind has no more: such entries are dropped at the next write.
+    /// Returns whether the entry's version does not exist any more for the object's kind; such entries are dropped at the next write.
     fn is_obsolete(&self, kind: &Type, writer: &Writer<'_>, object: &Value) -> bool {
         let name = || {
             object
@@ -421,7 +421,7 @@ fn store(object: &mut Value, managers: &Managers) {
     write_down(object, with_sets(managers.clone()).collect());
 }
 
-/// An entry without its set, and the set as managedFields hold it, folded or not.
+/// An entry's key and time, and its set as managedFields holds it, folded or not.
 type Row = (Manager, Option<String>, Value);
 
 fn with_sets(entries: impl IntoIterator<Item = (Manager, Entry)>) -> impl Iterator<Item = Row> {
@@ -438,7 +438,7 @@ fn write_down(object: &mut Value, rows: Vec<Row>) {
     }
 }
 
-/// Entries as managedFields hold them.
+/// Returns the entries as managedFields holds them, sorted as kube-apiserver does.
 fn written(mut sorted: Vec<Row>) -> Value {
     sorted.sort_by(|(manager, time, _), (other, other_time, _)| {
         let by_operation = manager.operation.cmp(&other.operation);

@@ -1,8 +1,8 @@
 //! Kubernetes' protobuf encoding, driven by the schema table.
 //!
-//! A body is the four bytes `k8s\0` and a `runtime.Unknown` that names apiVersion and kind and holds the object's own message
-//! ([`Envelope`]). Messages are read into and written from the same trees that JSON makes, so nothing else in the server knows
-//! which of the two a client speaks. Fields without a protobuf tag do not travel.
+//! A body is the four bytes `k8s\0` followed by a `runtime.Unknown` with apiVersion, kind and the object's own message ([`Envelope`]).
+//! Messages are decoded into the same trees as JSON, so the rest of the server does not depend on the encoding. Fields without a protobuf
+//! tag are not encoded.
 
 use std::cell::Cell;
 
@@ -20,10 +20,10 @@ pub(crate) use wire::Writer;
 
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Why a protobuf body cannot be read.
+/// The reason why a protobuf body cannot be decoded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProtoError {
-    /// The body does not start as Kubernetes' protobuf bodies do.
+    /// The body does not start with the prefix of Kubernetes' protobuf bodies.
     #[error(
         "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
     )]
@@ -31,7 +31,7 @@ pub enum ProtoError {
     /// A message ends in the middle of a field.
     #[error("unexpected EOF")]
     Truncated,
-    /// A field has another wire type than its schema type.
+    /// A field has a wire type that its schema type does not allow.
     #[error("proto: wrong wireType = {wire} for field {field}")]
     WireType {
         /// The wire type found.
@@ -42,18 +42,18 @@ pub enum ProtoError {
     /// A string is not UTF-8.
     #[error("proto: string field contains invalid UTF-8")]
     Utf8,
-    /// Raw JSON inside the message is no JSON.
+    /// Embedded JSON cannot be parsed.
     #[error("proto: embedded JSON: {0}")]
     Json(String),
-    /// Messages in messages, deeper than any object.
+    /// Messages are nested more deeply than in any object.
     #[error("proto: messages are nested more than {MAX_DEPTH} levels deep")]
     Nested,
-    /// An object that could not be read again if it were stored, or that is too large.
+    /// The object is nested too deeply to be decoded again once it is stored, or is too large.
     #[error("proto: {0}")]
     Unreadable(#[from] super::decode::DecodeError),
 }
 
-/// So deep may messages be in each other.
+/// The most levels of nested messages.
 const MAX_DEPTH: u32 = 100;
 
 /// The `runtime.Unknown` around an object.
@@ -68,10 +68,10 @@ pub struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Takes a body apart.
+    /// Parses the envelope of a body.
     ///
     /// # Errors
-    /// The body is no Kubernetes protobuf.
+    /// The body is not Kubernetes protobuf.
     pub fn open(body: &'a [u8]) -> Result<Self, ProtoError> {
         let mut envelope = Envelope {
             api_version: String::new(),
@@ -98,7 +98,7 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
-    /// The body with this content.
+    /// Returns the body with this envelope.
     pub fn seal(&self) -> Vec<u8> {
         let mut type_meta = Writer::default();
         type_meta.bytes(1, self.api_version.as_bytes());
@@ -112,10 +112,10 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Reads the message of an object of that type. apiVersion and kind are not in it: they come from the [`Envelope`].
+/// Decodes the message of an object of this type, without apiVersion and kind, which the [`Envelope`] holds.
 ///
 /// # Errors
-/// The bytes are no message of that type.
+/// The bytes are not a message of this type.
 pub fn decode_message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
     let objects = Cell::new(MAX_OBJECTS);
     let bounds = read::Bounds {
@@ -127,10 +127,10 @@ pub fn decode_message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> 
     Ok(value)
 }
 
-/// Reads a whole body: envelope, message, apiVersion and kind.
+/// Decodes a whole body: envelope, message, apiVersion and kind.
 ///
 /// # Errors
-/// The body is no Kubernetes protobuf of that type.
+/// The body is not Kubernetes protobuf of this type.
 pub fn decode(kind: &Type, body: &[u8]) -> Result<Value, ProtoError> {
     let envelope = Envelope::open(body)?;
     let mut value = decode_message(kind, envelope.raw)?;
@@ -147,12 +147,12 @@ pub fn decode(kind: &Type, body: &[u8]) -> Result<Value, ProtoError> {
     Ok(value)
 }
 
-/// The message of an object of that type, without an envelope.
+/// Encodes the message of an object of this type, without an envelope.
 pub fn encode_message(kind: &Type, value: &Value) -> Vec<u8> {
     write::message(kind, value)
 }
 
-/// The whole body of an object of that type; apiVersion and kind are the object's own.
+/// Encodes the whole body of an object of this type, with the object's apiVersion and kind.
 pub fn encode(kind: &Type, value: &Value) -> Vec<u8> {
     let text = |name: &str| {
         value
@@ -170,12 +170,12 @@ pub fn encode(kind: &Type, value: &Value) -> Vec<u8> {
     .seal()
 }
 
-/// The whole body of what is answered beside the objects of the kinds: a Status, metadata alone or a list of it, a Scale. `None` for
-/// everything else: a Table has no message.
+/// Encodes the whole body of a response that is not an object of its kind: a Status, a Scale, PartialObjectMetadata or a list of that.
+/// Returns `None` for anything else; a Table has no protobuf form.
 pub fn encode_answer(value: &Value) -> Option<Vec<u8>> {
     let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
     let meta = |name: &str| Type::builtin(&format!("apimachinery.pkg.apis.meta.v1.{name}"));
-    // The message of something whose first field is its metadata.
+    // Starts a message whose first field is the metadata.
     let begun = |value: &Value, metadata: &Type| {
         let mut message = Writer::default();
         let inner = encode_message(metadata, value.get("metadata").unwrap_or(&Value::Null));
@@ -205,7 +205,7 @@ pub fn encode_answer(value: &Value) -> Option<Vec<u8>> {
     Some(envelope.seal())
 }
 
-/// One frame of a protobuf watch: its length in four bytes, then a `metav1.WatchEvent` that holds the object's whole body.
+/// Returns one frame of a protobuf watch: the length as four bytes, then a `metav1.WatchEvent` with the object's whole body.
 pub fn watch_frame(event_type: &str, object_body: &[u8]) -> Vec<u8> {
     let mut raw = Writer::default();
     raw.bytes(1, object_body);

@@ -1,7 +1,7 @@
-//! The built-in types, read once from the generated `table.tsv`.
+//! The built-in types, parsed once from the generated `table.tsv`.
 //!
-//! The text is part of the binary and its strings are borrowed, not copied. The format is explained in `scripts/generate-schema.py`,
-//! which is the only thing that writes it; a line this reader does not understand is a bug in one of the two and stops the program.
+//! The text is part of the binary, and its strings are borrowed. `scripts/generate-schema.py` writes the file and documents its format; a
+//! line that this parser does not understand is a bug in one of the two and panics.
 
 use std::{
     borrow::Cow,
@@ -20,7 +20,7 @@ pub(super) struct Table {
     pub(super) names: FxHashMap<&'static str, TypeId>,
 }
 
-/// The table, read on first use.
+/// Returns the table, which is parsed on first use.
 pub(super) fn builtin() -> &'static Table {
     static TABLE: LazyLock<Table> = LazyLock::new(|| read(TEXT));
     &TABLE
@@ -30,7 +30,7 @@ struct Reader {
     arena: Arena,
     names: FxHashMap<&'static str, TypeId>,
     scalars: FxHashMap<u8, TypeId>,
-    /// Nodes that are to be as others, but with owners for each field.
+    /// Nodes that copy another struct but are granular: each of their fields has its own owners.
     granular: Vec<(TypeId, TypeId)>,
 }
 

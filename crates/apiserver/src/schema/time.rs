@@ -1,16 +1,17 @@
-//! Timestamps as `metav1.Time` and `metav1.MicroTime` read and write them: RFC 3339 in, UTC out, seconds or microseconds.
+//! Timestamps in the form of `metav1.Time` and `metav1.MicroTime`: any RFC 3339 time is parsed; the output is in UTC with seconds or
+//! microseconds.
 //!
-//! A text that Go's `time.Parse` would refuse is refused with its sentence.
+//! Invalid text gives the error of Go's `time.Parse`.
 
 use jiff::{Timestamp, tz::TimeZone};
 
 const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
 const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 
-/// The canonical text of a `metav1.Time`.
+/// Returns the canonical text of a `metav1.Time`.
 ///
 /// # Errors
-/// Go's sentence when the text is no RFC 3339 time.
+/// Go's error if the text is not an RFC 3339 time.
 pub fn seconds(text: &str) -> Result<String, String> {
     if is_canonical(text.as_bytes()) {
         return Ok(text.to_owned());
@@ -18,23 +19,23 @@ pub fn seconds(text: &str) -> Result<String, String> {
     read(text, SECONDS).map(|time| format_seconds(&time))
 }
 
-/// The time that a text says, as [`seconds`] reads it.
+/// Parses a `metav1.Time`.
 ///
 /// # Errors
-/// As for [`seconds`].
+/// The errors of [`seconds`].
 pub fn read_seconds(text: &str) -> Result<Timestamp, String> {
     read(text, SECONDS)
 }
 
-/// The canonical text of a `metav1.MicroTime`.
+/// Returns the canonical text of a `metav1.MicroTime`.
 ///
 /// # Errors
-/// Go's sentence when the text is no RFC 3339 time with exactly six decimals.
+/// Go's error if the text is not an RFC 3339 time with exactly six decimals.
 pub fn micros(text: &str) -> Result<String, String> {
     read(text, MICROS).map(|time| format_micros(&time))
 }
 
-/// Whether a text is plainly in canonical form already; of those that are not plain, some are too.
+/// Returns whether a text is certainly canonical. False for some canonical texts, which then take the slow path.
 fn is_canonical(text: &[u8]) -> bool {
     let number = |at: std::ops::Range<usize>| {
         let digits = &text[at];
@@ -43,7 +44,7 @@ fn is_canonical(text: &[u8]) -> bool {
         });
         digits.iter().all(u8::is_ascii_digit).then_some(value)
     };
-    // Every month has 28 days, and the years before 2 are left to the calendar.
+    // Days up to 28 are valid in every month; later ones, and the years 0 and 1, take the slow path.
     let within = |at, least, most| number(at).is_some_and(|value| (least..=most).contains(&value));
     text.len() == 20
         && (text[4], text[7], text[10], text[13]) == (b'-', b'-', b'T', b':')
@@ -56,11 +57,11 @@ fn is_canonical(text: &[u8]) -> bool {
         && within(17..19, 0, 59)
 }
 
-/// `2006-01-02T15:04:05Z`.
+/// Formats a time as `2006-01-02T15:04:05Z`.
 pub fn format_seconds(time: &Timestamp) -> String {
     let time = TimeZone::UTC.to_datetime(*time);
     let mut text = *b"0000-00-00T00:00:00Z";
-    // The API has no years before 0.
+    // Times in the API have no negative years.
     let year = time.year().unsigned_abs();
     let parts = [
         (0, (year / 100) as u8),
@@ -78,7 +79,7 @@ pub fn format_seconds(time: &Timestamp) -> String {
     text.iter().map(|&byte| byte as char).collect()
 }
 
-/// `2006-01-02T15:04:05.000000Z`.
+/// Formats a time as `2006-01-02T15:04:05.000000Z`.
 pub fn format_micros(time: &Timestamp) -> String {
     let micros = TimeZone::UTC.to_datetime(*time).subsec_nanosecond() / 1000;
     let mut text = format_seconds(time);
@@ -86,7 +87,7 @@ pub fn format_micros(time: &Timestamp) -> String {
     format!("{text}.{micros:06}Z")
 }
 
-/// Walks the layout element by element, so that the error names the element that did not fit.
+/// Parses a text element by element, so that the error can name the element that did not match.
 fn read(text: &str, layout: &str) -> Result<Timestamp, String> {
     let fail = |rest: &str, element: &str| {
         format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {element:?}")

@@ -1,23 +1,23 @@
-//! The form in which Go would write an object back: zero values dropped, required ones present, nil lists null.
+//! Zero values as Go writes them: optional ones are dropped, required ones are present, and nil lists are null.
 //!
-//! Decoding applies it while reading; [`normalise`] applies it to a tree that is about to be stored. They differ in one thing: an empty
-//! list that must be written stays empty until protobuf storage makes it null ([`Form`]). Custom resources stay as sent, except their
-//! metadata.
+//! Decoding applies this while it reads; [`normalise`] applies it to a tree that is about to be stored. They differ in one point: a
+//! required empty list stays empty until it is stored as protobuf, which makes it null ([`Form`]). Custom resources stay as sent, except
+//! for their metadata.
 
 use serde_json::{Map, Value};
 
 use super::{Arena, Field, Node, Presence, Scalar, Struct, Type, TypeId};
 
-/// When an object is looked at.
+/// The stage at which an object is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// After decoding a body.
+    /// Just decoded from a body.
     Decoded,
-    /// After it went through storage.
+    /// As it comes back from storage.
     Stored,
 }
 
-/// Brings a tree that was valid for its type into the form Go would write. Unknown fields stay.
+/// Converts a tree that is valid for its type to the form that Go would write. Unknown fields stay.
 pub fn normalise(kind: &Type, value: &mut Value) {
     normalise_at(kind.arena(), kind.id(), value);
 }
@@ -47,12 +47,13 @@ fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
     }
 }
 
-/// Drops, adds and nulls the fields of one struct whose present fields are in form already.
+/// Completes one struct whose fields are in that form already: drops, adds and nulls fields.
 pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Value>, form: Form) {
     settle(arena, fields, map, form, |_, _| {}, |_| {});
 }
 
-/// [`complete`] after decoding; tells of lists, maps and bytes with nothing in them that are dropped, or will be null when they are stored.
+/// Does the same as [`complete`] after decoding, and calls `tell` for each empty list, map or byte string that is dropped, or that will
+/// become null in storage.
 pub(super) fn complete_telling(
     arena: &Arena,
     fields: &Struct,
@@ -79,7 +80,8 @@ pub(super) fn complete_telling(
     );
 }
 
-/// [`complete`] for fields that `visit` brings in form. It goes through what is there: types have many more fields than objects.
+/// Does the same as [`complete`], after `visit` has converted each field. It iterates over the fields that are present, because types
+/// have many more fields than objects.
 fn settle(
     arena: &Arena,
     fields: &Struct,
@@ -121,7 +123,7 @@ fn settle(
     }
 }
 
-/// What Go's `omitempty` calls empty. Pointers are never asked.
+/// Returns whether Go's `omitempty` drops a value. Must not be called for pointer fields.
 fn is_empty(arena: &Arena, id: TypeId, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -133,7 +135,7 @@ fn is_empty(arena: &Arena, id: TypeId, value: &Value) -> bool {
     }
 }
 
-/// A type's zero value as Go writes it.
+/// Returns a type's zero value as Go writes it.
 pub(super) fn zero(arena: &Arena, id: TypeId) -> Value {
     match arena.node(id) {
         Node::Struct(fields) => {

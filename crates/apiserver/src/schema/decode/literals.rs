@@ -1,17 +1,17 @@
-//! Numbers whose literal matters: Go reads whole numbers from it, quantities keep its form, and refusals quote it.
+//! Preserves number literals where they matter: Go parses integers from the literal, quantities keep its form, and errors quote it.
 //!
-//! Serde tells a visitor only the number. So such literals are put into the body as texts that begin with a character that no text of the
-//! body has, and the walk takes them for what they are.
+//! Serde passes only the number's value to a visitor. So such literals are replaced in the body by strings that begin with a character
+//! that no other string of the body contains, and the walk recognises them.
 
 use std::borrow::Cow;
 
 use serde_json::{Number, Value};
 
-/// No text in JSON has it unescaped.
+/// The marker; it never appears unescaped in a JSON string.
 const MARK: u8 = 1;
 const ESCAPED: &[u8] = b"\\u0001";
 
-/// The body with its literals marked; as it is where there are none, or where the mark could be taken for a client's.
+/// Returns the body with its literals marked, or unchanged if it has none or already contains the marker.
 pub(super) fn marked(body: &[u8]) -> Cow<'_, [u8]> {
     let mut out = Vec::new();
     let (mut at, mut copied) = (0, 0);
@@ -43,12 +43,12 @@ pub(super) fn marked(body: &[u8]) -> Cow<'_, [u8]> {
     out.into()
 }
 
-/// The literal in a text of a marked body.
+/// Returns the literal in a string of a marked body, or `None` for other strings.
 pub(super) fn literal(text: &str) -> Option<&str> {
     text.strip_prefix(char::from(MARK))
 }
 
-/// Puts the numbers back into what has no type; what no number can hold is null.
+/// Restores the numbers in an untyped value; a literal that no number can hold becomes null.
 pub(super) fn restore(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -62,7 +62,7 @@ pub(super) fn restore(value: &mut Value) {
     }
 }
 
-/// The number that a literal says: a whole one if it is written as one and fits.
+/// Returns the number of a literal: an integer if it is written as one and fits, else a float.
 pub(super) fn number(literal: &str) -> Option<Number> {
     match literal.parse::<i64>() {
         Ok(whole) => Some(whole.into()),
@@ -91,7 +91,7 @@ fn end_of_number(body: &[u8], start: usize) -> usize {
     start + length
 }
 
-/// Whether serde would not tell a number as it is written; what is no number at all is left to it.
+/// Returns whether serde would lose the literal's form. Text that is not a number is left to serde's error.
 fn is_special(literal: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(literal) else {
         return false;
@@ -100,7 +100,7 @@ fn is_special(literal: &[u8]) -> bool {
     !is_plain && super::syntax::is_number(literal)
 }
 
-/// Numbers stand in no other place than before these.
+/// Returns whether `rest` continues as it may after a value, that is, whether the number is complete.
 fn ends_a_value(rest: &[u8]) -> bool {
     matches!(
         rest.trim_ascii_start().first(),

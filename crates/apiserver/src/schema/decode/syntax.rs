@@ -1,12 +1,12 @@
-//! What Go's JSON scanner says about a text that is no JSON.
+//! The errors of Go's JSON scanner for text that is not JSON.
 //!
-//! Only asked once `serde_json` has refused a body, to give the refusal upstream's words: the scanner names the first byte that
-//! cannot follow and what it was looking for there.
+//! Used only after `serde_json` has refused a body, to give the error Go's message: it names the first invalid byte and what was expected
+//! there.
 
-/// Go's scanner goes ten thousand levels down; `serde_json`, which has the first look, 127.
+/// The nesting limit: Go's scanner accepts 10,000 levels, but `serde_json`, which runs first, 127.
 const MAX_LEVELS: usize = 127;
 
-/// Go's complaint; `None` when the text is JSON after all.
+/// Returns Go's error, or `None` if the text is JSON after all.
 pub(super) fn complaint(body: &[u8]) -> Option<String> {
     let mut scanner = Scanner {
         body,
@@ -23,7 +23,7 @@ pub(super) fn complaint(body: &[u8]) -> Option<String> {
     }
 }
 
-/// Whether all of it is one number.
+/// Returns whether the text is exactly one number.
 pub(super) fn is_number(text: &[u8]) -> bool {
     let mut scanner = Scanner {
         body: text,
@@ -33,13 +33,13 @@ pub(super) fn is_number(text: &[u8]) -> bool {
     scanner.number().is_ok() && scanner.at == text.len()
 }
 
-/// `None`: the text ended; `Some`: what the byte at `at` was not.
+/// The outcome of a scan: `Err(None)` if the text ended, `Err(Some(context))` if the byte at `at` is invalid there.
 type Scan = Result<(), Option<&'static str>>;
 
 struct Scanner<'a> {
     body: &'a [u8],
     at: usize,
-    /// How much deeper the value may go.
+    /// How many more levels a value may be nested.
     levels: usize,
 }
 
@@ -243,7 +243,7 @@ impl Scanner<'_> {
     }
 }
 
-/// A byte as Go quotes a character.
+/// Returns a byte as Go quotes a character.
 fn quoted(byte: u8) -> String {
     match byte {
         b'\'' => r"'\''".to_owned(),

@@ -1,10 +1,10 @@
-//! Texts that are no Unicode, as Go's JSON reads them: what means nothing becomes the replacement character.
+//! Replaces invalid Unicode in strings by the replacement character, as Go's JSON decoder does.
 
 use std::borrow::Cow;
 
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
-/// A body in which every text can be read; `None` where nothing was wrong with any.
+/// Returns the body with all strings made valid, or `None` if they are valid already.
 pub(super) fn mended(body: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(body);
     let surrogates = without_lone_surrogates(text.as_bytes());
@@ -15,7 +15,7 @@ pub(super) fn mended(body: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The value of an escape `\uXXXX` at the start.
+/// Returns the value of an escape `\uXXXX` at the start of `bytes`.
 fn escaped(bytes: &[u8]) -> Option<u32> {
     let digits = bytes.strip_prefix(b"\\u")?.get(..4)?;
     let digits = std::str::from_utf8(digits).ok()?;
@@ -26,7 +26,7 @@ fn without_lone_surrogates(body: &[u8]) -> Option<Vec<u8>> {
     let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);
     while at < body.len() {
         let Some(unit) = escaped(&body[at..]) else {
-            // Another escape takes the character behind it along.
+            // Skip the character after a backslash along with it.
             at += if body[at] == b'\\' { 2 } else { 1 };
             continue;
         };

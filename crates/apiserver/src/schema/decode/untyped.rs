@@ -1,6 +1,6 @@
-//! The walk over a body without a schema: any value, its duplicate keys reported with their paths.
+//! Decodes a body without a schema, and reports duplicate keys with their paths.
 //!
-//! For what has no type of its own: patches, and bodies whose kind is still to be found out. See [`super::walk`] for typed bodies.
+//! For patches, and for bodies whose kind is not known yet. [`super::walk`] decodes typed bodies.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use serde_json::{Map, Number, Value};
 
 use super::{MAX_PROBLEMS, Problem};
 
-/// Reads any value and reports duplicate keys with their paths.
+/// Decodes any value and collects duplicate keys.
 pub(super) struct Untyped<'p> {
     problems: &'p mut Vec<Problem>,
     place: Place<'p>,
 }
 
-/// Where a value is; it becomes text only for a problem.
+/// The path of a value; formatted only for a problem.
 #[derive(Clone, Copy)]
 enum Place<'p> {
     Root,

@@ -1,7 +1,7 @@
-//! The walk over a body, guided by the schema: one serde visitor for every type.
+//! Decodes a typed body: one serde visitor for every type of the schema.
 //!
-//! As in Go's decoder, the first value of a wrong type is remembered and the walk goes on, an error of a value with a syntax of its own
-//! (quantities, times) ends it, and complaints about unknown and duplicate fields are collected, at most 100, none twice.
+//! As in Go's decoder, the first value of a wrong type is remembered and decoding continues; an invalid value with a syntax of its own
+//! (quantity, time) ends it; unknown and duplicate fields are collected, at most 100 and each once.
 
 mod object;
 
@@ -18,34 +18,34 @@ use crate::{
     schema::{Arena, Node, Scalar, Type, TypeId, time, zero},
 };
 
-/// Paths are written down until they have so many bytes together: with long keys, a body could have paths many times as long as itself.
+/// The total bytes beyond which no more paths are recorded: with long keys, the paths could be many times as long as the body.
 pub(super) const MAX_PATH_BYTES: usize = 16 << 20;
 
-/// The state of one walk.
+/// The state of decoding one body.
 pub(super) struct Walker<'s> {
     arena: &'s Arena,
-    /// Where the walk is, as strict errors write it: `spec.containers[0]`.
+    /// The current path, as strict errors write it: `spec.containers[0]`.
     path: String,
-    /// The fields passed on the way, as type errors write them: no indexes, no map keys.
+    /// The fields on the current path, as type errors write them: without indexes and map keys.
     fields: Vec<&'s str>,
-    /// The struct whose field is being read.
+    /// The Go struct whose field is being decoded.
     owner: &'s str,
     problems: Vec<Problem>,
-    /// Where there was a list, a map or bytes with nothing in them.
+    /// The paths of lists, maps and byte strings that were sent empty.
     emptied: Vec<String>,
-    /// How long all paths are together that were made so far.
+    /// The total length in bytes of the paths recorded so far.
     path_bytes: usize,
-    /// How many objects were read so far.
+    /// The number of objects decoded so far.
     objects: usize,
-    /// It reads a schema below a union, of which nothing is reported.
+    /// Whether this walk decodes a schema inside a union, where nothing is reported.
     in_union: bool,
-    /// Whether some of the texts are literals of numbers ([`literals`]).
+    /// Whether some strings may be marked number literals ([`literals`]).
     is_marked: bool,
-    /// Whether a number was no integer.
+    /// Whether a number that is not an integer was found.
     pub(super) met_float: bool,
     /// The first value of a wrong type.
     wrong: Option<DecodeError>,
-    /// The error that ended the walk.
+    /// The error that ended decoding.
     fatal: Option<DecodeError>,
 }
 
@@ -68,7 +68,7 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// A walk over a body in which literals may be marked.
+    /// Creates a walker for a body in which literals may be marked.
     pub(super) fn of_marked(kind: &'s Type, is_marked: bool) -> Self {
         Walker {
             is_marked,
@@ -76,7 +76,7 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// A walk that starts inside a custom resource, below a field of its root.
+    /// Creates a walker that starts below a field of a custom resource's root.
     pub(super) fn below(kind: &'s Type, field: &'s str) -> Self {
         let mut walker = Walker::new(kind);
         walker.path.push_str(field);
@@ -84,7 +84,7 @@ impl<'s> Walker<'s> {
         walker
     }
 
-    /// The seed that reads a whole body.
+    /// Returns the seed that decodes a whole body.
     pub(super) fn seed<'w>(&'w mut self, kind: &'s Type) -> Seed<'w, 's> {
         let go = match kind.node() {
             Node::Struct(fields) => fields.go_type(),
@@ -97,7 +97,7 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// The result of a walk that came to its end.
+    /// Returns the result after the body was decoded to its end.
     pub(super) fn finish(self, value: Value) -> Result<Decoded, DecodeError> {
         match self.wrong {
             Some(error) => Err(error),
@@ -109,12 +109,12 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// The error that ended the walk, if it was not the body's syntax.
+    /// Returns the error that ended decoding, unless it was the body's syntax.
     pub(super) fn failed(self) -> Option<DecodeError> {
         self.fatal
     }
 
-    /// Reports a field of the value that is read; its path is made only if there is room for it.
+    /// Reports a problem with a field of the current value; its path is formatted only if there is room for it.
     fn report(&mut self, name: &str, problem: impl FnOnce(String) -> Problem) {
         if self.problems.len() < MAX_PROBLEMS && self.path_bytes < MAX_PATH_BYTES {
             let problem = problem(self.path_to(name));
@@ -124,7 +124,7 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// Counts an object that is read, and ends the walk when there are too many.
+    /// Counts a decoded object, and ends decoding if there are too many.
     fn count_object<E: serde::de::Error>(&mut self) -> Result<(), E> {
         self.objects += 1;
         if self.objects > MAX_OBJECTS {
@@ -134,7 +134,7 @@ impl<'s> Walker<'s> {
         Ok(())
     }
 
-    /// Notes that a field of the value that is read was sent with nothing in it.
+    /// Records that a field of the current value was sent empty.
     fn note_emptied(&mut self, name: &str) {
         if self.path_bytes < MAX_PATH_BYTES {
             let path = self.path_to(name);
@@ -178,7 +178,7 @@ impl<'s> Walker<'s> {
     }
 }
 
-/// Go's type of the items of a list or the values of a map.
+/// Returns the Go type of a list's items or a map's values.
 fn go_element(go: &str) -> &str {
     let go = go.trim_start_matches('*');
     go.strip_prefix("[]")
@@ -190,7 +190,7 @@ fn go_element(go: &str) -> &str {
         .unwrap_or(go)
 }
 
-/// Reads one value of one type. Null comes back as `Value::Null` and means absent.
+/// Decodes one value of one type. Null becomes `Value::Null` and means absent.
 pub(super) struct Seed<'w, 's> {
     walker: &'w mut Walker<'s>,
     id: TypeId,
@@ -202,7 +202,7 @@ impl<'s> Seed<'_, 's> {
         self.walker.arena.node(self.id)
     }
 
-    /// A value of another JSON type than the schema's: remembered, read over.
+    /// Handles a value of the wrong JSON type: remembers the error and continues, or ends decoding for types that parse themselves.
     fn mismatch<E: serde::de::Error>(self, found: &str) -> Result<Value, E> {
         match self.node() {
             Node::Scalar(Scalar::Quantity) => {
@@ -228,7 +228,7 @@ impl<'s> Seed<'_, 's> {
         Err(E::custom("unreadable value"))
     }
 
-    /// A number as it is written.
+    /// Decodes a number given as its literal.
     fn literal<E: serde::de::Error>(self, literal: &str) -> Result<Value, E> {
         match (self.node(), literals::number(literal)) {
             (Node::Scalar(Scalar::Quantity), _) => match quantity::canonical(literal) {
@@ -368,7 +368,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         }
     }
 
-    /// A tree gives its texts away.
+    /// A tree passes owned strings, which need no copy.
     fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
         match self.node() {
             Node::Scalar(Scalar::String) if !self.walker.is_marked => Ok(text.into()),
@@ -462,12 +462,12 @@ fn restored(walker: &Walker<'_>, mut value: Value) -> Value {
     value
 }
 
-/// A schema below a union: upstream reads those with a plain decoder, so nothing is reported, but unknown fields are dropped. A schema with
-/// values of wrong types stays as it is.
+/// Decodes a schema inside a union. kube-apiserver decodes those with a plain decoder: unknown fields are dropped and nothing is
+/// reported. A schema with values of wrong types stays unchanged.
 fn known_schema_fields(outer: &mut Walker<'_>, schema: Value) -> Value {
     let kind = Type::builtin("apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps");
     let Some(kind) = kind else { return schema };
-    // One copy will do for all unions inside of this one: copies of each would be a hundred times as much.
+    // One copy at the outermost union suffices; copies at each level would multiply the memory.
     let original = (!outer.in_union).then(|| schema.clone());
     let mut walker = Walker::new(&kind);
     walker.in_union = true;

@@ -1,8 +1,8 @@
-//! JSON patch (RFC 6902) with the limits, the liberties and the sentences of the library that kube-apiserver uses
+//! JSON patch (RFC 6902) with the limits, extensions and error messages of the library that kube-apiserver uses
 //! (`gopkg.in/evanphx/json-patch.v4`).
 //!
-//! Negative indexes count from the end, `test` finds null where a member is missing, `copy` copies that null, `replace` adds a missing member
-//! and is the only operation besides `test` that knows the whole document. Any operation that cannot be done refuses the whole patch.
+//! Negative indexes count from the end; `test` treats a missing member as null, and `copy` copies it as null; `replace` adds a missing
+//! member, and only `replace` and `test` accept the empty path. An operation that fails refuses the whole patch.
 
 use serde_json::{Map, Value};
 
@@ -11,27 +11,27 @@ use crate::{
     validation::go,
 };
 
-/// More operations than this are refused.
+/// The most operations of a patch.
 const MAX_OPERATIONS: usize = 10_000;
-/// Copies may add so many bytes of JSON to a document (kube-apiserver: JSONPatchMaxCopyBytes); doubling something thirty times would
-/// otherwise fill any memory.
+/// The most bytes of JSON that copies may add to a document (kube-apiserver: JSONPatchMaxCopyBytes). Otherwise a patch that doubles a
+/// value thirty times would exhaust the memory.
 const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
-/// A path may have so many segments.
+/// The most segments of a path.
 const MAX_SEGMENTS: usize = 128;
 
-/// The members of an operation: those of text, and the value.
+/// The members of an operation: three strings, and the value.
 pub const MEMBERS: [&str; 4] = ["op", "path", "from", "value"];
 
-/// Why a JSON patch is not applied; the texts are the library's.
+/// The reason why a JSON patch cannot be applied; the messages are the library's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonPatchError {
-    /// There are more operations than a request may have.
+    /// The patch has too many operations.
     #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
     TooMany(usize),
-    /// An operation cannot be done.
+    /// An operation cannot be applied.
     #[error("{0}")]
     Inapplicable(String),
-    /// What an operation tests is not so.
+    /// A `test` operation failed.
     #[error("testing value {0} failed: test failed")]
     TestFailed(String),
 }
@@ -42,7 +42,7 @@ impl<S: Into<String>> From<S> for JsonPatchError {
     }
 }
 
-/// An operation as it was sent: a member of another type than text is as good as absent.
+/// An operation as sent. A member that should be a string and is not counts as absent.
 struct Operation<'p>(Option<&'p Map<String, Value>>);
 
 impl<'p> Operation<'p> {
@@ -56,7 +56,7 @@ impl<'p> Operation<'p> {
     }
 }
 
-/// What kube-apiserver says of a patch whose operations have members of other types; `None` if it reads them.
+/// Returns kube-apiserver's error for a patch whose operations have members of wrong types, or `None` if they are valid.
 pub fn misfit(patch: &Value) -> Option<String> {
     let wrong = |value: &Value, place: &str| {
         let kind = json_kind(value);
@@ -78,10 +78,10 @@ pub fn misfit(patch: &Value) -> Option<String> {
     })
 }
 
-/// Applies a JSON patch, one operation after the other.
+/// Applies the operations of a JSON patch one after the other.
 ///
 /// # Errors
-/// There are too many, or one cannot be done.
+/// There are too many operations, or one cannot be applied.
 pub fn apply(original: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
     let count = patch.as_array().map_or(0, Vec::len);
     if count > MAX_OPERATIONS {
@@ -92,12 +92,12 @@ pub fn apply(original: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
     for operation in operations(patch) {
         run(&mut document, &operation, &mut copied)?;
     }
-    // Moving things into each other goes deeper than any body.
+    // Moving values into each other can nest them deeper than any body.
     check_depth(&document).map_err(|error| error.to_string())?;
     Ok(document)
 }
 
-/// The places that a patch's operations go through, as a tree of their names.
+/// Returns the containers that the operations' paths go through, as a tree of names.
 pub fn visited(patch: &Value) -> Value {
     let mut places = Value::Object(Map::new());
     let paths = operations(patch)
@@ -121,7 +121,7 @@ fn operations(patch: &Value) -> impl Iterator<Item = Operation<'_>> {
     operations.map(|operation| Operation(operation.as_object()))
 }
 
-/// `copied` counts the bytes that copies have added.
+/// Applies one operation; `copied` counts the bytes that copies have added.
 fn run(
     document: &mut Value,
     operation: &Operation<'_>,
@@ -216,7 +216,7 @@ fn run(
             let value = find(source, &key)
                 .map_err(|why| format!("error in copy for from: '{from}': {why}"))?;
             *copied += value.map_or(0, json_size);
-            // A doubled document would fill the memory before its size is known: the limit is asked before anything is copied.
+            // Check the limit before copying: a document that doubles itself would fill the memory first.
             let value = (*copied <= MAX_COPIED_BYTES).then(|| value.cloned().unwrap_or_default());
             let path = path.ok_or("copy operation failed to decode path: missing value")?;
             let (target, key) = container(document, path).ok_or_else(|| {
@@ -235,7 +235,7 @@ fn run(
     Ok(())
 }
 
-/// About how many bytes a value is as JSON.
+/// Returns the approximate length in bytes of a value as JSON.
 fn json_size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 4,
@@ -252,8 +252,8 @@ fn json_size(value: &Value) -> usize {
     }
 }
 
-/// The decoded segments of a JSON pointer: those on the way, and the last. What stands before its first slash is passed over; `None` for
-/// one without any slash, and for one that goes deeper than any object.
+/// Decodes a JSON pointer into its parent segments and the last one. Text before the first slash is ignored. Returns `None` for a pointer
+/// without a slash, and for one that is deeper than any object.
 fn split(path: &str) -> Option<(Vec<String>, String)> {
     let (_, rest) = path.split_once('/')?;
     if rest.bytes().filter(|byte| *byte == b'/').count() >= MAX_SEGMENTS {
@@ -267,7 +267,7 @@ fn split(path: &str) -> Option<(Vec<String>, String)> {
     Some((segments, last))
 }
 
-/// The object or list that a path's last segment is in, and that segment.
+/// Returns the object or list that contains the path's last segment, and that segment.
 fn container<'v>(document: &'v mut Value, path: &str) -> Option<(&'v mut Value, String)> {
     let (parents, last) = split(path)?;
     let found = parents
@@ -283,7 +283,7 @@ fn container<'v>(document: &'v mut Value, path: &str) -> Option<(&'v mut Value, 
     (found.is_object() || found.is_array()).then_some((found, last))
 }
 
-/// An index into a list that has so many places; negative ones count from the end.
+/// Parses an index into a list with `places` places; negative ones count from the end.
 fn index(segment: &str, places: usize) -> Result<usize, String> {
     let at: i64 = segment.parse().map_err(|_| go::whole("Atoi", segment))?;
     let places = i64::try_from(places).unwrap_or(i64::MAX);
@@ -300,7 +300,7 @@ fn index(segment: &str, places: usize) -> Result<usize, String> {
     }
 }
 
-/// What is in a container; `None` for an object's missing member.
+/// Returns a container's element; `None` for a missing member of an object.
 fn find<'v>(container: &'v Value, key: &str) -> Result<Option<&'v Value>, String> {
     match container {
         Value::Array(items) => Ok(items.get(index(key, items.len())?)),
@@ -324,7 +324,7 @@ fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts a value where [`find`] has looked.
+/// Replaces the element that [`find`] returned.
 fn put(container: &mut Value, key: &str, value: Value) {
     match container {
         Value::Array(items) => {

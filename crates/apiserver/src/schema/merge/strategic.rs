@@ -1,8 +1,8 @@
-//! Strategic merge patch: merges lists by the keys of the schema and obeys the directives in the patch.
+//! Strategic merge patch: merges lists by the keys in the schema and obeys the directives in the patch.
 //!
-//! Directives: `$patch: replace|delete` in objects and list items, `$deleteFromPrimitiveList/f`, `$setElementOrder/f`, `$retainKeys`.
-//! The order of a merged list is `$setElementOrder`, then the patch, then the live list. What is new comes in as it was sent: of directives
-//! only objects with `$patch` are left out. Errors carry the text and code of upstream's `strategicpatch`.
+//! Directives: `$patch: replace|delete` in objects and list items, `$deleteFromPrimitiveList/f`, `$setElementOrder/f`, `$retainKeys`. A
+//! merged list follows the order of `$setElementOrder`, then of the patch, then of the live list. New values are inserted as sent; of
+//! directives in them, only objects with `$patch` are removed. Errors have the text and code of Go's `strategicpatch`.
 
 mod lists;
 #[cfg(test)]

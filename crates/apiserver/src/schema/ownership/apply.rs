@@ -1,7 +1,8 @@
-//! Server-side apply: a configuration is merged into the live object, and its manager owns what it names.
+//! Server-side apply: merges a configuration into the live object, and makes its manager the owner of the fields that it names.
 //!
-//! The steps are those of structured-merge-diff's updater: merge, prune what the manager applied before and does not any more and
-//! nobody else owns, compare, refuse what others own unless forced. Decoding and defaulting come after, as for a patch.
+//! The steps are those of structured-merge-diff's updater: merge; prune the fields that the manager applied before, does not apply now,
+//! and that nobody else owns; compare; refuse changes to other managers' fields unless forced. Decoding and defaulting follow, as for a
+//! patch.
 
 use serde_json::Value;
 
@@ -23,13 +24,14 @@ pub use unowned::merge_unowned;
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The manager whose client-side annotation is honoured and kept up to date.
+/// The manager for which the annotation of client-side apply is respected and updated.
 const KUBECTL: &str = "kubectl";
 
-/// Applies a configuration to the stored object, or to nothing. The answer is a tree to be decoded, its managedFields up to date.
+/// Applies a configuration to the stored object, or to nothing. Returns a tree that still has to be decoded, with updated managedFields.
 ///
 /// # Errors
-/// 400 for a configuration with managedFields, 409 for fields that others own unless `force`, 500 for a configuration that does not fit its type.
+/// 400 for a configuration with managedFields, 409 for fields that others own unless `force`, 500 for a configuration that does not fit
+/// its type.
 pub fn apply(
     kind: &Type,
     writer: &Writer<'_>,
@@ -94,8 +96,8 @@ pub fn apply(
     Ok(applied)
 }
 
-/// Keeps the annotation of client-side apply, where there is one, as if the configuration had been applied by a client. It goes when it makes
-/// the annotations too many.
+/// Updates the annotation of client-side apply, if the object has one, as if a client had applied the configuration. The annotation is
+/// removed if the annotations would become too large.
 fn update_last_applied(applied: &mut Value, config: &Value) {
     let annotations = applied.pointer_mut("/metadata/annotations");
     let Some(annotations) = annotations.and_then(Value::as_object_mut) else {
@@ -148,7 +150,7 @@ fn attempt(
         api_version: writer.api_version.to_owned(),
         subresource: writer.subresource.unwrap_or_default().to_owned(),
     };
-    // Whoever applies is the same manager in every version of the kind.
+    // The same manager may have applied in another version of the kind; that is its entry as well.
     let in_another_version = managers
         .keys()
         .find(|manager| {
@@ -192,7 +194,7 @@ fn attempt(
             entry.fields = entry.fields.difference(&changed).difference(&removed);
         } else {
             entry.fields = without_nobodys(std::mem::take(&mut entry.fields));
-            // An apply that changes nothing leaves its time alone, and a new manager without one.
+            // An apply that changes nothing keeps its time, and a new manager gets none.
             entry.time = if merged == *live {
                 last_time.clone()
             } else {
@@ -206,7 +208,7 @@ fn attempt(
     Ok(Ok(merged))
 }
 
-/// `namespace/name; group/version, Kind=kind`; the core group has no name before the slash.
+/// Returns `namespace/name; group/version, Kind=kind`; for the core group nothing precedes the slash.
 pub fn described(config: &Value) -> String {
     let text = |value: &Value, field: &str| {
         value
@@ -226,7 +228,7 @@ pub fn described(config: &Value) -> String {
     )
 }
 
-/// Removes what the manager applied last time and does not any more, unless somebody else owns it too.
+/// Removes the fields that the manager applied last time and does not apply now, unless another manager owns them.
 fn prune(kind: &Type, merged: Value, managers: &Managers, last: &FieldSet) -> Value {
     let named = |set: &FieldSet| merge::with_named_fields(kind, set);
     let all = |value: &Value| fields_of(kind, value);
@@ -243,7 +245,7 @@ fn prune(kind: &Type, merged: Value, managers: &Managers, last: &FieldSet) -> Va
     merge::without(kind, &merged, &gone)
 }
 
-/// What client-side apply set and nobody has changed since.
+/// Returns the fields that client-side apply set and that have not changed since.
 fn client_side_fields(kind: &Type, live: &Value) -> FieldSet {
     let text = live
         .pointer("/metadata/annotations")
@@ -269,7 +271,7 @@ fn client_side_fields(kind: &Type, live: &Value) -> FieldSet {
 }
 
 fn conflict(conflicts: &[(Manager, FieldSet)]) -> Status {
-    // Upstream sorts what identifies managers as text, which begins with their names.
+    // kube-apiserver sorts managers by their identifiers as text, which begin with the name.
     let mut conflicts: Vec<_> = conflicts.iter().collect();
     conflicts.sort_by_key(|(manager, _)| {
         let Manager {

@@ -1,7 +1,8 @@
-//! What differs between two objects, as sets of paths by the schema: lists by their keys, atomic values as a whole.
+//! Compares two objects according to their schema and returns the differences as sets of paths: lists by their keys, atomic values as a
+//! whole.
 //!
-//! The walk is that of structured-merge-diff: a value that only one side has is in the set together with everything below it;
-//! lists and maps that are empty on both sides are leaves.
+//! The rules are those of structured-merge-diff: a value that only one side has is in the set together with everything below it; lists
+//! and maps that are empty on both sides are leaves.
 
 use std::fmt::Write as _;
 
@@ -10,24 +11,24 @@ use serde_json::{Map, Value};
 use super::FieldSet;
 use crate::schema::{Arena, List, ListKind, Node, Type, TypeId};
 
-/// The paths in which two objects differ.
+/// The paths at which two objects differ.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// Only the new object has them.
+    /// The paths that only the new object has.
     pub added: FieldSet,
-    /// Both have them, with different values.
+    /// The paths with different values.
     pub modified: FieldSet,
-    /// Only the old object had them.
+    /// The paths that only the old object has.
     pub removed: FieldSet,
 }
 
 impl Comparison {
-    /// Whether nothing differs.
+    /// Returns whether the objects are the same.
     pub fn is_same(&self) -> bool {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
 
-    /// Takes in what was found at an element; its name is made only if there is something.
+    /// Adds the differences found at an element; its name is formatted only if there are any.
     fn take(&mut self, found: Found, name: impl Fn() -> String) {
         let Found { here, below } = found;
         for (set, below, side) in [
@@ -43,7 +44,7 @@ impl Comparison {
     }
 }
 
-/// Compares two objects of a type; `None` when a list cannot be keyed as its schema says.
+/// Compares two objects of a type; `None` if a list cannot be keyed as its schema says.
 pub fn compare(kind: &Type, old: &Value, new: &Value) -> Option<Comparison> {
     let walk = Walk {
         arena: kind.arena(),
@@ -52,7 +53,7 @@ pub fn compare(kind: &Type, old: &Value, new: &Value) -> Option<Comparison> {
         .map(|found| found.below)
 }
 
-/// The elements of a list's items in paths; `None` when an item has no key.
+/// Returns the path element of a list's item; `None` if the item has no key.
 pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
     match list.kind {
         ListKind::Set => Some(format!("v:{item}")),
@@ -75,7 +76,7 @@ pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
             let mut text = String::from("k:{");
             for (index, (key, value)) in pairs.iter().enumerate() {
                 let comma = if index > 0 { "," } else { "" };
-                // The keys of lists are names of fields, which JSON writes as they are.
+                // The keys of lists are field names, which need no escaping in JSON.
                 write!(text, "{comma}\"{key}\":{value}")
                     .expect("writing to a string does not fail");
             }
@@ -90,7 +91,7 @@ struct Walk<'s> {
     arena: &'s Arena,
 }
 
-/// Which of a comparison's sets a path belongs to.
+/// The set of a comparison that a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Added,
@@ -98,14 +99,14 @@ enum Side {
     Removed,
 }
 
-/// What differs at a path and below it.
+/// The differences at a path and below it.
 #[derive(Debug, Default)]
 struct Found {
     here: Option<Side>,
     below: Comparison,
 }
 
-/// How a value is walked.
+/// How a value is compared.
 enum Shape<'s> {
     Leaf,
     Map,
@@ -113,7 +114,7 @@ enum Shape<'s> {
 }
 
 impl<'s> Walk<'s> {
-    /// Without a type, as below unknown fields, objects are maps and everything else is one value.
+    /// Returns how a value is compared. Without a type (below unknown fields) objects are maps, and everything else is one value.
     fn shape(&self, id: Option<TypeId>, sample: &Value) -> Shape<'s> {
         match (id.map(|id| self.arena.node(id)), sample) {
             (None, Value::Object(_)) => Shape::Map,

@@ -1,4 +1,4 @@
-//! From messages to trees.
+//! Decodes messages into trees.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use crate::{
     schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, decode::DecodeError, time, zero},
 };
 
-/// What may still be read: so many messages in each other, and so many objects.
+/// The remaining levels of nested messages, and the remaining number of objects.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds<'a> {
     pub(super) levels: u32,
@@ -78,8 +78,8 @@ fn value(
     }
 }
 
-/// Reads a message into the fields whose tags start with `prefix`: a longer path than the prefix and the tag at hand is a struct
-/// that Go embeds and JSON does not show.
+/// Decodes a message into the fields whose tags start with `prefix`. A field with a longer tag path is inside a struct that Go embeds and
+/// JSON inlines.
 fn struct_fields(
     arena: &Arena,
     fields: &Struct,

@@ -1,4 +1,4 @@
-//! Objects: structs by their fields, and maps.
+//! Decodes objects: structs and maps.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{Seed, Walker};
 use crate::schema::{Field, Struct, TypeId, decode::Problem, zero};
 
-/// Reads an object whose keys are the fields of a struct.
+/// Decodes an object whose keys are the fields of a struct.
 pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
     walker: &mut Walker<'s>,
     fields: &'s Struct,
@@ -17,7 +17,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
 ) -> Result<Value, A::Error> {
     walker.count_object()?;
     let mut map = Map::new();
-    // A field that was null has left nothing in the map to tell that it was there.
+    // A null field leaves nothing in the map, so remember it to detect duplicates.
     let mut nulls: FxHashSet<&'s str> = FxHashSet::default();
     let outer = walker.owner;
     let owner = fields.go_name();
@@ -62,7 +62,7 @@ pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(
     Ok(Value::Object(map))
 }
 
-/// A field that is there twice is read twice into the same place: objects come together, everything else is replaced.
+/// Decodes a duplicate field into the same place, as Go does: objects are merged, other values are replaced.
 fn add(map: &mut Map<String, Value>, key: String, value: Value) {
     match (map.get_mut(&key), value) {
         (Some(Value::Object(present)), Value::Object(more)) => {
@@ -76,7 +76,7 @@ fn add(map: &mut Map<String, Value>, key: String, value: Value) {
     }
 }
 
-/// Reads an object with keys of any name.
+/// Decodes an object with arbitrary keys.
 pub(super) fn read_map<'de, 's, A: MapAccess<'de>>(
     walker: &mut Walker<'s>,
     id: TypeId,
@@ -102,14 +102,14 @@ pub(super) fn read_map<'de, 's, A: MapAccess<'de>>(
     Ok(Value::Object(map))
 }
 
-/// A key of a struct's object.
+/// A key of an object that is decoded as a struct.
 enum Key<'s> {
-    /// A field of the type; with the key itself where the tree that is read gives it away.
+    /// A field of the type, with the key's own string if the input gives it away.
     Known(&'s Field, Option<String>),
     Unknown(String),
 }
 
-/// Finds the field a key names without copying the key; an unknown key comes back as text.
+/// Finds the field that a key names without copying the key; returns the text of an unknown key.
 struct FieldName<'s>(&'s Struct);
 
 impl<'de, 's> DeserializeSeed<'de> for FieldName<'s> {

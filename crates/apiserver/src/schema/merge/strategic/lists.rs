@@ -1,7 +1,7 @@
-//! Lists in a strategic merge patch: merged by key, brought into the order the patch asks for.
+//! Lists in a strategic merge patch: merges them by key and sorts them in the order that the patch asks for.
 //!
-//! The order of a merged list is `$setElementOrder`, then the patch, then the live list: an item that only the server has stays before
-//! the item of the patch that it stood before.
+//! A merged list follows `$setElementOrder`, then the patch, then the live list: an item that only the live list has stays in front of
+//! the patch item that it preceded there.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -19,7 +19,7 @@ use crate::{
 const LIST: &str = "[]interface {}";
 const MAP: &str = "map[string]interface {}";
 
-/// Merges the lists that come with a `$setElementOrder` and removes them from the patch.
+/// Merges the lists that have a `$setElementOrder` directive, and removes them from the patch.
 pub(super) fn merge_ordered_lists(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -66,7 +66,7 @@ fn list_of(value: Option<&Value>) -> Result<Option<Vec<Value>>, Status> {
     }
 }
 
-/// The items of the patch must appear in the order list, in the same relative order.
+/// Checks that the patch's items appear in the order list, in the same relative order.
 fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Status> {
     if change.is_empty() || order.is_empty() {
         return Ok(());
@@ -107,7 +107,7 @@ fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(
     )))
 }
 
-/// Whether two items are the same one: by key, or for scalars by value.
+/// Returns whether two items are the same: by key, or by value for scalars.
 fn same(left: &Value, right: &Value, key: Option<&str>) -> Result<bool, Status> {
     let Some(key) = key else {
         return Ok(left == right);
@@ -122,14 +122,14 @@ fn same(left: &Value, right: &Value, key: Option<&str>) -> Result<bool, Status> 
     Ok(left_key == right_key)
 }
 
-/// What the items of lists are.
+/// The type of a list's items.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Items {
     Maps,
     Scalars,
 }
 
-/// What the items of two lists are: all of one type, and no lists.
+/// Returns the type of the items of two lists, which must be the same for all and not lists.
 fn item_kind(before: &[Value], change: &[Value]) -> Result<Items, Status> {
     let mut items = before.iter().chain(change);
     let Some(first) = items.next() else {
@@ -154,8 +154,8 @@ fn item_kind(before: &[Value], change: &[Value]) -> Result<Items, Status> {
     })
 }
 
-/// Merges a list by its merge key, or as a set where its items are scalars; a list without a strategy is replaced. With `deletes`, scalars
-/// of the patch are taken out.
+/// Merges a list by its merge key, or as a set if its items are scalars; a list without a merge strategy is replaced. With `deletes`, the
+/// patch's scalars are removed instead.
 pub(super) fn merge_list(
     before: Vec<Value>,
     change: Vec<Value>,
@@ -188,7 +188,7 @@ pub(super) fn merge_list(
         ));
     };
     let (before, change) = obey_item_directives(before, change, key)?;
-    // Only the keys are asked for once the items are merged.
+    // After the merge only the keys are needed, to restore the order.
     let (live_order, patch_order) = (keys_of(&before, key), keys_of(&change, key));
     let mut merged = before;
     let mut places: HashMap<Value, usize> = HashMap::new();
@@ -212,7 +212,7 @@ pub(super) fn merge_list(
     in_order(ordered, others, &patch_order, &live_order, Some(key))
 }
 
-/// Items that have nothing but the merge key, to tell an order by.
+/// Returns the items reduced to their merge key.
 fn keys_of(items: &[Value], key: &str) -> Vec<Value> {
     let only_key = |item: &Value| {
         let value = item.get(key)?.clone();
@@ -221,7 +221,7 @@ fn keys_of(items: &[Value], key: &str) -> Vec<Value> {
     items.iter().filter_map(only_key).collect()
 }
 
-/// Carries out `$patch: delete` and `$patch: replace` items; the rest of the patch comes back with the list it is for.
+/// Carries out the `$patch: delete` and `$patch: replace` items. Returns the list to merge into, and the remaining items of the patch.
 fn obey_item_directives(
     mut before: Vec<Value>,
     change: Vec<Value>,
@@ -260,7 +260,7 @@ fn obey_item_directives(
     })
 }
 
-/// Splits a list into the items that are in `by` and the others.
+/// Splits a list into the items that are also in `by`, and the others.
 fn partition(
     items: Vec<Value>,
     by: &[Value],
@@ -276,7 +276,7 @@ fn partition(
             if item.get(key).is_none() {
                 return Err(no_merge_key(item, key));
             }
-            // Upstream looks until it finds the item, and no further.
+            // Go's search stops at the matching item, so a wrong type after it causes no error.
             let passed = positions.get(item).unwrap_or(by.len());
             if let Some(at) = no_map.filter(|at| *at < passed) {
                 return Err(unexpected(format!("value for key {at} is not a map.")));
@@ -288,7 +288,7 @@ fn partition(
         .partition(|item| positions.get(item).is_some()))
 }
 
-/// Where each item of a list is first: by the value of its key, or by itself.
+/// The first position of each item of a list, by key or by value.
 struct Positions<'a> {
     first: HashMap<&'a Value, usize>,
     key: Option<&'a str>,
@@ -320,8 +320,8 @@ impl<'a> Positions<'a> {
     }
 }
 
-/// Merges the patch's items (in the patch's order) with the server's others (in the live order): an item of the server goes first
-/// where the live list had it before the next item of the patch.
+/// Merges the patch's items, in the patch's order, with the other items, in the live order: one of the others goes first where the live
+/// list has it before the next patch item.
 fn in_order(
     ordered: Vec<Value>,
     others: Vec<Value>,
@@ -356,9 +356,9 @@ fn in_order(
     Ok(merged)
 }
 
-/// Items in an order that may not have all of them. For Go's sort an item without a place is less than every other and the other way round.
-/// Inserting one by one from the end does the same: an item without a place comes to the front, and one with a place comes directly behind
-/// the last item that belongs before it, which had items without a place behind it.
+/// Sorts items by an order that may lack some of them, like Go's sort with its inconsistent comparison, in which an item without a place
+/// is less than every other and also greater. Go's insertion sort then moves an item without a place to the front, and puts one with a
+/// place directly behind the last item that must precede it, which passes on the unplaced items behind it.
 fn sorted(items: Vec<Value>, order: &[Value], key: Option<&str>) -> Vec<Value> {
     let positions = Positions::of(order, key);
     let mut front: VecDeque<Value> = VecDeque::new();
