@@ -1,8 +1,8 @@
-//! Resource quantities (`100m`, `1.5Gi`, `1e3`): parsing, arithmetic and the canonical text, as `k8s.io/apimachinery/pkg/api/resource`.
+//! Resource quantities (`100m`, `1.5Gi`, `1e3`): parsing, arithmetic and the canonical text, as in
+//! `k8s.io/apimachinery/pkg/api/resource`.
 //!
-//! A [`Quantity`] counts in units of 10^-9 in 128 bits, upstream's smallest unit, so that sums and comparisons are exact integer
-//! operations; values beyond about 10^29 saturate. The one place where quantities are read: the schema walker stores
-//! [`canonical`] texts, so two stored quantities of one suffix family that are equal are equal as texts.
+//! A [`Quantity`] counts units of 10^-9, Kubernetes' smallest, in 128 bits, so that sums and comparisons are exact integer operations;
+//! values beyond about 10^29 saturate. Decoding stores [`canonical`] texts, so equal quantities of one suffix family have equal texts.
 
 use std::{cmp::Ordering, fmt};
 
@@ -10,23 +10,23 @@ use serde_json::{Map, Value};
 
 const NANO: i128 = 1_000_000_000;
 const MILLI_IN_NANO: i128 = 1_000_000;
-/// How many digits upstream reads without going through a big decimal; such texts are kept as written when they look canonical.
+/// The most digits that Go parses without a big decimal; such texts are kept as written if they look canonical.
 const MAX_FAST_DIGITS: usize = 18;
 
-/// Why a text is no quantity; the texts are upstream's.
+/// The reason why a text is not a quantity; the messages are apimachinery's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// Something that is neither sign, digit nor suffix.
+    /// A character that is neither sign, digit nor suffix.
     #[error(
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     )]
     Format,
-    /// Letters that are no known suffix.
+    /// An unknown suffix.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
 
-/// The suffix family a quantity is written in.
+/// The suffix family of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `1e3`.
@@ -42,11 +42,11 @@ pub enum Format {
 pub struct Quantity {
     nano: i128,
     format: Format,
-    /// The text as read, when upstream would print that again.
+    /// The text as parsed, if apimachinery would print it again.
     text: Option<Written>,
 }
 
-/// A text as it was read; those of the usual length need no memory of their own.
+/// A text as parsed; short ones need no allocation.
 #[derive(Clone, Debug)]
 enum Written {
     Short { length: u8, bytes: [u8; 22] },
@@ -75,23 +75,23 @@ impl Written {
     }
 }
 
-/// The canonical form of a quantity's text, as an answer shows it.
+/// Returns the canonical form of a quantity's text.
 ///
 /// # Errors
-/// The text is no quantity.
+/// The text is not a quantity.
 pub fn canonical(text: &str) -> Result<String, QuantityError> {
     Quantity::parse(text).map(|quantity| quantity.to_string())
 }
 
-/// As [`canonical`], rounded up to thousandths first: what upstream's defaulting does to every resource list.
+/// Returns the canonical form after rounding up to thousandths, as kube-apiserver's defaulting does for every resource list.
 ///
 /// # Errors
-/// The text is no quantity.
+/// The text is not a quantity.
 pub fn canonical_milli(text: &str) -> Result<String, QuantityError> {
     Quantity::parse(text).map(|quantity| quantity.rounded_up_to_milli().to_string())
 }
 
-/// Applies [`canonical_milli`] to every amount of a resource list (`capacity`, `requests`); what is no quantity stays.
+/// Applies [`canonical_milli`] to all amounts of a resource list (`capacity`, `requests`); invalid quantities stay unchanged.
 pub fn round_list(list: &mut Value) {
     for amount in list.as_object_mut().into_iter().flat_map(Map::values_mut) {
         if let Some(Ok(rounded)) = amount.as_str().map(canonical_milli) {
@@ -139,7 +139,7 @@ fn scan(text: &str) -> Result<Scanned<'_>, QuantityError> {
     })
 }
 
-/// What a suffix means: family and exponent, of 10 or (binary) of 2.
+/// Returns a suffix's family and its exponent, of 10 or (binary) of 2.
 fn interpret(suffix: &str) -> Result<(Format, i32), QuantityError> {
     let decimal = |exponent| Ok((Format::DecimalSi, exponent));
     let binary = |exponent| Ok((Format::BinarySi, exponent));
@@ -170,7 +170,7 @@ fn interpret(suffix: &str) -> Result<(Format, i32), QuantityError> {
     }
 }
 
-/// Whether upstream keeps a quantity's text as a whole number: without a big decimal and without parts of one.
+/// Returns whether apimachinery stores a quantity as an integer, without a big decimal or a fraction.
 pub fn is_kept_whole(text: &str) -> bool {
     let Ok(scanned) = scan(text) else {
         return false;
@@ -181,7 +181,7 @@ pub fn is_kept_whole(text: &str) -> bool {
     let (exponent, places) = (i64::from(exponent), scanned.fraction.len());
     let whole = scanned.whole.len().max(1);
     match format {
-        // Every 2^10 is three digits.
+        // A factor of 2^10 counts as three digits.
         Format::BinarySi => {
             places == 0 && i64::try_from(whole).is_ok_and(|n| n + exponent * 3 / 10 < 15)
         }
@@ -192,7 +192,7 @@ pub fn is_kept_whole(text: &str) -> bool {
     }
 }
 
-/// `mantissa * 10^exponent` in units of 10^-9, rounded away from zero, saturating.
+/// Returns `mantissa * 10^exponent` in units of 10^-9, rounded away from zero, saturating.
 fn scaled(mantissa: i128, exponent: i32) -> i128 {
     let exponent = exponent.saturating_add(9);
     if mantissa == 0 {
@@ -207,10 +207,10 @@ fn scaled(mantissa: i128, exponent: i32) -> i128 {
 }
 
 impl Quantity {
-    /// Reads a quantity.
+    /// Parses a quantity.
     ///
     /// # Errors
-    /// The text is no quantity.
+    /// The text is not a quantity.
     pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
         let text = text.trim();
         if text.is_empty() {
@@ -256,7 +256,7 @@ impl Quantity {
         })
     }
 
-    /// A whole number in plain decimal notation.
+    /// Returns an integer as a quantity in plain decimal notation.
     pub fn from_integer(value: i64) -> Quantity {
         Quantity {
             nano: i128::from(value) * NANO,
@@ -265,42 +265,42 @@ impl Quantity {
         }
     }
 
-    /// The value in units of 10^-9.
+    /// Returns the value in units of 10^-9.
     pub fn nano(&self) -> i128 {
         self.nano
     }
 
-    /// The value rounded up to a whole number, at most `i64::MAX` in magnitude.
+    /// Returns the value rounded up to an integer, clamped to the range of `i64`.
     pub fn value(&self) -> i64 {
         ceil(self.nano, NANO)
     }
 
-    /// The value in thousandths, rounded up, at most `i64::MAX` in magnitude.
+    /// Returns the value in thousandths, rounded up, clamped to the range of `i64`.
     pub fn milli_value(&self) -> i64 {
         ceil(self.nano, MILLI_IN_NANO)
     }
 
-    /// Whether the value is a whole number.
+    /// Returns whether the value is an integer.
     pub fn is_integer(&self) -> bool {
         self.nano % NANO == 0
     }
 
-    /// Whether the value is zero.
+    /// Returns whether the value is zero.
     pub fn is_zero(&self) -> bool {
         self.nano == 0
     }
 
-    /// Whether the value is below zero.
+    /// Returns whether the value is negative.
     pub fn is_negative(&self) -> bool {
         self.nano < 0
     }
 
-    /// Whether the value is greater than can be told; only its text is exact then.
+    /// Returns whether the value has saturated; only its text is exact then.
     pub fn is_beyond_reach(&self) -> bool {
         matches!(self.nano, i128::MIN | i128::MAX)
     }
 
-    /// The value rounded away from zero to thousandths.
+    /// Returns the value rounded away from zero to thousandths.
     pub fn rounded_up_to_milli(self) -> Quantity {
         let rest = self.nano % MILLI_IN_NANO;
         if rest == 0 || self.is_beyond_reach() {
@@ -314,7 +314,7 @@ impl Quantity {
         }
     }
 
-    /// The sum; a zero takes the other's suffix family.
+    /// Returns the sum; if this quantity is zero, the sum has the other's suffix family.
     pub fn plus(&self, other: &Quantity) -> Quantity {
         let format = if self.is_zero() {
             other.format
@@ -328,7 +328,7 @@ impl Quantity {
         }
     }
 
-    /// The difference; a zero takes the other's suffix family.
+    /// Returns the difference; if this quantity is zero, the difference has the other's suffix family.
     pub fn minus(&self, other: &Quantity) -> Quantity {
         let format = if self.is_zero() {
             other.format

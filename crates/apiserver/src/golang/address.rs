@@ -1,13 +1,13 @@
-//! What is wrong with an IP address or a network, in the words of Go's `net/netip`.
+//! The errors of Go's `net/netip` for IP addresses and networks.
 
 use std::net::Ipv6Addr;
 
 use crate::field::quote;
 
-/// What is wrong, and what was left when it was found.
+/// An error, and the rest of the text at which it was found.
 struct Fault<'t>(&'static str, &'t str);
 
-/// Why a text is no address: `ParseAddr("1.2.3"): IPv4 address too short`; `None` if it is one.
+/// Returns the error of `netip.ParseAddr`, for example `ParseAddr("1.2.3"): IPv4 address too short`; `None` if the text is an address.
 pub(crate) fn fault(text: &str) -> Option<String> {
     let fault = match text.find(['.', ':', '%']).map(|at| text.as_bytes()[at]) {
         Some(b'.') => v4(text),
@@ -18,7 +18,7 @@ pub(crate) fn fault(text: &str) -> Option<String> {
     fault.map(|Fault(what, at)| told(text, what, at))
 }
 
-/// Why a text is no network: `netip.ParsePrefix("1.2.3.4"): no '/'`; `None` if it is one.
+/// Returns the error of `netip.ParsePrefix`, for example `netip.ParsePrefix("1.2.3.4"): no '/'`; `None` if the text is a network.
 pub(crate) fn network_fault(text: &str) -> Option<String> {
     let why = match text.rsplit_once('/') {
         None => "no '/'".to_owned(),
@@ -157,7 +157,7 @@ fn v6(text: &str) -> Option<String> {
     }
 }
 
-/// Whether an IPv6 address, which may have a zone, stands for an IPv4 one.
+/// Returns whether an IPv6 address, with or without a zone, is an IPv4-mapped one.
 pub(crate) fn is_mapped(text: &str) -> bool {
     let address = text.split('%').next().unwrap_or_default();
     let address = address.parse::<Ipv6Addr>();

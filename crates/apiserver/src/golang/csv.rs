@@ -1,30 +1,30 @@
-//! Comma-separated values as Go's `encoding/csv` reads them by default: fields may be quoted and then go over lines, lines without anything
-//! are passed over, nothing is trimmed, nothing is a comment.
+//! Comma-separated values as Go's `encoding/csv` parses them by default: quoted fields may span lines, empty lines are skipped, nothing
+//! is trimmed, and there are no comments.
 
-/// The records of a text, until one that is malformed.
+/// An iterator over the records of a text, which ends at the first malformed one.
 pub(crate) struct Records<'a> {
     rest: &'a str,
     /// The number of the last line that was read.
     line: u64,
 }
 
-/// One record.
+/// A record.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Record {
-    /// The line it begins in, counted from 1.
+    /// The line in which the record begins, counted from 1.
     pub(crate) line: u64,
-    /// At least one.
+    /// The fields; at least one.
     pub(crate) fields: Vec<String>,
 }
 
-/// Where a record is malformed. What is told of it, in Go's words, holds nothing of the text.
+/// A malformed record. The message is Go's and contains nothing of the text.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{}parse error on line {line}, column {column}: {what}", record(*.start, *.line))]
 pub(crate) struct Malformed {
-    /// The line the record begins in.
+    /// The line in which the record begins.
     start: u64,
     pub(crate) line: u64,
-    /// In bytes, counted from 1.
+    /// The column in bytes, counted from 1.
     column: usize,
     what: &'static str,
 }
@@ -39,7 +39,7 @@ fn record(start: u64, line: u64) -> String {
     }
 }
 
-/// The records of a text.
+/// Returns the records of a text.
 pub(crate) fn records(text: &str) -> Records<'_> {
     Records {
         rest: text,
@@ -48,7 +48,7 @@ pub(crate) fn records(text: &str) -> Records<'_> {
 }
 
 impl<'a> Records<'a> {
-    /// The next line, and whether a line feed follows it.
+    /// Returns the next line, and whether a line feed follows it.
     fn line(&mut self) -> Option<(&'a str, bool)> {
         if self.rest.is_empty() {
             return None;

@@ -1,9 +1,9 @@
-//! Durations as Go's `time.ParseDuration` reads them: signed decimal numbers with units, at most 292 years.
+//! Parses durations like Go's `time.ParseDuration`: signed decimal numbers with units, at most 292 years.
 
-/// The largest magnitude, which only a negative duration may have.
+/// The largest magnitude; only a negative duration may have it.
 const MOST: u64 = 1 << 63;
 
-/// The nanoseconds of a text such as `-1h30m` or `.5s`; `None` for what Go refuses.
+/// Returns the nanoseconds of a text such as `-1h30m` or `.5s`; `None` if Go refuses the text.
 pub(crate) fn parse(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -53,7 +53,7 @@ fn whole_number(digits: &str) -> Option<u64> {
     }
 }
 
-/// The digits behind a point as a number and what it is to be divided by; digits beyond what counts are left out.
+/// Returns the digits after a decimal point as a number, and the divisor for it. Digits beyond Go's precision are ignored.
 fn fraction_of(digits: &str) -> (u64, f64) {
     let (mut number, mut scale) = (0u64, 1.0);
     for digit in digits.bytes().map(|byte| u64::from(byte - b'0')) {
@@ -69,7 +69,7 @@ fn fraction_of(digits: &str) -> (u64, f64) {
 fn nanoseconds(unit: &str) -> Option<u64> {
     Some(match unit {
         "ns" => 1,
-        // The micro sign and the Greek letter.
+        // The micro sign and the Greek letter mu.
         "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,

@@ -1,4 +1,4 @@
-//! Texts as Go's standard library reads them, with its words for what it refuses: clients see both.
+//! Ports of parsers from Go's standard library, with their error messages, both of which clients can observe.
 
 pub(crate) mod address;
 pub(crate) mod csv;

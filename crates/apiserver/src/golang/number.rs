@@ -1,20 +1,20 @@
-//! Floating-point numbers as Go writes them: whole ones without a point, large and small ones with an exponent.
+//! Formats floating-point numbers like Go: integers without a point, large and small numbers with an exponent.
 
 use std::io;
 
 use serde::Serialize as _;
 use serde_json::{Value, ser::Formatter};
 
-/// Integers of Go end here.
+/// The first number above the range of Go's `int64`.
 const END: f64 = 9_223_372_036_854_775_808.0;
 
-/// The whole number that a float is, if it is one and an integer can hold it.
+/// Returns a float as an integer, if it is a whole number that fits.
 pub(crate) fn whole(float: f64) -> Option<i64> {
     let fits = float.fract() == 0.0 && (-END..END).contains(&float);
     fits.then_some(float as i64)
 }
 
-/// As `%v` writes it: with an exponent from a million on, and below a ten-thousandth.
+/// Formats a float as `%v` does: with an exponent from 1e+06 on, and below 0.0001.
 pub(crate) fn text(float: f64) -> String {
     let exponent = exponent(float);
     match float == 0.0 || (-4..6).contains(&exponent) {
@@ -23,7 +23,7 @@ pub(crate) fn text(float: f64) -> String {
     }
 }
 
-/// As Go's JSON has it: with an exponent from 1e+21 on, and below a millionth.
+/// Formats a float as Go's JSON encoder does: with an exponent from 1e+21 on, and below 0.000001.
 fn json(float: f64) -> String {
     match float == 0.0 || (-6..21).contains(&exponent(float)) {
         true => float.to_string(),
@@ -31,14 +31,14 @@ fn json(float: f64) -> String {
     }
 }
 
-/// The power of ten of the first digit.
+/// Returns the power of ten of the first digit.
 fn exponent(float: f64) -> i32 {
     let text = format!("{float:e}");
     let exponent = text.split_once('e').map(|(_, exponent)| exponent.parse());
     exponent.and_then(Result::ok).unwrap_or_default()
 }
 
-/// `1.5e+21`: the exponent always with its sign, and with so many digits if it is negative. Positive ones of two digits stay.
+/// Formats a float like `1.5e+21`: the exponent has a sign and at least `digits` digits.
 fn with_exponent(float: f64, digits: usize) -> String {
     let text = format!("{float:e}");
     let (mantissa, _) = text.split_once('e').unwrap_or((&text, ""));
@@ -48,7 +48,7 @@ fn with_exponent(float: f64, digits: usize) -> String {
     format!("{mantissa}e{sign}{exponent:0digits$}")
 }
 
-/// A tree as Go's JSON has it.
+/// Formats a tree as Go's JSON encoder does.
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, GoNumbers);
@@ -66,7 +66,7 @@ impl Formatter for GoNumbers {
     }
 }
 
-/// Makes floats that are whole integers, as they are when Go reads them again.
+/// Converts floats that are whole numbers to integers, as they are when Go decodes them again.
 pub(crate) fn settle(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {

@@ -1,7 +1,8 @@
-//! Regular expressions as Go's `regexp` reads them, run by Rust's engine.
+//! Compiles regular expressions of Go's `regexp` with Rust's engine.
 //!
-//! Both know nearly the same language; where they differ the pattern is written anew: classes of letters and digits are ASCII, a brace that
-//! counts nothing is a brace, `[\w-.]` and `[[a]` are classes. What Go refuses is refused in its words (source: Go's regexp/syntax, parse.go).
+//! The languages are nearly the same; where they differ, the pattern is translated: classes of letters and digits are ASCII, a brace that
+//! is no repetition is literal, and `[\w-.]` and `[[a]` are classes. Invalid patterns get Go's error (source: Go's regexp/syntax,
+//! parse.go).
 
 mod classes;
 
@@ -9,17 +10,17 @@ use std::cell::RefCell;
 
 use regex::{Regex, RegexBuilder};
 
-/// Bytes one compiled pattern may take.
+/// The most bytes of a compiled pattern.
 const SIZE_BYTES: usize = 32 << 20;
-/// Copies of one thing that counts within counts may ask for.
+/// The most copies that nested repetitions may ask for.
 const MAX_REPEAT: u64 = 1000;
-/// Compiled patterns a thread keeps at hand.
+/// The number of compiled patterns that each thread caches.
 const KEPT: usize = 16;
 
 /// Compiles a pattern.
 ///
 /// # Errors
-/// What is wrong with it, in Go's words: ``error parsing regexp: missing closing ]: `[a` ``.
+/// Go's error message: ``error parsing regexp: missing closing ]: `[a` ``.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = Translator::new(pattern).run();
     let translated = translated.map_err(|(what, which)| told(what, which))?;
@@ -29,10 +30,10 @@ pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
     compiled.map_err(|_| told("expression too large", pattern))
 }
 
-/// Does something with a pattern, which is compiled once as long as it is used often.
+/// Calls `work` with a compiled pattern from the thread's cache.
 ///
 /// # Errors
-/// As [`compile`].
+/// The errors of [`compile`].
 pub(crate) fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, String> {
     thread_local! {
         static RECENT: RefCell<Vec<(String, Regex)>> = const { RefCell::new(Vec::new()) };
@@ -54,20 +55,20 @@ fn told(what: &str, which: &str) -> String {
     format!("error parsing regexp: {what}: `{which}`")
 }
 
-/// What is wrong, and the part that it is.
+/// An error, and the part of the pattern that it is about.
 type Complaint<'p> = (&'static str, &'p str);
 type Parsed<'p, T = ()> = Result<T, Complaint<'p>>;
 
 const ESCAPE: &str = "invalid escape sequence";
 
-/// A group that is open, or the whole pattern.
+/// An open group, or the whole pattern.
 #[derive(Default)]
 struct Level {
-    /// There is something before, which can be repeated.
+    /// Whether an operand precedes that can be repeated.
     has_operand: bool,
-    /// How many copies of a part the thing before asks for.
+    /// The number of copies that the preceding operand asks for.
     operand: u64,
-    /// The same for all in the group so far.
+    /// The largest such number in the group so far.
     most: u64,
 }
 
@@ -84,9 +85,9 @@ struct Translator<'p> {
     rest: &'p str,
     out: String,
     levels: Vec<Level>,
-    /// The last repetition and all after it, if nothing came between.
+    /// The last repetition and the text after it, if nothing came between.
     repeated: Option<&'p str>,
-    /// Classes by Unicode's names so far; each is large.
+    /// The number of Unicode classes so far, each of which compiles to a large program.
     named: usize,
 }
 

@@ -1,7 +1,7 @@
-//! The three ways to patch a tree: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
+//! The three patch types on trees: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
 //!
-//! Patches work on plain trees; what comes out is decoded again ([`super::decode::value`]), which is where unknown fields and wrong types
-//! are found ([`unfit`] words the refusal). Refusals of the patch itself are those of kube-apiserver's handlers.
+//! Patches work on untyped trees. The result is decoded again ([`super::decode::value`]), which finds unknown fields and wrong types
+//! ([`unfit`] builds that error). Errors in the patch itself are those of kube-apiserver's handlers.
 
 use serde_json::Value;
 
@@ -22,8 +22,8 @@ pub use json_patch::{
 };
 pub use strategic::apply as strategic;
 
-/// Applies a JSON merge patch, as kube-apiserver's library does it: where the patch puts something new, or something in the place of a list or
-/// scalar, nulls in lists go too; a list in the place of an object stays as it is.
+/// Applies a JSON merge patch like kube-apiserver's library: where the patch adds a value, or replaces a list or scalar, nulls are
+/// removed from lists too; a list that replaces an object stays as it is.
 pub fn json_merge(original: &Value, patch: &Value) -> Value {
     let (Value::Object(original), Value::Object(changes)) = (original, patch) else {
         return match original {
@@ -74,15 +74,15 @@ impl From<JsonPatchError> for Status {
     }
 }
 
-/// The 422 for a patch whose result does not fit the type: `text` is the patched [`document`](document()), or for strategic merge patches
-/// [`go_text`] of the patch.
+/// Returns the 422 for a patch whose result does not fit the type. `text` is the patched [`document`](document()), or [`go_text`] of the
+/// patch for strategic merge patches.
 pub fn unfit(text: &str, why: &impl std::fmt::Display) -> Status {
     let mut errors = Errors::default();
     errors.invalid(&Path::new("patch"), text, why.to_string());
     Status::invalid_kind("", "", "", &errors)
 }
 
-/// The 422 without a word about what went wrong that a patch gets which cannot be applied.
+/// Returns the 422, without a reason, for a patch that cannot be applied.
 fn inapplicable() -> Status {
     let mut status = Status::new(
         422,
@@ -93,7 +93,7 @@ fn inapplicable() -> Status {
     status
 }
 
-/// The type that Go reads a value as.
+/// Returns the Go type that a value is decoded into.
 pub fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -106,7 +106,7 @@ pub fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// A tree as Go's `%v` prints it: `map[a:1 b:[x y]]`.
+/// Formats a tree as Go's `%v` does, for example `map[a:1 b:[x y]]`.
 pub fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),

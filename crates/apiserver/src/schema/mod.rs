@@ -28,7 +28,7 @@ pub use zero::normalise;
 
 type Text = Cow<'static, str>;
 
-/// A handle to one type's schema: cloning it copies two words.
+/// A handle to a type's schema; cloning it copies two words.
 #[derive(Clone)]
 pub struct Type {
     arena: Arc<Arena>,
@@ -39,56 +39,56 @@ pub struct Type {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TypeId(pub(crate) u32);
 
-/// The types of one table; they refer to each other by index, so types may be recursive.
+/// The types of one table. They refer to each other by index, so types may be recursive.
 #[derive(Debug, Default)]
 pub struct Arena {
     nodes: Vec<Node>,
-    /// Which types [`Arena::holds_keyed_lists`]; found when first asked for.
+    /// For each type, whether it [`Arena::holds_keyed_lists`]; computed on first use.
     keyed: OnceLock<Vec<bool>>,
 }
 
-/// One type.
+/// A type.
 #[derive(Clone, Debug)]
 pub enum Node {
-    /// A fixed set of fields.
+    /// An object with named fields.
     Struct(Struct),
-    /// String keys, one type of value.
+    /// An object with arbitrary keys and values of one type.
     Map {
         /// The type of the values.
         value: TypeId,
-        /// Server-side apply owns the map as one value.
+        /// Whether server-side apply owns the map as one value.
         atomic: bool,
     },
     /// A list.
     List(List),
-    /// A value without structure of its own.
+    /// A value without inner structure.
     Scalar(Scalar),
 }
 
 /// A type with named fields.
 #[derive(Clone, Debug, Default)]
 pub struct Struct {
-    /// The full name, as `api.core.v1.PodSpec`; empty for types of custom resources.
+    /// The full name, for example `api.core.v1.PodSpec`; empty for types of custom resources.
     pub name: Text,
     /// The fields, sorted by name.
     pub fields: Vec<Field>,
-    /// Server-side apply owns it as one value.
+    /// Whether server-side apply owns the object as one value.
     pub atomic: bool,
-    /// Unknown fields are kept (`x-kubernetes-preserve-unknown-fields`).
+    /// Whether unknown fields are kept (`x-kubernetes-preserve-unknown-fields`).
     pub preserve: bool,
-    /// Of what unknown fields hold nothing is known: `additionalProperties` is a truth value.
+    /// Whether nothing is known about the values of unknown fields: `additionalProperties` is a boolean.
     pub shallow: bool,
-    /// A resource inside of another one (`x-kubernetes-embedded-resource`).
+    /// Whether the object is an embedded resource (`x-kubernetes-embedded-resource`).
     pub embedded: bool,
-    /// Values of other types than objects are fine too.
+    /// Whether values of other types than objects are valid too.
     pub any: bool,
-    /// The type of unknown fields' values, where `additionalProperties` gives one beside properties.
+    /// The type of the values of unknown fields, where the schema has both properties and `additionalProperties`.
     pub rest: Option<TypeId>,
-    /// Its values came from a custom resource: kept as sent, not as Go structs would write them.
+    /// Whether values belong to a custom resource: they are kept as sent, not as Go structs would be written.
     pub custom: bool,
 }
 
-/// The name of a field, with its first eight bytes at hand: most comparisons of a search need no more.
+/// The name of a field with its first eight bytes as a number, which decide most comparisons of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     start: u64,
@@ -96,7 +96,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// A name.
+    /// Creates a name.
     pub fn new(text: impl Into<Text>) -> Self {
         let text = text.into();
         Name {
@@ -114,7 +114,7 @@ impl std::ops::Deref for Name {
     }
 }
 
-/// A name's first eight bytes, zeros behind a shorter one, ordered as names are.
+/// Returns a name's first eight bytes as a number that sorts like the name; shorter names are padded with zeros.
 fn start(name: &str) -> u64 {
     let mut bytes = [0; 8];
     let length = name.len().min(8);
@@ -129,30 +129,31 @@ pub struct Field {
     pub name: Name,
     /// The type of its value.
     pub id: TypeId,
-    /// What happens to absent and zero values.
+    /// How absent and zero values are written.
     pub presence: Presence,
-    /// The Go type as reflection prints it, for error texts: `*v1.PodSpec`, `[]v1.Container`.
+    /// The Go type as reflection prints it, for error messages: `*v1.PodSpec`, `[]v1.Container`.
     pub go: Text,
-    /// Protobuf tags from the outer message inwards (more than one for inlined structs); empty when it does not travel.
+    /// The protobuf tags from the outer message inwards (more than one for inlined structs); empty if protobuf lacks the field.
     pub tags: Vec<u32>,
-    /// OpenAPI calls it required.
+    /// Whether OpenAPI documents list the field as required.
     pub required: bool,
-    /// A strategic merge honours `$retainKeys` in this struct.
+    /// Whether strategic merge patch respects `$retainKeys` in this struct.
     pub retain_keys: bool,
-    /// A strategic merge replaces the value, also where it is an object.
+    /// Whether strategic merge patch replaces the value, even if it is an object.
     pub replace: bool,
-    /// How server-side apply sees the value, in the words of documents (`atomic`, `granular`, `set`, `map`); empty where nothing is said.
+    /// The list or map type that the field declares (`atomic`, `granular`, `set`, `map`); empty if none.
     pub declared: Text,
-    /// Its place in the Go struct, which is where Go writes it; 0 for all fields of custom resources, which go by name.
+    /// The field's position in the Go struct, which is the order in which Go writes fields; 0 in custom resources, which are sorted by
+    /// name.
     pub place: u16,
 }
 
-/// What happens to a field's absent and zero values when an object is written.
+/// How a field's absent and zero values are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// `omitempty` on a value: a zero value is dropped.
+    /// `omitempty` on a value: a zero value is omitted.
     DropZero,
-    /// `omitempty` on a pointer: dropped only when absent.
+    /// `omitempty` on a pointer: omitted only when absent.
     Optional,
     /// Always written.
     Always,
@@ -160,68 +161,68 @@ pub enum Presence {
     Null,
     /// Always written, as null when absent; an empty list stays.
     NullIfAbsent,
-    /// A custom resource's field: exactly as sent.
+    /// A custom resource's field: written as sent.
     Verbatim,
 }
 
-/// A list and how its items are told apart.
+/// A list, and how its items are identified.
 #[derive(Clone, Debug)]
 pub struct List {
     /// The type of the items.
     pub item: TypeId,
-    /// How server-side apply sees it.
+    /// The list type for server-side apply.
     pub kind: ListKind,
-    /// Its kind is said, not only what lists are by default.
+    /// Whether the list type is declared, and not just the default.
     pub declared: bool,
     /// The key fields of a [`ListKind::Map`].
     pub keys: Vec<Text>,
-    /// What keys are when an item leaves them out.
+    /// The defaults of keys that an item omits.
     pub key_defaults: Vec<(Text, Value)>,
-    /// The key of a strategic merge; `None` for lists of scalars and lists that are replaced.
+    /// The merge key of strategic merge patch; `None` for lists of scalars and lists that are replaced.
     pub merge_key: Option<Text>,
-    /// A strategic merge merges the list instead of replacing it.
+    /// Whether strategic merge patch merges the list instead of replacing it.
     pub merge: bool,
-    /// A strategic merge honours `$retainKeys` in the items.
+    /// Whether strategic merge patch respects `$retainKeys` in the items.
     pub retain_keys: bool,
 }
 
-/// How server-side apply sees a list.
+/// The list type for server-side apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListKind {
-    /// One value.
+    /// The list is one value.
     Atomic,
-    /// Each item is one value, and is there at most once.
+    /// Each item is one value, which may appear once.
     Set,
-    /// Items are objects, told apart by their keys.
+    /// Items are objects, identified by their keys.
     Map,
 }
 
-/// Values without structure of their own.
+/// The types without inner structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
-    /// Text.
+    /// A string.
     String,
-    /// A truth value.
+    /// A boolean.
     Bool,
-    /// 32 bits.
+    /// A 32-bit integer.
     Int32,
-    /// 64 bits.
+    /// A 64-bit integer.
     Int64,
     /// A floating-point number.
     Double,
-    /// Base64 in JSON, bytes in protobuf.
+    /// Base64 in JSON, raw bytes in protobuf.
     Bytes,
-    /// `resource.Quantity`, in its canonical form.
+    /// A `resource.Quantity` in its canonical form.
     Quantity,
-    /// A number or a string.
+    /// An integer or a string.
     IntOrString,
-    /// RFC 3339 in UTC, whole seconds.
+    /// A time in RFC 3339, UTC, with whole seconds.
     Time,
-    /// RFC 3339 in UTC, microseconds.
+    /// A time in RFC 3339, UTC, with microseconds.
     MicroTime,
-    /// Any object.
+    /// An arbitrary object.
     RawExtension,
-    /// A set of field paths.
+    /// A set of field paths in `managedFields`.
     FieldsV1,
     /// Any JSON value.
     Json,
@@ -233,7 +234,7 @@ pub enum Scalar {
     SchemaOrStrings,
 }
 
-/// Where the table has the kinds of an apiVersion, as in `api.core.v1`; `None` for groups of users.
+/// Returns the prefix of an apiVersion's types in the table, for example `api.core.v1`; `None` for groups outside Kubernetes.
 fn package(api_version: &str) -> Option<String> {
     const PLAIN: [&str; 5] = ["apps", "autoscaling", "batch", "extensions", "policy"];
     let Some((group, version)) = api_version.split_once('/') else {
@@ -254,7 +255,7 @@ fn package(api_version: &str) -> Option<String> {
 }
 
 impl Type {
-    /// The built-in type of that name in the table, as in `api.core.v1.Pod`.
+    /// Returns the built-in type of that name, for example `api.core.v1.Pod`.
     pub fn builtin(name: &str) -> Option<Type> {
         let table = table::builtin();
         table.names.get(name).map(|&id| Type {
@@ -263,12 +264,12 @@ impl Type {
         })
     }
 
-    /// The type of a kind under that apiVersion (`apps/v1`), if the table has it.
+    /// Returns the built-in type of a kind in an apiVersion such as `apps/v1`.
     pub fn builtin_kind(api_version: &str, kind: &str) -> Option<Type> {
         Type::builtin(&format!("{}.{kind}", package(api_version)?))
     }
 
-    /// Whether the table has any kind of that apiVersion.
+    /// Returns whether the table has any kind of that apiVersion.
     pub fn has_builtin_version(api_version: &str) -> bool {
         let Some(package) = package(api_version) else {
             return false;
@@ -280,7 +281,7 @@ impl Type {
         })
     }
 
-    /// All built-in types.
+    /// Returns all built-in types.
     #[cfg(test)]
     pub(crate) fn every_builtin() -> impl Iterator<Item = Type> {
         table::builtin()
@@ -289,27 +290,27 @@ impl Type {
             .filter_map(|name| Type::builtin(name))
     }
 
-    /// A type of an arena that was made at run time.
+    /// Returns a type of an arena that was created at run time.
     pub fn of(arena: Arc<Arena>, id: TypeId) -> Type {
         Type { arena, id }
     }
 
-    /// What the type is.
+    /// Returns the type's node.
     pub fn node(&self) -> &Node {
         self.arena.node(self.id)
     }
 
-    /// The types beside it.
+    /// Returns the arena that the type belongs to.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Its index in [`Type::arena`].
+    /// Returns the type's index in [`Type::arena`].
     pub fn id(&self) -> TypeId {
         self.id
     }
 
-    /// The type behind an index of the same arena.
+    /// Returns another type of the same arena.
     pub fn sibling(&self, id: TypeId) -> Type {
         Type {
             arena: self.arena.clone(),
@@ -317,7 +318,7 @@ impl Type {
         }
     }
 
-    /// The type of a field.
+    /// Returns the type of a field.
     pub fn field(&self, name: &str) -> Option<Type> {
         let Node::Struct(fields) = self.node() else {
             return None;
@@ -328,7 +329,7 @@ impl Type {
         })
     }
 
-    /// Whether its objects are custom resources, kept as sent.
+    /// Returns whether the type's objects are custom resources, which are kept as sent.
     pub fn is_custom(&self) -> bool {
         matches!(self.node(), Node::Struct(Struct { custom: true, .. }))
     }
@@ -344,12 +345,12 @@ impl std::fmt::Debug for Type {
 }
 
 impl Arena {
-    /// The node behind an index.
+    /// Returns the node at an index.
     pub fn node(&self, id: TypeId) -> &Node {
         &self.nodes[id.0 as usize]
     }
 
-    /// Adds a node.
+    /// Adds a node and returns its index.
     pub fn push(&mut self, node: Node) -> TypeId {
         let id =
             TypeId(u32::try_from(self.nodes.len()).expect("an arena holds fewer than 2^32 types"));
@@ -357,11 +358,11 @@ impl Arena {
         id
     }
 
-    /// Whether values of a type can have lists in them whose items are told apart by keys. Asked once the arena is complete.
+    /// Returns whether values of a type can contain keyed lists. Must not be called before the arena is complete.
     fn holds_keyed_lists(&self, id: TypeId) -> bool {
         let keyed = self.keyed.get_or_init(|| {
             let mut keyed = vec![false; self.nodes.len()];
-            // Types refer to each other in circles, so what is found is passed on until nothing new is.
+            // Types may be recursive, so propagate the result until nothing changes.
             loop {
                 let before = keyed.clone();
                 for (at, node) in self.nodes.iter().enumerate() {
@@ -384,14 +385,14 @@ impl Arena {
         keyed[id.0 as usize]
     }
 
-    /// Replaces a node: how recursive types are tied.
+    /// Replaces a node; used to close the cycle of a recursive type.
     pub(crate) fn set(&mut self, id: TypeId, node: Node) {
         self.nodes[id.0 as usize] = node;
     }
 }
 
 impl Field {
-    /// Whether objects have the field even where nothing was said.
+    /// Returns whether the field is written even if it is absent.
     fn is_always_written(&self) -> bool {
         use Presence::{Always, Null, NullIfAbsent};
         matches!(self.presence, Always | Null | NullIfAbsent)
@@ -399,7 +400,7 @@ impl Field {
 }
 
 impl Struct {
-    /// The field of that name.
+    /// Returns the field of that name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         let start = start(name);
         let order = |field: &Field| {
@@ -410,13 +411,13 @@ impl Struct {
         Some(&self.fields[at])
     }
 
-    /// Go's name of the struct without its package: `PodSpec`.
+    /// Returns Go's name of the struct without its package, for example `PodSpec`.
     pub fn go_name(&self) -> &str {
         let start = self.name.bytes().rposition(|byte| byte == b'.');
         start.map_or(&*self.name, |dot| &self.name[dot + 1..])
     }
 
-    /// Go's name of the struct as reflection prints it: `v1.PodSpec`.
+    /// Returns Go's name of the struct as reflection prints it, for example `v1.PodSpec`.
     pub fn go_type(&self) -> &str {
         let mut dots = self.name.rmatch_indices('.');
         match (dots.next(), dots.next()) {

@@ -1,6 +1,6 @@
-//! What Go's readers of numbers and durations say of a text that is none.
+//! The errors of Go's parsers of numbers and durations.
 
-/// Why a text is no duration of Go's, as `1h30m`.
+/// Returns the error that Go's `time.ParseDuration` gives for `text`, or `None` if it parses.
 pub(crate) fn duration(text: &str) -> Option<String> {
     const UNITS: [&str; 7] = ["ns", "us", "µs", "ms", "s", "m", "h"];
     let quoted = || format!("{text:?}");
@@ -40,7 +40,7 @@ pub(crate) fn duration(text: &str) -> Option<String> {
     None
 }
 
-/// Why a text is no whole number of 64 bits; `function` is `ParseInt` or `Atoi`, or `ParseUint` where there is no sign.
+/// Returns Go's error for a text that is not a 64-bit integer; `function` is `ParseInt`, `Atoi`, or `ParseUint`, which takes no sign.
 pub(crate) fn whole(function: &str, text: &str) -> String {
     let unsigned = function == "ParseUint";
     let digits = match text.strip_prefix(['+', '-']) {

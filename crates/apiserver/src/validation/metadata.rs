@@ -1,7 +1,8 @@
-//! `ObjectMeta`: names, labels, annotations, owner references, finalizers, managed fields; and conditions, which look the same everywhere.
+//! Validates `ObjectMeta` (names, labels, annotations, owner references, finalizers, managed fields) and conditions, which have the same
+//! form in all kinds.
 //!
-//! [`object_meta`] is for objects that are being created (the name exists by then), [`object_meta_update`] for changes. The order of
-//! the checks is upstream's (`apimachinery/pkg/api/validation/objectmeta.go`), because it is the order of the causes in an answer.
+//! [`object_meta`] validates new objects, whose name must be set by then, and [`object_meta_update`] validates changes. The checks run in
+//! the order of `apimachinery/pkg/api/validation/objectmeta.go`, because the causes in a response have that order.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +14,12 @@ use crate::{
     kinds::NameRule,
 };
 
-/// All annotations together, keys and values, may have so many bytes.
+/// The most bytes of all annotations together, keys and values.
 pub const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 const MAX_FIELD_MANAGER: usize = 128;
 const MAX_SUBRESOURCE: usize = 256;
 
-/// The metadata of a new object.
+/// Validates the metadata of a new object.
 pub fn object_meta(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -78,7 +79,7 @@ pub fn object_meta(
     );
 }
 
-/// The metadata of a changed object.
+/// Validates the metadata of a changed object.
 pub fn object_meta_update(errors: &mut Errors, path: &Path<'_>, metadata: &Value, old: &Value) {
     if old.get("deletionTimestamp").is_some() {
         let before: BTreeSet<&str> = items(old, "finalizers")
@@ -141,12 +142,12 @@ fn generation(metadata: &Value) -> i64 {
     metadata["generation"].as_i64().unwrap_or(0)
 }
 
-/// A label's key.
+/// Validates a label's key.
 pub fn label_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     check(errors, path, name, names::qualified_name(name));
 }
 
-/// A map of labels; nothing when it is absent.
+/// Validates a map of labels, if it is present.
 pub fn labels(errors: &mut Errors, path: &Path<'_>, labels: Option<&Value>) {
     for (key, value) in labels.and_then(Value::as_object).into_iter().flatten() {
         label_name(errors, path, key);
@@ -155,7 +156,7 @@ pub fn labels(errors: &mut Errors, path: &Path<'_>, labels: Option<&Value>) {
     }
 }
 
-/// The `annotations` of some metadata.
+/// Validates the `annotations` of an object's metadata.
 pub fn annotations(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
     let mut bytes = 0;
     for (key, value) in entries(metadata, "annotations") {
@@ -212,7 +213,7 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
     }
 }
 
-/// Group and version of an `apiVersion`; both empty if it has more parts than that.
+/// Splits an `apiVersion` into group and version; both are empty if it has more than one slash.
 pub fn group_version(api_version: &str) -> (&str, &str) {
     match api_version.split_once('/') {
         None => ("", api_version),
@@ -221,7 +222,7 @@ pub fn group_version(api_version: &str) -> (&str, &str) {
     }
 }
 
-/// Owner references as Go marshals them.
+/// Formats owner references as Go marshals them.
 fn printed(references: &[Value]) -> String {
     let one = |reference: &Value| {
         let mut fields = Vec::new();
@@ -245,7 +246,7 @@ fn printed(references: &[Value]) -> String {
     )
 }
 
-/// What the built-in kinds ask of finalizers beyond the form: a domain, or a name of Kubernetes itself.
+/// Validates the finalizers of built-in kinds beyond their form: each needs a domain, unless it is one of Kubernetes' own.
 pub fn kube_finalizers(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
     let path = path.child("finalizers");
     for (index, finalizer) in items(metadata, "finalizers")
@@ -257,7 +258,7 @@ pub fn kube_finalizers(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
     }
 }
 
-/// A finalizer of a built-in kind must have a domain unless it is one of Kubernetes itself.
+/// Validates a finalizer of a built-in kind: it needs a domain unless it is one of Kubernetes' own.
 pub fn kube_finalizer(errors: &mut Errors, path: &Path<'_>, finalizer: &str) {
     if !finalizer.contains('/')
         && !matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion")
@@ -306,7 +307,7 @@ fn managed_fields(errors: &mut Errors, path: &Path<'_>, entries: &[Value]) {
     }
 }
 
-/// A field manager's name (also a request parameter).
+/// Validates the name of a field manager, which may also be a request parameter.
 pub fn field_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
     if manager.len() > MAX_FIELD_MANAGER {
         errors.too_long(path, MAX_FIELD_MANAGER);
@@ -325,7 +326,7 @@ pub fn field_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
     }
 }
 
-/// A list of `metav1.Condition`.
+/// Validates a list of `metav1.Condition`.
 pub fn conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! What makes names, labels, addresses, selectors and metadata valid, in the words of `k8s.io/apimachinery/pkg/util/validation`.
+//! Validation of names, labels, addresses, selectors and metadata, with the messages of `k8s.io/apimachinery/pkg/util/validation`.
 //!
-//! [`names`] and [`net`] hold pure checks that return the sentences a client reads; an empty list means the value is good and costs
-//! nothing. [`metadata`], [`selector`] and [`resources`] walk objects and record errors under a path. Kinds build their own
-//! validation from these and never word such a sentence themselves.
+//! [`names`] and [`net`] are pure checks that return error messages; an empty list means that the value is valid, and allocates nothing.
+//! [`metadata`], [`selector`] and [`resources`] validate objects and record errors under a path. Kinds build their validation from these
+//! and contain no such messages themselves.
 
 pub(crate) mod go;
 pub mod metadata;
@@ -15,38 +15,38 @@ use serde_json::{Map, Value};
 
 use crate::field::{Errors, Path};
 
-/// Upstream's sentence for a changed field that may not change.
+/// The message for a change of an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// Records every sentence of a check as an invalid value.
+/// Records each message of a check as an invalid value.
 pub fn check(errors: &mut Errors, path: &Path<'_>, value: &str, sentences: Vec<String>) {
     for sentence in sentences {
         errors.invalid(path, value, sentence);
     }
 }
 
-/// Records an error when the value differs from the old one (an absent field is null).
+/// Records an error if the value differs from the old one (an absent field is null).
 pub fn immutable(errors: &mut Errors, path: &Path<'_>, value: &Value, old: &Value) {
     if value != old {
         errors.invalid(path, value.clone(), IMMUTABLE);
     }
 }
 
-/// Records an error when the number is negative.
+/// Records an error if the number is negative.
 pub fn nonnegative(errors: &mut Errors, path: &Path<'_>, value: i64) {
     if value < 0 {
         errors.invalid(path, value, "must be greater than or equal to 0");
     }
 }
 
-/// Records an error when the value is not one of upstream's enumeration (pass it sorted: that is how it is printed).
+/// Records an error unless the value is one of `supported`, which must be sorted because it is printed as given.
 pub fn one_of(errors: &mut Errors, path: &Path<'_>, value: &str, supported: &[&str]) {
     if !supported.contains(&value) {
         errors.not_supported(path, value, supported);
     }
 }
 
-/// Records what is wrong with a path below a domain (`acme.io/foo`).
+/// Validates a domain-prefixed path (`acme.io/foo`).
 pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, value: &str) {
     if value.is_empty() {
         return errors.required(path, "");
@@ -64,10 +64,10 @@ pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
-/// The most bytes of a signer's name: a domain, a slash, and a path that has room for a namespace and a name.
+/// The most bytes of a signer's name: a domain, a slash, and a path with room for a namespace and a name.
 const MAX_SIGNER_NAME: usize = 253 + 1 + 63 + 1 + 253;
 
-/// Records what is wrong with the name of a signer of certificates (`example.com/signer`).
+/// Validates the name of a certificate signer (`example.com/signer`).
 pub fn signer_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     if value.is_empty() {
         errors.required(path, "");
@@ -93,7 +93,7 @@ pub fn signer_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
-/// The labels between dots, up to the first bad one.
+/// Validates the labels between dots, up to the first invalid one.
 fn signer_part(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -112,12 +112,12 @@ fn signer_part(
     }
 }
 
-/// The text of a string field; empty when it is absent.
+/// Returns a string field, empty if it is absent.
 pub fn text<'v>(object: &'v Value, field: &str) -> &'v str {
     object.get(field).and_then(Value::as_str).unwrap_or("")
 }
 
-/// The items of a list field; none when it is absent.
+/// Returns the items of a list field, none if it is absent.
 pub fn items<'v>(object: &'v Value, field: &str) -> &'v [Value] {
     object
         .get(field)
@@ -125,7 +125,7 @@ pub fn items<'v>(object: &'v Value, field: &str) -> &'v [Value] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// The entries of a map field; none when it is absent.
+/// Returns the entries of a map field, none if it is absent.
 pub fn entries<'v>(
     object: &'v Value,
     field: &str,

@@ -1,7 +1,8 @@
-//! The name formats of Kubernetes: DNS labels and subdomains, qualified names, label values, port, environment and key names.
+//! The name formats of Kubernetes: DNS labels and subdomains, qualified names, label values, and the names of ports, environment
+//! variables and keys.
 //!
-//! Every function returns the sentences upstream would answer with, none for a good name. The matchers are written out by hand: they
-//! run for every label of every write, and each is one pass over the bytes.
+//! Each function returns kube-apiserver's error messages, none for a valid name. The matchers are hand-written because they run for every
+//! label of every write; each is one pass over the bytes.
 
 use std::borrow::Cow;
 
@@ -41,20 +42,20 @@ const HTTP_PATH: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
 /// The most bytes of a DNS subdomain.
 pub const MAX_SUBDOMAIN: usize = 253;
 
-/// The sentences of one check.
+/// The error messages of a check; empty if the value is valid.
 pub type Sentences = Vec<String>;
 
-/// `must be no more than N characters`.
+/// Returns `must be no more than N characters`.
 pub fn too_long(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 
-/// `must be no more than N bytes`.
+/// Returns `must be no more than N bytes`.
 pub fn too_many_bytes(max: usize) -> String {
     format!("must be no more than {max} bytes")
 }
 
-/// Upstream's sentence about a regular expression, with examples.
+/// Returns apimachinery's message about a regular expression, with examples.
 pub fn mismatch(message: &str, pattern: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
         return format!("{message} (regex used for validation is '{pattern}')");
@@ -69,7 +70,7 @@ pub fn mismatch(message: &str, pattern: &str, examples: &[&str]) -> String {
     )
 }
 
-/// `must be between LOW and HIGH, inclusive`.
+/// Returns `must be between LOW and HIGH, inclusive`.
 pub fn outside(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
@@ -78,7 +79,7 @@ fn lower_or_digit(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// First and last byte satisfy `edge`, those between `edge` or are in `inner`.
+/// Returns whether the first and last byte satisfy `edge`, and all others satisfy `edge` or are in `inner`.
 fn bounded(value: &str, edge: fn(u8) -> bool, inner: &[u8]) -> bool {
     let bytes = value.as_bytes();
     let (Some(&first), Some(&last)) = (bytes.first(), bytes.last()) else {
@@ -99,7 +100,7 @@ fn is_subdomain(value: &str) -> bool {
     value.split('.').all(is_label)
 }
 
-/// RFC 1123 label.
+/// Checks an RFC 1123 label.
 pub fn dns_label(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 63 {
@@ -115,7 +116,7 @@ pub fn dns_label(value: &str) -> Sentences {
     sentences
 }
 
-/// RFC 1123 subdomain.
+/// Checks an RFC 1123 subdomain.
 pub fn dns_subdomain(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 253 {
@@ -127,7 +128,7 @@ pub fn dns_subdomain(value: &str) -> Sentences {
     sentences
 }
 
-/// RFC 1123 subdomain whose labels may hold underscores (DNS search paths).
+/// Checks an RFC 1123 subdomain whose labels may contain underscores (DNS search paths).
 pub fn dns_subdomain_with_underscore(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 253 {
@@ -149,7 +150,7 @@ pub fn dns_subdomain_with_underscore(value: &str) -> Sentences {
     sentences
 }
 
-/// RFC 1035 label: starts with a letter.
+/// Checks an RFC 1035 label, which starts with a letter.
 pub fn dns1035_label(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 63 {
@@ -165,7 +166,7 @@ pub fn dns1035_label(value: &str) -> Sentences {
     sentences
 }
 
-/// `*.` and a subdomain.
+/// Checks a wildcard: `*.` and a subdomain.
 pub fn wildcard_subdomain(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 253 {
@@ -181,7 +182,7 @@ fn alphanumeric(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
 }
 
-/// A label key, also called a qualified name: an optional subdomain and `/`, then a name.
+/// Checks a label key, also called a qualified name: an optional subdomain and `/`, then a name.
 pub fn qualified_name(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     let (prefix, name) = match value.split_once('/') {
@@ -225,7 +226,7 @@ pub fn qualified_name(value: &str) -> Sentences {
     sentences
 }
 
-/// A qualified name that must have a prefix.
+/// Checks a qualified name that must have a prefix.
 pub fn prefixed_name(value: &str) -> Sentences {
     let sentences = qualified_name(value);
     if sentences.is_empty() && !value.contains('/') {
@@ -234,7 +235,7 @@ pub fn prefixed_name(value: &str) -> Sentences {
     sentences
 }
 
-/// A label's value.
+/// Checks a label's value.
 pub fn label_value(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 63 {
@@ -250,7 +251,7 @@ pub fn label_value(value: &str) -> Sentences {
     sentences
 }
 
-/// One segment of a URL path (RBAC names).
+/// Checks a segment of a URL path (RBAC names).
 pub fn path_segment(value: &str) -> Sentences {
     if value == "." || value == ".." {
         return vec![format!("may not be '{value}'")];
@@ -262,7 +263,7 @@ pub fn path_segment(value: &str) -> Sentences {
         .collect()
 }
 
-/// A name as the kind's rule wants it. `prefix` is for `generateName`, which may end in a dash.
+/// Checks a name by the kind's rule. `prefix` is set for `generateName`, which may end in a dash.
 pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
     if rule == NameRule::PathSegment {
         return path_segment(value);
@@ -277,21 +278,21 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
     }
 }
 
-/// A prefix as the name it is judged as: a dash at its end is fine.
+/// Returns a name prefix in the form in which it is checked as a name: a dash at its end is allowed.
 pub fn masked(value: &str) -> Cow<'_, str> {
     match value.len() > 1 && value.ends_with('-') {
-        // Upstream replaces the last two bytes; a name that is not ASCII there is wrong anyway.
+        // apimachinery replaces the last two bytes; a name that is not ASCII there is invalid anyway.
         true => format!("{}a", value.get(..value.len() - 2).unwrap_or(value)).into(),
         false => value.into(),
     }
 }
 
-/// A port number.
+/// Checks a port number.
 pub fn port_number(port: i64) -> Sentences {
     in_range(port, 1, 65535)
 }
 
-/// A number between two bounds.
+/// Checks that a number is within bounds.
 pub fn in_range(value: i64, low: i64, high: i64) -> Sentences {
     if (low..=high).contains(&value) {
         Vec::new()
@@ -300,7 +301,7 @@ pub fn in_range(value: i64, low: i64, high: i64) -> Sentences {
     }
 }
 
-/// A port's name (an IANA service name).
+/// Checks a port's name (an IANA service name).
 pub fn port_name(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 15 {

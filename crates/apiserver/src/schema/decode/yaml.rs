@@ -1,4 +1,4 @@
-//! YAML bodies, as Go reads them: the first document only, the last of duplicate keys.
+//! Decodes YAML bodies like Go: only the first document, and the last of duplicate keys wins.
 
 mod complaint;
 
@@ -8,11 +8,11 @@ use serde_saphyr::{DuplicateKeyPolicy, Error};
 use super::{DecodeError, Problem, depth, duplicates};
 use crate::golang::number;
 
-/// Reads any YAML as JSON values; the last of duplicate keys wins, and they are reported. Whole numbers are integers however they are
-/// written, as in the JSON that Go makes of YAML.
+/// Decodes YAML into JSON values and reports duplicate keys, of which the last wins. Whole numbers become integers however they are
+/// written, as in Go's conversion of YAML to JSON.
 ///
 /// # Errors
-/// The body is no YAML.
+/// The body is not YAML.
 pub fn read(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     let (mut value, problems) = as_written(body)?;
     number::settle(&mut value);
@@ -58,7 +58,7 @@ fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     }
 }
 
-/// The first of several documents: Go reads no further.
+/// Returns the first document of a body; Go reads no further.
 fn first_document(body: &[u8]) -> &[u8] {
     let (mut at, mut has_begun) = (0, false);
     for line in body.split_inclusive(|byte| *byte == b'\n') {

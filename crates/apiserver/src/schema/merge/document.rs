@@ -1,7 +1,7 @@
-//! The text of a patched document, as upstream's refusals show it.
+//! Formats a patched document as kube-apiserver's error messages show it.
 //!
-//! Upstream patches JSON text. What a patch goes through is taken apart and written again with its keys sorted; what it leaves alone stays
-//! as Go has written it, struct fields in the order of their declaration. So the text depends on the type and on where the patch went.
+//! kube-apiserver patches JSON text: objects that the patch goes through are written again with sorted keys, the others stay as Go wrote
+//! them, with fields in the order of the struct. So the text depends on the type and on the paths of the patch.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::schema::{Node, Type};
 
-/// Writes a patched document. `visited` has an object wherever the patch went through one: a merge patch is its own, for the others see
+/// Formats a patched document. `visited` has an object wherever the patch went through one: a merge patch itself, or the result of
 /// [`json_patch_visits`](super::json_patch_visits).
 pub fn text(kind: &Type, document: &Value, visited: &Value) -> String {
     let mut out = String::new();
@@ -17,7 +17,7 @@ pub fn text(kind: &Type, document: &Value, visited: &Value) -> String {
         all_sorted: kind.is_custom(),
     };
     writer.value(&mut out, Some(kind.clone()), document, Some(visited));
-    // Go escapes what HTML could misread; outside of strings there is none of it.
+    // Go's encoder escapes these for HTML; they occur only inside strings.
     out.replace('<', "\\u003c")
         .replace('>', "\\u003e")
         .replace('&', "\\u0026")
@@ -26,7 +26,7 @@ pub fn text(kind: &Type, document: &Value, visited: &Value) -> String {
 }
 
 struct Writer {
-    /// Custom resources are maps for Go, sorted throughout.
+    /// Whether all objects are sorted, as in custom resources, which are maps in Go.
     all_sorted: bool,
 }
 

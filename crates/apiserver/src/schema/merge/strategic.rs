@@ -22,10 +22,10 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const ELEMENT_ORDER: &str = "$setElementOrder";
 const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList";
 
-/// Applies a strategic merge patch to an object of that type.
+/// Applies a strategic merge patch to an object of this type.
 ///
 /// # Errors
-/// 400 for a malformed directive, 422 for lists of lists, 500 without a reason for what upstream does not expect either.
+/// 400 for a malformed directive, 422 for lists of lists, and 500 without a reason for what Go's `strategicpatch` does not expect.
 pub fn apply(kind: &Type, original: Value, patch: &Value) -> Result<Value, Status> {
     let (original, patch) = match (original, patch) {
         (Value::Object(original), Value::Object(patch)) => (original, patch),
@@ -38,7 +38,7 @@ pub fn apply(kind: &Type, original: Value, patch: &Value) -> Result<Value, Statu
     merge_map(original, patch.clone(), schema).map(Value::Object)
 }
 
-/// The type of what is merged.
+/// The type of the value that is merged.
 #[derive(Clone, Copy)]
 struct Schema<'s> {
     arena: &'s Arena,
@@ -50,7 +50,7 @@ impl<'s> Schema<'s> {
         Schema { id, ..self }
     }
 
-    /// What says how an object's field is merged; only structs do.
+    /// Returns the field that says how a value is merged. Only structs have fields.
     fn field(self, name: &str) -> Result<&'s Field, Status> {
         let unknown = |within: &str| {
             unexpected(format!(
@@ -107,14 +107,14 @@ fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> Status {
 
 fn bad_type(wanted: &str, found: &Value) -> Status {
     let found = match found {
-        // Of a type that is none, Go prints that it could not.
+        // Go's `%s` of a nil type prints this.
         Value::Null => "%!s(<nil>)",
         found => go_type(found),
     };
     unexpected(format!("expected a {wanted}, but received a {found}"))
 }
 
-/// The field that a directive is about: what follows its name and a slash.
+/// Returns the field that a directive is about: the part of the key after the directive and a slash.
 fn subject<'k>(key: &'k str, directive: &str) -> Option<&'k str> {
     key.strip_prefix(directive)?.strip_prefix('/')
 }
@@ -171,7 +171,7 @@ fn merge_map(
     Ok(original)
 }
 
-/// What a patch puts where nothing was: null means nothing there.
+/// Removes nulls from a value that the patch adds, because null means absent.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -186,7 +186,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// A value without the objects in it that say how they are to be merged; `None` when it is one itself.
+/// Removes objects with a `$patch` directive from a value; `None` if the value itself is one.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(PATCH) => None,

@@ -139,7 +139,7 @@ impl<'s> Walk<'s> {
         if old == new {
             return self.has_keys(id, sample).then(Found::default);
         }
-        // An unknown field that is a map on one side only is walked there, and changed as a whole.
+        // Below unknown fields, a map on one side only is compared entry by entry, and also counts as modified itself.
         let is_map = |side: Option<&Value>| side.is_some_and(Value::is_object);
         let is_mixed =
             id.is_none() && is_map(old) != is_map(new) && !is_empty(old) && !is_empty(new);
@@ -158,7 +158,7 @@ impl<'s> Walk<'s> {
         })
     }
 
-    /// Whether every item of the keyed lists in a value has a key.
+    /// Returns whether all items of keyed lists in a value have keys.
     fn has_keys(&self, id: Option<TypeId>, value: &Value) -> bool {
         if !id.is_some_and(|id| self.arena.holds_keyed_lists(id)) {
             return true;
@@ -174,7 +174,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// The type of a field or entry.
+    /// Returns the type of a field or entry.
     fn below(&self, id: Option<TypeId>, key: &str) -> Option<TypeId> {
         match self.arena.node(id?) {
             Node::Struct(fields) => fields.field(key).map(|field| field.id).or(fields.rest),
@@ -205,7 +205,7 @@ impl<'s> Walk<'s> {
         let (old, new) = (all_keyed(list, old)?, all_keyed(list, new)?);
         let (mut old, mut new) = (&old[..], &new[..]);
         let mut found = Comparison::default();
-        // In the order of their keys, which is that of the sets, too.
+        // Iterates in the order of the keys, which is also the order of the sets.
         while let Some(key) = lowest_key(old, new) {
             let before = split_off(&mut old, key);
             let after = split_off(&mut new, key);
@@ -220,7 +220,8 @@ impl<'s> Walk<'s> {
                         below: Comparison::default(),
                     }
                 }
-                // Where there were several and are no more, or the other way round, the one there is comes or goes as a whole.
+                // If a side has several items with this key, they are added or removed as a whole, and the other side's item is compared
+                // with nothing.
                 ([_, _, ..], _) => {
                     found.removed.add(key.clone(), true, FieldSet::default());
                     match first(after) {
@@ -243,8 +244,8 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Returns the entries of two maps by their keys. They come in order, which is that of the sets, too: an element that comes late would move
-/// all behind it.
+/// Returns the entries of two maps, paired by key and sorted. The sets have the same order, so each element is appended; inserting in the
+/// middle would move all later ones.
 fn side_by_side<'v>(
     old: Option<&'v Map<String, Value>>,
     new: Option<&'v Map<String, Value>>,
@@ -282,7 +283,7 @@ fn one_sided(old: Option<&Value>, new: Option<&Value>) -> Option<Side> {
     }
 }
 
-/// Whether [`element`] finds something to tell a list's item by.
+/// Returns whether [`element`] can identify a list's item.
 fn has_key(list: &List, item: &Value) -> bool {
     match list.kind {
         ListKind::Set => true,
@@ -295,11 +296,11 @@ fn has_key(list: &List, item: &Value) -> bool {
     }
 }
 
-/// Items of a list with their keys, in the order of these; those that have one key stay as they were. A list may be as long as a request, so
-/// it is never looked through for each of its items.
+/// The items of a list with their keys, sorted by key; items with equal keys keep their order. A list may be as long as a request, so it
+/// must never be searched once per item.
 type Items<'v> = [(String, &'v Value)];
 
-/// The items that have a key.
+/// Returns the items that have a key.
 fn keyed_items<'v>(list: &List, items: &'v [Value]) -> Vec<(String, &'v Value)> {
     let keyed = items
         .iter()
@@ -309,7 +310,7 @@ fn keyed_items<'v>(list: &List, items: &'v [Value]) -> Vec<(String, &'v Value)> 
     keyed
 }
 
-/// The items of a list; `None` when one has no key.
+/// Returns all items of a list; `None` if one has no key.
 fn all_keyed<'v>(list: &List, side: Option<&'v Value>) -> Option<Vec<(String, &'v Value)>> {
     let items = side
         .and_then(Value::as_array)
@@ -327,7 +328,7 @@ fn lowest_key<'i>(old: &'i Items<'_>, new: &'i Items<'_>) -> Option<&'i String> 
     old.into_iter().chain(new).map(|(key, _)| key).min()
 }
 
-/// Splits the items with the lowest key off, if they have it.
+/// Splits off the items with the lowest key, if that key is `key`.
 fn split_off<'i, 'v>(items: &mut &'i Items<'v>, key: &str) -> &'i Items<'v> {
     let length = items.iter().take_while(|(other, _)| other == key).count();
     let (same, rest) = items.split_at(length);
@@ -335,7 +336,7 @@ fn split_off<'i, 'v>(items: &mut &'i Items<'v>, key: &str) -> &'i Items<'v> {
     same
 }
 
-/// Absent, null, or a list or object without anything in it.
+/// Returns whether a value is absent, null, or an empty list or object.
 fn is_empty(value: Option<&Value>) -> bool {
     match value {
         None | Some(Value::Null) => true,
@@ -345,8 +346,8 @@ fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-/// The fields that an object names, as a configuration for server-side apply names them. Items that have the same key are named as one, with
-/// nothing below; an item without a key is not.
+/// Returns the fields that an object names, as server-side apply reads a configuration. Items with the same key are named as one, without
+/// the fields below; an item without a key is not named.
 pub(super) fn fields_of(kind: &Type, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
     collect(
@@ -359,7 +360,7 @@ pub(super) fn fields_of(kind: &Type, value: &Value) -> FieldSet {
     set
 }
 
-/// Null and maps without entries are named as they are; a keyed list without items names nothing.
+/// Returns whether a value is named itself: null or an empty map. An empty keyed list names nothing.
 fn names_itself(value: &Value) -> bool {
     value.is_null() || value.as_object().is_some_and(Map::is_empty)
 }

@@ -1,7 +1,7 @@
-//! Folded trees: every `fieldsV1` of managedFields is a string that holds the set's JSON, as the store keeps it.
+//! Folded trees: each `fieldsV1` in managedFields is a string with the set's JSON, as in the store.
 //!
-//! A write folds what it stores and unfolds what it shows. Entries that a write does not change are neither read nor written again,
-//! only carried over ([`Kept`]). Clients cannot send folded entries: what they send is read as JSON, where a string is no set.
+//! A write folds the object that it stores and unfolds the one that it returns. Entries that a write does not change are carried over
+//! without being parsed ([`Kept`]). Clients cannot send folded entries: in a request, a string is no valid set.
 
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ fn sets(object: &mut Value) -> impl Iterator<Item = &mut Value> {
     entries.filter_map(|entry| entry.get_mut(FIELDS))
 }
 
-/// A stored entry whose set has not been read.
+/// A stored entry whose set has not been parsed.
 pub(super) struct Kept {
     pub(super) manager: Manager,
     pub(super) time: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// The entries of a stored object, folded or not; `None` when one of them is no valid entry.
+    /// Returns the entries of a stored object, folded or not; `None` if one of them is invalid.
     pub(super) fn all(entries: &Value) -> Option<Vec<Kept>> {
         let mut all: Vec<Kept> = Vec::new();
         for entry in entries.as_array()? {
@@ -49,7 +49,7 @@ impl Kept {
                 Some(set) => FieldSet::from_json(set)?.to_text(),
                 None => "{}".to_owned(),
             };
-            // Of two entries of one manager the later one counts.
+            // If a manager has two entries, the later one counts.
             all.retain(|kept| kept.manager != manager);
             all.push(Kept {
                 manager,
@@ -60,12 +60,12 @@ impl Kept {
         Some(all)
     }
 
-    /// Whether the set is empty or may have paths in common with another.
+    /// Returns whether the set is empty or may have paths in common with another.
     pub(super) fn may_meet(&self, set: &FieldSet) -> bool {
         self.text == "{}" || set.may_meet(&self.text)
     }
 
-    /// Reads the set.
+    /// Parses the set and adds the entry to the managers.
     pub(super) fn read(self, into: &mut Managers) {
         let fields = FieldSet::from_text(&self.text).unwrap_or_default();
         let entry = Entry {
@@ -75,7 +75,7 @@ impl Kept {
         into.insert(self.manager, entry);
     }
 
-    /// The entry as it is written, with the time and the manager that it is sorted by.
+    /// Returns the entry in the form in which it is written.
     pub(super) fn written(self) -> (Manager, Option<String>, Value) {
         (self.manager, self.time, self.text.into())
     }

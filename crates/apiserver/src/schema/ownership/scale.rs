@@ -1,9 +1,10 @@
-//! managedFields across `/scale`: a Scale shows who owns its object's replicas, and who writes the Scale comes to own them.
+//! managedFields across the `scale` subresource: a Scale shows who owns its object's replicas, and writing the Scale takes ownership of
+//! them.
 //!
-//! As upstream's scale handler: the object's entries that own the replicas become entries of the Scale, the write is tracked there, and the
-//! outcome is carried back. What makes an entry the same one includes the version for updates and not for applies, and a Scale has another
-//! version than its object: an applier keeps its entry, while whoever updated the object has it split at the first write to its Scale,
-//! even one that changes nothing, into the replicas (without a time) and the rest.
+//! As in kube-apiserver's scale handler, the object's entries that own the replicas become entries of the Scale, the write is tracked
+//! there, and the result is carried back. An entry is identified by its version for updates but not for applies, and a Scale's version
+//! differs from its object's. So an applier keeps its entry, while the entry of a manager that updated the object is split at the first
+//! write to the Scale, even an unchanged one, into the replicas (without a time) and the rest.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::{Entry, FieldSet, Manager, parse, with_sets, written};
 const SCALE_VERSION: &str = "autoscaling/v1";
 const REPLICAS_OF_SCALE: &str = "spec.replicas";
 
-/// The Scale's entries: those of the object that own its replicas at `path`.
+/// Returns the Scale's entries: those of the object that own its replicas at `path`.
 pub fn owners_of_scale(entries: &Value, path: &str) -> Option<Value> {
     let path = segments(path);
     let owners: Vec<(Manager, Entry)> = parse(entries)
@@ -33,7 +34,7 @@ pub fn owners_of_scale(entries: &Value, path: &str) -> Option<Value> {
     (!owners.is_empty()).then(|| written(with_sets(owners).collect()))
 }
 
-/// The object's entries after a write that left its Scale with the entries `scale`.
+/// Returns the object's entries after a write that left its Scale with the entries `scale`.
 pub fn owners_after_scale(
     entries: &Value,
     scale: &Value,

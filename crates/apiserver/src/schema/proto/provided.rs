@@ -1,17 +1,17 @@
-//! Messages of objects that are not in the schema table: the program that provides them says which field has which tag.
+//! Protobuf messages of provided resources, which are not in the schema table: the embedding program declares the tag of each field.
 
 use serde_json::Value;
 
 use super::{Envelope, Writer, encode_message, write};
 use crate::schema::{Scalar, Type};
 
-/// A field of a message: its name in JSON, its tag, what it holds.
+/// A field of a message: its JSON name, its tag, and its type.
 pub type Tagged = (&'static str, u32, Wire);
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
-    /// A text.
+    /// A string.
     Text,
     /// A `resource.Quantity`.
     Quantity,
@@ -21,18 +21,18 @@ pub enum Wire {
     Duration,
     /// A message.
     Fields(&'static [Tagged]),
-    /// Many of one sort.
+    /// A repeated value.
     List(&'static Wire),
-    /// Many of one sort, by name.
+    /// A map from string keys.
     Map(&'static Wire),
 }
 
-/// The whole body of such an object; its metadata has the first tag.
+/// Encodes the whole body of an object; its metadata has tag 1.
 pub(crate) fn encode_object(fields: &[Tagged], object: &Value) -> Vec<u8> {
     sealed(object, &message(fields, object))
 }
 
-/// The whole body of a list of such objects.
+/// Encodes the whole body of a list of such objects.
 pub(crate) fn encode_list(fields: &[Tagged], list: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     out.bytes(1, &metadata("ListMeta", list));

@@ -262,7 +262,7 @@ fn json_schema(bytes: &[u8], bounds: Bounds<'_>) -> Result<Value, ProtoError> {
     message(&kind, bytes, bounds)
 }
 
-/// The last field of that tag in a small message.
+/// Returns the last field with that tag in a small message.
 fn inner(message: &[u8], wanted: u32) -> Result<Option<wire::Field<'_>>, ProtoError> {
     let mut reader = Reader::new(message);
     let mut found = None;

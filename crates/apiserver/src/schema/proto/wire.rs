@@ -7,7 +7,7 @@ pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
 
-/// One field's value as it stands on the wire.
+/// The encoded value of a field.
 #[derive(Clone, Copy)]
 pub(super) enum Field<'a> {
     Varint(u64),
@@ -21,7 +21,7 @@ impl<'a> Reader<'a> {
         Reader { rest: message }
     }
 
-    /// The next field: its tag and value. Groups, which nothing writes, are an error.
+    /// Returns the next field's tag and value. Groups, which no encoder uses, are an error.
     pub(super) fn field(&mut self) -> Result<Option<(u32, Field<'a>)>, ProtoError> {
         if self.rest.is_empty() {
             return Ok(None);

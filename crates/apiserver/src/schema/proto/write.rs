@@ -1,4 +1,4 @@
-//! From trees to messages.
+//! Encodes trees as messages.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ pub(super) fn message(kind: &Type, value: &Value) -> Vec<u8> {
     out.finish()
 }
 
-/// Writes the content of the message that stands for a value of a type with structure.
+/// Writes the content of a struct's or list's message.
 fn body(out: &mut Writer, arena: &Arena, id: TypeId, value: &Value) {
     match (arena.node(id), value) {
         (Node::Struct(fields), Value::Object(map)) => {
@@ -33,7 +33,7 @@ fn body(out: &mut Writer, arena: &Arena, id: TypeId, value: &Value) {
     }
 }
 
-/// Writes fields in the order of their tags at this depth; those with longer tags share the message of a struct that Go embeds.
+/// Writes fields in the order of their tags at this depth. Fields with longer tag paths share the message of a struct that Go embeds.
 fn struct_fields(
     out: &mut Writer,
     arena: &Arena,
@@ -73,7 +73,7 @@ fn field(out: &mut Writer, arena: &Arena, id: TypeId, tag: u32, value: &Value) {
     }
 }
 
-/// Writes one value that is not itself repeated.
+/// Writes a single value.
 fn one(out: &mut Writer, arena: &Arena, id: TypeId, tag: u32, value: &Value) {
     let Node::Scalar(kind) = arena.node(id) else {
         let mut inner = Writer::default();

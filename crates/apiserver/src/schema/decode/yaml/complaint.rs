@@ -1,14 +1,14 @@
-//! What Go's YAML reader says of a body that ours has refused, as far as its mistakes are known; of the rest, our reader's own words.
+//! Translates the errors of our YAML parser into those of Go's, as far as they correspond; other errors keep our parser's text.
 
-/// What may stand in no YAML at all.
+/// Returns Go's error for characters that YAML does not allow.
 pub(super) fn of_characters(body: &[u8]) -> Option<String> {
     let is_control = |byte: &u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 127);
     let found = body.iter().any(is_control);
     found.then(|| "yaml: control characters are not allowed".to_owned())
 }
 
-/// What Go says of halves of characters (`\ud83d`), which are escapes of JSON and none of YAML. Our reader takes pairs of them. Only a document
-/// in braces is looked at: in others, the same letters may stand in a text without escapes.
+/// Returns Go's error for surrogate escapes (`\ud83d`), which exist in JSON but not in YAML; our parser accepts pairs of them. Only
+/// documents that start with a brace are checked: elsewhere the same letters may be plain text.
 pub(super) fn of_escapes(body: &[u8]) -> Option<String> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return None;
@@ -48,7 +48,7 @@ pub(super) fn of_escapes(body: &[u8]) -> Option<String> {
     None
 }
 
-/// Where something is, counted from one.
+/// A position, counted from one.
 #[derive(Clone, Copy)]
 struct Place {
     line: usize,
@@ -56,7 +56,7 @@ struct Place {
 }
 
 impl Place {
-    /// The place at the end of one of our reader's sentences.
+    /// Splits the position off the end of one of our parser's messages.
     fn of(sentence: &str) -> Option<(&str, Place)> {
         let (words, place) = sentence.rsplit_once(" at line ")?;
         let (line, column) = place.split_once(", column ")?;
@@ -67,7 +67,7 @@ impl Place {
         Some((words, place))
     }
 
-    /// What stands there, up to the end of a word.
+    /// Returns the word at the position.
     fn word(self, text: &str) -> &str {
         let line = text.lines().nth(self.line - 1).unwrap_or_default();
         let start = line.char_indices().nth(self.column.saturating_sub(1));
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-/// Go's sentence for one of ours.
+/// Returns Go's message for one of our parser's.
 pub(super) fn of(body: &[u8], ours: &str) -> String {
     let text = String::from_utf8_lossy(body);
     let (words, place) = match Place::of(ours) {
@@ -97,7 +97,7 @@ pub(super) fn of(body: &[u8], ours: &str) -> String {
 }
 
 fn told(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>) -> String {
-    // Its scanner does not name the first line; its parser counts from nought.
+    // Go's scanner omits the number of the first line, and its parser counts lines from zero.
     let line = |line: usize| match line {
         0 => String::new(),
         line => format!("line {line}: "),
@@ -108,7 +108,7 @@ fn told(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>) -
     let parsed = |why: &str| format!("{}{why}", line(at.saturating_sub(1)));
     let anchor = word.trim_start_matches(['*', '&']);
     let ends = text.lines().count();
-    // Sentences that both have, after whatever ours says of where it was.
+    // Messages that both parsers have; ours continues with the position.
     const SHARED: [&str; 6] = [
         "block sequence entries are not allowed in this context",
         "mapping keys are not allowed in this context",
@@ -133,7 +133,7 @@ fn told(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>) -
             scanned_at(end, "found unexpected end of stream")
         }
         _ if words.contains("simple key expected ':'") => {
-            // It is missed when the next word has been found.
+            // Go reports the missing colon at the next word.
             let mut after = text.lines().enumerate().skip(at);
             let has_words =
                 |line: &str| !matches!(line.trim_start().chars().next(), None | Some('#'));

@@ -1,4 +1,4 @@
-//! The tree operations of server-side apply: merging by the schema, removing a set of fields.
+//! The tree operations of server-side apply: merging by the schema, and removing a set of fields.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use crate::schema::{
     ownership::{FieldSet, compare::element},
 };
 
-/// Merges a configuration into the live object: maps and keyed lists item by item, everything else is replaced.
+/// Merges a configuration into the live object: maps and keyed lists item by item, other values are replaced.
 pub(super) fn merge(kind: &Type, live: &Value, config: &Value) -> Value {
     merge_value(kind.arena(), Some(kind.id()), live, config)
 }
 
 fn merge_value(arena: &Arena, id: Option<TypeId>, live: &Value, config: &Value) -> Value {
     match (id.map(|id| arena.node(id)), live, config) {
-        // Null takes nothing away where something is inside: that goes when nobody owns it any more.
+        // A null does not remove a value with content: its fields are removed once nobody owns them.
         (node, live, Value::Null) if is_opened(node, live) => live.clone(),
         (None, Value::Object(live), Value::Object(config)) => merge_map(arena, None, live, config),
         (Some(Node::Struct(fields)), Value::Object(live), Value::Object(config))
@@ -36,7 +36,7 @@ fn merge_value(arena: &Arena, id: Option<TypeId>, live: &Value, config: &Value) 
     }
 }
 
-/// Whether a value is merged by what is in it.
+/// Returns whether a value is merged by its content.
 fn is_opened(node: Option<&Node>, value: &Value) -> bool {
     match (node, value) {
         (Some(Node::Struct(fields)), Value::Object(map)) => !fields.atomic && !map.is_empty(),
@@ -75,7 +75,7 @@ fn child(arena: &Arena, id: Option<TypeId>, key: &str) -> Option<TypeId> {
     }
 }
 
-/// Where in a list a key is.
+/// The position of a key in a list.
 struct Place {
     first: usize,
     only: bool,
@@ -92,8 +92,8 @@ fn places(keys: &[String]) -> HashMap<&str, Place> {
     places
 }
 
-/// The items of both lists: the live ones keep their places, shared ones stand in the order of the configuration, and a new one comes
-/// after the item before it in the configuration.
+/// Merges two lists by key: live items keep their positions, shared ones take the configuration's order, and a new item follows its
+/// predecessor in the configuration.
 fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> Vec<Value> {
     let keys = |items: &[Value]| -> Vec<String> {
         items
@@ -113,7 +113,7 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
             Some(Place { first, only: true }) => {
                 merge_value(arena, Some(list.item), &live[*first], config)
             }
-            // Of several items with one key none is the one that is meant.
+            // With several items of one key, it is undefined which one is meant, so replace them.
             _ => config.clone(),
         }
     };
@@ -154,7 +154,8 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
     merged
 }
 
-/// The value without the fields and list items of a set; what nothing is left of becomes null, as upstream has it.
+/// Removes the fields and list items of a set from a value; an object or list that becomes empty turns into null, as in
+/// structured-merge-diff.
 pub(super) fn without(kind: &Type, value: &Value, gone: &FieldSet) -> Value {
     remove(kind.arena(), Some(kind.id()), value, gone)
 }
@@ -202,7 +203,7 @@ fn remove(arena: &Arena, id: Option<TypeId>, value: &Value, gone: &FieldSet) -> 
     }
 }
 
-/// The set with the declared fields that lead to its members: a configuration that names `spec.replicas` also names `spec`.
+/// Adds the declared fields on the paths to a set's members: a configuration that names `spec.replicas` also names `spec`.
 pub(super) fn with_named_fields(kind: &Type, set: &FieldSet) -> FieldSet {
     named(kind.arena(), Some(kind.id()), set)
 }

@@ -1,7 +1,7 @@
-//! Whether a configuration has the shape of its type: fields that are declared, lists where lists belong, items with their keys.
+//! Checks that a configuration has the shape of its type: only declared fields, lists where lists belong, and items with keys.
 //!
-//! The complaints are those of structured-merge-diff's validation (`typed/validate.go`), which comes before any decoding: all that are
-//! found, but of one object only the first undeclared field.
+//! The errors are those of structured-merge-diff's validation (`typed/validate.go`), which precedes decoding: all that are found, but
+//! only the first undeclared field of each object.
 
 use std::{borrow::Cow, collections::HashSet};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::{compare::element, set::FieldSet};
 use crate::schema::{Arena, List, ListKind, Node, Scalar, Struct, Type, TypeId, merge::go_text};
 
-/// What does not fit, as one text.
+/// Checks a configuration; returns all errors as one text.
 pub(super) fn check(kind: &Type, config: &Value) -> Result<(), String> {
     let mut walk = Walk {
         arena: kind.arena(),
@@ -27,7 +27,7 @@ pub(super) fn check(kind: &Type, config: &Value) -> Result<(), String> {
 
 struct Walk<'s> {
     arena: &'s Arena,
-    /// The elements of the path, as field sets have them.
+    /// The elements of the current path, in the form of field sets.
     path: Vec<String>,
     found: Vec<String>,
 }
@@ -137,7 +137,7 @@ fn without_keys(list: &List) -> String {
     )
 }
 
-/// What is wrong with a value that has no structure of its own; whether it can be read comes later.
+/// Returns the error of a scalar with the wrong JSON type. Decoding checks later whether its value is valid.
 fn unfit(scalar: Scalar, value: &Value) -> Option<String> {
     match scalar {
         Scalar::String | Scalar::Bytes if !value.is_string() => Some(format!(
@@ -165,7 +165,7 @@ fn unfit(scalar: Scalar, value: &Value) -> Option<String> {
     }
 }
 
-/// A value as Go's `%#v` writes it.
+/// Formats a value as Go's `%#v` does.
 fn go_syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),

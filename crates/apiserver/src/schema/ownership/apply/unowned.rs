@@ -1,15 +1,16 @@
-//! Merging a configuration whose fields nobody comes to own, as a policy's (upstream: apiserver/pkg/admission/plugin/policy/mutating/patch).
+//! Merges configurations whose fields get no owner, such as those of a MutatingAdmissionPolicy (source:
+//! apiserver/pkg/admission/plugin/policy/mutating/patch).
 
 use serde_json::Value;
 
 use super::{merge, typed};
 use crate::schema::{Arena, ListKind, Node, Type, TypeId};
 
-/// Merges a configuration into an object. It may not set what is replaced as a whole, because what it leaves out there would be lost.
-/// Of items with the same keys that the object has, one is left where the configuration names them.
+/// Merges a configuration into an object. It must not set atomic values, because the parts that it leaves out would be lost. Where the
+/// object has several items with a key that the configuration names, one item is left.
 ///
 /// # Errors
-/// What of the configuration does not fit the type, or is atomic.
+/// The parts of the configuration that do not fit the type, or that are atomic.
 pub fn merge_unowned(kind: &Type, live: &Value, config: &Value) -> Result<Value, String> {
     typed::check(kind, config)
         .map_err(|why| format!("failed to convert patch object to typed object: {why}"))?;
@@ -24,7 +25,7 @@ pub fn merge_unowned(kind: &Type, live: &Value, config: &Value) -> Result<Value,
     Ok(merge::merge(kind, live, config))
 }
 
-/// The paths of values that are one for ownership although they have parts.
+/// Collects the paths of atomic values that have inner structure.
 fn find_atomics(arena: &Arena, id: TypeId, value: &Value, path: &str, found: &mut Vec<String>) {
     match (arena.node(id), value) {
         (Node::Struct(fields), Value::Object(map)) => {
