@@ -1,4 +1,4 @@
-//! Types of expressions, found before they run, with cel-go's words for what does not fit.
+//! Infers the types of expressions before they run, with cel-go's error messages.
 
 mod written;
 
@@ -12,24 +12,24 @@ use super::{
     types::{Bindings, Type, more_general},
 };
 
-/// The names an expression may use.
+/// The variables and features that an expression may use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     variables: HashMap<String, Type>,
-    /// Whether patches can be made.
+    /// Whether the types of patches are available.
     patches: bool,
-    /// Whether `cel.bind` is a macro.
+    /// Whether `cel.bind` is available.
     binds: bool,
 }
 
 impl Environment {
-    /// The environment with one more variable.
+    /// Adds a variable.
     pub(crate) fn with(mut self, name: &str, kind: Type) -> Self {
         self.variables.insert(name.to_owned(), kind);
         self
     }
 
-    /// The environment with `cel.bind`, which only the expressions that choose devices have.
+    /// Adds `cel.bind`, which is available only to device selectors.
     pub(crate) fn with_bind(self) -> Self {
         Environment {
             binds: true,
@@ -41,7 +41,7 @@ impl Environment {
         self.binds
     }
 
-    /// The environment with the types of patches, and what else they need.
+    /// Adds the types and functions for patches.
     pub(crate) fn with_patches(self) -> Self {
         Environment {
             patches: true,
@@ -50,10 +50,10 @@ impl Environment {
     }
 }
 
-/// The type of what an expression evaluates to.
+/// Returns the type of an expression's result.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All errors in the expression.
 pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type, Vec<Problem>> {
     let mut checker = Checker::new(environment);
     let result = checker.of(expression);
@@ -67,14 +67,14 @@ pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type
 
 pub(super) struct Checker<'e> {
     environment: &'e Environment,
-    /// Variables of the macros around, innermost last.
+    /// The variables of the enclosing macros, innermost last.
     pub(super) locals: Vec<(String, Type)>,
     problems: Vec<Problem>,
-    /// Texts that a function will not be able to read; told when nothing else is wrong.
+    /// Literals that a function cannot parse, reported only if there are no other errors.
     unreadable: Vec<Problem>,
-    /// Whether what is looked at next may be a list or map of anything, as what a format is filled with.
+    /// Whether the next expression may be a list or map of mixed types, as the arguments of `format` may.
     mixed: bool,
-    /// The types of all that is in what a format is filled with.
+    /// The types of all expressions in the arguments of `format`.
     noted: Option<HashMap<*const Expr, Type>>,
 }
 
@@ -90,13 +90,13 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// [`namespaced`] where the checker is.
+    /// Applies [`namespaced`] with the variables that are in scope.
     pub(super) fn namespaced(&self, target: &Expr, function: &str) -> Option<String> {
         let found = namespaced(target, function, |name| self.variable(name).is_some());
         found.filter(|name| self.environment.patches || !name.starts_with("jsonpatch."))
     }
 
-    /// Notes a problem; what it was found in fits everywhere from then on.
+    /// Records an error and returns the error type, which fits everywhere.
     fn wrong(&mut self, at: usize, message: String) -> Type {
         self.problems.push(Problem { at, message });
         Type::Error
@@ -110,7 +110,7 @@ impl<'e> Checker<'e> {
             .cloned()
     }
 
-    /// The type of a variable whose name has a dot in it.
+    /// Returns the type of a variable whose name contains a dot.
     pub(super) fn dotted(&self, expression: &Expr) -> Option<Type> {
         let name = qualified(expression)?;
         let first = name.split('.').next().unwrap_or_default();
@@ -119,7 +119,7 @@ impl<'e> Checker<'e> {
         variable.filter(|_| !is_local).cloned()
     }
 
-    /// The type of an expression inside the macros around.
+    /// Returns the type of an expression inside the enclosing macros.
     pub(super) fn of(&mut self, expression: &Expr) -> Type {
         let mixed = std::mem::take(&mut self.mixed);
         let kind = self.found(expression, mixed);
@@ -218,7 +218,7 @@ impl<'e> Checker<'e> {
                     Type::Optional(inner) => (**inner).clone(),
                     Type::Dyn | Type::Error | Type::Open => Type::Dyn,
                     other => {
-                        // It is asked whether it has a value, and for it.
+                        // The macro expands to calls of both functions, so both are reported.
                         for function in ["hasValue", "value"] {
                             let message = format!(
                                 "found no matching overload for '{function}' applied to '{other}.()'"
@@ -251,7 +251,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// The type of something with more variables.
+    /// Returns the type of `body` with more variables in scope.
     fn inside(&mut self, variables: &[(&String, Type)], body: &Expr) -> Type {
         let before = self.locals.len();
         let more = variables.iter();
@@ -298,7 +298,7 @@ impl<'e> Checker<'e> {
         })
     }
 
-    /// An item of a list or map; after a question mark it is what is in the optional.
+    /// Returns the type of an item of a list or map; after a question mark that is the optional's content.
     fn entry(&mut self, optional: bool, item: &Expr) -> Type {
         let kind = self.of(item);
         match kind {
@@ -313,7 +313,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// Literals have items of one type, unless they may be of any.
+    /// Returns the common type of a literal's items, which must have one type unless `mixed`.
     fn same(&mut self, at: usize, so_far: Option<Type>, found: Type, mixed: bool) -> Type {
         let Some(so_far) = so_far else {
             return found;
@@ -425,7 +425,7 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// What a macro tests must be true or false; it is told as the operator that the macro becomes.
+    /// Checks that a macro's condition is a bool. The error names the operator that the macro expands to.
     fn must_be_bool(&mut self, at: usize, operator: &str, kind: &Type) {
         if matches!(kind, Type::Bool | Type::Dyn | Type::Error | Type::Open) {
             return;

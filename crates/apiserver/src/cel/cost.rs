@@ -1,8 +1,8 @@
-//! What an expression may cost at most, before it ever runs: what kube-apiserver holds against its limits when a rule is written.
+//! Estimates the highest cost of an expression before it runs, which kube-apiserver compares with its limits when a rule is created.
 //!
-//! Every step has a price; where a price depends on how long a list or a text is, the [`Shape`] of the variables says how long it can be. Only
-//! the worst case is told. The prices are protocol (they decide which definitions are accepted). Sources: cel-go's checker/cost.go and
-//! k8s.io/apiserver/pkg/cel/library/cost.go.
+//! Each step has a price; where it depends on the length of a list or string, the [`Shape`] of the variables gives the longest length.
+//! Only the upper bound is computed. The prices decide which definitions are accepted, so they must equal kube-apiserver's. Sources:
+//! cel-go's checker/cost.go and k8s.io/apiserver/pkg/cel/library/cost.go.
 
 use std::collections::BTreeMap;
 
@@ -16,31 +16,31 @@ use super::{
     types::Type,
 };
 
-/// Reading a text or bytes, for each character.
+/// The price of reading one character or byte.
 const TRAVERSAL: f64 = 0.1;
-/// Matching a regular expression, for each of its characters.
+/// The price of matching one character of a regular expression.
 const REGEX: f64 = 0.25;
 const LIST: u64 = 10;
 const MAP: u64 = 30;
 const MESSAGE: u64 = 40;
 
-/// How big the values of a type can be.
+/// The largest size of a type's values.
 #[derive(Debug, Default)]
 pub(crate) struct Shape {
-    /// Items, entries, characters or bytes at most; 0 for what has no size.
+    /// The most items, entries, characters or bytes; 0 for values without a size.
     pub(crate) most: u64,
-    /// Bytes of JSON at least.
+    /// The least bytes of the JSON text.
     pub(crate) least_bytes: u64,
     pub(crate) fields: BTreeMap<String, Shape>,
-    /// Every other field, if there may be more.
+    /// The shape of all other fields, if there may be any.
     pub(crate) others: Option<Box<Shape>>,
-    /// The keys of a map.
+    /// The shape of a map's keys.
     pub(crate) keys: Option<Box<Shape>>,
-    /// The items of a list, the values of a map.
+    /// The shape of a list's items or a map's values.
     pub(crate) items: Option<Box<Shape>>,
 }
 
-/// Between how many and how many.
+/// A range of sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Size {
     min: u64,
@@ -86,7 +86,7 @@ impl Size {
         }
     }
 
-    /// The price of going through all of it.
+    /// Returns the price of traversing all elements.
     fn priced(self, each: f64) -> u64 {
         scaled(self.max, each)
     }
@@ -96,11 +96,11 @@ fn scaled(count: u64, each: f64) -> u64 {
     (count as f64 * each).ceil() as u64
 }
 
-/// What is known of a part of an expression.
+/// The estimate for a part of an expression.
 struct Part<'s> {
     cost: u64,
     kind: Type,
-    /// Where its value comes from.
+    /// The shape of the value, if it comes from a variable.
     place: Option<&'s Shape>,
     size: Option<Size>,
     /// What it is, where it is written as a whole number; 0 for one below.
@@ -113,10 +113,10 @@ impl Part<'_> {
     }
 }
 
-/// The price of a call without that of its arguments, and the size of what it results in.
+/// The price of a call without its arguments, and the size of its result.
 type Price = (u64, Option<Size>);
 
-/// The most that an expression which has been checked can cost; `root` is the shape of its variables.
+/// Returns the highest cost of a checked expression; `root` is the shape of its variables.
 pub(super) fn most(expression: &Expr, environment: &Environment, root: &Shape) -> u64 {
     let mut coster = Coster {
         checker: Checker::new(environment),
@@ -128,7 +128,7 @@ pub(super) fn most(expression: &Expr, environment: &Environment, root: &Shape) -
 
 struct Coster<'s, 'e> {
     checker: Checker<'e>,
-    /// Where the values of the macros' variables come from, and how big those are that come from nowhere, as the checker has their types.
+    /// For each variable of the enclosing macros its shape, or its size if it has no shape. The checker has the types.
     places: Vec<(String, Option<&'s Shape>, Option<Size>)>,
     root: &'s Shape,
 }
@@ -137,7 +137,7 @@ impl<'s> Coster<'s, '_> {
     fn part(&mut self, expression: &Expr) -> Part<'s> {
         let kind = self.checker.of(expression);
         let (cost, place, size) = self.price(expression);
-        // A size that follows from the expression comes before that of the place, which comes before that of the type.
+        // A size that follows from the expression takes precedence over the shape's, and that over the type's.
         let size = size
             .or_else(|| place.map(|place| Size::at_most(place.most)))
             .or_else(|| is_scalar(&kind).then(|| Size::exactly(1)));
@@ -165,7 +165,7 @@ impl<'s> Coster<'s, '_> {
                     Some((_, None, size)) => (1, None, *size),
                 }
             }
-            // The checker makes one name of it, which has the root's place as any other.
+            // The checker treats the chain as one name, which has the root's shape like any other name.
             Node::Select { .. } if self.is_type(expression) => (1, Some(self.root), None),
             Node::Select {
                 operand,
@@ -240,7 +240,7 @@ impl<'s> Coster<'s, '_> {
         }
     }
 
-    /// Whether a chain of selections spells a type, as `google.protobuf.Duration`.
+    /// Returns whether a chain of selections spells a type name such as `google.protobuf.Duration`.
     fn is_type(&self, chain: &Expr) -> bool {
         let is_local = |root: &str| self.places.iter().any(|(local, ..)| local == root);
         let is_free = root(chain).is_some_and(|root| !is_local(root));
@@ -255,7 +255,7 @@ impl<'s> Coster<'s, '_> {
         self.inside_with(variables, None, body)
     }
 
-    /// A part in which there are more variables, of this size where they come from nowhere.
+    /// Estimates `body` with more variables in scope; `size` is the size of those without a shape.
     fn inside_with(
         &mut self,
         variables: &[(&String, Type, Option<&'s Shape>)],
@@ -273,12 +273,12 @@ impl<'s> Coster<'s, '_> {
         part
     }
 
-    /// A macro is the loop that it stands for: a first value, for each item a condition and a step, and the result.
+    /// Estimates a macro as the loop that it expands to: an initial value, a condition and a step for each item, and the result.
     fn fold(&mut self, fold: &Fold) -> (u64, Option<&'s Shape>, Option<Size>) {
         let range = self.part(&fold.range);
         let below = |pick: fn(&Shape) -> Option<&Shape>| match range.place {
             Some(place) => pick(place),
-            // cel-go looks what has no place up at the root.
+            // cel-go looks up a range without a shape at the root.
             None => Some(self.root),
         };
         let keys = below(|place| place.keys.as_deref());
@@ -328,7 +328,7 @@ impl<'s> Coster<'s, '_> {
         target: Option<&Expr>,
         arguments: &[Expr],
     ) -> (u64, Option<&'s Shape>, Option<Size>) {
-        // What looks like a target may be the first part of the function's name.
+        // The apparent target may be the first part of the function's name.
         let namespaced = target.and_then(|target| self.checker.namespaced(target, function));
         let target = match &namespaced {
             Some(_) => None,

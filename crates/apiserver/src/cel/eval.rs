@@ -1,4 +1,4 @@
-//! Runs checked expressions. Each step takes from a budget, so that no expression keeps a writer waiting.
+//! Evaluates checked expressions. Each step is charged to a budget, so that no expression can stall a request.
 
 mod apply;
 mod fold;
@@ -33,7 +33,7 @@ fn no_overload<T>() -> Evaluated<T> {
     failed("no such overload")
 }
 
-/// Runs an expression.
+/// Evaluates an expression.
 pub(super) fn evaluate(
     expression: &Expr,
     variables: &[(&str, Value)],

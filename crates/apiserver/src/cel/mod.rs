@@ -1,8 +1,9 @@
-//! CEL as Kubernetes uses it: expressions that are checked against types before they run.
+//! CEL as Kubernetes uses it: expressions are type-checked before they run.
 //!
-//! [`syntax`] parses, [`check`] types an expression by the functions of `functions.txt`, [`cost`] tells what it may cost, [`eval`] runs it within a budget. The functions
-//! that are no part of the language itself (strings, addresses ...) are those of the kube-cel crate ([`library`]), but for [`quantities`], [`versions`] and [`formats`]; the language is
-//! ours because errors must name places and types as upstream's do, and because budgets, optionals and types as values are part of it.
+//! [`syntax`] parses, [`check`] infers types with the overloads in `functions.txt`, [`cost`] estimates the worst case, and [`eval`] runs
+//! an expression within a budget. Extension functions (strings, addresses ...) come from the kube-cel crate ([`library`]), except for
+//! [`quantities`], [`versions`] and [`formats`]. The language itself is implemented here, because errors must name positions and types as
+//! cel-go does, and because budgets, optionals and type values are part of it.
 
 mod budget;
 mod check;

@@ -175,7 +175,7 @@ impl<'p> Translator<'p> {
         self.rest = &self.rest[bytes..];
     }
 
-    /// What was read since.
+    /// Returns the text that was consumed since `before`.
     fn since(&self, before: &'p str) -> &'p str {
         &before[..before.len() - self.rest.len()]
     }
@@ -190,7 +190,7 @@ impl<'p> Translator<'p> {
         self.level().push(1);
     }
 
-    /// A repetition whose operator has been read; with what it counts.
+    /// Translates a repetition whose operator was consumed; `counts` are its bounds if it has any.
     fn repeat(&mut self, before: &'p str, counts: Option<(u64, Option<u64>)>) -> Parsed<'p> {
         if self.rest.starts_with('?') {
             self.skip(1);
@@ -219,7 +219,7 @@ impl<'p> Translator<'p> {
         Ok(())
     }
 
-    /// A named group, flags, or a group that is not captured.
+    /// Translates a named group, flags, or a non-capturing group.
     fn group(&mut self) -> Parsed<'p> {
         let before = self.rest;
         for start in ["(?P<", "(?<"] {
@@ -297,7 +297,7 @@ impl<'p> Translator<'p> {
     }
 }
 
-/// The least and most of `{2,5}` and its length; `None` for a brace that counts nothing.
+/// Returns the bounds of `{2,5}` and its length; `None` for a brace that is no repetition.
 fn counts(text: &str) -> Option<(u64, Option<u64>, usize)> {
     let is_inside = |byte: &u8| byte.is_ascii_digit() || *byte == b',';
     let length = text.bytes().skip(1).take_while(is_inside).count();
@@ -318,7 +318,7 @@ fn counts(text: &str) -> Option<(u64, Option<u64>, usize)> {
     Some((least, most, length + 2))
 }
 
-/// A character that means nothing but itself.
+/// Appends a literal character, escaped if it could have a meaning.
 fn push_char(out: &mut String, c: char) {
     match c.is_alphanumeric() {
         true => out.push(c),

@@ -1,8 +1,8 @@
-//! What is wrong with a version, in the words of `github.com/blang/semver/v4`.
+//! The errors of `github.com/blang/semver/v4` for invalid versions.
 
 use crate::{field::quote, validation::go};
 
-/// Why a text is no version; `None` if nothing is found.
+/// Returns the error for a text that is not a version; `None` if it is one.
 pub(crate) fn fault(text: &str) -> Option<String> {
     if text.is_empty() {
         return Some("Version string empty".to_owned());

@@ -1,27 +1,27 @@
-//! URLs as Go's `net/url` reads them: nothing is made canonical but the scheme, and what cannot be read is told in its words.
+//! Parses URLs like Go's `net/url`: only the scheme is normalised, and errors have Go's messages.
 
 use std::collections::BTreeMap;
 
 use super::address;
 use crate::field::quote;
 
-/// A URL in its parts.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Url {
-    /// In small letters; empty for a path.
+    /// The scheme in lower case; empty for a path.
     pub(crate) scheme: String,
-    /// What stands before the `@`, as written.
+    /// The user information before the `@`, as written.
     pub(crate) user: Option<String>,
-    /// With the port; decoded.
+    /// The host with its port, decoded.
     pub(crate) host: String,
-    /// As written.
+    /// The query as written.
     pub(crate) query: String,
-    /// As written.
+    /// The fragment as written.
     pub(crate) fragment: String,
     path: String,
 }
 
-/// Where a part of a URL stands, which decides what it may have.
+/// A part of a URL; it decides which characters are allowed.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Host,
@@ -33,10 +33,10 @@ enum Part {
 }
 
 impl Url {
-    /// Reads a URL or a path, as `url.Parse`.
+    /// Parses a URL or a path like `url.Parse`.
     ///
     /// # Errors
-    /// What is wrong with it: `parse "http://a:b": invalid port ":b" after host`.
+    /// Go's error, for example `parse "http://a:b": invalid port ":b" after host`.
     pub(crate) fn parse(text: &str) -> Result<Url, String> {
         let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
         let mut url = Url::read(rest, false).map_err(|why| told(rest, &why))?;
@@ -45,10 +45,10 @@ impl Url {
         Ok(url)
     }
 
-    /// Whether a text is an absolute URL or path, as `url.ParseRequestURI` reads it.
+    /// Checks that a text is an absolute URL or path, like `url.ParseRequestURI`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Go's error.
     pub(crate) fn check_request(text: &str) -> Result<(), String> {
         Url::read(text, true).map_err(|why| told(text, &why))?;
         Ok(())
@@ -78,7 +78,7 @@ impl Url {
         let (mut rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         url.query = query.to_owned();
         if !rest.starts_with('/') {
-            // What comes after the scheme is opaque then.
+            // The rest after such a scheme is opaque.
             if !url.scheme.is_empty() {
                 return Ok(url);
             }
@@ -112,7 +112,7 @@ impl Url {
         Ok(url)
     }
 
-    /// The host without brackets and without the port, and the port.
+    /// Returns the host, without brackets, and the port.
     pub(crate) fn host_and_port(&self) -> (&str, &str) {
         let colon = self.host.rfind(':').filter(|at| is_port(&self.host[*at..]));
         let (host, port) = match colon {
@@ -125,7 +125,7 @@ impl Url {
         (inside.unwrap_or(host), port)
     }
 
-    /// The path as it is sent: as written, if it may be.
+    /// Returns the path as it is sent: as written if that is valid, else escaped.
     pub(crate) fn escaped_path(&self) -> String {
         let may_stand =
             |byte: u8| b"!$&'()*+,;=:@[]%".contains(&byte) || !must_be_escaped(byte, Part::Path);
@@ -143,10 +143,10 @@ impl Url {
         escaped
     }
 
-    /// Where a reference leads that stands in what this URL answered, as `URL.Parse`.
+    /// Resolves a reference in a response of this URL, like `URL.Parse`.
     ///
     /// # Errors
-    /// What is wrong with the reference.
+    /// Go's error for the reference.
     pub(crate) fn resolve(&self, reference: &str) -> Result<Url, String> {
         let mut resolved = Url::parse(reference)?;
         if !resolved.scheme.is_empty() || !resolved.host.is_empty() || resolved.user.is_some() {
@@ -176,7 +176,7 @@ impl Url {
         Ok(resolved)
     }
 
-    /// The URL without its password, as errors tell it.
+    /// Returns the URL without its password, for error messages.
     pub(crate) fn told(&self) -> String {
         let user = self.user.as_deref().map(|user| match user.split_once(':') {
             Some((name, _)) => format!("{name}:***@"),
@@ -190,7 +190,7 @@ impl Url {
         text
     }
 
-    /// The URL without its fragment, with this before its host.
+    /// Returns the URL without its fragment, with `user` in front of the host.
     pub(crate) fn requested(&self, user: &str) -> String {
         let mut text = String::new();
         if !self.scheme.is_empty() {
@@ -211,7 +211,7 @@ impl Url {
         text
     }
 
-    /// The values of the query by their names; what cannot be read is left out.
+    /// Returns the values of the query by name; invalid pairs are left out.
     pub(crate) fn query_values(&self) -> BTreeMap<String, Vec<String>> {
         let mut values = BTreeMap::<String, Vec<String>>::new();
         let text = |part: &str| {
@@ -229,14 +229,14 @@ impl Url {
     }
 }
 
-/// A path in which `.` and `..` have been walked.
+/// Returns a path with its `.` and `..` segments resolved.
 fn without_dots(path: &str) -> String {
     if path.is_empty() {
         return String::new();
     }
     let mut walked: Vec<&str> = Vec::new();
     let mut segments = path.trim_start_matches('/').split('/').peekable();
-    // Go keeps empty segments but those at the start of a path that has no other.
+    // Go keeps empty segments, except those at the start of a path that has no others.
     let leading = path.len() - path.trim_start_matches('/').len();
     walked.extend(std::iter::repeat_n("", leading.saturating_sub(1)));
     while let Some(segment) = segments.next() {
@@ -261,7 +261,7 @@ fn told(text: &str, why: &str) -> String {
     format!("parse {}: {why}", quote(text))
 }
 
-/// What stands before the first colon, if it can be a scheme, and the rest.
+/// Splits off the text before the first colon, if it can be a scheme.
 fn scheme(text: &str) -> Result<(&str, &str), String> {
     for (at, c) in text.char_indices() {
         match c {
@@ -357,7 +357,7 @@ fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, String> {
     Ok(plain)
 }
 
-/// Whether a byte cannot stand for itself.
+/// Returns whether a byte must be escaped in that part.
 fn must_be_escaped(byte: u8, part: Part) -> bool {
     match byte {
         byte if byte.is_ascii_alphanumeric() => false,

@@ -1,11 +1,11 @@
-//! Time zones by name, as Go's `time.LoadLocation` finds them.
+//! Finds time zones by name like Go's `time.LoadLocation`.
 
 use jiff::tz::TimeZone;
 
-/// The zone of a name. Names are compared exactly, as files are.
+/// Returns the zone of a name. Names are case-sensitive, as Go looks them up as files.
 ///
 /// # Errors
-/// Go's words for a name that no zone has or can have.
+/// Go's error for an unknown or invalid name.
 pub(crate) fn load(name: &str) -> Result<TimeZone, String> {
     if matches!(name, "" | "UTC" | "Local") {
         return Ok(TimeZone::UTC);

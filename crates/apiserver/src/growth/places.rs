@@ -26,17 +26,17 @@ pub(super) struct Place {
 /// How items are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filling {
-    /// Nothing is in them.
+    /// Without any fields.
     Empty,
-    /// All fields have values, which are the same in all items.
+    /// With values in all fields, equal in all items.
     Equal,
-    /// All fields have values, which differ from item to item.
+    /// With values in all fields, different in each item.
     Distinct,
 }
 
 pub(super) const FILLINGS: [Filling; 3] = [Filling::Empty, Filling::Equal, Filling::Distinct];
 
-/// Structs that are looked at in one kind only, since the code for them is shared.
+/// Structs that are checked in one kind only, because all kinds share their code.
 const SHARED: [&str; 3] = [
     "apimachinery.pkg.apis.meta.v1.ObjectMeta",
     "api.core.v1.PodSpec",
@@ -124,7 +124,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn visit(&mut self, id: TypeId) {
-        // A type inside of itself is looked at once.
+        // A recursive type is visited once.
         if self.ids.contains(&id) {
             return;
         }

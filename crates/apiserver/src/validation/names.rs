@@ -337,7 +337,7 @@ fn dots(value: &str) -> Option<String> {
     }
 }
 
-/// The name of an environment variable, strict.
+/// Checks the name of an environment variable by the strict rule.
 pub fn env_name(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -355,7 +355,7 @@ pub fn env_name(value: &str) -> Sentences {
     sentences
 }
 
-/// The name of an environment variable as pods take it since 1.34.
+/// Checks the name of an environment variable by the relaxed rule that holds for pods since 1.34.
 pub fn relaxed_env_name(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.is_empty() {
@@ -370,7 +370,7 @@ pub fn relaxed_env_name(value: &str) -> Sentences {
     sentences
 }
 
-/// A key of a ConfigMap or Secret.
+/// Checks a key of a ConfigMap or Secret.
 pub fn config_key(value: &str) -> Sentences {
     let mut sentences = Vec::new();
     if value.len() > 253 {
@@ -391,7 +391,7 @@ pub fn config_key(value: &str) -> Sentences {
     sentences
 }
 
-/// A C identifier.
+/// Checks a C identifier.
 pub fn c_identifier(value: &str) -> Sentences {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if value.is_empty()
@@ -407,7 +407,7 @@ pub fn c_identifier(value: &str) -> Sentences {
     Vec::new()
 }
 
-/// An HTTP header's name.
+/// Checks the name of an HTTP header.
 pub fn http_header(value: &str) -> Sentences {
     if value.is_empty()
         || !value
@@ -419,7 +419,7 @@ pub fn http_header(value: &str) -> Sentences {
     Vec::new()
 }
 
-/// `25%`.
+/// Checks a percentage such as `25%`.
 pub fn percent(value: &str) -> Sentences {
     let number = value.strip_suffix('%').unwrap_or("");
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -428,12 +428,12 @@ pub fn percent(value: &str) -> Sentences {
     Vec::new()
 }
 
-/// A user or group id.
+/// Checks a user or group ID.
 pub fn unix_id(value: i64) -> Sentences {
     in_range(value, 0, i64::from(i32::MAX))
 }
 
-/// Whether these are the characters of an HTTP path; the sentence when not.
+/// Checks that a text has only the characters of an HTTP path.
 pub fn http_path(value: &str) -> Sentences {
     if value.is_empty()
         || !value

@@ -1,6 +1,6 @@
-//! IP addresses and CIDRs as Kubernetes reads them. Old API fields once took them "sloppily" (leading zeros in IPv4 octets are decimal, IPv4 may
-//! be mapped into IPv6, a CIDR may have bits beyond its prefix). New values must be strict (`StrictIPCIDRValidation`, on since 1.36), stored
-//! ones are kept, with a warning, where upstream compares with the old object: see [`Kept`].
+//! IP addresses and CIDRs as Kubernetes parses them. Older API fields accepted a lenient form (leading zeros in IPv4 octets, which are
+//! decimal; IPv4-mapped IPv6; CIDRs with bits beyond the prefix). New values must be strict (`StrictIPCIDRValidation`, on since 1.36).
+//! Stored lenient values stay valid, with a warning, where kube-apiserver compares with the old object: see [`Kept`].
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +13,7 @@ use crate::field::{Errors, Path};
 const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const MAPPED: &str = "must not be an IPv4-mapped IPv6 address";
 
-/// An address in the old, forgiving form.
+/// Parses an address in the lenient form.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Some(v4) = parse_v4(text) {
         return Some(IpAddr::V4(v4));
@@ -43,18 +43,18 @@ fn parse_v4(text: &str) -> Option<Ipv4Addr> {
     parts.next().is_none().then(|| octets.into())
 }
 
-/// A network in the old, forgiving form, as Go's `net` package keeps it.
+/// A network in the lenient form, as Go's `net` package represents it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
     /// The address before the slash.
     pub address: IpAddr,
-    /// That address without its host bits. One that maps an IPv4 address into IPv6 is IPv4 as far as the prefix covers the mapping.
+    /// The address without its host bits. An IPv4-mapped IPv6 address becomes IPv4 if the prefix covers the mapping.
     pub network: IpAddr,
     /// The length of the prefix, in bits of the network's family.
     pub length: u8,
-    /// The length as it is written.
+    /// The prefix length as written.
     pub written: u8,
-    /// How many bits an address has as it is written: 32 or 128.
+    /// The bits of an address in the written family: 32 or 128.
     pub bits: u8,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Cidr {
 }
 
 impl Cidr {
-    /// Whether the address is in the network.
+    /// Returns whether an address is in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
@@ -78,7 +78,7 @@ impl Cidr {
         }
     }
 
-    /// Whether the address has bits that the prefix does not cover.
+    /// Returns whether the address has bits beyond the prefix.
     fn has_host_bits(&self) -> bool {
         match self.address {
             IpAddr::V4(v4) if self.bits == 128 => {
@@ -90,7 +90,7 @@ impl Cidr {
     }
 }
 
-/// A network in the old, forgiving form.
+/// Parses a network in the lenient form.
 pub fn parse_cidr(text: &str) -> Option<Cidr> {
     let (address, length) = text.split_once('/')?;
     if length.is_empty() || !length.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -138,22 +138,22 @@ fn masked_v6(address: Ipv6Addr, length: u8) -> Ipv6Addr {
     (u128::from(address) & mask).into()
 }
 
-/// Whether the text names an IPv6 address.
+/// Returns whether the text is an IPv6 address.
 pub fn is_v6(text: &str) -> bool {
     matches!(parse_ip(text), Some(IpAddr::V6(_)))
 }
 
-/// The address in its canonical text.
+/// Returns the canonical text of an address.
 pub fn canonical(text: &str) -> Option<String> {
     parse_ip(text).map(|ip| ip.to_string())
 }
 
-/// The values that an old field had before: they stay valid.
+/// The values that a field had before the update, which stay valid.
 #[derive(Clone, Debug, Default)]
 pub struct Kept<'a>(BTreeSet<&'a str>);
 
 impl<'a> Kept<'a> {
-    /// Nothing was there before, or upstream does not look at it.
+    /// No earlier values: the object is new, or kube-apiserver ignores them.
     pub const NONE: &'static Kept<'static> = &Kept(BTreeSet::new());
 
     fn has(&self, value: &str) -> bool {
@@ -167,8 +167,8 @@ impl<'a> FromIterator<&'a str> for Kept<'a> {
     }
 }
 
-/// Records an error unless the value of an old field is a strict IP address or was there before (`IsValidIPForLegacyField`); says whether it
-/// is fine.
+/// Records an error unless the value of an older field is a strict IP address or was there before the update (`IsValidIPForLegacyField`).
+/// Returns whether the value is valid.
 pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) -> bool {
     let why = match (parse_ip(value), value.parse::<IpAddr>()) {
         (None, _) => NO_ADDRESS,
@@ -183,7 +183,7 @@ pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) ->
     false
 }
 
-/// Records an error for addresses that no traffic may be sent to.
+/// Records an error for an address to which no traffic may be sent.
 pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
     let Some(ip) = parse_ip(text) else {
         return errors.invalid(path, text, "must be a valid IP address");
@@ -221,7 +221,7 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// Records an error unless the value of an old field is a strict CIDR or was there before (`IsValidCIDRForLegacyField`).
+/// Records an error unless the value of an older field is a strict CIDR or was there before the update (`IsValidCIDRForLegacyField`).
 pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) {
     if let Some(why) = not_strict(value)
         && !kept.has(value)
@@ -243,13 +243,13 @@ fn not_strict(value: &str) -> Option<&'static str> {
     }
 }
 
-/// Records an error unless the value is the canonical form of an address with the length of its network's prefix.
+/// Records an error unless the value is an address in canonical form with the prefix length of its network.
 pub fn interface_address(errors: &mut Errors, path: &Path<'_>, value: &str) {
     let Some(cidr) = parse_cidr(value) else {
         let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
         return errors.invalid(path, value, why);
     };
-    // An IPv4 address that was written as an IPv6 one.
+    // An IPv4 address written in IPv6 form has the 96 bits of the mapping in its prefix.
     let length = match cidr.address {
         IpAddr::V4(_) if cidr.written > 32 => i16::from(cidr.written) - 96,
         _ => i16::from(cidr.written),
@@ -261,7 +261,7 @@ pub fn interface_address(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
-/// What is wrong with an address that must be in its one canonical form (newer API fields).
+/// Checks an address that must be in canonical form (newer API fields).
 pub fn strict_ip(value: &str) -> Vec<String> {
     let Some(ip) = parse_ip(value) else {
         return vec![NO_ADDRESS.to_owned()];
@@ -278,7 +278,7 @@ pub fn strict_ip(value: &str) -> Vec<String> {
     }
 }
 
-/// Records what is wrong with a CIDR that must be in its one canonical form (newer API fields).
+/// Records an error unless a CIDR is in canonical form (newer API fields).
 pub fn strict_cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
     if let Some(why) = not_strict(value) {
         return errors.invalid(path, value, why);
@@ -292,13 +292,13 @@ pub fn strict_cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
-/// What is odd about a CIDR that can be read.
+/// The form of a CIDR that can be parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Good,
-    /// Zeros lead an octet or the length.
+    /// An octet or the prefix length has leading zeros.
     Zeros,
-    /// An IPv4 address in an IPv6 one.
+    /// An IPv4-mapped IPv6 address.
     Mapped,
 }
 
@@ -312,7 +312,7 @@ fn form(cidr: &str) -> Form {
     }
 }
 
-/// What to tell a client about an address in a form that will be refused one day.
+/// Returns the warning for an address in a form that will become invalid.
 pub fn ip_warning(path: &Path<'_>, value: &str) -> Option<String> {
     let ip = parse_ip(value)?;
     match value.parse::<IpAddr>() {
@@ -332,7 +332,7 @@ pub fn ip_warning(path: &Path<'_>, value: &str) -> Option<String> {
     }
 }
 
-/// What to tell a client about a CIDR in a form that will be refused one day.
+/// Returns the warnings for a CIDR in a form that will become invalid.
 pub fn cidr_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
     let Some(range) = parse_cidr(value) else {
         return Vec::new();

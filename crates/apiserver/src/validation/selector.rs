@@ -1,7 +1,7 @@
-//! Label selectors: the string form of requests (`app in (a,b),!x`) and the structured `metav1.LabelSelector` of specs.
+//! Label selectors: the text form of requests (`app in (a,b),!x`) and the structured `metav1.LabelSelector` of specs.
 //!
-//! Both become a [`Selector`], which matches labels without allocating. Parse errors read as upstream's
-//! (`apimachinery/pkg/labels/selector.go`), since clients show them as they are.
+//! Both become a [`Selector`], which matches labels without allocating. Parse errors have the text of
+//! `apimachinery/pkg/labels/selector.go`, because clients show them unchanged.
 
 mod parse;
 
@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 use super::{entries, items, metadata, names, text};
 use crate::field::{self, Errors, Path};
 
-/// Why a text is no selector, in upstream's words.
+/// The reason why a text is not a selector, with apimachinery's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectorError(String);
 
-/// How a requirement compares.
+/// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// `=`
@@ -30,7 +30,7 @@ pub enum Operator {
     In,
     /// `notin`
     NotIn,
-    /// The key alone.
+    /// The key alone: the label exists.
     Exists,
     /// `!key`
     DoesNotExist,
@@ -40,14 +40,14 @@ pub enum Operator {
     LessThan,
 }
 
-/// One condition on one label.
+/// A condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
     /// The label's key.
     pub key: String,
     /// The comparison.
     pub operator: Operator,
-    /// What it compares with, sorted.
+    /// The values to compare with, sorted.
     pub values: Vec<String>,
 }
 
@@ -56,27 +56,27 @@ pub struct Requirement {
 pub struct Selector(Option<Vec<Requirement>>);
 
 impl Selector {
-    /// Matches everything.
+    /// Returns a selector that matches everything.
     pub fn everything() -> Selector {
         Selector(Some(Vec::new()))
     }
 
-    /// Matches nothing: a selector that is absent.
+    /// Returns a selector that matches nothing, as an absent one does.
     pub fn nothing() -> Selector {
         Selector(None)
     }
 
-    /// Reads the string form.
+    /// Parses the text form.
     ///
     /// # Errors
-    /// The text is no selector; the error says where.
+    /// The text is not a selector; the message names the position.
     pub fn parse(text: &str) -> Result<Selector, SelectorError> {
         let mut requirements = parse::requirements(text)?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Selector(Some(requirements)))
     }
 
-    /// The selector of a `metav1.LabelSelector`: null selects nothing, an empty one everything.
+    /// Converts a `metav1.LabelSelector`: null selects nothing, an empty one everything.
     ///
     /// # Errors
     /// An operator, key or value that [`label_selector`] would have refused.
@@ -115,7 +115,7 @@ impl Selector {
         Ok(Selector(Some(requirements)))
     }
 
-    /// Exactly these labels (a Service's selector); an empty set matches everything.
+    /// Returns a selector for exactly these labels (a Service's selector); an empty set matches everything.
     pub fn from_labels(labels: &Map<String, Value>) -> Selector {
         let equals = |(key, value): (&String, &Value)| Requirement {
             key: key.clone(),
@@ -125,17 +125,17 @@ impl Selector {
         Selector(Some(labels.iter().map(equals).collect()))
     }
 
-    /// Whether it restricts nothing.
+    /// Returns whether the selector matches everything.
     pub fn is_everything(&self) -> bool {
         self.0.as_ref().is_some_and(Vec::is_empty)
     }
 
-    /// The requirements; `None` when nothing matches.
+    /// Returns the requirements, or `None` if the selector matches nothing.
     pub fn requirements(&self) -> Option<&[Requirement]> {
         self.0.as_deref()
     }
 
-    /// Whether labels (the `metadata.labels` of an object, perhaps absent) match.
+    /// Returns whether an object's labels, if it has any, match.
     pub fn matches(&self, labels: Option<&Value>) -> bool {
         let labels = labels.and_then(Value::as_object);
         self.0.as_ref().is_some_and(|requirements| {
@@ -155,7 +155,7 @@ impl Requirement {
         )
     }
 
-    /// Whether an object whose label has this value, or none, matches.
+    /// Returns whether an object matches whose label has this value (`None`: is absent).
     pub fn allows(&self, value: Option<&str>) -> bool {
         let listed = |value: &str| self.values.iter().any(|v| v == value);
         match self.operator {
@@ -208,7 +208,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// How `metav1.FormatLabelSelector` prints a structured selector: `<none>` for an empty or absent one, `app=web` for `matchLabels`.
+/// Formats a structured selector like `metav1.FormatLabelSelector`: `<none>` for an empty or absent one, `app=web` for `matchLabels`.
 pub fn format_label_selector(selector: &Value) -> String {
     match Selector::from_label_selector(selector) {
         Err(_) => "<error>".to_owned(),
@@ -238,7 +238,7 @@ fn joined(path: &str, value: &str, sentences: &[String]) -> String {
     )
 }
 
-/// A requirement whose key and values are good; else upstream's aggregate of what is wrong.
+/// Returns a requirement if its key and values are valid, else apimachinery's aggregated error.
 fn requirement(
     key: &str,
     operator: Operator,
@@ -300,7 +300,7 @@ fn requirement(
     }
 }
 
-/// Validates a structured selector where a spec holds one; nothing when it is null.
+/// Validates a structured selector in a spec; null is valid.
 pub fn label_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value) {
     metadata::labels(
         errors,

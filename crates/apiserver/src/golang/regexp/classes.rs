@@ -1,14 +1,14 @@
-//! Classes of characters, and the characters that escapes stand for.
+//! Translates character classes and escapes.
 
 use regex::Regex;
 
 use super::{ESCAPE, Parsed, Translator, push_char};
 
-/// Classes by Unicode's names that a pattern may have (Go stops at so many ranges in all).
+/// The most Unicode classes in a pattern; Go limits the total number of ranges.
 const MAX_NAMED: usize = 20_000;
 const RANGE: &str = "invalid character class range";
 
-/// Go's classes by one letter, as they are written inside of brackets.
+/// Go's one-letter classes, as they are written inside brackets.
 const PERL: &[(char, &str)] = &[
     ('d', "0-9"),
     ('D', "[^0-9]"),
@@ -23,7 +23,7 @@ const POSIX: &[&str] = &[
 ];
 
 impl<'p> Translator<'p> {
-    /// `\d` or `\p{Greek}`, as written inside of brackets.
+    /// Translates `\d` or `\p{Greek}` to the form that is written inside brackets.
     pub(super) fn named_class(&mut self) -> Parsed<'p, Option<String>> {
         let before = self.rest;
         let mut letters = before.chars();
@@ -107,7 +107,7 @@ impl<'p> Translator<'p> {
         Ok(())
     }
 
-    /// `[:alpha:]` inside of brackets.
+    /// Translates `[:alpha:]` inside brackets.
     fn posix_class(&mut self) -> Parsed<'p, Option<&'p str>> {
         let Some(end) = self
             .rest
@@ -136,7 +136,7 @@ impl<'p> Translator<'p> {
         }
     }
 
-    /// The character that an escape stands for.
+    /// Returns the character that an escape stands for.
     pub(super) fn escaped(&mut self) -> Parsed<'p, char> {
         let before = self.rest;
         self.skip(1);
@@ -163,11 +163,11 @@ impl<'p> Translator<'p> {
             c if c.is_ascii() && !c.is_ascii_alphanumeric() => u32::from(c),
             _ => return Err((ESCAPE, self.since(before))),
         };
-        // Halves of a surrogate pair are no text; nothing matches them.
+        // Surrogates are not text, so nothing matches them.
         Ok(char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER))
     }
 
-    /// `\x7F` or `\x{10FFFF}`, of which the first two characters have been read.
+    /// Parses `\x7F` or `\x{10FFFF}` after the first two characters.
     fn hexadecimal(&mut self, before: &'p str) -> Parsed<'p, u32> {
         let braced = self.rest.strip_prefix('{');
         let mut number = 0;
@@ -182,7 +182,7 @@ impl<'p> Translator<'p> {
             }
             match c.to_digit(16) {
                 Some(digit) => number = number * 16 + digit,
-                // Of two digits Go reads both before it complains.
+                // Go consumes both digits before it reports an error.
                 None if braced.is_none() && digits == 0 => {
                     let second = self.rest.chars().next().map_or(0, char::len_utf8);
                     self.skip(second);

@@ -70,7 +70,7 @@ impl<'s> Schema<'s> {
         }
     }
 
-    /// What says how a list in a field is merged; `None` for a pointer to something else.
+    /// Returns the list type of a field; `None` for a pointer to something else.
     fn list(self, name: &str) -> Result<Option<&'s List>, Status> {
         let field = self.field(name)?;
         match self.arena.node(field.id) {

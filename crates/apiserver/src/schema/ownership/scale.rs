@@ -88,7 +88,7 @@ pub fn owners_after_scale(
     (!kept.is_empty()).then(|| written(with_sets(kept.into_values()).collect()))
 }
 
-/// What makes an entry the same one: appliers are known by their names whatever the version.
+/// Returns the part of an entry's key that identifies it: for applies, the version does not count.
 fn identity(manager: &Manager) -> Manager {
     let mut identity = manager.clone();
     if identity.operation == "Apply" {

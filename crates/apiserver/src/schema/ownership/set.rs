@@ -1,21 +1,21 @@
 //! Sets of field paths, and their JSON form `FieldsV1`.
 //!
 //! A path is a list of elements as FieldsV1 writes them: `f:name`, `k:{"name":"a"}`, `v:"x"`. A path can be in the set without its
-//! children being so, and the other way round. Every write builds and combines a few sets, so a level is a sorted vector, and there
-//! are forms of the operations that change a set in place.
+//! children, and children without their parent. Every write builds and combines several sets, so each level is a sorted vector, and there
+//! are operations that change a set in place.
 
 use std::fmt::{self, Write as _};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// So many elements of a level are handled one by one.
+/// Up to this many elements are merged one by one; more are merged like sorted lists.
 const FEW: usize = 64;
 
 /// A set of field paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
-    /// By name; none is neither a member nor a way to one.
+    /// The elements, sorted by name. Each is a member or has members below it.
     elements: Vec<Element>,
 }
 
@@ -34,12 +34,12 @@ impl Element {
 }
 
 impl FieldSet {
-    /// Whether no path is in the set.
+    /// Returns whether the set has no paths.
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
     }
 
-    /// Adds a path; the empty path is nothing.
+    /// Adds a path; the empty path is ignored.
     pub fn insert(&mut self, path: &[String]) {
         match path {
             [] => {}
@@ -62,7 +62,7 @@ impl FieldSet {
         }
     }
 
-    /// Adds an element of this level and what is below it.
+    /// Adds an element of this level together with the set below it.
     pub(super) fn add(&mut self, name: String, member: bool, below: FieldSet) {
         match self.find(&name) {
             Ok(at) => {
@@ -83,7 +83,7 @@ impl FieldSet {
         }
     }
 
-    /// Takes a path out; what is below it stays.
+    /// Removes a path; the paths below it stay.
     pub(super) fn remove(&mut self, path: &[&str]) {
         let Some((first, rest)) = path.split_first() else {
             return;
@@ -102,7 +102,7 @@ impl FieldSet {
         }
     }
 
-    /// Whether a path is in the set.
+    /// Returns whether a path is in the set.
     pub fn contains(&self, path: &[String]) -> bool {
         match path {
             [] => false,
@@ -117,7 +117,7 @@ impl FieldSet {
             *self = other;
             return;
         }
-        // Each of many in its place would move those behind it as often.
+        // Inserting many elements one by one would move the rest of the vector each time.
         if other.elements.len() > FEW {
             return self.merge_many(other);
         }
@@ -144,7 +144,7 @@ impl FieldSet {
         self.elements = merged;
     }
 
-    /// Takes out the paths that are in the other set.
+    /// Removes the paths that are in the other set.
     pub(super) fn subtract(&mut self, other: &FieldSet) {
         if other.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl FieldSet {
         });
     }
 
-    /// Takes out the paths that are in the other set or below one that is.
+    /// Removes the paths that are in the other set, or below one that is.
     pub(super) fn subtract_below(&mut self, other: &FieldSet) {
         if other.is_empty() {
             return;
@@ -174,14 +174,14 @@ impl FieldSet {
             });
     }
 
-    /// The paths that are in either.
+    /// Returns the paths that are in either set.
     pub fn union(&self, other: &FieldSet) -> FieldSet {
         let mut united = self.clone();
         united.merge(other.clone());
         united
     }
 
-    /// The paths that are in both.
+    /// Returns the paths that are in both sets.
     pub fn intersection(&self, other: &FieldSet) -> FieldSet {
         let common = self.elements.iter().filter_map(|element| {
             let both = other.get(&element.name)?;
@@ -197,33 +197,33 @@ impl FieldSet {
         }
     }
 
-    /// The paths of this set that are not in the other.
+    /// Returns the paths of this set that are not in the other.
     pub fn difference(&self, other: &FieldSet) -> FieldSet {
         let mut left = self.clone();
         left.subtract(other);
         left
     }
 
-    /// The paths of this set that are neither in the other nor below one that is.
+    /// Returns the paths of this set that are neither in the other nor below one of its paths.
     pub fn without_below(&self, other: &FieldSet) -> FieldSet {
         let mut left = self.clone();
         left.subtract_below(other);
         left
     }
 
-    /// Whether an element of this level is in the set.
+    /// Returns whether an element of this level is in the set.
     pub(super) fn has(&self, element: &str) -> bool {
         self.get(element).is_some_and(|found| found.member)
     }
 
-    /// The set below an element of this level.
+    /// Returns the set below an element of this level.
     pub(super) fn below(&self, element: &str) -> Option<&FieldSet> {
         self.get(element)
             .map(|found| &found.below)
             .filter(|below| !below.is_empty())
     }
 
-    /// The set with other sets below its elements; `true` puts the element itself in too.
+    /// Returns a copy in which `change` has replaced the set below each element; if it returns `true`, the element itself is added too.
     pub(super) fn map_children(
         &self,
         change: impl Fn(&str, &FieldSet) -> (bool, FieldSet),
@@ -241,7 +241,7 @@ impl FieldSet {
     }
 
     fn find(&self, name: &str) -> Result<usize, usize> {
-        // Sets are mostly built in order.
+        // Sets are mostly built in order, so try the end first.
         match self.elements.last() {
             Some(last) if *last.name < *name => Err(self.elements.len()),
             _ => self

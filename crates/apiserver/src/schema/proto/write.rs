@@ -101,7 +101,7 @@ fn one(out: &mut Writer, arena: &Arena, id: TypeId, tag: u32, value: &Value) {
     }
 }
 
-/// The messages of types that JSON writes in a way of their own.
+/// Writes the content of the message for a type that has a special JSON form.
 pub(super) fn special(out: &mut Writer, kind: Scalar, value: &Value) {
     match (kind, value) {
         (Scalar::Quantity, Value::String(text)) => out.bytes(1, text.as_bytes()),

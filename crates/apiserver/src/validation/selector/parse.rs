@@ -1,9 +1,9 @@
-//! The string form of label selectors: tokens, then a recursive descent that knows upstream's complaints by heart.
+//! Parses the text form of label selectors: a lexer, and a recursive descent parser with apimachinery's error messages.
 
 use super::{Operator, Requirement, SelectorError, joined, requirement};
 use crate::validation::names;
 
-/// The requirements of a selector's text, in the order they stand there.
+/// Returns the requirements of a selector's text in their order.
 pub(super) fn requirements(text: &str) -> Result<Vec<Requirement>, SelectorError> {
     let tokens = tokens(text);
     Parser {
@@ -52,7 +52,7 @@ fn is_symbol(c: char) -> bool {
     "=!(),><".contains(c)
 }
 
-/// The tokens of a selector; the last one is [`Token::End`].
+/// Splits a selector into tokens; the last one is [`Token::End`].
 fn tokens(text: &str) -> Vec<(Token, &str)> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
@@ -69,7 +69,7 @@ fn tokens(text: &str) -> Vec<(Token, &str)> {
     tokens
 }
 
-/// The longest run of symbols that is a keyword, as long as every step after the first keyword is one too.
+/// Returns the longest run of symbols that is a keyword, such that every prefix after the first keyword is a keyword as well.
 fn symbol(text: &str) -> (Token, &str) {
     let run = text.find(|c| !is_symbol(c)).unwrap_or(text.len());
     let mut found = None;
@@ -91,14 +91,14 @@ fn word(text: &str) -> (Token, &str) {
     (keyword(word).unwrap_or(Token::Word), word)
 }
 
-/// A recursive descent over the tokens.
+/// A recursive descent parser.
 struct Parser<'t> {
     tokens: &'t [(Token, &'t str)],
     position: usize,
 }
 
 impl<'t> Parser<'t> {
-    /// The current token where keys and values are expected: `in` and `notin` are words there.
+    /// Returns the current token where keys and values are expected: `in` and `notin` are words there.
     fn peek(&self) -> (Token, &'t str) {
         let (token, literal) = self
             .tokens
