@@ -414,7 +414,7 @@ pub fn quote(text: &str) -> String {
     quoted
 }
 
-/// What a check finds, each as `field: body`.
+/// Returns the errors that a check records, each as `field: body`.
 #[cfg(test)]
 pub(crate) fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
     let mut errors = Errors::default();

@@ -1,13 +1,13 @@
-//! How long expressions may run, and why they end without a result.
+//! Limits the evaluation of expressions, and the reasons why they end without a result.
 
 use std::fmt;
 
-/// Steps one expression may take (k8s.io/apiserver/pkg/apis/cel: PerCallLimit).
+/// The most steps of one expression (k8s.io/apiserver/pkg/apis/cel: PerCallLimit).
 pub(super) const STEPS_OF_A_CALL: u64 = 1_000_000;
-/// Steps all expressions of one object may take (RuntimeCELCostBudget).
+/// The most steps of all expressions for one object (RuntimeCELCostBudget).
 const STEPS_OF_AN_OBJECT: u64 = 10_000_000;
 
-/// Steps that are left.
+/// The remaining steps.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: u64,
@@ -24,7 +24,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes steps, if there are as many.
+    /// Takes steps from the budget, or fails if too few are left.
     pub(super) fn take(&mut self, steps: u64) -> Result<(), Failure> {
         self.of_call = self.of_call.checked_sub(steps).ok_or(Failure::TooLong)?;
         self.left = self.left.checked_sub(steps).ok_or(Failure::Exhausted)?;
@@ -32,14 +32,14 @@ impl Budget {
     }
 }
 
-/// Why an expression has no result.
+/// The reason why an expression has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Failure {
-    /// What went wrong.
+    /// An evaluation error, with its message.
     Error(String),
-    /// It takes more steps than one expression may.
+    /// The expression takes more steps than one expression may.
     TooLong,
-    /// Together with those before it takes more steps than all may.
+    /// The expressions for the object together take more steps than allowed.
     Exhausted,
 }
 

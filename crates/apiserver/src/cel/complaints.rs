@@ -1,10 +1,10 @@
-//! What kube-apiserver's libraries say of values that they refuse; the kube-cel crate has words of its own.
+//! Error messages of kube-apiserver's CEL libraries, where the kube-cel crate has other ones.
 
 use kube_cel::cel::Value;
 
 use crate::{field::quote, golang::address};
 
-/// The sentence for a function that has refused its arguments, where one is known.
+/// Returns kube-apiserver's message for a function that refused its arguments, where it differs.
 pub(super) fn of(function: &str, arguments: &[Value]) -> Option<String> {
     let Some(Value::String(text)) = arguments.first() else {
         return None;

@@ -1,4 +1,4 @@
-//! Values of one type as values of another (cel-go: common/types, ConvertToType).
+//! Conversions between types (cel-go: common/types, ConvertToType).
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::golang::number;
 const INT_OVERFLOW: &str = "integer overflow";
 const UINT_OVERFLOW: &str = "unsigned integer overflow";
 
-/// What a value is as one of another type, by the function named for that type; `None` when there is no such conversion.
+/// Converts a value to the type that the function is named after; `None` if there is no such conversion.
 ///
 /// # Errors
-/// The value has no counterpart.
+/// The value cannot be represented in that type.
 pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, String>> {
     Some(match (function, value) {
         ("bool", Value::Bool(_))
@@ -68,10 +68,10 @@ pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, S
     })
 }
 
-/// A value as text; `None` when its type has none.
+/// Converts a value to a string; `None` if its type has no conversion.
 ///
 /// # Errors
-/// Bytes that are no text.
+/// The bytes are not UTF-8.
 pub(super) fn as_text(value: &Value) -> Option<Result<String, String>> {
     Some(match value {
         Value::String(given) => Ok(given.to_string()),
@@ -84,12 +84,12 @@ pub(super) fn as_text(value: &Value) -> Option<Result<String, String>> {
     })
 }
 
-/// Go: `%g`.
+/// Formats a double as Go's `%g` does.
 pub(super) fn double_text(number: f64) -> String {
     special(number).map_or_else(|| number::text(number), str::to_owned)
 }
 
-/// What is no finite number, as Go writes it.
+/// Returns Go's text for infinities and NaN.
 pub(super) fn special(number: f64) -> Option<&'static str> {
     match number {
         _ if number.is_nan() => Some("NaN"),
@@ -99,7 +99,7 @@ pub(super) fn special(number: f64) -> Option<&'static str> {
     }
 }
 
-/// Go: strconv.ParseBool.
+/// Parses a boolean like Go's `strconv.ParseBool`.
 fn truth(given: &str) -> Option<bool> {
     match given {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -108,7 +108,8 @@ fn truth(given: &str) -> Option<bool> {
     }
 }
 
-/// Go: strconv.ParseFloat, which refuses what is too large, and signs before `NaN`, and lets underscores stand between digits.
+/// Parses a double like Go's `strconv.ParseFloat`, which refuses numbers that are too large and a sign before `NaN`, and allows
+/// underscores between digits.
 fn double(given: &str) -> Option<f64> {
     let separated = given.contains('_');
     if separated && !separates(given) {
@@ -138,7 +139,7 @@ fn double(given: &str) -> Option<f64> {
     is_read.then_some(number)
 }
 
-/// Whether all underscores are between digits; what says that the digits are hexadecimal is one.
+/// Returns whether all underscores are between digits; the prefix `0x` counts as a digit.
 fn separates(given: &str) -> bool {
     let digits = given.strip_prefix(['+', '-']).unwrap_or(given);
     let digits = digits.as_bytes();
@@ -153,12 +154,12 @@ fn separates(given: &str) -> bool {
         .all(|at| at > 0 && is_digit(at - 1) && is_digit(at + 1))
 }
 
-/// `1.8p-2`: what is after `0x`. The exponent must be there.
+/// Parses the rest of a hexadecimal float after `0x`, for example `1.8p-2`. The exponent is required.
 fn hexadecimal(given: &str) -> Option<f64> {
     let (mantissa, exponent) = given.split_once(['p', 'P'])?;
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = format!("{whole}{fraction}");
-    // More digits than that would have to be rounded here.
+    // More digits would need rounding here.
     if digits.is_empty()
         || digits.len() > 13
         || !digits.bytes().all(|digit| digit.is_ascii_hexdigit())

@@ -103,7 +103,7 @@ struct Part<'s> {
     /// The shape of the value, if it comes from a variable.
     place: Option<&'s Shape>,
     size: Option<Size>,
-    /// What it is, where it is written as a whole number; 0 for one below.
+    /// The value, if it is an integer literal; 0 for negative ones.
     whole: Option<u64>,
 }
 

@@ -178,7 +178,7 @@ impl Run<'_> {
         }
     }
 
-    /// `&&` and `||`: one side may decide although the other has failed.
+    /// Evaluates `&&` and `||`: one operand may decide the result although the other failed.
     fn logic(&mut self, arguments: &[Expr], scope: &Scope<'_>, decisive: bool) -> Evaluated {
         let mut failure = None;
         for argument in arguments {
@@ -230,7 +230,7 @@ impl Run<'_> {
     }
 }
 
-/// An item of a list or map, or what is in the optional; `place` says where it stands.
+/// Returns an item of a list or map, or the content of an optional; `place` describes the position for errors.
 fn held(
     is_optional: bool,
     value: Value,
@@ -252,19 +252,19 @@ fn named_entry(key: &Value) -> String {
     format!("entry '{}'", shown(key))
 }
 
-/// A plain value as Go prints it.
+/// Formats a scalar as Go prints it.
 fn shown(value: &Value) -> String {
     let text = as_text(value).and_then(Result::ok);
     text.unwrap_or_else(|| type_name(value).to_owned())
 }
 
-/// What a function makes of values.
+/// Applies a function to values.
 pub(super) fn call(function: &str, values: Vec<Value>, budget: &mut Budget) -> Evaluated {
     budget.of_call = STEPS_OF_A_CALL;
     Run { budget }.apply(function, None, values)
 }
 
-/// The value that a literal is.
+/// Returns the value of a literal.
 pub(super) fn value_of(literal: &Literal) -> Value {
     match literal {
         Literal::Null => Value::Null,
@@ -277,7 +277,7 @@ pub(super) fn value_of(literal: &Literal) -> Value {
     }
 }
 
-/// A type as a value.
+/// Returns a type as a value.
 pub(super) fn of_type(name: &str) -> Value {
     Value::Opaque(Arc::new(TypeValue(name.to_owned())))
 }
@@ -286,7 +286,7 @@ fn count(number: usize) -> Value {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// Whether a value has a member of that name.
+/// Returns whether a value has a member of that name.
 fn has(operand: &Value, field: &str) -> Evaluated<bool> {
     if total(operand).is_some() {
         return Ok(true);
@@ -304,7 +304,7 @@ fn member(operand: &Value, field: &str) -> Evaluated {
     }
 }
 
-/// The member of that name; `None` if there is none.
+/// Returns the member of that name, or `None` if there is none.
 fn named(operand: &Value, field: &str) -> Evaluated<Option<Value>> {
     if let Some(map) = as_map(operand) {
         let otherwise = || total(operand).map(|total| total.otherwise.clone());
@@ -318,7 +318,7 @@ fn named(operand: &Value, field: &str) -> Evaluated<Option<Value>> {
     }
     match plain(operand) {
         Value::List(_) => failed("unsupported index type 'string' in list"),
-        // What has no members at all is told like what lacks this one.
+        // A value without any members gets the same error as one that lacks this member.
         operand => Ok(message(operand).and_then(|message| message.fields.get(field).cloned())),
     }
 }
@@ -334,7 +334,7 @@ fn index(operand: &Value, at: &Value) -> Evaluated {
     }
 }
 
-/// What an index or key leads to; `None` if there is nothing.
+/// Returns the element at an index or key, or `None` if there is none.
 fn found(operand: &Value, at: &Value) -> Evaluated<Option<Value>> {
     match at {
         Value::String(name) => return named(operand, name),

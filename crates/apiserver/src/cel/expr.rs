@@ -1,6 +1,6 @@
-//! An expression as a tree; macros are nodes of their own.
+//! The syntax tree of expressions; macros have nodes of their own.
 
-/// A node and the number of characters before its place.
+/// A node, and its position as the number of characters before it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Expr {
     pub(crate) at: usize,
@@ -22,15 +22,15 @@ pub(crate) enum Node {
         operand: Box<Expr>,
         field: String,
     },
-    /// A function or operator, named as cel-go names it (`_+_`).
+    /// A call of a function or operator, with cel-go's name (`_+_`).
     Call {
         function: String,
         target: Option<Box<Expr>>,
         arguments: Vec<Expr>,
     },
-    /// Items; `true` for those after a question mark.
+    /// List items; `true` marks those after a question mark.
     List(Vec<(bool, Expr)>),
-    /// Keys and values; `true` for those after a question mark.
+    /// Map keys and values; `true` marks those after a question mark.
     Map(Vec<(bool, Expr, Expr)>),
     /// `name{field: value}`.
     Message {
@@ -64,13 +64,13 @@ pub(crate) enum Literal {
     Bytes(Vec<u8>),
 }
 
-/// A field of a message.
+/// A field of a message literal.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
-    /// The place of its colon.
+    /// The position of the field's colon.
     pub(crate) at: usize,
     pub(crate) name: String,
-    /// After a question mark it is what is in the optional.
+    /// Whether a question mark precedes the field, so that its value is an optional.
     pub(crate) optional: bool,
     pub(crate) value: Expr,
 }
@@ -81,9 +81,9 @@ pub(crate) struct Fold {
     pub(crate) kind: FoldKind,
     pub(crate) range: Expr,
     pub(crate) variable: String,
-    /// The second variable of the two-variable forms; the first one is then an index or key.
+    /// The second variable of a two-variable form, in which the first variable is the index or key.
     pub(crate) second: Option<String>,
-    /// What an item must hold to take part (`map` with three arguments and the like).
+    /// The condition for an item to take part, as in `map` with three arguments.
     pub(crate) filter: Option<Expr>,
     pub(crate) body: Expr,
 }
@@ -94,16 +94,16 @@ pub(crate) enum FoldKind {
     Exists,
     ExistsOne,
     Filter,
-    /// A list of what the body is for each item.
+    /// A list with the body's value for each item.
     Map,
-    /// A map of what the body is for each key.
+    /// A map with the body's value for each key.
     TransformMap,
-    /// A map of the entries that the body makes.
+    /// A map with the entries that the body returns.
     TransformEntries,
 }
 
 impl Expr {
-    /// Whether a name occurs in it that no macro inside binds.
+    /// Returns whether the name occurs free in the expression, that is, not bound by a macro inside it.
     pub(crate) fn mentions(&self, variable: &str) -> bool {
         let free = |bound: &str, body: &Expr| bound != variable && body.mentions(variable);
         match &self.node {
@@ -146,8 +146,8 @@ impl Expr {
         }
     }
 
-    /// How many selections, indexes, calls of members, ternaries, comparisons and sums are within each other at most. Negations, the
-    /// logical operators, lists, maps and calls of global functions do not count (cel-go: parser.Visit).
+    /// Returns the nesting depth of selections, indexes, method calls, ternaries, comparisons and sums. Negations, logical operators,
+    /// lists, maps and calls of global functions do not count (cel-go: parser.Visit).
     pub(super) fn depth(&self) -> usize {
         let deepest = |parts: &mut dyn Iterator<Item = &Expr>| parts.map(Expr::depth).max();
         let (own, below) = match &self.node {
@@ -191,7 +191,7 @@ impl Expr {
     }
 }
 
-/// The name that a chain of selections begins with, as `google` in `google.protobuf.Timestamp`.
+/// Returns the first name of a chain of selections, for example `google` in `google.protobuf.Timestamp`.
 pub(super) fn root(expression: &Expr) -> Option<&str> {
     match &expression.node {
         Node::Name(name) => Some(name),
@@ -204,7 +204,7 @@ pub(super) fn root(expression: &Expr) -> Option<&str> {
     }
 }
 
-/// Whether a chain of selections spells that name.
+/// Returns whether a chain of selections spells a name.
 pub(super) fn spells(expression: &Expr, name: &str) -> bool {
     match &expression.node {
         Node::Name(own) => own == name,
@@ -220,7 +220,7 @@ pub(super) fn spells(expression: &Expr, name: &str) -> bool {
     }
 }
 
-/// The name that a chain of selections spells, as `sets` or `google.protobuf.Timestamp`.
+/// Returns the name that a chain of selections spells, for example `sets` or `google.protobuf.Timestamp`.
 pub(super) fn qualified(expression: &Expr) -> Option<String> {
     match &expression.node {
         Node::Name(name) => Some(name.clone()),

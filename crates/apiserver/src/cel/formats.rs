@@ -1,4 +1,4 @@
-//! Named formats of texts in expressions (upstream: apiserver/pkg/cel/library/format.go).
+//! Named string formats in expressions (source: apiserver/pkg/cel/library/format.go).
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const NAMES: [&str; 13] = [
     "datetime",
 ];
 
-/// A format, by its name.
+/// A format value, identified by its name.
 #[derive(Debug, PartialEq, Eq)]
 struct Format(&'static str);
 
@@ -33,7 +33,7 @@ impl Opaque for Format {
     }
 }
 
-/// Calls a function about formats; `None` if that is none.
+/// Calls a function of the format library; `None` if the function is not one of them.
 pub(super) fn call(function: &str, target: Option<&Value>, arguments: &[Value]) -> Option<Value> {
     match (function, target, arguments) {
         ("format.named", None, [Value::String(name)]) => Some(named(name).map_or_else(none, some)),
@@ -56,7 +56,7 @@ fn named(name: &str) -> Option<Value> {
     Some(Value::Opaque(Arc::new(Format(known))))
 }
 
-/// Why a text does not have a format.
+/// Returns the errors of a text that does not have a format.
 fn problems(format: &str, given: &str) -> Vec<String> {
     let why = match format {
         "dns1123Label" => return names::dns_label(given),

@@ -1,4 +1,4 @@
-//! The functions of `functions.txt` and the types that have names.
+//! The functions in `functions.txt`, and the types that have names.
 
 use std::{
     collections::HashMap,
@@ -10,14 +10,14 @@ use super::{
     types::{Bindings, Type},
 };
 
-/// One way to call a function.
+/// One overload of a function.
 pub(super) struct Overload {
     pub(super) is_method: bool,
     pub(super) parameters: Vec<Type>,
     pub(super) result: Type,
 }
 
-/// Every function and operator by its name.
+/// All functions and operators by name.
 pub(super) static FUNCTIONS: LazyLock<HashMap<String, Vec<Overload>>> = LazyLock::new(|| {
     let mut functions: HashMap<String, Vec<Overload>> = HashMap::new();
     let lines = include_str!("functions.txt").lines();
@@ -35,7 +35,7 @@ pub(super) static FUNCTIONS: LazyLock<HashMap<String, Vec<Overload>>> = LazyLock
     functions
 });
 
-/// A line of the table: the function's names and the overload.
+/// Parses a line of the table into the function's names and an overload.
 fn signature(line: &'static str) -> (Vec<String>, Overload) {
     let (target, rest) = match line
         .strip_prefix('<')
@@ -47,7 +47,7 @@ fn signature(line: &'static str) -> (Vec<String>, Overload) {
     let (call, result) = rest
         .rsplit_once("): ")
         .expect("every line says what a function results in");
-    // An operator's name has no bracket but square ones.
+    // Names of operators contain only square brackets, so the first parenthesis opens the parameters.
     let (name, parameters) = call.split_once('(').expect("every line has parameters");
     let mut types: Vec<Type> = target.map(parse_type).into_iter().collect();
     types.extend(split(parameters).into_iter().map(parse_type));
@@ -63,7 +63,7 @@ fn signature(line: &'static str) -> (Vec<String>, Overload) {
     (names, overload)
 }
 
-/// Splits at the commas that are in no brackets.
+/// Splits a text at the commas outside brackets.
 fn split(text: &'static str) -> Vec<&'static str> {
     let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
     for (index, c) in text.char_indices() {
@@ -101,7 +101,7 @@ fn parse_type(text: &'static str) -> Type {
     }
 }
 
-/// The types that have names in expressions.
+/// Returns the type that a name stands for in expressions.
 pub(super) fn named_type(name: &str) -> Option<Type> {
     Some(match name {
         "dyn" => Type::Dyn,
@@ -127,12 +127,12 @@ pub(super) fn named_type(name: &str) -> Option<Type> {
     })
 }
 
-/// Whether a name without a variable of that name stands for a type.
+/// Returns whether a name stands for a type, unless a variable has that name.
 pub(super) fn is_type_name(name: &str) -> bool {
     !matches!(name, "dyn" | "timestamp" | "duration") && named_type(name).is_some()
 }
 
-/// The function that a call is of if what it is called on spells a namespace, as in `sets.contains(...)`, and no variable.
+/// Returns the namespaced function of a call whose target spells a namespace, as in `sets.contains(...)`, and not a variable.
 pub(super) fn namespaced(
     target: &Expr,
     function: &str,
@@ -145,7 +145,7 @@ pub(super) fn namespaced(
     FUNCTIONS.contains_key(&name).then_some(name)
 }
 
-/// The result of a call; of several overloads that fit (arguments can be anything) it can be anything.
+/// Returns the result type of a call. If several overloads fit, because argument types are dynamic, the result is dynamic too.
 pub(super) fn resolve(overloads: &[Overload], is_method: bool, types: &[Type]) -> Option<Type> {
     let mut result: Option<Type> = None;
     for overload in overloads {

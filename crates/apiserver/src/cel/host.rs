@@ -1,4 +1,4 @@
-//! Values whose methods are answered by the program around the language: what an expression may ask of rights.
+//! Values whose methods the host program implements, such as the authorizer in admission policies.
 
 use std::{fmt, sync::Arc};
 
@@ -6,19 +6,19 @@ use kube_cel::cel::{Value, objects::Opaque};
 
 /// A value with methods of its own.
 pub(crate) trait Host: fmt::Debug + Send + Sync {
-    /// Its type, as the table of functions names it.
+    /// Returns the type's name in the table of functions.
     fn type_name(&self) -> &'static str;
 
-    /// Calls a method; `None` if it has none of that name for these arguments, an error where their values will not do.
+    /// Calls a method. Returns `None` if there is no such method for these arguments, and an error if their values are invalid.
     fn call(&self, function: &str, arguments: &[Value]) -> Option<Result<Value, &'static str>>;
 }
 
-/// A host as a value.
+/// Wraps a host as a value.
 pub(crate) fn host(host: impl Host + 'static) -> Value {
     Value::Opaque(Arc::new(Hosted(Arc::new(host))))
 }
 
-/// The host that a value is.
+/// Returns the host that a value wraps, if it does.
 pub(super) fn of(value: &Value) -> Option<&dyn Host> {
     match value {
         Value::Opaque(opaque) => opaque.downcast_ref::<Hosted>().map(|hosted| &*hosted.0),

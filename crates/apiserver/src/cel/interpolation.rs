@@ -1,6 +1,6 @@
-//! Texts with places for values: `'%s has %d'.format([name, count])` (cel-go: ext/formatting.go, which version 2 of its strings has).
+//! String formatting: `'%s has %d'.format([name, count])` (cel-go: ext/formatting.go, version 2 of the string library).
 //!
-//! [`filled`] makes such a text. Where text and list are written in the expression, [`check()`] finds what would go wrong before.
+//! [`filled`] formats at run time. Where format and arguments are literals, [`check()`] finds errors before.
 
 mod check;
 
@@ -15,16 +15,16 @@ use super::{
 };
 use crate::{field::quote, validation::go};
 
-/// More places after the point than anything has.
+/// A precision that no number exceeds.
 const MOST_PLACES: usize = 999;
 const PLACES: usize = 6;
 
-/// How a value is to be written.
+/// The clause of a placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clause {
     Text,
     Decimal,
-    /// With so many places after the point.
+    /// With this many decimal places.
     Fixed(usize),
     Scientific,
     Binary,
@@ -35,7 +35,7 @@ enum Clause {
 }
 
 impl Clause {
-    /// What is said of a value of a type that cannot be written so.
+    /// Returns the error for a value of a type that the clause cannot format.
     fn refusal(self, kind: &str) -> String {
         let rule = match self {
             Clause::Text => {
@@ -54,10 +54,10 @@ impl Clause {
     }
 }
 
-/// The text with values in it.
+/// Formats a text with values.
 ///
 /// # Errors
-/// What is wrong with the text, or which value cannot be written where it is to be.
+/// An invalid format, or a value that its clause cannot format.
 pub(super) fn filled(format: &str, values: &[Value], looks: &mut Looks) -> Result<String, String> {
     let out_of_range = |index: usize| format!("index {index} out of range");
     let mut filled = String::new();
@@ -76,7 +76,7 @@ pub(super) fn filled(format: &str, values: &[Value], looks: &mut Looks) -> Resul
     Ok(filled)
 }
 
-/// Pays for all of a value, however often what it holds is shared.
+/// Charges for all of a value, including every occurrence of shared parts.
 fn look_at(value: &Value, looks: &mut Looks) -> Result<(), String> {
     looks.take(1)?;
     match plain(value) {
@@ -96,14 +96,14 @@ fn look_at(value: &Value, looks: &mut Looks) -> Result<(), String> {
 /// A part of a format.
 enum Part<'f> {
     Text(&'f str),
-    /// The value with that index; how it is to be written is what `rest`, after the percent sign, begins with.
+    /// A placeholder for the value at an index; its clause is at the start of `rest`, after the percent sign.
     Clause {
         index: usize,
         rest: &'f str,
     },
 }
 
-/// The parts of a format. Whoever takes a clause need not say where it ends: what cannot be read ends them all.
+/// An iterator over the parts of a format. An invalid clause ends it.
 struct Parts<'f> {
     rest: &'f str,
     index: usize,
@@ -148,7 +148,7 @@ impl<'f> Iterator for Parts<'f> {
     }
 }
 
-/// Reads a clause.
+/// Parses a clause.
 fn clause(rest: &str) -> Result<Clause, String> {
     if rest.is_empty() {
         return Err("unexpected end of string".to_owned());
@@ -173,13 +173,13 @@ fn clause(rest: &str) -> Result<Clause, String> {
             (usize::try_from(places).unwrap_or(usize::MAX), letter)
         }
     };
-    // Go looks at a byte.
+    // Go reads a single byte here.
     let letter = letter.bytes().next().map_or('%', char::from);
     Ok(match letter {
         's' => Clause::Text,
         'd' => Clause::Decimal,
         'f' => Clause::Fixed(places),
-        // How many places are asked for makes no difference there.
+        // The precision makes no difference here.
         'e' => Clause::Scientific,
         'b' => Clause::Binary,
         'x' | 'X' => Clause::Hexadecimal {
@@ -194,7 +194,7 @@ fn clause(rest: &str) -> Result<Clause, String> {
     })
 }
 
-/// A value as a clause writes it.
+/// Formats a value by a clause.
 fn written(clause: Clause, value: &Value) -> Result<String, String> {
     let refused = || Err(clause.refusal(type_name(value)));
     Ok(match (clause, value) {
@@ -250,7 +250,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `12,345.678000`, as x/text prints numbers in English.
+/// Formats a number like `12,345.678000`, as x/text does for English.
 fn fixed(number: f64, places: usize) -> String {
     if let Some(word) = word(number) {
         return word.to_owned();
@@ -272,7 +272,7 @@ fn fixed(number: f64, places: usize) -> String {
     grouped + fraction
 }
 
-/// A mantissa, times ten, and its exponent of two digits or more raised, as x/text prints numbers in English.
+/// Formats a mantissa, times ten, and a superscript exponent of at least two digits, as x/text does for English.
 fn scientific(number: f64) -> String {
     if let Some(word) = word(number) {
         return word.to_owned();
@@ -292,7 +292,7 @@ fn scientific(number: f64) -> String {
     format!("{mantissa}\u{202f}×\u{202f}10{sign}{raised}")
 }
 
-/// What x/text prints for what is no finite number.
+/// Returns x/text's text for infinities and NaN.
 fn word(number: f64) -> Option<&'static str> {
     special(number).map(|word| match word {
         "+Inf" => "∞",
@@ -301,7 +301,7 @@ fn word(number: f64) -> Option<&'static str> {
     })
 }
 
-/// A value as text; `None` when its type cannot be written.
+/// Converts a value to text; `None` if its type cannot be formatted.
 fn as_whole(value: &Value) -> Option<Result<String, String>> {
     Some(match value {
         Value::Null => Ok("null".to_owned()),
@@ -347,7 +347,7 @@ fn key_within(key: &Value) -> Result<String, String> {
     }
 }
 
-/// A value in a list or map, as CEL would have it.
+/// Formats a value inside a list or map as a CEL literal.
 fn within(value: &Value) -> Result<String, String> {
     if let Value::Float(number) = value {
         return Ok(match special(*number) {

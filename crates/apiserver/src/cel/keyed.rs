@@ -1,7 +1,7 @@
-//! Lists whose items are told apart by their content (type set) or their keys (type map): the order of items does not make two of them
-//! different, and adding to one replaces what it has. Source: k8s.io/apiserver/pkg/cel/common/values.go.
+//! Lists of type set and map, whose items are identified by value or by key: the order does not matter for equality, and adding an item
+//! replaces the existing one. Source: k8s.io/apiserver/pkg/cel/common/values.go.
 //!
-//! As there, the list on the left decides: a plain list is compared in order, whatever stands on the right.
+//! As there, the left operand decides: a plain list is compared in order, whatever the right operand is.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,24 +19,24 @@ use super::{
     values::{Looks, equal_within, optional},
 };
 
-/// What tells the items apart.
+/// The identity of a list's items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Keys {
-    /// They themselves.
+    /// The items themselves.
     Whole,
-    /// These fields.
+    /// These fields of the items.
     Fields(Arc<[String]>),
 }
 
-/// Such a list.
+/// A list of type set or map.
 #[derive(Debug, PartialEq)]
 pub(super) struct Keyed {
-    /// The items, as a plain list.
+    /// The items as a plain list.
     list: Value,
     keys: Keys,
 }
 
-// Nothing compares lists but [`equal_within`].
+// Lists are compared with [`equal_within`] only.
 impl Eq for Keyed {}
 
 impl Opaque for Keyed {
@@ -45,7 +45,7 @@ impl Opaque for Keyed {
     }
 }
 
-/// What an item is told apart by, as Go's map keys are: numbers of different types are different.
+/// The identity of an item like a Go map key: numbers of different types are different.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Part {
     Null,
@@ -54,16 +54,16 @@ enum Part {
     Uint(u64),
     Double(u64),
     Text(Arc<String>),
-    /// Nothing of a stored list is this.
+    /// A part that no stored list contains.
     Foreign,
 }
 
-/// A list of type set.
+/// Returns a list of type set.
 pub(crate) fn set_of(items: Vec<Value>) -> Value {
     made(items, Keys::Whole)
 }
 
-/// A list of type map, whose items are told apart by these fields.
+/// Returns a list of type map with these key fields.
 pub(crate) fn list_by(items: Vec<Value>, fields: impl IntoIterator<Item = String>) -> Value {
     made(items, Keys::Fields(fields.into_iter().collect()))
 }
@@ -73,7 +73,7 @@ fn made(items: Vec<Value>, keys: Keys) -> Value {
     Value::Opaque(Arc::new(Keyed { list, keys }))
 }
 
-/// The list that a value is, if its items are told apart.
+/// Returns the keyed list that a value is, if it is one.
 pub(super) fn keyed(value: &Value) -> Option<&Keyed> {
     match value {
         Value::Opaque(opaque) => opaque.downcast_ref(),
@@ -81,14 +81,14 @@ pub(super) fn keyed(value: &Value) -> Option<&Keyed> {
     }
 }
 
-/// The value itself, or as a plain one the items of such a list or what a total map has.
+/// Returns a value without its identity rules: a keyed list as a plain one, a total map as its real entries.
 pub(super) fn plain(value: &Value) -> &Value {
     let list = keyed(value).map(|keyed| &keyed.list);
     list.or_else(|| total(value).map(|total| &total.map))
         .unwrap_or(value)
 }
 
-/// A value in which all lists and maps are plain, as libraries know them.
+/// Returns a value in which all lists and maps are plain, as the libraries need them.
 pub(super) fn all_plain(value: Value) -> Value {
     if !holds_keyed(&value) {
         return value;
@@ -135,10 +135,10 @@ impl Keyed {
         items(&self.list).expect("it is made of a list")
     }
 
-    /// Whether another list has the same items.
+    /// Returns whether another list has the same items.
     ///
     /// # Errors
-    /// Items of a set that are no scalars cannot be told apart, in Go's words.
+    /// Items of a set that are not scalars have no identity; the message is Go's.
     pub(super) fn equals(&self, other: &Value, looks: &mut Looks) -> Result<bool, String> {
         let (mine, Some(other)) = (self.items(), items(other)) else {
             return Ok(false);
@@ -169,10 +169,10 @@ impl Keyed {
         Ok(true)
     }
 
-    /// The list with the items of another one: those it has are replaced, the others come last.
+    /// Returns the list with another list's items added: existing items are replaced, new ones are appended.
     ///
     /// # Errors
-    /// As [`Keyed::equals`]; the other value is no list.
+    /// The errors of [`Keyed::equals`], and a value that is not a list.
     pub(super) fn with(&self, other: &Value) -> Result<Value, String> {
         let Some(added) = items(other) else {
             return Err("no such overload".to_owned());
@@ -203,7 +203,8 @@ impl Keyed {
     }
 }
 
-/// The items of a set as they are stored: whole numbers are integers there, and times and bytes are texts, which no value is.
+/// Returns the identities of a set's own items in stored form: whole numbers are integers, and times and bytes are strings, so they never
+/// equal values of those types.
 fn own_parts(items: &[Value]) -> Result<HashSet<Part>, String> {
     let stored = items.iter().map(|item| match item {
         Value::Float(number) if number.fract() == 0.0 => Ok(Some(Part::Int(*number as i64))),
@@ -232,7 +233,7 @@ fn part(item: &Value) -> Result<Part, String> {
     })
 }
 
-/// What fields of an item are; those that it does not have are null.
+/// Returns the values of an item's key fields; absent fields are null.
 fn fields_of(item: &Value, fields: &[String]) -> Vec<Part> {
     let of = |field: &String| {
         let Value::Map(map) = item else {

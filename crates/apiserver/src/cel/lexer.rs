@@ -1,4 +1,4 @@
-//! Splits an expression into tokens. What the grammar of the cel crate refuses is told in its words, so what is malformed here is rare.
+//! Splits an expression into tokens. The grammar of the cel crate has run before and reported most errors, so few are found here.
 
 use super::Problem;
 
@@ -6,7 +6,7 @@ use super::Problem;
 pub(super) enum Token {
     Name(String),
     Int(i64),
-    /// An integer that is only valid with a minus before it.
+    /// An integer that is valid only after a minus sign.
     LowestInt,
     Uint(u64),
     Double(f64),
@@ -22,17 +22,17 @@ const MARKS: &[&str] = &[
     "(", ")", "[", "]", "{", "}",
 ];
 
-/// An expression in tokens.
+/// The tokens of an expression.
 pub(super) struct Tokens {
-    /// Each with the number of characters before it.
+    /// Each token with the number of characters before it.
     pub(super) all: Vec<(usize, Token)>,
-    /// Literals that stand for nothing.
+    /// Errors in literals.
     pub(super) unread: Vec<Problem>,
-    /// The expression with other literals of the same length where the grammar of the cel crate has none that cel-go has.
+    /// The expression for the grammar of the cel crate: literals that only cel-go accepts are replaced by others of the same length.
     pub(super) plain: String,
 }
 
-/// Splits an expression.
+/// Splits an expression into tokens.
 pub(super) fn tokens(source: &str) -> Result<Tokens, Problem> {
     let text: Vec<char> = source.chars().collect();
     let mut lexer = Lexer {
@@ -60,7 +60,7 @@ pub(super) fn tokens(source: &str) -> Result<Tokens, Problem> {
 
 struct Lexer {
     text: Vec<char>,
-    /// [`Tokens::plain`] as it becomes.
+    /// The value of [`Tokens::plain`] so far.
     plain: Vec<char>,
     at: usize,
     unread: Vec<Problem>,
@@ -189,7 +189,7 @@ impl Lexer {
         taken
     }
 
-    /// How many letters stand before the quote of a string literal here.
+    /// Returns the number of prefix letters of a string literal that starts here; `None` if none starts.
     fn text_start(&self) -> Option<usize> {
         (0..3)
             .find(|ahead| matches!(self.peek(*ahead), Some('"' | '\'')))
@@ -220,7 +220,7 @@ impl Lexer {
             self.at += 1;
             match next {
                 '\\' if !raw => wrong = wrong.or(self.escape(bytes, &mut out)?),
-                // Lines end in one way only.
+                // Line ends are normalised.
                 '\r' if self.peek(0) == Some('\n') => {}
                 '\r' => push('\n', &mut out),
                 next => push(next, &mut out),
@@ -250,7 +250,7 @@ impl Lexer {
         }
     }
 
-    /// Reads what is after a backslash. What is no escape at all is an error; one that stands for no character is answered with why it does not.
+    /// Parses an escape after a backslash. An unknown escape is an error; for one that stands for no character, the reason is returned.
     fn escape(&mut self, bytes: bool, out: &mut Vec<u8>) -> Result<Option<&'static str>, Problem> {
         let wrong = self.wrong("invalid escape in a literal");
         let Some(kind) = self.peek(0) else {

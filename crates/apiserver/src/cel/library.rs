@@ -1,6 +1,6 @@
-//! The functions of Kubernetes and of CEL's extensions, as the kube-cel crate has them.
+//! The functions of Kubernetes' libraries and of CEL's extensions, from the kube-cel crate.
 //!
-//! They can only be called through that crate's interpreter, so each call becomes a small expression over named arguments.
+//! They can be called only through that crate's interpreter, so each call becomes a small expression with named arguments.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use kube_cel::{
     },
 };
 
-/// Names of arguments; no function has more.
+/// The names of the arguments; no function has more.
 const ARGUMENTS: [&str; 4] = ["a0", "a1", "a2", "a3"];
 
 static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());

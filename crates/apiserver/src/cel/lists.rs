@@ -1,5 +1,5 @@
-//! Lists as cel-go's extension has them (`ext/lists.go`, version 3), which Kubernetes knows since 1.34. Items of equal keys stay in their order,
-//! which cel-go promises of up to twelve items only.
+//! The list functions of cel-go's extension (`ext/lists.go`, version 3), which Kubernetes has since 1.34. Sorting is stable; cel-go
+//! guarantees that only for up to twelve items.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use super::{
     values::{Looks, compare, equal_within, type_name},
 };
 
-/// Orders a list by another one of the same length: what `sortBy` stands for.
+/// The function that `sortBy` expands to: sorts a list by a list of keys of the same length.
 const SORT_BY: &str = "@sortByAssociatedKeys";
-/// The list while its keys are made. No expression can name it.
+/// The variable for the list while its keys are computed. No expression can spell it.
 const INPUT: &str = "@__sortBy_input__";
 const NEW_LIST: u64 = 10;
 
-/// `target.sortBy(variable, body)`.
+/// Expands `target.sortBy(variable, body)`.
 pub(super) fn sort_by(at: usize, target: Expr, variable: String, body: Expr) -> Parsed<Node> {
     if matches!(
         target.node,
@@ -55,7 +55,7 @@ pub(super) fn sort_by(at: usize, target: Expr, variable: String, body: Expr) -> 
     })
 }
 
-/// What a call costs while it runs; `None` for what is no function about lists.
+/// Returns the run-time cost of a call; `None` if the function is not a list function.
 pub(super) fn cost(function: &str, target: Option<&Value>, arguments: &[Value]) -> Option<u64> {
     let own = match target.map(plain) {
         Some(Value::List(items)) => items.as_slice(),
@@ -86,7 +86,8 @@ pub(super) fn cost(function: &str, target: Option<&Value>, arguments: &[Value]) 
     Some(size.saturating_add(NEW_LIST))
 }
 
-/// Calls a function about lists; `None` if that is none. What lists hold may be shared, so that far more is looked at than [`cost`] knows.
+/// Calls a list function; `None` if the function is not one. Items may be shared, so a call may look at far more values than [`cost`]
+/// estimates.
 pub(super) fn call(
     function: &str,
     target: Option<&Value>,
@@ -128,7 +129,7 @@ fn slice(items: &[Value], from: i64, to: i64) -> Result<Vec<Value>, String> {
 fn flat(items: &[Value], depth: i64, looks: &mut Looks) -> Result<Vec<Value>, String> {
     let mut all = Vec::new();
     for item in items {
-        // A value that is kept costs a whole step.
+        // Each item that is kept costs a whole step.
         looks.take(10)?;
         match plain(item) {
             Value::List(inner) if depth > 0 => all.extend(flat(inner, depth - 1, looks)?),
@@ -143,7 +144,7 @@ fn distinct(items: &[Value], looks: &mut Looks) -> Result<Vec<Value>, String> {
     for item in items {
         let mut is_new = true;
         for other in &all {
-            // What cannot be compared is not the same.
+            // Values that cannot be compared are not equal.
             is_new = equal_within(item, other, looks) != Ok(true);
             if !is_new {
                 break;
@@ -156,7 +157,7 @@ fn distinct(items: &[Value], looks: &mut Looks) -> Result<Vec<Value>, String> {
     Ok(all)
 }
 
-/// Items in the order of their keys.
+/// Sorts items by their keys.
 fn sorted(items: &[Value], keys: &[Value]) -> Result<Vec<Value>, String> {
     let Some(first) = keys.first() else {
         return Ok(items.to_vec());
@@ -168,7 +169,7 @@ fn sorted(items: &[Value], keys: &[Value]) -> Result<Vec<Value>, String> {
         return Err("list elements must have the same type".to_owned());
     }
     let mut pairs: Vec<_> = keys.iter().zip(items).collect();
-    // What is no number has no order of its own; an order of all there must be.
+    // NaN has no order in CEL, but a sort needs a total order.
     let is_nan = |key: &Value| matches!(key, Value::Float(number) if number.is_nan());
     pairs.sort_by(|(a, _), (b, _)| compare(a, b).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b))));
     Ok(pairs.into_iter().map(|(_, item)| item.clone()).collect())

@@ -1,4 +1,4 @@
-//! Calls of methods, and the macros among them.
+//! Parses method calls and the macros among them.
 
 use super::{
     Problem,
@@ -7,7 +7,7 @@ use super::{
     syntax::Parsed,
 };
 
-/// A call with a target: one of the macros, or a method. `binds` says whether `cel.bind` is one of them.
+/// Builds a call with a target: a macro or a method. `binds` says whether `cel.bind` is available.
 pub(super) fn method(
     at: usize,
     target: Expr,
@@ -67,7 +67,7 @@ pub(super) fn method(
     Ok(Expr { at, node: expanded })
 }
 
-/// The macro of a name with so many arguments: what it does, how many variables it has, whether a filter follows.
+/// Returns the macro of that name and number of arguments: its kind, its number of variables, and whether it has a filter.
 fn fold_of(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     Some(match (name, arguments) {
         ("all", 2 | 3) => (FoldKind::All, arguments - 1, false),
@@ -82,7 +82,7 @@ fn fold_of(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     })
 }
 
-/// The variables of a macro that goes through a list or map.
+/// Returns the variables of a macro over a list or map.
 fn iterators(name: &str, arguments: &[Expr]) -> Parsed<(String, Option<String>)> {
     let [first, second] = arguments else {
         return Ok((iterator(name, &arguments[0])?, None));
@@ -97,7 +97,7 @@ fn iterators(name: &str, arguments: &[Expr]) -> Parsed<(String, Option<String>)>
     Ok((place, Some(item)))
 }
 
-/// The only variable of a macro.
+/// Returns the variable of a one-variable macro.
 fn iterator(name: &str, argument: &Expr) -> Parsed<String> {
     let message = match name {
         "map" | "filter" => "argument is not an identifier",
@@ -108,10 +108,10 @@ fn iterator(name: &str, argument: &Expr) -> Parsed<String> {
     Ok(variable)
 }
 
-/// What most macros say of a variable that is none.
+/// The message of most macros for an argument that should be a variable's name.
 pub(super) const SIMPLE: &str = "argument must be a simple name";
 
-/// That a variable is not called as cel-go called what it collects.
+/// Checks that a variable does not have the name of cel-go's accumulator.
 fn not_reserved(argument: &Expr, variable: &str) -> Parsed<()> {
     match variable {
         "__result__" => wrong(

@@ -1,6 +1,7 @@
-//! Maps as cel-go has them (common/types/map.go): a key is whatever Go can tell apart, and a number finds the whole number that it equals.
+//! Maps with the semantics of cel-go (common/types/map.go): a key is any value that Go can compare, and a number finds the integer key
+//! that equals it.
 //!
-//! The values of the cel crate have maps of whole numbers, truths and texts only. What has other keys too is a [`Mixed`].
+//! The cel crate's maps have only integer, boolean and string keys. Maps with other keys are [`Mixed`].
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,30 +19,30 @@ use super::{
 };
 use crate::golang::number::whole;
 
-/// What Go compares of a key.
+/// The identity of a key as a Go map key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     Null,
-    /// The bits of a number.
+    /// The bits of a double.
     Double(u64),
-    /// What is no number equals nothing, not even itself: the entries before it tell it apart.
+    /// A NaN, which equals nothing, not even itself; the number of earlier entries distinguishes it.
     NotANumber(usize),
     /// Seconds and nanoseconds.
     Time(i64, u32),
     Duration(i64, i32),
     Type(String),
-    /// Lists, maps and the values of libraries are pointers in Go.
+    /// Lists, maps and library values are pointers in Go.
     Place(usize),
 }
 
-/// A map with keys of any kind.
+/// A map with keys of any type.
 #[derive(Debug)]
 pub(super) struct Mixed {
     plain: Map,
     others: BTreeMap<Identity, (Value, Value)>,
 }
 
-// Nothing compares maps but [`super::values::equal`].
+// Maps are compared with [`super::values::equal`] only.
 impl PartialEq for Mixed {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -56,7 +57,7 @@ impl Opaque for Mixed {
     }
 }
 
-/// A map in the making.
+/// A map under construction.
 #[derive(Default)]
 pub(super) struct Entries {
     plain: HashMap<Key, Value>,
@@ -67,7 +68,7 @@ impl Entries {
     /// Sets the value of a key.
     ///
     /// # Errors
-    /// Go cannot tell such keys apart.
+    /// Go cannot compare such keys.
     pub(super) fn insert(&mut self, key: Value, value: Value) -> Result<(), String> {
         if let Some(key) = plain_key(&key) {
             self.plain.insert(key, value);
@@ -78,7 +79,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Whether a key would be found in the map.
+    /// Returns whether the map finds a key.
     pub(super) fn finds(&self, key: &Value) -> bool {
         if let Some(key) = plain_key(key) {
             let other = match key {
@@ -95,7 +96,7 @@ impl Entries {
             || wholes.any(|whole| self.plain.contains_key(&whole))
     }
 
-    /// Takes away a key and its value.
+    /// Removes a key and its value.
     pub(super) fn remove(&mut self, key: &Value) {
         match plain_key(key) {
             Some(key) => {
@@ -108,7 +109,7 @@ impl Entries {
         }
     }
 
-    /// The map.
+    /// Returns the finished map.
     pub(super) fn finish(self) -> Value {
         let plain = Map {
             map: Arc::new(self.plain),
@@ -133,7 +134,7 @@ fn plain_key(value: &Value) -> Option<Key> {
     })
 }
 
-/// The whole numbers that equal a number with a point.
+/// Returns the integer keys that equal a double.
 fn wholes(key: &Value) -> impl Iterator<Item = Key> + use<> {
     let number = match key {
         Value::Float(number) => *number,
@@ -149,7 +150,7 @@ fn identity(key: &Value, others: usize) -> Result<Identity, String> {
     Ok(match key {
         Value::Null => Identity::Null,
         Value::Float(number) if number.is_nan() => Identity::NotANumber(others),
-        // There are two zeros.
+        // Positive and negative zero are the same key.
         Value::Float(number) => Identity::Double((number + 0.0).to_bits()),
         Value::Timestamp(time) => Identity::Time(time.timestamp(), time.timestamp_subsec_nanos()),
         Value::Duration(duration) => {
@@ -170,14 +171,14 @@ fn identity(key: &Value, others: usize) -> Result<Identity, String> {
     })
 }
 
-/// A map of either kind.
+/// A map of either representation.
 #[derive(Clone, Copy)]
 pub(super) enum AnyMap<'v> {
     Plain(&'v Map),
     Mixed(&'v Mixed),
 }
 
-/// The map that a value is, if it is one. A total map is what it really has.
+/// Returns a value as a map, if it is one. Of a total map, these are the real entries.
 pub(super) fn as_map(value: &Value) -> Option<AnyMap<'_>> {
     match value {
         Value::Map(map) => Some(AnyMap::Plain(map)),
@@ -197,7 +198,7 @@ impl<'v> AnyMap<'v> {
         }
     }
 
-    /// The value of a key, or of the whole number of another type that equals it.
+    /// Returns the value of a key, or of an integer key of another type that equals it.
     pub(super) fn get(self, key: &Value) -> Option<&'v Value> {
         let plain = match self {
             AnyMap::Plain(map) => map,
@@ -215,7 +216,7 @@ impl<'v> AnyMap<'v> {
         wholes(key).find_map(|key| plain.map.get(&key))
     }
 
-    /// Keys and values, one after the other.
+    /// Iterates over keys and values.
     pub(super) fn iter(self) -> impl Iterator<Item = (Value, &'v Value)> {
         let (plain, others) = match self {
             AnyMap::Plain(map) => (map, None),
@@ -226,14 +227,14 @@ impl<'v> AnyMap<'v> {
         entries.chain(others.map(|(key, value)| (key.clone(), value)))
     }
 
-    /// Keys and values, always in one order.
+    /// Returns the keys and values in a deterministic order.
     pub(super) fn entries(self) -> Vec<(Value, &'v Value)> {
         let mut entries: Vec<(Value, &Value)> = self.iter().collect();
         entries.sort_by_cached_key(|(key, _)| plain_key(key).ok_or(()));
         entries
     }
 
-    /// The value of a name.
+    /// Returns the value of a string key.
     pub(super) fn named(self, name: &str) -> Option<&'v Value> {
         let plain = match self {
             AnyMap::Plain(map) => map,

@@ -1,6 +1,6 @@
-//! The objects that expressions of patches make: `Object{...}` with `Object.spec{...}` in it, and `JSONPatch{...}`.
+//! The objects that mutating policies build: `Object{...}` with nested `Object.spec{...}`, and `JSONPatch{...}`.
 //!
-//! An object may have any fields of any type; that its type is spelled by the fields around it is checked when it has a value (upstream:
+//! An object may have any fields of any type. Whether its type name matches the fields around it is checked once it has a value (source:
 //! apiserver/pkg/cel/mutation).
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -9,7 +9,7 @@ use kube_cel::cel::{Value, objects::Opaque};
 
 use super::types::{Object, Type};
 
-/// The type of an object that a patch is merged into.
+/// The type of an object that is merged into the target.
 pub(crate) const OBJECT: &str = "Object";
 /// The type of an operation of a JSON patch.
 pub(crate) const JSON_PATCH: &str = "JSONPatch";
@@ -21,7 +21,7 @@ pub(crate) struct Message {
     pub(crate) fields: BTreeMap<String, Value>,
 }
 
-// Doubles are compared as they are: nothing here is a key.
+// Doubles are compared as numbers: messages are never map keys.
 impl Eq for Message {}
 
 impl Opaque for Message {
@@ -30,7 +30,7 @@ impl Opaque for Message {
     }
 }
 
-/// The type of that name.
+/// Returns the type of that name.
 pub(super) fn named(name: &str) -> Option<Type> {
     let is_object = name == OBJECT || name.starts_with("Object.");
     let fields = match name {
@@ -49,7 +49,7 @@ pub(super) fn named(name: &str) -> Option<Type> {
     })))
 }
 
-/// The object that a value is, if it is one.
+/// Returns a value as a message, if it is one.
 pub(crate) fn message(value: &Value) -> Option<&Message> {
     match value {
         Value::Opaque(opaque) => opaque.downcast_ref(),
@@ -58,10 +58,10 @@ pub(crate) fn message(value: &Value) -> Option<&Message> {
 }
 
 impl Message {
-    /// That every object in it is of the type that the fields around it spell.
+    /// Checks that the type of every nested object is spelled by the fields around it.
     ///
     /// # Errors
-    /// A line for each that is not.
+    /// One line for each object with another type.
     pub(crate) fn check_names(&self) -> Result<(), String> {
         let mut found = Vec::new();
         self.check(&self.name, &mut found);
@@ -84,7 +84,7 @@ impl Message {
     }
 }
 
-/// Lists and maps have no names of their own.
+/// Checks the objects in lists and maps, which add nothing to the type's name.
 fn check_in(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::List(items) => items.iter().for_each(|item| check_in(item, path, found)),

@@ -56,7 +56,7 @@ pub(crate) use self::{
 };
 pub(crate) use kube_cel::cel::Value;
 
-/// Names that mean something in CEL.
+/// The reserved names of CEL.
 pub(crate) const RESERVED: &[&str] = &[
     "as",
     "break",
@@ -81,7 +81,7 @@ pub(crate) const RESERVED: &[&str] = &[
     "while",
 ];
 
-/// Whether a name can be that of a variable.
+/// Returns whether a name is valid for a variable.
 pub(crate) fn is_identifier(name: &str) -> bool {
     let mut letters = name.chars();
     let may_begin = |c: char| c.is_ascii_alphabetic() || c == '_';
@@ -90,30 +90,30 @@ pub(crate) fn is_identifier(name: &str) -> bool {
         && !RESERVED.contains(&name)
 }
 
-/// Calls a function of the libraries, as `timestamp`.
+/// Calls a library function, for example `timestamp`.
 ///
 /// # Errors
-/// What it says is wrong with its arguments.
+/// The function's error for its arguments.
 pub(crate) fn call(function: &str, arguments: Vec<Value>) -> Result<Value, String> {
     library::call(function, None, arguments)
 }
 
-/// An expression that has been parsed and checked.
+/// A parsed and checked expression.
 #[derive(Debug)]
 pub(crate) struct Program {
     expression: expr::Expr,
-    /// How deep it is.
+    /// The depth of the expression.
     depth: usize,
     result: Type,
     fault: Option<String>,
 }
 
-/// What may be so deep needs no stack of its own.
+/// Expressions up to this depth run on the caller's stack.
 const SHALLOW: usize = 64;
-/// What a level needs of the stack, at the most.
+/// The most stack that one level needs, in bytes.
 const LEVEL_BYTES: usize = 64 << 10;
 
-/// Does something with an expression that is so deep.
+/// Runs `work` with enough stack for an expression of that depth.
 fn with_stack<T>(depth: usize, work: impl FnOnce() -> T) -> T {
     match depth <= SHALLOW {
         true => work(),
@@ -125,7 +125,7 @@ impl Program {
     /// Parses and checks an expression.
     ///
     /// # Errors
-    /// What is wrong and where, as cel-go prints it: one or several lines that begin with `ERROR: <input>:line:column`.
+    /// The errors and their positions as cel-go prints them: lines that begin with `ERROR: <input>:line:column`.
     pub(crate) fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
         let (expression, depth) = syntax::parse(source, environment.binds())?;
         let result = with_stack(depth, || check::check(&expression, environment))
@@ -139,10 +139,10 @@ impl Program {
         })
     }
 
-    /// The program if it can be made ready to run.
+    /// Returns the program if planning finds no error.
     ///
     /// # Errors
-    /// It cannot, in the words of kube-apiserver's compilers.
+    /// The planning error, as kube-apiserver reports it.
     pub(crate) fn ready(self) -> Result<Program, Refusal> {
         match &self.fault {
             Some(why) => Err(Refusal::Internal(format!(
@@ -152,33 +152,34 @@ impl Program {
         }
     }
 
-    /// The type of what it evaluates to.
+    /// Returns the type of the expression's result.
     pub(crate) fn result(&self) -> &Type {
         &self.result
     }
 
-    /// Why it cannot be made ready to run: a pattern that is written in it is none, what is written in it cannot be converted, or is no key. cel-go
-    /// finds that out when it makes a program (`env.Program`), so it is refused wherever programs are kept, and not where only types are checked.
+    /// Returns the planning error: an invalid constant pattern, a constant that cannot be converted, or one that is not a valid key.
+    /// cel-go finds such errors when it creates a program (`env.Program`), so they are refused where programs are kept, and not where
+    /// only types are checked.
     pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// Whether it refers to a variable of that name.
+    /// Returns whether the expression refers to a variable.
     pub(crate) fn mentions(&self, variable: &str) -> bool {
         with_stack(self.depth, || self.expression.mentions(variable))
     }
 
-    /// What running it can cost at most, in kube-apiserver's units, if its variables (all alike) have that shape.
+    /// Returns an upper bound of the evaluation's cost in kube-apiserver's units, if its variables together have that shape.
     pub(crate) fn most_cost(&self, environment: &Environment, shape: &Shape) -> u64 {
         with_stack(self.depth, || {
             cost::most(&self.expression, environment, shape)
         })
     }
 
-    /// Runs it with values for its variables.
+    /// Evaluates the program with values for its variables.
     ///
     /// # Errors
-    /// What went wrong, in cel-go's words.
+    /// The evaluation error, with cel-go's message.
     pub(crate) fn evaluate(
         &self,
         variables: &[(&str, Value)],
@@ -190,17 +191,17 @@ impl Program {
     }
 }
 
-/// Why an expression is not taken.
+/// The reason why an expression is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Refusal {
-    /// It does not compile, or is of another type than it has to be.
+    /// The expression does not compile, or has the wrong type.
     Invalid(String),
-    /// It compiles, but cannot be made ready to run ([`Program::fault`]).
+    /// The expression compiles, but cannot be planned ([`Program::fault`]).
     Internal(String),
 }
 
 impl Refusal {
-    /// Records that the expression in a field is refused.
+    /// Records the refusal of the expression in a field.
     pub(crate) fn record(self, expression: &str, at: &Path<'_>, errors: &mut Errors) {
         match self {
             Refusal::Invalid(why) => errors.invalid(at, expression, why),
@@ -223,20 +224,20 @@ impl From<Refusal> for String {
     }
 }
 
-/// Something wrong at a place of an expression.
+/// An error at a position of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
-    /// Characters before the place.
+    /// The number of characters before the position.
     pub(crate) at: usize,
     pub(crate) message: String,
 }
 
-/// All that is wrong with an expression, as text.
+/// All errors of an expression, as text.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Issues(String);
 
 impl Issues {
-    /// Something that is wrong with the expression as a whole.
+    /// Creates an error about the expression as a whole.
     fn of_all(message: String) -> Self {
         Issues(format!("ERROR: <input>:-1:0: {message}"))
     }
@@ -262,12 +263,12 @@ impl fmt::Display for Issues {
     }
 }
 
-/// More are only counted, as by cel-go (common/errors.go).
+/// The most errors that are printed; cel-go only counts the others (common/errors.go).
 const MOST_PROBLEMS: usize = 100;
-/// Longer lines are not shown, as by cel-go (common/error.go).
+/// The longest line that is printed, as in cel-go (common/error.go).
 const LONGEST_LINE: usize = 16_384;
 
-/// A problem with the line it is in and a mark under it.
+/// Formats an error with its line and a marker below it.
 fn display(source: &str, problem: &Problem) -> String {
     let (mut row, mut column) = (0, problem.at);
     let mut line = "";

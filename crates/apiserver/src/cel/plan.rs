@@ -1,5 +1,5 @@
-//! What cel-go finds wrong when it makes a checked expression ready to run (interpreter: planner.go, decorators.go): it converts what is written in
-//! it, reads the patterns, and looks at the keys that nothing has to be found for first.
+//! Finds the errors that cel-go reports when it plans a checked expression (interpreter: planner.go, decorators.go): it converts
+//! constants, compiles constant patterns, and checks constant keys.
 
 use kube_cel::cel::Value;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::golang::regexp;
 
-/// Functions of one argument that are called at once if it is known.
+/// Functions of one argument that are evaluated during planning if the argument is constant.
 const CONVERSIONS: [&str; 10] = [
     "bool",
     "bytes",
@@ -30,7 +30,7 @@ const CONVERSIONS: [&str; 10] = [
     "uint",
 ];
 
-/// Why an expression cannot be made ready to run, if it cannot.
+/// Returns the planning error of an expression, if it has one.
 pub(super) fn fault(expression: &Expr, environment: &Environment) -> Option<String> {
     let mut planner = Planner {
         scope: Checker::new(environment),
@@ -40,13 +40,13 @@ pub(super) fn fault(expression: &Expr, environment: &Environment) -> Option<Stri
 }
 
 struct Planner<'e> {
-    /// What names mean.
+    /// The types of names.
     scope: Checker<'e>,
     budget: Budget,
 }
 
 impl Planner<'_> {
-    /// The value of an expression, if it is known before it runs.
+    /// Returns the value of an expression if it is constant.
     fn known(&mut self, expression: &Expr) -> Result<Option<Value>, String> {
         match &expression.node {
             Node::Literal(literal) => Ok(Some(value_of(literal))),
@@ -127,7 +127,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The type that a chain of selections names, or nothing known if it is a variable with dots in its name.
+    /// Returns the type that a chain of selections names, or `Some(None)` if it is a variable whose name has dots.
     fn named(&self, chain: &Expr) -> Option<Option<Value>> {
         if self.scope.dotted(chain).is_some() {
             return Some(None);
@@ -191,7 +191,7 @@ impl Planner<'_> {
     }
 }
 
-/// Adds what is known; what is not makes all of it unknown.
+/// Appends a constant value; a value that is not constant makes the whole list unknown.
 fn keep(all: &mut Option<Vec<Value>>, value: Option<Value>) {
     match (value, all.as_mut()) {
         (Some(value), Some(all)) => all.push(value),

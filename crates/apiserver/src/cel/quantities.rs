@@ -1,4 +1,4 @@
-//! Quantities in expressions, counted by [`crate::quantity`] (upstream: apiserver/pkg/cel/library/quantity.go).
+//! Quantities in expressions, based on [`crate::quantity`] (source: apiserver/pkg/cel/library/quantity.go).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const NANO: i128 = 1_000_000_000;
 #[derive(Clone, Debug)]
 struct Amount {
     quantity: Quantity,
-    /// Whether upstream has it as a whole number: `1000m` is none.
+    /// Whether apimachinery stores the quantity as an integer; `1000m` is not.
     is_whole: bool,
 }
 
@@ -35,7 +35,7 @@ impl From<Amount> for Value {
     }
 }
 
-/// Calls a function about quantities; `None` if that is none.
+/// Calls a quantity function; `None` if the function is not one.
 pub(super) fn call(
     function: &str,
     target: Option<&Value>,
@@ -46,7 +46,7 @@ pub(super) fn call(
         ("isQuantity", None, [Value::String(text)]) => {
             Some(Ok(Value::Bool(Amount::read(text).is_ok())))
         }
-        // The only one that is no method.
+        // The only function that is not a method.
         ("sign", None, [amount]) => {
             let amount = Amount::of(amount)?;
             Some(Ok(Value::Int(amount.quantity.nano().cmp(&0) as i64)))
@@ -88,17 +88,17 @@ pub(super) fn call(
     }
 }
 
-/// The quantity that a text is.
+/// Parses a quantity.
 ///
 /// # Errors
-/// It is none, in upstream's words.
+/// apimachinery's message for an invalid quantity.
 pub(crate) fn quantity(text: &str) -> Result<Value, String> {
     Amount::read(text).map(Value::from)
 }
 
 impl Amount {
     fn read(text: &str) -> Result<Amount, String> {
-        // Only JSON may have blanks around it.
+        // Only JSON may have spaces around a quantity.
         if text.trim() != text {
             return Err(quantity::QuantityError::Format.to_string());
         }
@@ -116,7 +116,7 @@ impl Amount {
         }
     }
 
-    /// A quantity, or an int as one.
+    /// Returns a value as a quantity; an int is converted.
     fn or_int(value: &Value) -> Option<Amount> {
         match value {
             Value::Int(number) => Some(Amount {
@@ -135,7 +135,7 @@ impl Amount {
         i64::try_from(nano / NANO).ok()
     }
 
-    /// What the two make together.
+    /// Returns the result of an operation on two quantities.
     fn with(&self, other: &Amount, quantity: Quantity) -> Value {
         let is_whole = match (self.quantity.is_zero(), other.quantity.is_zero()) {
             (_, true) => self.is_whole,

@@ -1,7 +1,7 @@
-//! Parses expressions into trees whose nodes know their places.
+//! Parses expressions into trees whose nodes know their positions.
 //!
-//! The grammar of the cel crate is asked first, because it words syntax errors as cel-go does. Places are those cel-go reports: of an
-//! operator, of the dot before a field, of the bracket that opens a call's arguments.
+//! The grammar of the cel crate runs first, because its syntax errors have cel-go's messages. Positions are those that cel-go reports: of
+//! an operator, of the dot before a field, of the bracket that opens a call's arguments.
 
 mod words;
 
@@ -12,15 +12,15 @@ use super::{
     macros::method,
 };
 
-/// How deep a rule of the grammar may be within itself, chains of operators and selections included, and how deep those of the finished
-/// tree may be within each other (cel-go: maxRecursionDepth, parser.NewParser's default, which Kubernetes leaves alone).
+/// The most levels to which a grammar rule may nest, including chains of operators and selections, and to which the nodes of the finished
+/// tree may nest (cel-go: maxRecursionDepth, the default of parser.NewParser, which Kubernetes keeps).
 const MAX_DEPTH: usize = 250;
-/// Characters an expression may have (cel-go: expressionSizeCodePointLimit, the default again).
+/// The most characters of an expression (cel-go: expressionSizeCodePointLimit, also the default).
 const MAX_LENGTH: usize = 100_000;
-/// What parsing may need of the stack; the cel crate's grammar takes much.
+/// The stack that parsing may need; the cel crate's grammar uses much of it.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Parses an expression, in which `cel.bind` is a macro if `binds`; also says how deep it is.
+/// Parses an expression and returns it with its depth; `binds` makes `cel.bind` available.
 pub(crate) fn parse(source: &str, binds: bool) -> Result<(Expr, usize), Issues> {
     let length = source.chars().count();
     if length > MAX_LENGTH {
@@ -52,7 +52,7 @@ fn parse_within(source: &str, binds: bool) -> Result<(Expr, usize), Issues> {
                 _ => Err(vec![parser.wrong("Syntax error: mismatched input")]),
             }
         });
-    // The other grammar is not made for what is too deep.
+    // The cel crate's grammar cannot handle deeper expressions.
     let is_too_deep =
         |problems: &Vec<Problem>| problems.iter().any(|problem| problem.message == too_deep());
     if parsed.as_ref().is_err_and(is_too_deep) {
@@ -70,7 +70,7 @@ fn too_deep() -> String {
     format!("expression recursion limit exceeded: {MAX_DEPTH}")
 }
 
-/// The rules of the grammar that stand within themselves.
+/// The recursive rules of the grammar.
 #[derive(Clone, Copy)]
 enum Rule {
     Expression,
@@ -82,21 +82,21 @@ enum Rule {
 
 struct Parser {
     tokens: Vec<(usize, Token)>,
-    /// What is wrong without keeping the rest from being parsed.
+    /// Errors that do not stop the parser.
     problems: Vec<Problem>,
-    /// Whether `cel.bind` is a macro.
+    /// Whether `cel.bind` is available.
     binds: bool,
     next: usize,
-    /// How often each [`Rule`] is around what is parsed now.
+    /// The current nesting of each [`Rule`].
     depths: [usize; 5],
-    /// The most that all of them together have been.
+    /// The largest sum of them so far.
     deepest: usize,
 }
 
-/// The function that an operator is, if it is one of some.
+/// Maps a token to the function of its operator, for the operators of one precedence.
 type Operator = fn(&Token) -> Option<&'static str>;
 
-/// Operators of two operands, from those that bind least, and the rules they belong to.
+/// The binary operators by rising precedence, with their grammar rules.
 const BINARY: [(Operator, Rule); 3] = [
     (
         |token| match token {
@@ -133,7 +133,7 @@ const BINARY: [(Operator, Rule); 3] = [
 pub(super) type Parsed<T = Expr> = Result<T, Problem>;
 
 impl Parser {
-    /// Goes one level deeper into a rule.
+    /// Enters a rule one level deeper.
     fn deeper(&mut self, rule: Rule) -> Parsed<()> {
         let depth = &mut self.depths[rule as usize];
         *depth += 1;
@@ -167,7 +167,7 @@ impl Parser {
         token
     }
 
-    /// Takes a mark if it is next; answers with its place.
+    /// Consumes a mark if it is next, and returns its position.
     fn mark(&mut self, wanted: &str) -> Option<usize> {
         let at = self.at();
         let found = matches!(self.peek(), Token::Mark(mark) if *mark == wanted);
@@ -207,7 +207,7 @@ impl Parser {
         Ok(whole)
     }
 
-    /// A chain of `||` or of `&&`, as a balanced tree.
+    /// Parses a chain of `||` or `&&` into a balanced tree.
     fn logic(&mut self, mark: &str, function: &str) -> Parsed {
         let mut terms = Vec::new();
         let mut places = Vec::new();
@@ -224,7 +224,7 @@ impl Parser {
         }
     }
 
-    /// A chain of operators that bind as much as those at `level`, or more.
+    /// Parses a chain of operators whose precedence is at least `level`.
     fn binary(&mut self, level: usize) -> Parsed {
         let Some((operator, rule)) = BINARY.get(level) else {
             return self.unary();
@@ -243,7 +243,7 @@ impl Parser {
         Ok(left)
     }
 
-    /// `!` and `-`; two of a kind mean nothing.
+    /// Parses `!` and `-`; pairs of the same operator cancel out.
     fn unary(&mut self) -> Parsed {
         let at = self.at();
         let (mark, function) = match self.peek() {
@@ -330,7 +330,7 @@ impl Parser {
         }
     }
 
-    /// What is named before a brace.
+    /// Returns the message type before a brace.
     fn name_of_message(&self, operand: &Expr) -> Option<String> {
         match self.peek() {
             Token::Mark("{") => qualified(operand),
@@ -420,7 +420,7 @@ impl Parser {
             let known = self.problems.len();
             if self.mark("(").is_some() {
                 self.arguments(")")?;
-                // Nobody looks at what such a function would be called with.
+                // The arguments of such a function are not checked.
                 self.problems.truncate(known);
             }
             let node = Node::Name(name);
@@ -499,7 +499,7 @@ fn call(at: usize, function: &str, arguments: Vec<Expr>) -> Expr {
     }
 }
 
-/// Joins terms as cel-go does, so that a long chain does not become a deep tree.
+/// Joins terms like cel-go into a balanced tree, so that a long chain does not become a deep tree.
 fn balanced(
     function: &str,
     terms: &mut [Option<Expr>],

@@ -1,4 +1,5 @@
-//! Texts as cel-go's extension has them (`ext/strings.go`, version 2): what the kube-cel crate answers otherwise. Places are counted in characters.
+//! The string functions of cel-go's extension (`ext/strings.go`, version 2) where the kube-cel crate behaves differently. Indexes count
+//! characters.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::{
     values::{Looks, text, type_name},
 };
 
-/// Calls a function about texts; `None` if that is none.
+/// Calls a string function; `None` if the function is not one of these.
 pub(super) fn call(
     function: &str,
     target: Option<&Value>,
@@ -68,7 +69,7 @@ fn out_of_range(index: i64) -> String {
     format!("index out of range: {index}")
 }
 
-/// The byte that the character of an index begins with; the end is an index too.
+/// Returns the byte offset of a character index; the end of the text is a valid index.
 fn index(given: &str, at: i64) -> Option<usize> {
     let at = usize::try_from(at).ok()?;
     let ends = given.char_indices().map(|(byte, _)| byte);
@@ -120,13 +121,13 @@ fn last_index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> 
     }))
 }
 
-/// Where the last of what is wanted begins, not behind a place.
+/// Returns the last index, at or before `place`, at which `wanted` begins.
 fn last_before(given: &str, wanted: &str, place: usize) -> i64 {
     let start = given
         .char_indices()
         .nth(place)
         .map_or(given.len(), |(byte, _)| byte);
-    // What begins there may end behind it.
+    // A match that begins at the place may end after it.
     let mut end = start.saturating_add(wanted.len()).min(given.len());
     while !given.is_char_boundary(end) {
         end -= 1;
@@ -136,7 +137,7 @@ fn last_before(given: &str, wanted: &str, place: usize) -> i64 {
     index.unwrap_or(-1)
 }
 
-/// Go: strings.SplitN; an empty separator stands between all characters.
+/// Splits a text like Go's `strings.SplitN`; an empty separator splits between all characters.
 fn parts<'g>(given: &'g str, separator: &str, most: Option<usize>) -> Vec<&'g str> {
     let most = most.unwrap_or(usize::MAX);
     if !separator.is_empty() {
@@ -162,7 +163,7 @@ fn joined(parts: &[Value], separator: &str, looks: &mut Looks) -> Result<String,
     for part in parts {
         match part {
             Value::String(part) => {
-                // One text may be there many times.
+                // The same text may occur many times.
                 looks.take((part.len() + separator.len()) as u64 + 1)?;
                 texts.push(part.as_str());
             }

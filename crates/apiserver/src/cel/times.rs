@@ -1,6 +1,6 @@
-//! Times: their parts in a time zone, and times and durations as texts, as cel-go has them.
+//! Times and durations with the semantics of cel-go: their parts in a time zone, and their conversion from and to strings.
 //!
-//! Without a time zone the parts are those in UTC.
+//! Without a time zone, the parts are in UTC.
 
 use std::ops::RangeInclusive;
 
@@ -13,10 +13,10 @@ use crate::{
     validation::go,
 };
 
-/// A part of a time (`getHours` and the like); `None` when the function is none of these.
+/// Returns a part of a time (`getHours` and the like); `None` if the function is not one of these.
 ///
 /// # Errors
-/// There is no such time zone.
+/// The time zone does not exist.
 pub(super) fn part(
     function: &str,
     target: &Value,
@@ -52,7 +52,7 @@ fn part_named(function: &str) -> Option<fn(DateTime) -> i64> {
     })
 }
 
-/// A time as it is in a time zone: of a name, or so many hours and minutes from UTC, which nobody bounds.
+/// Returns a time in a named zone, or in one with an offset from UTC, whose size is not limited.
 fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
     let Some((hours, minutes)) = zone.split_once(':') else {
         return Ok(zone::load(zone)?.to_datetime(time));
@@ -62,21 +62,21 @@ fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
         true => hours.saturating_mul(60).saturating_sub(minutes),
         false => hours.saturating_mul(60).saturating_add(minutes),
     };
-    // Years that have no calendar here: no zone is as far away.
+    // No time zone is as far away as the years that have no calendar here.
     let moved = time.checked_add(SignedDuration::from_secs(minutes.saturating_mul(60)));
     let moved = moved.map_err(|_| TIMESTAMP_OVERFLOW.to_owned())?;
     Ok(TimeZone::UTC.to_datetime(moved))
 }
 
-/// Go: strconv.Atoi.
+/// Parses an integer like Go's `strconv.Atoi`.
 fn whole_number(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| go::whole("Atoi", text))
 }
 
-/// What texts and numbers stand for as times and durations; `None` when the function makes neither of them.
+/// Converts strings and numbers to times and durations; `None` if the function makes neither.
 ///
 /// # Errors
-/// Nothing is read from it, or it is beyond what cel-go has.
+/// The argument cannot be parsed, or is out of cel-go's range.
 pub(super) fn made(function: &str, argument: &Value) -> Option<Result<Value, String>> {
     let unread = |kind| Err(format!("type conversion error from 'string' to '{kind}'"));
     Some(match (function, argument) {
@@ -97,7 +97,7 @@ pub(super) fn made(function: &str, argument: &Value) -> Option<Result<Value, Str
     })
 }
 
-/// A time as Go reads it: the letters are capitals, no minute has 61 seconds, the hour may have one digit, and a comma may stand for the point.
+/// Parses a time like Go: letters in upper case, no second 60, an hour with one digit is valid, and so is a comma instead of the point.
 fn read(text: &str) -> Option<chrono::DateTime<chrono::FixedOffset>> {
     let (date, time) = text.split_at_checked(11)?;
     let one_digit = time.as_bytes().get(1) == Some(&b':');
@@ -121,10 +121,10 @@ fn read(text: &str) -> Option<chrono::DateTime<chrono::FixedOffset>> {
 
 const TIMESTAMP_OVERFLOW: &str = "timestamp overflow";
 const DURATION_OVERFLOW: &str = "duration overflow";
-/// The first and the last second of the years 1 to 9999.
+/// The first and last second of the years 1 to 9999.
 const CALENDAR: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
-/// A time of the years that cel-go has.
+/// Returns a time if it is in cel-go's range of years.
 pub(super) fn within_calendar(
     time: Option<chrono::DateTime<chrono::FixedOffset>>,
 ) -> Result<Value, String> {
@@ -133,14 +133,14 @@ pub(super) fn within_calendar(
     time.ok_or_else(|| TIMESTAMP_OVERFLOW.to_owned())
 }
 
-/// A duration whose nanoseconds Go can count.
+/// Returns a duration if Go can hold its nanoseconds.
 pub(super) fn countable(duration: Option<TimeDelta>) -> Result<Value, String> {
     let duration = duration.filter(|duration| duration.num_nanoseconds().is_some());
     let duration = duration.map(Value::Duration);
     duration.ok_or_else(|| DURATION_OVERFLOW.to_owned())
 }
 
-/// A truth, a time or a duration as text.
+/// Converts a boolean, a time or a duration to a string.
 pub(super) fn text(value: &Value) -> Option<String> {
     match value {
         Value::Bool(truth) => Some(truth.to_string()),

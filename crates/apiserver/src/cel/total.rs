@@ -1,20 +1,20 @@
-//! Maps that have a value for whatever is looked up in them. Only what they really have is counted, found by `in` and gone through.
-//! Source: the mapper of k8s.io/dynamic-resource-allocation/cel/compile.go.
+//! Maps that have a value for every key. Size, `in` and iteration see only the real entries. Source: the mapper of
+//! k8s.io/dynamic-resource-allocation/cel/compile.go.
 
 use std::sync::Arc;
 
 use kube_cel::cel::{Value, objects::Opaque};
 
-/// Such a map.
+/// A map with a default value.
 #[derive(Debug, PartialEq)]
 pub(super) struct Total {
-    /// What it really has, as a plain map.
+    /// The real entries, as a plain map.
     pub(super) map: Value,
-    /// What any other key has.
+    /// The value of all other keys.
     pub(super) otherwise: Value,
 }
 
-// Nothing compares maps but [`super::values::equal`].
+// Maps are compared with [`super::values::equal`] only.
 impl Eq for Total {}
 
 impl Opaque for Total {
@@ -23,12 +23,12 @@ impl Opaque for Total {
     }
 }
 
-/// A map in which every key that it lacks has one and the same value.
+/// Returns a map in which every absent key has the value `otherwise`.
 pub(crate) fn total_map(map: Value, otherwise: Value) -> Value {
     Value::Opaque(Arc::new(Total { map, otherwise }))
 }
 
-/// The map that a value is, if it lacks nothing.
+/// Returns the total map that a value is, if it is one.
 pub(super) fn total(value: &Value) -> Option<&Total> {
     match value {
         Value::Opaque(opaque) => opaque.downcast_ref(),

@@ -1,15 +1,15 @@
-//! The types of CEL, and when a value of one may stand where another is wanted.
+//! The types of CEL, and which values are assignable to which type.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Type {
-    /// Anything; what is done with it is checked when it runs.
+    /// The dynamic type; operations on it are checked at run time.
     Dyn,
-    /// Whatever it turns out to have to be, as the items of an empty list.
+    /// A type that is not determined yet, as the items of an empty list.
     Open,
-    /// That of something in which a mistake has been found: it fits everywhere.
+    /// The type of an expression with an error; it fits everywhere, so that the error is reported once.
     Error,
     Null,
     Bool,
@@ -24,9 +24,9 @@ pub(crate) enum Type {
     Map(Arc<Type>, Arc<Type>),
     Optional(Arc<Type>),
     Object(Arc<Object>),
-    /// A type of a library, as `net.IP`.
+    /// A type of a library, for example `net.IP`.
     Opaque(&'static str),
-    /// A type as a value.
+    /// A type used as a value.
     Meta(Arc<Type>),
     /// A type parameter of a function.
     Parameter(char),
@@ -37,12 +37,12 @@ pub(crate) enum Type {
 pub(crate) struct Object {
     pub(crate) name: String,
     pub(crate) fields: BTreeMap<String, Type>,
-    /// Whether there may be any other field, of any type.
+    /// Whether there may be other fields of any type.
     pub(crate) open: bool,
 }
 
 impl Object {
-    /// The type of a field.
+    /// Returns the type of a field.
     pub(crate) fn field(&self, name: &str) -> Option<Type> {
         let known = self.fields.get(name).cloned();
         known.or(self.open.then_some(Type::Dyn))
@@ -82,7 +82,7 @@ impl fmt::Display for Type {
 }
 
 impl Type {
-    /// What cel-go's type calls itself, where its checker says it shorter.
+    /// Returns the type's run-time name in cel-go, where the checker uses a shorter one.
     pub(crate) fn own_name(&self) -> String {
         match self {
             Type::Null => "null_type".to_owned(),
@@ -104,7 +104,7 @@ impl Type {
         Type::Optional(Arc::new(inner))
     }
 
-    /// The type itself, or what is in an optional.
+    /// Returns the type, or the inner type of an optional, and whether it was one.
     pub(crate) fn unwrapped(&self) -> (&Type, bool) {
         match self {
             Type::Optional(inner) => (inner, true),
@@ -112,7 +112,7 @@ impl Type {
         }
     }
 
-    /// Whether null may stand for a value.
+    /// Returns whether null is a valid value.
     fn is_nullable(&self) -> bool {
         matches!(
             self,
@@ -125,7 +125,7 @@ impl Type {
         )
     }
 
-    /// The type with its parameters replaced.
+    /// Returns the type with its parameters replaced.
     pub(crate) fn bound(&self, bindings: &Bindings) -> Type {
         self.replaced(&|part| match part {
             Type::Parameter(name) => Some(bindings.0.get(name).cloned().unwrap_or(Type::Open)),
@@ -133,12 +133,12 @@ impl Type {
         })
     }
 
-    /// The type when nothing more is known: what is still open can be anything.
+    /// Returns the type with what is still undetermined made dynamic.
     pub(crate) fn closed(&self) -> Type {
         self.replaced(&|part| (*part == Type::Open).then_some(Type::Dyn))
     }
 
-    /// The type with other types for some of its parts.
+    /// Returns the type with some of its parts replaced.
     fn replaced(&self, of: &impl Fn(&Type) -> Option<Type>) -> Type {
         match self {
             Type::List(item) => Type::list(item.replaced(of)),
@@ -150,12 +150,12 @@ impl Type {
     }
 }
 
-/// What the type parameters of a function are in one call.
+/// The type parameters of a function in one call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bindings(BTreeMap<char, Type>);
 
 impl Bindings {
-    /// Whether a value of type `given` fits where `wanted` stands; binds parameters on the way.
+    /// Returns whether a value of type `given` is assignable to `wanted`, and binds type parameters.
     pub(crate) fn accept(&mut self, given: &Type, wanted: &Type) -> bool {
         match (given, wanted) {
             (_, Type::Parameter(name)) => match self.0.get(name).cloned() {
@@ -185,8 +185,8 @@ impl Bindings {
     }
 }
 
-/// That of two types which cel-go goes on with when values of both are in one place; `None` when they have nothing to do with each other. Of null,
-/// or a mistake, and another type it is the second one.
+/// Returns the type that cel-go continues with where values of two types meet, or `None` if they are unrelated. For null or an error and
+/// another type, that is the second type.
 pub(crate) fn more_general(first: &Type, second: &Type) -> Option<Type> {
     let joined = joined(first, second)?;
     Some(match (first, second) {
@@ -196,7 +196,7 @@ pub(crate) fn more_general(first: &Type, second: &Type) -> Option<Type> {
     })
 }
 
-/// The type that holds values of both; `None` when they have nothing to do with each other.
+/// Returns the type that holds values of both types; `None` if they are unrelated.
 fn joined(left: &Type, right: &Type) -> Option<Type> {
     Some(match (left, right) {
         (Type::Open, other) | (other, Type::Open) => other.clone(),

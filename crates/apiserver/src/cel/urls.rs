@@ -1,4 +1,4 @@
-//! URLs as Go reads them. Source: k8s.io/apiserver/pkg/cel/library/urls.go.
+//! URL functions with the semantics of Go's parser. Source: k8s.io/apiserver/pkg/cel/library/urls.go.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,7 +19,7 @@ impl Opaque for UrlValue {
     }
 }
 
-/// Calls a function of URLs; `None` if it is none.
+/// Calls a URL function; `None` if the function is not one.
 pub(super) fn call(
     function: &str,
     target: Option<&Value>,

@@ -1,4 +1,4 @@
-//! Equality, order and arithmetic of values. Numbers of different types are equal and ordered by what they stand for.
+//! Equality, order and arithmetic of values. Numbers of different types are compared by their numeric values.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -18,7 +18,7 @@ use super::{
     times,
 };
 
-/// A type as a value, by its name.
+/// A type as a value, identified by its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TypeValue(pub(super) String);
 
@@ -28,7 +28,7 @@ impl Opaque for TypeValue {
     }
 }
 
-/// What could not be evaluated: whoever selects it is told why.
+/// A field that could not be evaluated; selecting it fails with this message.
 #[derive(Debug, PartialEq, Eq)]
 struct Broken(String);
 
@@ -38,12 +38,12 @@ impl Opaque for Broken {
     }
 }
 
-/// A field whose selection fails.
+/// Returns a value whose selection fails.
 pub(crate) fn broken(why: String) -> Value {
     Value::Opaque(Arc::new(Broken(why)))
 }
 
-/// Why a value cannot be had.
+/// Returns the reason why a value cannot be selected, if it cannot.
 pub(super) fn why_broken(value: &Value) -> Option<&str> {
     match value {
         Value::Opaque(opaque) => opaque.downcast_ref::<Broken>().map(|broken| &*broken.0),
@@ -55,14 +55,14 @@ pub(super) fn text(value: impl Into<String>) -> Value {
     Value::String(Arc::new(value.into()))
 }
 
-/// A JSON value as it is: whole numbers are ints, keys are not escaped.
+/// Converts JSON: whole numbers become ints, and keys are not escaped.
 pub(crate) fn of_json(value: &Json) -> Value {
     match value {
         Json::Null => Value::Null,
         Json::Bool(truth) => Value::Bool(*truth),
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(number), _) => Value::Int(number),
-            // Whole numbers may be written with a dot.
+            // Whole numbers may be written with a decimal point.
             (None, Some(double)) if double.fract() == 0.0 && double.abs() < 9e15 => {
                 Value::Int(double as i64)
             }
@@ -81,17 +81,17 @@ pub(crate) fn of_json(value: &Json) -> Value {
     }
 }
 
-/// A value as JSON.
+/// Converts a value to JSON.
 ///
 /// # Errors
-/// It is not all made of what JSON has.
+/// A part of the value has no JSON form.
 pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
     Ok(match plain(value) {
         Value::Null => Json::Null,
         Value::Bool(truth) => (*truth).into(),
         Value::Int(number) => (*number).into(),
         Value::UInt(number) => (*number).into(),
-        // Go writes whole numbers without a dot.
+        // Go writes whole numbers without a decimal point.
         Value::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
             (*number as i64).into()
         }
@@ -126,7 +126,7 @@ pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
     })
 }
 
-/// A map of values with names.
+/// Returns a map with string keys.
 pub(crate) fn map_of(fields: &[(String, Value)]) -> Value {
     let fields = fields.iter();
     let fields = fields.map(|(name, value)| (Key::String(Arc::new(name.clone())), value.clone()));
@@ -135,17 +135,17 @@ pub(crate) fn map_of(fields: &[(String, Value)]) -> Value {
     })
 }
 
-/// A value in an optional.
+/// Returns an optional with a value.
 pub(crate) fn some(value: Value) -> Value {
     Value::Opaque(Arc::new(OptionalValue::of(value)))
 }
 
-/// An optional without a value.
+/// Returns an empty optional.
 pub(crate) fn none() -> Value {
     Value::Opaque(Arc::new(OptionalValue::none()))
 }
 
-/// What is in an optional; `None` when the value is none.
+/// Returns the content of an optional; `None` if the value is not one.
 pub(super) fn optional(value: &Value) -> Option<Option<&Value>> {
     match value {
         Value::Opaque(opaque) => opaque
@@ -155,7 +155,7 @@ pub(super) fn optional(value: &Value) -> Option<Option<&Value>> {
     }
 }
 
-/// The name of a value's type.
+/// Returns the name of a value's type.
 pub(crate) fn type_name(value: &Value) -> &str {
     match value {
         Value::List(_) => "list",
@@ -174,7 +174,7 @@ pub(crate) fn type_name(value: &Value) -> &str {
     }
 }
 
-/// The name of the Go type that cel-go has a value in, as `%T` prints it.
+/// Returns the Go type in which cel-go holds a value, as `%T` prints it.
 pub(super) fn go_type(value: &Value) -> &str {
     match value {
         Value::List(_) => "*types.baseList",
@@ -203,10 +203,10 @@ pub(super) fn go_type(value: &Value) -> &str {
     }
 }
 
-/// That of the year 1 begins with.
+/// The first second of the year 1, the zero value of Go's `time.Time`.
 const FIRST_SECOND: i64 = -62_135_596_800;
 
-/// Whether a value is what its type begins with.
+/// Returns whether a value is the zero value of its type.
 pub(super) fn is_zero(value: &Value) -> bool {
     match plain(value) {
         Value::List(items) => items.is_empty(),
@@ -219,9 +219,9 @@ pub(super) fn is_zero(value: &Value) -> bool {
         Value::Bool(truth) => !truth,
         Value::Duration(duration) => duration.is_zero(),
         Value::Null => true,
-        // An optional is a value, whatever is in it.
+        // An optional is never zero, whatever it contains.
         Value::Opaque(_) => message(value).is_some_and(|message| message.fields.is_empty()),
-        // Go's first moment.
+        // The zero value of Go's `time.Time`.
         Value::Timestamp(time) => {
             time.timestamp() == FIRST_SECOND && time.timestamp_subsec_nanos() == 0
         }
@@ -229,7 +229,7 @@ pub(super) fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// [`equal_within`] no bounds.
+/// Compares two values like [`equal_within`], without a limit.
 #[cfg(test)]
 pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
     equal_within(left, right, &mut Looks(u64::MAX))

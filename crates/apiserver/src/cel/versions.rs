@@ -1,4 +1,5 @@
-//! Versions in expressions (upstream: apiserver/pkg/cel/library/semverlib.go). As there, what a version was built from neither orders it nor makes it another one.
+//! Semantic versions in expressions (source: apiserver/pkg/cel/library/semverlib.go). As there, build metadata affects neither order nor
+//! equality.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -24,10 +25,10 @@ impl Opaque for Semver {
     }
 }
 
-/// The version that a text is.
+/// Parses a version.
 ///
 /// # Errors
-/// It is none, in the words of `github.com/blang/semver/v4`.
+/// The message of `github.com/blang/semver/v4` for an invalid version.
 pub(crate) fn version(text: &str) -> Result<Value, String> {
     if let Some(why) = fault(text) {
         return Err(why);
@@ -36,7 +37,7 @@ pub(crate) fn version(text: &str) -> Result<Value, String> {
     Ok(Value::Opaque(Arc::new(Semver(version))))
 }
 
-/// Calls a function about versions; `None` if that is none.
+/// Calls a version function; `None` if the function is not one.
 pub(super) fn call(
     function: &str,
     target: Option<&Value>,
@@ -56,7 +57,7 @@ pub(super) fn call(
         }
         (function, Some(target), arguments) => {
             let version = of(target)?;
-            // As Go converts them.
+            // Converted as in Go.
             let part = |number: u64| Value::Int(number as i64);
             let value = match (function, arguments) {
                 ("major", []) => part(version.major),
@@ -86,7 +87,7 @@ fn of(value: &Value) -> Option<&Version> {
     }
 }
 
-/// A version without its `v`, with all three numbers and without leading zeros.
+/// Normalises a version: without its `v`, with three numbers, and without leading zeros.
 fn normal(text: &str) -> Result<String, String> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let plain = |part: &str| {
@@ -123,7 +124,7 @@ mod tests {
                 "1.2-rc",
                 Err("short version cannot contain PreRelease/Build meta data"),
             ),
-            // What is no number is left for the reader to refuse.
+            // Parts that are not numbers are left for the parser to refuse.
             ("x.1.2", Ok("x.1.2")),
         ] {
             let normal = normal(text);

@@ -191,7 +191,7 @@ fn all_grown(rest: usize) -> Vec<String> {
             .filter(|place| name(place).contains(&only))
             .filter(|place| !SHOWN_WHOLE.contains(&&*name(place)))
             .peekable();
-        // What is made once for a kind is made here.
+        // A first request creates what is cached for each kind, so that it is not measured.
         if let Some(first) = places.peek() {
             world.costs(row, first, Filling::Equal, 1);
         }

@@ -57,7 +57,7 @@ impl Place {
         walk.found
     }
 
-    /// Writes the place as clients write paths.
+    /// Returns the path in the form that clients write.
     pub(super) fn text(&self) -> String {
         let steps = self.steps.iter().map(|step| match step {
             Step::Field(name) => format!(".{name}"),
@@ -67,14 +67,14 @@ impl Place {
         steps.collect()
     }
 
-    /// Puts `count` items at the place in an object.
+    /// Puts `count` items into the list or map of an object.
     pub(super) fn fill(&self, kind: &Type, object: &mut Value, count: usize, filling: Filling) {
         let (arena, mut id, mut at) = (kind.arena(), kind.id(), object);
         for step in &self.steps {
             (id, at) = match (step, arena.node(id)) {
                 (Step::Field(name), Node::Struct(fields)) => {
                     let field = fields.field(name).expect("places are made of the type");
-                    // Other members of a struct that is not there yet decide what its list means.
+                    // If the parent struct is absent, fill its other fields: they decide how the list is treated.
                     if !at.is_object() {
                         *at = sample(arena, id, 0, Filling::Equal, 1);
                     }

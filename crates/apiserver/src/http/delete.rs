@@ -325,7 +325,7 @@ struct Verdict {
     object: Value,
     /// Whether the object changed and watchers must see the change before the object is removed.
     changed: bool,
-    /// Whether it goes now.
+    /// Whether the object is removed now.
     gone: bool,
 }
 
@@ -337,7 +337,7 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
         .as_i64()
         .unwrap_or(0);
     let mut changed = false;
-    // What has no grace left is only held by finalizers, as objects of other kinds are.
+    // Once the grace period is over only finalizers hold the object, as for other kinds.
     if graceful && marked && stored_grace != 0 {
         let asked = options.grace.map(|asked| if asked < 0 { 1 } else { asked });
         match asked.filter(|grace| *grace < stored_grace) {

@@ -261,7 +261,7 @@ pub(crate) fn cacheable(
     response
 }
 
-/// A hash of a document, as upstream writes them: SHA-512 in capital hexadecimal digits.
+/// Returns the hash of a document as kube-apiserver writes it: SHA-512 in upper-case hexadecimal digits.
 pub(crate) fn digest(document: &[u8]) -> String {
     let mut text = String::with_capacity(128);
     for byte in Sha512::digest(document) {

@@ -50,7 +50,7 @@ pub struct Cidr {
     pub address: IpAddr,
     /// The address without its host bits. An IPv4-mapped IPv6 address becomes IPv4 if the prefix covers the mapping.
     pub network: IpAddr,
-    /// The length of the prefix, in bits of the network's family.
+    /// The prefix length, in bits of the network's family.
     pub length: u8,
     /// The prefix length as written.
     pub written: u8,

@@ -1,4 +1,4 @@
-//! Resource names and amounts as nodes, pods, claims and runtime classes declare them (`pkg/apis/core/validation`, `pkg/apis/core/helper`).
+//! Resource names and amounts in nodes, pods, claims and runtime classes (`pkg/apis/core/validation`, `pkg/apis/core/helper`).
 
 use super::{check, names};
 use crate::{
@@ -6,32 +6,32 @@ use crate::{
     quantity::Quantity,
 };
 
-/// Upstream's sentence for an amount that must be whole.
+/// The message for an amount that must be an integer.
 pub const NOT_INTEGER: &str = "must be an integer";
 
-/// `hugepages-2Mi` and the like.
+/// Returns whether a resource is huge pages, such as `hugepages-2Mi`.
 pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// `attachable-volumes-...`.
+/// Returns whether a resource is named `attachable-volumes-...`.
 pub fn is_attachable_volume(name: &str) -> bool {
     name.starts_with("attachable-volumes-")
 }
 
-/// Resources of Kubernetes itself: without a prefix or below `kubernetes.io/`.
+/// Returns whether a resource is one of Kubernetes' own: without a prefix, or below `kubernetes.io/`.
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Resources that devices and users add: `nvidia.com/gpu`.
+/// Returns whether a resource is an extended one, such as `nvidia.com/gpu`.
 pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Resources without a prefix that upstream knows (containers, quotas and nodes together).
+/// Returns whether a resource without a prefix is known to Kubernetes (in containers, quotas or nodes).
 pub fn is_standard(name: &str) -> bool {
     const STANDARD: [&str; 27] = [
         "cpu",
@@ -65,7 +65,7 @@ pub fn is_standard(name: &str) -> bool {
     STANDARD.contains(&name) || is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
 
-/// Resources that are counted in whole numbers.
+/// Returns whether a resource is counted in integers.
 pub fn is_integer(name: &str) -> bool {
     const COUNTED: [&str; 10] = [
         "pods",
@@ -82,7 +82,7 @@ pub fn is_integer(name: &str) -> bool {
     COUNTED.contains(&name) || is_extended(name)
 }
 
-/// A resource's name.
+/// Validates a resource's name.
 pub fn name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     let sentences = names::qualified_name(value);
     if !sentences.is_empty() {
@@ -97,7 +97,7 @@ pub fn name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
-/// The name of a resource of containers (also of a pod's overhead).
+/// Validates the name of a container's resource, or of one in a pod's overhead.
 pub fn container_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     name(errors, path, value);
     let standard = matches!(value, "cpu" | "memory" | "ephemeral-storage") || is_huge_page(value);
@@ -114,7 +114,7 @@ pub fn container_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
-/// An amount of a resource: not negative, whole where the resource is counted.
+/// Validates the amount of a resource: not negative, and an integer where the resource is counted.
 pub fn amount(errors: &mut Errors, path: &Path<'_>, resource: &str, text: &str) {
     let Ok(quantity) = Quantity::parse(text) else {
         return;

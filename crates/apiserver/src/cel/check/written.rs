@@ -1,4 +1,4 @@
-//! Texts that are written in an expression and will be read by a function: told before it runs (cel-go: ASTValidators).
+//! Checks literals that a function will parse at run time (cel-go: ASTValidators).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Checker<'_> {
-    /// Reads a text that is written in the expression and has a form of its own (cel-go: ASTValidators).
+    /// Checks a literal argument that has a syntax of its own (cel-go: ASTValidators).
     pub(super) fn read_literal(&mut self, function: &str, arguments: &[Expr]) {
         let Some(Expr {
             at,
@@ -39,7 +39,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Looks through a text with places for values, and these, where both are written in the expression.
+    /// Checks a format string and its arguments, if both are literals.
     pub(super) fn read_format(
         &mut self,
         at: usize,

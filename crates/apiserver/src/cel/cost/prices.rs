@@ -1,9 +1,9 @@
-//! What each function and operator costs.
+//! The prices of functions and operators.
 
 use super::{LIST, Part, Price, REGEX, Size, TRAVERSAL, scaled};
 use crate::cel::types::Type;
 
-/// Functions of Kubernetes' libraries and of the extensions.
+/// Returns the price of a function of Kubernetes' libraries or of CEL's extensions.
 pub(super) fn of_function(
     function: &str,
     target: Option<&Part<'_>>,
@@ -61,7 +61,7 @@ pub(super) fn of_function(
         ("validate", Some(_)) => (scaled(first?.priced(TRAVERSAL), 128.0 * REGEX), None),
         ("ip.isCanonical", None) => (first?.priced(2.0 * TRAVERSAL), None),
         ("containsIP" | "containsCIDR", Some(_)) => {
-            // Two addresses of at most 16 bytes are compared; one network is cut to the other first.
+            // Two addresses of at most 16 bytes are compared, after one network was truncated to the other's length.
             let compared = Size::exactly(32).priced(TRAVERSAL);
             let cut = match function {
                 "containsCIDR" => Size::exactly(16).priced(TRAVERSAL) + 1,
@@ -77,7 +77,7 @@ pub(super) fn of_function(
     })
 }
 
-/// Functions that make a list of another (cel-go: ext/lists.go).
+/// Returns the price of a function that derives a list from another (cel-go: ext/lists.go).
 pub(super) fn of_lists(
     function: &str,
     target: Option<&Part<'_>>,
@@ -121,7 +121,7 @@ pub(super) fn of_lists(
     }
 }
 
-/// The language itself; what is not named costs one step.
+/// Returns the price of the language's own functions and operators; those without a price cost one step.
 pub(super) fn of_operator(
     function: &str,
     target: Option<&Part<'_>>,
@@ -188,19 +188,19 @@ pub(super) fn of_operator(
     }
 }
 
-/// The price of comparing as far as the shorter one goes.
+/// Returns the price of comparing two values up to the length of the shorter one.
 fn compared(left: &Part<'_>, right: &Part<'_>) -> u64 {
     let shorter = left.size().max.min(right.size().max);
     scaled(shorter, TRAVERSAL)
 }
 
-/// The size of a list's items.
+/// Returns the size of a list's items.
 fn element(list: &Part<'_>) -> Size {
     let items = list.place.and_then(|place| place.items.as_deref());
     items.map_or(Size::UNKNOWN, |items| Size::at_most(items.most))
 }
 
-/// How long a text can be after replacing.
+/// Returns the size of a text after a replacement.
 fn replaced(text: Size, old: Size, new: Size) -> Size {
     let quotient = |whole: u64, part: u64| (whole as f64 / part as f64).ceil() as u64;
     let (most, kept) = match old.min {

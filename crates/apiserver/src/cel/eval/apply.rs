@@ -1,4 +1,4 @@
-//! Calls of functions and operators, whose arguments are values by now.
+//! Applies functions and operators to evaluated arguments.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -30,7 +30,7 @@ impl Run<'_> {
         target: Option<Value>,
         values: Vec<Value>,
     ) -> Evaluated {
-        // Looking at one item or counting them costs nothing more; everything else may look at all there is.
+        // Access to one element and counting cost nothing extra; every other function may look at all of its arguments.
         if !matches!(function, "_[_]" | "_[?_]" | "size" | "type" | "dyn") {
             self.budget
                 .take(work(function, target.as_ref(), &values) / 10)?;
@@ -155,7 +155,7 @@ impl Run<'_> {
                 } else {
                     Ordering::Less
                 };
-                // What cannot be compared is passed over.
+                // Values that cannot be compared are skipped.
                 let best = items.iter().reduce(|best, next| match compare(best, next) {
                     Some(order) if order == wanted => next,
                     _ => best,
@@ -173,7 +173,7 @@ impl Run<'_> {
                 let sum = items.try_fold(first, |sum, item| arithmetic("_+_", &sum, &item));
                 sum.map_err(Failure::Error)
             }
-            // As often as it is there.
+            // A negative count replaces all occurrences.
             ("replace", Some(_), [part, with, Value::Int(times)]) if *times < 0 => {
                 let arguments = vec![part.clone(), with.clone()];
                 library::call(function, target.clone(), arguments).map_err(Failure::Error)
@@ -269,7 +269,7 @@ impl Run<'_> {
             .map_err(Failure::Error)
     }
 
-    /// Whether a list has an item; one that cannot be compared is an error unless another one is the item.
+    /// Returns whether a list contains an item. An item that cannot be compared is an error unless another one matches.
     fn is_among(&mut self, item: &Value, items: &[Value]) -> Evaluated {
         let mut failure = None;
         for other in items {
@@ -283,7 +283,7 @@ impl Run<'_> {
         failure.map_or(Ok(Value::Bool(false)), failed)
     }
 
-    /// Does what may look at many values; ten of them are a step.
+    /// Runs a function that may look at many values; each ten of them cost a step.
     fn looking<T>(&mut self, look: impl FnOnce(&mut Looks) -> T) -> Evaluated<T> {
         let most = self.budget.of_call.saturating_mul(10);
         let mut looks = Looks(most);
@@ -296,8 +296,8 @@ impl Run<'_> {
     }
 }
 
-/// How much a function may look at or make: of texts and lists as much as there is in them, but where it goes through one for each part of
-/// another.
+/// Returns the number of characters and items that a function may read or write: usually the total size of its arguments, more where it
+/// scans one argument for each part of another.
 fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
     let of = |at: usize| values.get(at).map_or(0, size_of);
     let me = target.map_or(0, size_of);
@@ -320,12 +320,12 @@ fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
     }
 }
 
-/// Why a pattern cannot be looked for.
+/// Returns the error for an invalid pattern of `find`.
 fn illegal(why: String) -> Failure {
     Failure::Error(format!("Illegal regex: {why}"))
 }
 
-/// How much there is to look at in a value.
+/// Returns the size of a value in characters, with ten for each item.
 fn size_of(value: &Value) -> u64 {
     let length = match plain(value) {
         Value::String(text) => text.len(),

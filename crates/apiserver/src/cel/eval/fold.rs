@@ -1,4 +1,4 @@
-//! Macros over lists and maps.
+//! Evaluates macros over lists and maps.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Run<'_> {
         collected.result(fold.kind)
     }
 
-    /// Takes one entry, of which the first variable is the place unless told otherwise; answers whether the result is known.
+    /// Evaluates one entry; the first variable is the index or key unless `first` is given. Returns whether the result is known already.
     fn step(
         &mut self,
         fold: &Fold,
@@ -70,7 +70,7 @@ impl Run<'_> {
     }
 }
 
-/// What a macro has made of the items so far.
+/// The result of a macro so far.
 #[derive(Default)]
 struct Collected {
     list: Vec<Value>,
@@ -81,7 +81,7 @@ struct Collected {
 }
 
 impl Collected {
-    /// Takes one more item; answers whether the result is known.
+    /// Evaluates one more item. Returns whether the result is known already.
     fn take(
         &mut self,
         run: &mut Run<'_>,
@@ -138,7 +138,7 @@ impl Collected {
         Ok(false)
     }
 
-    /// Whether an item takes part. Of those that fail to tell the last one is told, as long as nothing ends the whole.
+    /// Returns whether an item takes part. Of several errors in conditions the last one is reported, unless one ends the evaluation.
     fn chosen(&mut self, truth: Evaluated<bool>) -> Evaluated<bool> {
         match truth {
             Err(Failure::Error(message)) => {
@@ -149,7 +149,7 @@ impl Collected {
         }
     }
 
-    /// What an item becomes; what fails first stays, unless the choice of a later one fails.
+    /// Returns an item's value. The first error is kept, unless a later condition fails.
     fn made(&mut self, value: Evaluated) -> Evaluated<Option<Value>> {
         match value {
             Err(Failure::Error(message)) => {

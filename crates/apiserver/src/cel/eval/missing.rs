@@ -1,4 +1,4 @@
-//! What is said of calls that fit no overload of their function. cel-go names function and types where it looks at the types before it calls.
+//! The errors of calls that match no overload. cel-go names the function and the types in functions that check types before the call.
 
 use kube_cel::cel::Value;
 
@@ -10,14 +10,14 @@ use crate::cel::{
     values::{optional, type_name},
 };
 
-/// Values that are asked themselves for what else can be done with them.
+/// The types whose values dispatch further methods themselves.
 const RECEIVERS: [&str; 3] = [
     "string",
     "google.protobuf.Duration",
     "google.protobuf.Timestamp",
 ];
 
-/// Whether some overload takes values of these types. Of lists and maps only the first item is looked at.
+/// Returns whether an overload accepts values of these types. Of lists and maps only the first item is checked.
 pub(super) fn fits(function: &str, target: Option<&Value>, values: &[Value]) -> bool {
     let Some(overloads) = FUNCTIONS.get(function) else {
         return false;

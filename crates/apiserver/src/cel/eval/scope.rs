@@ -51,7 +51,7 @@ impl<'s> Scope<'s> {
         }
     }
 
-    /// The same variables once more.
+    /// Returns a scope with the same variables.
     pub(super) fn same(&self) -> Scope<'_> {
         match self {
             Scope::Empty => Scope::Empty,

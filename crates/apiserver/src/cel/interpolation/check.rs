@@ -1,4 +1,4 @@
-//! What can be told about a format and its values before there are any.
+//! Checks format strings and their arguments before an expression runs.
 
 use super::{Clause, Part, Parts, clause};
 use crate::cel::{
@@ -7,7 +7,7 @@ use crate::cel::{
     types::Type,
 };
 
-/// Finds what is wrong with a format and values that are written in a call at a place. `type_of` knows the types of all that is in the list.
+/// Finds errors in a literal format and its literal arguments. `type_of` returns the types of all parts of the argument list.
 pub(in crate::cel) fn check(
     at: usize,
     format: &str,
@@ -47,7 +47,7 @@ pub(in crate::cel) fn check(
     })
 }
 
-/// What of a value a clause cannot write: itself, or something in it.
+/// Returns the part of a value that a clause cannot format: the value itself, or something in it.
 fn refused<'e>(
     clause: Clause,
     value: &'e Expr,
@@ -79,14 +79,14 @@ fn takes(clause: Clause, kind: &Type) -> bool {
             Type::Optional(_) | Type::Object(_) | Type::Opaque(_) | Type::Parameter(_)
         ),
         Clause::Decimal | Clause::Octal => is_whole,
-        // Some words stand for numbers.
+        // Some words are valid numbers.
         Clause::Fixed(_) | Clause::Scientific => matches!(kind, Type::Double | Type::String),
         Clause::Binary => is_whole || *kind == Type::Bool,
         Clause::Hexadecimal { .. } => is_whole || matches!(kind, Type::String | Type::Bytes),
     }
 }
 
-/// What values of a type call it when they are asked.
+/// Returns the run-time name of a type's values.
 fn runtime_name(kind: &Type) -> String {
     match kind {
         Type::List(_) => "list".to_owned(),

@@ -1,19 +1,19 @@
-//! The words for syntax errors, which are cel-go's because the grammar of the cel crate is.
+//! Syntax errors with cel-go's messages, which come from the grammar of the cel crate.
 
 use kube_cel::cel::{ParseErrors, parser::Parser};
 
 use crate::cel::{Issues, Problem, macros::SIMPLE};
 
-/// Asks that grammar about an expression, in which literals that it misreads have been replaced by `plain` ones.
+/// Parses an expression with that grammar. `plain` is the expression with the literals replaced that the grammar would misread.
 ///
 /// # Errors
-/// What it refuses.
+/// The syntax errors.
 pub(super) fn accept(source: &str, plain: &str, most_depth: u16) -> Result<(), Issues> {
     let parser = Parser::new().enable_optional_syntax(true);
     match parser.max_recursion_depth(most_depth).parse(plain) {
         Ok(_) => Ok(()),
         Err(mut errors) => {
-            // Macros are ours, and so is what is told of them.
+            // Macros are checked by this module's parser, which also reports their errors.
             errors.errors.retain(|error| error.msg != SIMPLE);
             match errors.errors.is_empty() {
                 true => Ok(()),

@@ -25,7 +25,7 @@ const WORTH_MEASURING_BYTES: usize = MAX_REQUEST_BYTES / 8;
 /// The most bytes of JSON that an object of a built-in kind may have before it is examined further. The protobuf message is much shorter
 /// than the JSON, but an object beyond this size exceeds [`MAX_REQUEST_BYTES`] all the same.
 const MAX_JSON_BYTES: usize = 32 << 20;
-/// The same for custom resources, which are stored as JSON.
+/// The same limit for custom resources, which are stored as JSON.
 const MAX_CUSTOM_JSON_BYTES: usize = 3 << 20;
 
 /// Returns etcd's refusal as the 500 that kube-apiserver answers with.

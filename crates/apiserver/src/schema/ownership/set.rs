@@ -353,12 +353,12 @@ impl FieldSet {
     }
 }
 
-/// One level of FieldsV1 as it is read.
+/// One level of FieldsV1 while it is parsed.
 struct Level;
 
 struct ReadLevel {
     set: FieldSet,
-    /// It is `{}` or has a `.`: what it is below of is in the set itself.
+    /// Whether the level is `{}` or has a `.`, which means that its parent element is in the set itself.
     member: bool,
 }
 
