@@ -1,4 +1,4 @@
-//! What expressions mean, and what is said of those that mean nothing.
+//! Tests of what expressions evaluate to, and of the errors of invalid ones.
 
 mod literals;
 mod maps;
@@ -92,7 +92,7 @@ fn what_is_deep_is_run_and_what_is_too_deep_is_refused() {
         let deep = compile(&source(200)).unwrap_or_else(|issues| panic!("{index}: {issues}"));
         let variables = [("self", me())];
         deep.most_cost(&environment(), &Shape::default());
-        // It has a value or none; that it comes to an end is the point.
+        // The result does not matter, only that the evaluation terminates.
         let _ = deep.evaluate(&variables, &mut Budget::default());
         for levels in [300, 5_000] {
             let refused = compile(&source(levels))
@@ -351,7 +351,7 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
             "lists.range(100000000) == []",
             "operation cancelled: actual cost limit exceeded",
         ),
-        // What is shared is looked at as often as it is there.
+        // Shared values are charged for each occurrence.
         (
             "['0123456789'].map(a, lists.range(100).map(i, a).join('')).map(b, lists.range(100).map(i, b).join('')).map(c, lists.range(100).map(i, c).join('')).map(d, lists.range(100).map(i, d).join('')).size() == 1",
             "operation cancelled: actual cost limit exceeded",
@@ -594,7 +594,7 @@ fn lists_that_are_made_of_others_cost_what_cel_go_says() {
         ("[1, 2, 3].distinct()", 10 + 18 + 11),
         ("[3, 2, 1].sort()", 10 + 18 + 11),
         ("['b', 'a'].sort()", 10 + 9 + 11),
-        // The list, what stands for the loop that binds it, its keys, and their order.
+        // The list, the loop that binds it, its keys, and the sort.
         (
             "[3, 1].sortBy(e, -e)",
             10 + 10 + 1 + (1 + 10 + 2 * (2 + 12) + 1) + 8 + 11,

@@ -235,15 +235,15 @@ pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
     equal_within(left, right, &mut Looks(u64::MAX))
 }
 
-/// How many values may still be looked at. What a list holds may be shared by many places, so that there is far more to look at than there is.
+/// The number of values that may still be visited. Parts of a list may be shared, so a value can have far more parts than memory holds.
 #[derive(Debug)]
 pub(super) struct Looks(pub(super) u64);
 
 impl Looks {
-    /// Looks at so many.
+    /// Charges for `count` visits.
     ///
     /// # Errors
-    /// There are not as many left; none are then.
+    /// Fewer are left; then nothing is left.
     pub(super) fn take(&mut self, count: u64) -> Result<(), String> {
         let left = self.0.checked_sub(count);
         self.0 = left.unwrap_or(0);
@@ -251,10 +251,10 @@ impl Looks {
     }
 }
 
-/// Whether two values are the same; of lists the left one says what that means.
+/// Returns whether two values are equal; the left operand's list type decides how lists are compared.
 ///
 /// # Errors
-/// They cannot be compared at all, or there is more to look at than may be.
+/// The values cannot be compared, or more visits are needed than are left.
 pub(super) fn equal_within(left: &Value, right: &Value, looks: &mut Looks) -> Result<bool, String> {
     looks.take(1)?;
     if let Some(left) = keyed(left) {
@@ -297,7 +297,7 @@ pub(super) fn equal_within(left: &Value, right: &Value, looks: &mut Looks) -> Re
     }
 }
 
-/// The order of two values; `None` when they have none.
+/// Returns the order of two values; `None` if they have none.
 pub(super) fn compare(left: &Value, right: &Value) -> Option<Ordering> {
     use Value::{Bool, Bytes, Duration, Float, Int, String, Timestamp, UInt};
     match (left, right) {
@@ -327,7 +327,7 @@ fn compare_double(whole: i128, double: f64) -> Option<Ordering> {
     if double.is_nan() {
         return None;
     }
-    // Doubles beyond the whole numbers saturate, which orders them rightly.
+    // Doubles beyond the range of integers saturate, which orders them correctly.
     let floor = double.floor() as i128;
     Some(match whole.cmp(&floor) {
         Ordering::Equal if double > double.floor() => Ordering::Less,
@@ -335,7 +335,7 @@ fn compare_double(whole: i128, double: f64) -> Option<Ordering> {
     })
 }
 
-/// A binary operator of arithmetic.
+/// Applies a binary arithmetic operator.
 pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<Value, String> {
     use Value::{Bytes, Duration, Float, Int, List, String, Timestamp, UInt};
     const INT: &str = "integer overflow";
@@ -380,7 +380,7 @@ pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<
     }
 }
 
-/// A key as a value.
+/// Converts a map key to a value.
 pub(super) fn of_key(key: &Key) -> Value {
     match key {
         Key::Int(number) => Value::Int(*number),

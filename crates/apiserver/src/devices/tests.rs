@@ -1,4 +1,4 @@
-//! What expressions say of devices, and what is said of those that go wrong.
+//! Tests of device selectors and of their errors.
 
 use super::{Attribute::*, *};
 
@@ -12,7 +12,7 @@ fn device(attributes: Attributes<'_>, capacity: Capacity<'_>) -> Device {
     Device::new(DRIVER, false, attributes, capacity).expect("a device")
 }
 
-/// Whether an expression chooses a device, and that it costs so much at most.
+/// Returns whether an expression selects a device, and checks its estimated cost.
 fn asked(expression: &str, cost: u64, device: &Device) -> Result<bool, String> {
     let selector = Selector::compile(expression).expect(expression);
     assert_eq!(selector.most_cost(), cost, "{expression}");

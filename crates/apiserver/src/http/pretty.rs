@@ -148,7 +148,7 @@ mod tests {
         ];
         for tree in trees {
             let expected = serde_json::to_string_pretty(&tree).unwrap();
-            // However it comes in pieces.
+            // The result must not depend on how the input is split.
             for piece in [1, 2, 1000] {
                 let (mut indent, mut indented) = (Indent::default(), Vec::new());
                 for piece in tree.to_string().as_bytes().chunks(piece) {

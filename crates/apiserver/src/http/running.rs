@@ -159,7 +159,7 @@ mod tests {
 
     use super::{super::arrival::Patience, *};
 
-    /// Work that waits for a turn, and says whether it came to its end and whether somebody waited for it then.
+    /// Returns a future that yields once, and flags that tell whether it finished and whether its client still waited then.
     fn work(patience: &mut Patience) -> (Unabandoned<()>, Arc<AtomicBool>, Arc<AtomicBool>) {
         let (ended, awaited) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let waits = patience.watch();

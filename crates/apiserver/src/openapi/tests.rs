@@ -1,4 +1,4 @@
-//! The documents say of every kind what clients look for.
+//! Tests that documents describe every kind in the way that clients need.
 
 use super::*;
 use crate::{
@@ -10,18 +10,18 @@ fn server() -> std::sync::Arc<ApiServer> {
     ApiServer::new(Config::default())
 }
 
-/// The parsed document of a group and version.
+/// Returns the parsed v3 document of a group and version.
 fn v3_tree(server: &ApiServer, group: &str, version: &str) -> Value {
     let document = v3(&server.registry().table(), server, group, version).unwrap();
     serde_json::from_str(&document).unwrap()
 }
 
-/// The parsed document of everything.
+/// Returns the parsed v2 document.
 fn v2_tree(server: &ApiServer) -> Value {
     serde_json::from_slice(&v2(&server.registry().table(), server, None).json).unwrap()
 }
 
-/// Every reference in a document leads to a component.
+/// Checks that every reference in a document leads to a component.
 fn dangling(document: &Value, components: &Value) -> Vec<String> {
     match document {
         Value::Object(map) => {
@@ -87,7 +87,7 @@ fn a_kind_is_tagged_and_its_patch_takes_field_validation() {
     assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
 }
 
-/// The names of components, and of their properties, that have no description.
+/// Returns the components, and their properties, that have no description.
 fn undescribed(components: &Value) -> Vec<String> {
     let silent = |schema: &Value| schema["description"].as_str().is_none_or(str::is_empty);
     let mut found = Vec::new();

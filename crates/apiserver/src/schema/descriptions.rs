@@ -58,7 +58,7 @@ mod tests {
         TEXT.lines().map(cells)
     }
 
-    /// Values without fields that documents name nevertheless.
+    /// Types without fields that documents list nevertheless.
     const SCALARS: [&str; 11] = [
         "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON",
         "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray",

@@ -10,7 +10,7 @@ use crate::cel::{
     values::{optional, type_name},
 };
 
-/// The types whose values dispatch further methods themselves.
+/// The types whose values look up further methods themselves.
 const RECEIVERS: [&str; 3] = [
     "string",
     "google.protobuf.Duration",

@@ -1,4 +1,4 @@
-//! How values are written, and words that name nothing.
+//! Tests of literals, and of names that are not declared.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Maps: what their keys are, and what finds them.
+//! Tests of maps: which keys they have, and which values find them.
 
 use super::*;
 
@@ -79,7 +79,7 @@ fn keys_are_what_go_tells_apart_and_numbers_find_what_they_equal() {
             "dyn(self.a).optMap(x, x).hasValue()",
             "no such overload: hasValue(int)",
         ),
-        // Of those that fail to tell whether they take part the last one is told, of those that fail to become something the first.
+        // Of several errors in conditions the last one is reported, of several in results the first.
         (
             "['a', 'b'].filter(x, self.m[x] == '') == []",
             "no such key: b",

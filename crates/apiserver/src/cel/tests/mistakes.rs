@@ -1,8 +1,8 @@
-//! Mistakes that are told of expressions before they run, and what is told of those around them.
+//! Tests of the errors that are found before an expression runs, and of those that follow from them.
 
 use super::*;
 
-/// Places and sentences, without the lines they are in.
+/// Returns positions and messages without the quoted lines.
 fn told(source: &str) -> Vec<String> {
     let issues = run(source).unwrap_err();
     let lines = issues
@@ -109,7 +109,7 @@ fn what_is_wrong_fits_everywhere_and_is_named_so() {
                 "1:6: expected type 'int' but found 'string'",
             ],
         ),
-        // Of null and something else cel-go goes on with what comes later in a list, and with what comes first elsewhere.
+        // Where null meets another type, cel-go continues with the later one in a list, and with the first one elsewhere.
         (
             "[self, null][0].a == 3",
             vec!["1:16: type 'null' does not support field selection"],

@@ -1,4 +1,4 @@
-//! Optionals: what is in them, and what is said of what is none.
+//! Tests of optionals: their content, and the errors of values that are not optionals.
 
 use super::*;
 

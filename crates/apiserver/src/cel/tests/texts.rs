@@ -1,4 +1,4 @@
-//! Conversions, what is done with texts, and texts with places for values.
+//! Tests of conversions, string functions and string formatting.
 
 use super::*;
 
@@ -366,7 +366,7 @@ fn formats_that_are_written_are_checked_before_they_run() {
     ] {
         Program::compile(source, &environment()).expect(source);
     }
-    // Only what a format is filled with may be of anything.
+    // Only the arguments of `format` may be lists of mixed types.
     Program::compile("'%s'.format([[1, 'a'].size()])", &environment())
         .expect_err("a list of two types");
 }

@@ -1,10 +1,10 @@
-//! The protobuf form of version 2, read again with gnostic's field numbers, is the JSON.
+//! Tests that the v2 document as protobuf, decoded with gnostic's field numbers, equals the JSON.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// The fields of a message, by number, in order.
+/// The fields of a message by number, in their order.
 #[derive(Default)]
 struct Message(BTreeMap<u64, Vec<Wire>>);
 
@@ -107,7 +107,7 @@ impl Message {
     }
 }
 
-/// An object of the fields there are.
+/// Builds an object from the fields that are present.
 fn object<const N: usize>(fields: [(&str, Option<Value>); N], extensions: Value) -> Value {
     let fields = fields.into_iter();
     let mut object: Map<String, Value> = fields
@@ -282,7 +282,7 @@ fn document(message: &Message) -> Value {
     object(fields, Value::Null)
 }
 
-/// The first place where two trees differ.
+/// Returns the first place where two trees differ.
 fn difference(one: &Value, other: &Value, at: &str) -> Option<String> {
     match (one, other) {
         (Value::Object(a), Value::Object(b)) => {
@@ -309,7 +309,7 @@ fn the_message_says_what_the_json_says() {
     let tree: Value = serde_json::from_slice(&made.json).unwrap();
     let read = document(&Message::read(&made.protobuf));
     assert_eq!(difference(&tree, &read, ""), None);
-    // What is taken over from it is the same, byte by byte.
+    // The parts that are copied from the previous document are the same byte by byte.
     let again = v2(&server.registry().table(), &*server, Some(&made));
     assert!(again.json == made.json && again.protobuf == made.protobuf);
 }

@@ -1,4 +1,4 @@
-//! What is told of the operations of built-in kinds, and what readers of documents ask of any.
+//! Tests of the operations of built-in kinds, and of what readers of documents require of all operations.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const METHODS: [&str; 7] = ["delete", "get", "head", "options", "patch", "post", "put"];
 
-/// Every operation with its path, its method and the parameters that stand beside it.
+/// Returns every operation with its path, its method and the path's own parameters.
 fn operations(document: &Value) -> Vec<(&str, &str, &Value, &[Value])> {
     let paths = document["paths"].as_object().unwrap().iter();
     paths
@@ -19,7 +19,7 @@ fn operations(document: &Value) -> Vec<(&str, &str, &Value, &[Value])> {
         .collect()
 }
 
-/// All documents of version 3 by name, and that of version 2.
+/// Returns all v3 documents by name, and the v2 document.
 fn documents(server: &ApiServer) -> Vec<(String, Dialect, Value)> {
     let table = server.registry().table();
     let parsed = |text: &str| serde_json::from_str(text).unwrap();
@@ -72,7 +72,7 @@ fn every_reference_of_every_document_leads_to_a_component() {
     }
 }
 
-/// What stands beside references, descriptions aside, which version 2 has there.
+/// Collects the keywords beside references, except descriptions, which v2 has there.
 fn beside_references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => {
@@ -108,7 +108,7 @@ fn version_2_has_no_defaults_and_nothing_but_texts_and_markers_beside_references
     assert_eq!(defaults.count(), 0);
 }
 
-/// The method and the path that a verb of discovery has.
+/// Returns the method and the path of a verb in discovery.
 fn place_of(verb: &str, one: &str, all: &str) -> (&'static str, String) {
     match verb {
         "create" => ("post", all.to_owned()),
@@ -201,7 +201,7 @@ fn patches_of_built_in_kinds_may_be_strategic_and_their_answers_are_three() {
     }
 }
 
-/// An operation without descriptions, whose words are ours.
+/// Returns an operation without its descriptions, whose texts differ from kube-apiserver's.
 fn bare(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -220,7 +220,7 @@ fn bare(value: &Value) -> Value {
     }
 }
 
-/// As `api/openapi-spec/swagger.json` of 1.36 has them.
+/// The expected values are those in `api/openapi-spec/swagger.json` of 1.36.
 #[test]
 fn whole_operations_are_as_recorded() {
     let server = server();
@@ -381,7 +381,7 @@ fn types_of_requests_and_answers_have_their_kinds() {
             json!({"group": "storagemigration.k8s.io", "version": "v1beta1", "kind": name})
         );
     }
-    // Nothing is stored of reviews, so there are no lists of them; two versions of RuntimeClass have one shape.
+    // Reviews are not stored, so they have no lists; two versions of RuntimeClass share one schema.
     assert!(
         tree["definitions"]
             .get("io.k8s.api.authentication.v1.TokenReviewList")

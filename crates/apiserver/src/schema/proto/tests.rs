@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::schema::{Arena, Node, Presence, Scalar, TypeId, choices::Choices, normalise};
 
-/// What is sent and answered beside the kinds that have rows.
+/// The types of requests and responses that are not resources.
 const OTHERS: &[&str] = &[
     "api.autoscaling.v1.Scale",
     "api.policy.v1.Eviction",
@@ -16,7 +16,7 @@ const OTHERS: &[&str] = &[
     "apimachinery.pkg.apis.meta.v1.Status",
 ];
 
-/// The type of every served kind and of the others.
+/// Returns the types of all served kinds and of [`OTHERS`].
 fn served() -> Vec<Type> {
     let server = crate::ApiServer::new(crate::Config::default());
     let rows = server.registry().table();

@@ -116,7 +116,7 @@ fn a_cidr_of_ipv4_may_be_written_as_one_of_ipv6() {
                 ),
             ],
         ),
-        // The prefix ends before the mapping does.
+        // The prefix ends before the IPv4 mapping does.
         (
             "::ffff:1.1.1.0/24",
             "::/24",

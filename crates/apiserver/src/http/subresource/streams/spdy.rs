@@ -317,7 +317,7 @@ fn control(kind: u16, fields: &[u32], rest: &[u8]) -> Bytes {
 mod tests {
     use super::*;
 
-    /// What spdystream sends for three streams: made with Go's zlib and the dictionary, level 9.
+    /// The frames that spdystream sends for three streams, made with Go's zlib and the dictionary at level 9.
     fn opened(stream: u32, block: &[u8]) -> Vec<u8> {
         let mut frame = Vec::new();
         frame.put_u16(0x8003);
@@ -364,7 +364,7 @@ mod tests {
             first.extend(stored(&[]));
             first
         });
-        // Data, of which the length is all that matters.
+        // A data frame, of which only the length matters.
         bytes.extend([0, 0, 0, 1, 0, 0, 0, 3, 7, 7, 7]);
         bytes.extend(control(PING, &[9], &[]));
         bytes.extend(opened(3, &stored(&block(&[("port", "80"), ("x", "")]))));
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(broken(&[0x80, 3, 0, 6, 0, 0, 0, 1, 0]), short);
         assert_eq!(broken(&opened(1, &[0x78, 0x01, 0xff])), Broken::Headers);
         assert_eq!(broken(&opened(1, b"no zlib")), Broken::Headers);
-        // A bomb: much comes out of little.
+        // A compression bomb: a short input with a long output.
         let mut bomb = vec![0x78, 0x01];
         let mut packer = flate2::Compress::new(flate2::Compression::best(), false);
         let mut packed = Vec::with_capacity(8192);

@@ -1,6 +1,6 @@
-//! What one object becomes another by, written down as a patch with every directive there is, makes the one the other.
+//! Property tests: a patch that describes the difference of two objects with all directives turns one into the other.
 //!
-//! The patch is made slowly from the meaning of the directives (kubectl makes its patches in the same way); applying it is what is tried.
+//! The patch is built slowly from the meaning of the directives, like kubectl's; applying it is what is tested.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ impl Choices {
             Node::Struct(fields) => {
                 let mut map = Map::new();
                 for field in &fields.fields {
-                    // Lists that are merged are what this is about.
+                    // Only merged lists are of interest here.
                     let merges = matches!(arena.node(field.id), Node::List(list) if list.merge);
                     let likely = if merges { 2 } else { 5 };
                     if depth < 5 && self.below(likely) == 0 {
@@ -77,7 +77,7 @@ impl Choices {
     }
 }
 
-/// Makes a patch.
+/// Builds a patch.
 struct Patcher<'a> {
     arena: &'a Arena,
     choices: Choices,
@@ -96,7 +96,7 @@ impl Patcher<'_> {
         }
     }
 
-    /// What makes `to` out of `from`.
+    /// Returns the patch that turns `from` into `to`.
     fn map(
         &mut self,
         id: Option<TypeId>,

@@ -1,4 +1,4 @@
-//! Who owns what after creates, updates and patches.
+//! Tests of managedFields after creates, updates and patches.
 
 mod model;
 mod properties;
@@ -347,7 +347,7 @@ fn items_with_one_key_are_owned_as_one_until_one_is_left() {
         owners(&twice),
         [("u".to_owned(), json!({"f:spec": {".": {}, item: {}}}))]
     );
-    // Whoever applies such an item puts it in the place of all of them.
+    // An apply replaces all items with that key by one.
     let once = apply(
         &kind,
         &writer("a", DAY),

@@ -1,5 +1,5 @@
-//! Field ownership once more, slowly: an object is a tree of maps, a set of fields a plain set of whole paths. Written from
-//! structured-merge-diff's rules (typed/ and merge/), not from the code beside it.
+//! A slow model of field ownership: an object is a tree of maps, and a set of fields is a plain set of whole paths. It follows
+//! structured-merge-diff's rules (typed/ and merge/), not the tested code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use crate::schema::{List, ListKind, Node, Type};
 pub(super) type Path = Vec<String>;
 pub(super) type Paths = BTreeSet<Path>;
 
-/// A value whose lists are maps where items have keys. The order of items is not told.
+/// A value whose keyed lists are maps; the order of items is ignored.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tree {
-    /// One value for ownership: scalars, atomic lists and maps, null, and what is empty.
+    /// A value that is owned as a whole: scalars, atomic lists and maps, null, and empty values.
     Leaf(Value),
-    /// A keyed list without items; it is walked, so it is nobody's.
+    /// A keyed list without items. It has no owner, because only its items have.
     NoItems,
-    /// Fields or items by their element; whether each is a field that the schema declares.
+    /// The fields or items by path element, each with whether it is a field that the schema declares.
     Inner(BTreeMap<String, (bool, Tree)>),
 }
 
-/// The tree of a value by its schema; `None` stands for unknown fields.
+/// Builds the tree of a value by its schema; `None` stands for unknown fields.
 pub(super) fn tree(kind: Option<&Type>, value: &Value) -> Tree {
     match (kind.map(Type::node), value) {
         (Some(Node::Struct(fields)), Value::Object(map)) if !fields.atomic && !map.is_empty() => {
@@ -78,7 +78,7 @@ fn inner(entries: impl Iterator<Item = (String, bool, Tree)>) -> Tree {
     )
 }
 
-/// How an item is called in paths.
+/// Returns the path element of an item.
 fn name_of(list: &List, item: &Value) -> String {
     if list.kind == ListKind::Set {
         return format!("v:{item}");
@@ -97,7 +97,7 @@ fn name_of(list: &List, item: &Value) -> String {
     )
 }
 
-/// A value without what is empty in it.
+/// Removes empty parts from a value.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -127,7 +127,7 @@ impl Tree {
         }
     }
 
-    /// Whether both sides are walked into, and not compared or replaced as a whole.
+    /// Returns whether the value is compared and merged by its parts, not as a whole.
     fn is_walked(&self) -> bool {
         match self {
             Tree::Leaf(value) => is_empty(value),
@@ -135,10 +135,10 @@ impl Tree {
         }
     }
 
-    /// What the configuration `over` makes of it.
+    /// Merges the configuration `over` into this tree.
     pub(super) fn merged(&self, over: &Tree) -> Tree {
         let (Tree::Inner(mine), Tree::Inner(theirs)) = (self, over) else {
-            // An empty list or map in the configuration does not take away what is there.
+            // An empty list or map in the configuration removes nothing.
             return match (self, over) {
                 (Tree::Inner(_), Tree::NoItems) => self.clone(),
                 (Tree::Inner(_), Tree::Leaf(value)) if is_empty(value) && !value.is_null() => {
@@ -157,7 +157,7 @@ impl Tree {
         Tree::Inner(all)
     }
 
-    /// The fields a configuration names.
+    /// Returns the fields that a configuration names.
     pub(super) fn fields(&self) -> Paths {
         let mut paths = Paths::new();
         self.collect_fields(&mut Vec::new(), &mut paths);
@@ -178,7 +178,7 @@ impl Tree {
         }
     }
 
-    /// The set, and of the declared fields those that lead to its members.
+    /// Adds the declared fields that lead to the members of a set.
     pub(super) fn with_ways(&self, paths: &Paths) -> Paths {
         let mut all = paths.clone();
         for path in paths {
@@ -197,7 +197,7 @@ impl Tree {
         all
     }
 
-    /// What is left without the fields of a set; `None` when nothing is.
+    /// Returns the tree without the fields of a set; `None` if nothing is left.
     pub(super) fn without(&self, gone: &Paths) -> Tree {
         self.remove(&mut Vec::new(), gone)
     }
@@ -220,7 +220,7 @@ impl Tree {
         Tree::Inner(left)
     }
 
-    /// The paths that are new, changed and gone in `new`.
+    /// Returns the paths that are added, modified and removed in `new`.
     pub(super) fn difference(&self, new: &Tree) -> [Paths; 3] {
         let mut found = [Paths::new(), Paths::new(), Paths::new()];
         differ(Some(self), Some(new), &mut Vec::new(), &mut found);
@@ -243,7 +243,7 @@ fn differ(old: Option<&Tree>, new: Option<&Tree>, at: &mut Path, found: &mut [Pa
         .iter()
         .any(|tree| matches!(tree, Some(Tree::Inner(_))));
     let walked = |tree: Option<&Tree>| tree.is_none_or(Tree::is_walked);
-    // An unknown field that was a map and is something else now has changed, and so have the fields of the map.
+    // An unknown field that was a map and is not any more counts as modified, and so do the fields of the map.
     let is_changed = !(some_inner && walked(old) && walked(new));
     if is_changed && old.is_some() && new.is_some() && old != new && !at.is_empty() {
         found[1].insert(at.clone());
@@ -265,17 +265,17 @@ fn differ(old: Option<&Tree>, new: Option<&Tree>, at: &mut Path, found: &mut [Pa
     }
 }
 
-/// Whose entry: operation and name.
+/// The key of an entry: operation and manager.
 pub(super) type Owner = (&'static str, String);
 
-/// An object and who owns what of it.
+/// An object, and the owners of its fields.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) object: Option<Tree>,
     pub(super) owners: BTreeMap<Owner, Paths>,
 }
 
-/// Fields of metadata that nobody owns.
+/// The fields of metadata that have no owner.
 fn is_ownable(path: &Path) -> bool {
     let nobodys = ["f:apiVersion", "f:kind", "f:metadata"];
     let in_metadata = [
@@ -297,7 +297,7 @@ fn is_ownable(path: &Path) -> bool {
 }
 
 impl Model {
-    /// A create or update.
+    /// Creates or updates the object.
     pub(super) fn update(&mut self, manager: &str, new: Tree) {
         if self.object.is_some() && self.owners.is_empty() {
             self.object = Some(new);
@@ -323,7 +323,7 @@ impl Model {
         self.owners.retain(|_, paths| !paths.is_empty());
     }
 
-    /// An apply; the conflicts are the fields that each other owner loses.
+    /// Applies a configuration. The conflicts are the fields that each other owner would lose.
     pub(super) fn apply(
         &mut self,
         manager: &str,
@@ -363,7 +363,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the manager does not apply any more goes, unless somebody owns it.
+    /// Removes the fields that the manager applied before and does not apply now, unless another manager owns them.
     fn pruned(&self, merged: &Tree, last: &Paths) -> Tree {
         let all = merged.with_ways(&merged.fields());
         let last = merged.with_ways(last);

@@ -1,4 +1,4 @@
-//! Random schemas, random managers, random writes: what is stored, who owns it and who is refused is as the slow model says.
+//! Property tests: for random schemas, managers and writes, the stored object, its owners and the conflicts are those of the slow model.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::{
 use crate::{crd::structural::Schema, schema::choices::Choices};
 
 impl Choices {
-    /// The schema of a value.
+    /// Returns a random schema of a value.
     fn schema(&mut self, depth: u64) -> Value {
         let scalar = json!({"type": "string"});
         match self.below(if depth == 0 { 4 } else { 8 }) {
@@ -54,7 +54,7 @@ impl Choices {
         json!({"type": "object", "properties": properties})
     }
 
-    /// A value of a schema; small, so that managers meet.
+    /// Returns a random value of a schema; small, so that managers conflict.
     fn instance(&mut self, schema: &Value) -> Value {
         match schema["type"].as_str() {
             Some("array") => {
@@ -88,7 +88,7 @@ impl Choices {
                 let mut map = Map::new();
                 let given = schema["properties"].as_object();
                 for (name, schema) in given.into_iter().flatten() {
-                    // Keys with a default are there once defaulted; configurations leave them out.
+                    // Keys with a default are present after defaulting; configurations omit them.
                     if name != "k" && name != "p" && self.below(2) == 0 {
                         map.insert(name.clone(), self.instance(schema));
                     }
@@ -106,7 +106,7 @@ impl Choices {
         }
     }
 
-    /// A whole object.
+    /// Returns a random object.
     fn resource(&mut self, schema: &Value) -> Value {
         let spec = self.instance(&schema["properties"]["spec"]);
         let mut object =
@@ -121,7 +121,7 @@ impl Choices {
     }
 }
 
-/// Who owns what, as the object says.
+/// Returns the owners of the fields according to the object.
 fn owners(object: &Value) -> BTreeMap<Owner, Paths> {
     let entries = object.pointer("/metadata/managedFields");
     let entries = entries.and_then(Value::as_array).into_iter().flatten();
@@ -155,7 +155,7 @@ fn collect(fields: &Value, at: &mut Vec<String>, paths: &mut Paths) {
     }
 }
 
-/// What both sides agree to compare: nothing is nothing, however it is written.
+/// Normalises a tree for the comparison: all empty values are the same.
 fn bare(mut value: Value) -> Value {
     if let Some(metadata) = value["metadata"].as_object_mut() {
         metadata.remove("managedFields");
@@ -212,7 +212,7 @@ fn live_through(seed: u64) -> Result<(), TestCaseError> {
         let about = format!("{source}\nstep {step}: {manager} {sent}\non {stored:?}");
         if choices.below(3) == 0 {
             let mut object = sent.clone();
-            // A client sends back what it has read.
+            // A client sends back the object that it has read.
             if let Some(entries) = stored
                 .as_ref()
                 .and_then(|old| old.pointer("/metadata/managedFields"))
@@ -262,7 +262,7 @@ fn live_through(seed: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A tree without fields that hold nothing.
+/// Removes fields without content from a tree.
 fn without_nothing(tree: &super::model::Tree) -> super::model::Tree {
     use super::model::Tree;
     match tree {
@@ -283,7 +283,7 @@ fn without_nothing(tree: &super::model::Tree) -> super::model::Tree {
     }
 }
 
-/// Updates by so many managers that the oldest are merged.
+/// Updates an object by so many managers that the oldest are merged.
 fn many_live_through(seed: u64) -> Result<(), TestCaseError> {
     let mut choices = Choices(seed);
     let source = json!({"type": "object", "properties": {"spec": choices.object(2)}});
@@ -303,7 +303,7 @@ fn many_live_through(seed: u64) -> Result<(), TestCaseError> {
                 .expect("it is a time"),
         };
         let mut object = choices.resource(&source);
-        // Each has a label of its own, which nobody takes away.
+        // Each manager sets a label of its own, which no other removes.
         let labels = stored.as_ref().map(|old| old["metadata"]["labels"].clone());
         object["metadata"]["labels"] = labels.unwrap_or_else(|| json!({}));
         object["metadata"]["labels"][&manager] = "x".into();
@@ -316,7 +316,7 @@ fn many_live_through(seed: u64) -> Result<(), TestCaseError> {
             owners.values().flatten().cloned().collect()
         };
         prop_assert_eq!(all(&told), all(&model.owners), "{}", source);
-        // Who was merged and writes again owns anew what it writes, the rest stays merged.
+        // A manager that was merged and writes again owns only what it writes then; the rest stays merged.
         for (owner, paths) in told.iter().filter(|((_, name), _)| name != ANCIENT_CHANGES) {
             let all = model.owners.get(owner);
             prop_assert!(

@@ -1,4 +1,4 @@
-//! Entries that this version cannot read or has no use for.
+//! Tests of managedFields entries that this version cannot parse or does not need.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn whose_version_is_no_more_owns_nothing_after_the_next_write() {
     let bobs = json!({"f:data": {"f:b": {}}});
     let expected = [("now".to_owned(), fields.clone()), ("bob".to_owned(), bobs)];
     assert_eq!(owners(&new), expected);
-    // What the version applied is not taken back, and is in nobody's way.
+    // An entry of an obsolete version neither causes pruning nor conflicts.
     let mut old = old;
     old["metadata"]["managedFields"][1]["operation"] = "Apply".into();
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"b": "2"}});
