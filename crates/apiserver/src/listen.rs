@@ -141,6 +141,7 @@ impl Listener {
             Some(user) if auth::is_master(user) => Kind::Administrator,
             _ => Kind::User,
         };
+        // Only the certificate tells whose connection it is, so the final place is taken after the handshake.
         if !place.settle(kind) {
             return Err("too many connections are open, and all are in use".into());
         }

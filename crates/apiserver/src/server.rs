@@ -194,6 +194,7 @@ impl ApiServer {
             more_metrics: config.metrics,
             claiming: tokio::sync::Mutex::default(),
         });
+        // Before the first request: lookups use the selectable fields and the stored definitions.
         server.registry.renew_selectable_fields();
         crd::controller::serve_established(&server);
         let seeds = boot::Seeds {
@@ -204,6 +205,7 @@ impl ApiServer {
                 front_proxies: config.front_proxy_authority,
             },
         };
+        // Create the cluster's own objects, then start the loops that maintain them.
         boot::run(&server, &seeds).await;
         server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

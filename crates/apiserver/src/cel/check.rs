@@ -332,6 +332,7 @@ impl<'e> Checker<'e> {
         target: Option<&Expr>,
         arguments: &[Expr],
     ) -> Type {
+        // What looks like a target may spell a namespace, as in `sets.contains(...)`.
         let namespaced = target.and_then(|target| self.namespaced(target, function));
         let (name, target) = match &namespaced {
             Some(name) => (name.as_str(), None),

@@ -206,6 +206,7 @@ async fn delete_once(
     let name = stored.key().name();
     let revision = stored.revision().to_string();
     check_preconditions(call, options, name, &stored.meta().uid, &revision)?;
+    // Preconditions come before admission, so that webhooks never see a deletion that is refused anyway.
     let old = call.row.served_folded(stored);
     let write_options = WriteOptions {
         dry_run: options.dry_run,
@@ -237,6 +238,7 @@ async fn delete_once(
         return Ok(Some((code, outcome)));
     }
     let mut stored = stored.clone();
+    // Watchers must see the marked object before it is removed, so mark and removal are two commits.
     if changed {
         let draft = write::draft(&call.row, EventType::Modified, &mut object);
         let change = Change::Update(stored, draft);

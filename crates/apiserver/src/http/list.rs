@@ -231,6 +231,7 @@ pub(crate) async fn read(
                 "specifying resource version is not allowed when using continue",
             ));
         }
+        // A token's start is relative to the list's namespace, as in kube-apiserver.
         start = namespace
             .map(|namespace| format!("{namespace}/"))
             .unwrap_or_default()

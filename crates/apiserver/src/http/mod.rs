@@ -111,6 +111,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         warnings.add(EXTRA_SPACE.to_owned());
         reply::add_warnings(&mut response, &warnings);
     }
+    // From here on the response is complete; only its bytes are transformed.
     told::tell(response.headers_mut(), audit_id, flow);
     if for_eyes {
         response = pretty::indented(response).await;
@@ -155,10 +156,11 @@ async fn route(
     };
     let route = match path::parse(&path) {
         known @ Route::Other("" | "/version") => known,
-        // Paths outside the API are matched on the unescaped path alone.
+        // Other paths outside the API must match exactly, including a trailing slash.
         Route::Other(_) => Route::Other(&path),
         known => known,
     };
+    // Before the route is looked up: an unauthorized user must not learn which paths exist.
     let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
     if let Route::Other(path) = route
         && probes::takes_no_turn(&parts.method, path)
@@ -169,6 +171,7 @@ async fn route(
     // kube-apiserver's flow schema `exempt`: requests of `system:masters` never queue.
     let is_exempt = network.is_none() || auth::is_master(&user);
     let _turn = match &route {
+        // Requests about objects wait for a seat only when their body has arrived.
         Route::Object(_) => None,
         _ if is_exempt => None,
         _ => match server.gate().turn().await {
@@ -182,6 +185,7 @@ async fn route(
             let Some(row) = table.find(object.group, object.version, object.plural) else {
                 return nothing_here(table.routes_group(object.group));
             };
+            // kube-apiserver answers a custom resource in the wrong scope with a bare 404, because no router knows the path.
             if row.is_defined() && !is_in_scope(row, &object, &parts.method) {
                 return Ok(reply::page_not_found());
             }
@@ -211,6 +215,7 @@ async fn route(
                 true => None,
                 false => call.query.timeout()?,
             };
+            // A client in this process has no limits, metrics or connection.
             let Some(network) = network else {
                 let answer = running::to_its_end(call, object.watch, parts.method, body, false);
                 return Box::pin(answer).await;
@@ -236,6 +241,7 @@ async fn route(
                 count(&answer);
                 return answer.map(|answer| patience.bound_body(answer));
             }
+            // Long-running requests take no seat, but their number is limited for each user.
             let Ok(stream) = server.gate().stream(&call.user.name) else {
                 return Ok(reply::too_many_requests());
             };

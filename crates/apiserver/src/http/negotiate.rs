@@ -151,6 +151,7 @@ pub(crate) fn negotiate(headers: &HeaderMap, asked: Asked) -> Result<Form, Statu
         let Some(shape) = shape(clause, media) else {
             continue;
         };
+        // Metadata and lists of metadata have messages of their own, so only whole objects are refused.
         if asked.custom && media == Media::Protobuf && shape == Shape::Whole {
             continue;
         }

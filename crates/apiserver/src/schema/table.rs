@@ -41,6 +41,7 @@ fn read(text: &'static str) -> Table {
         scalars: FxHashMap::default(),
         granular: Vec::new(),
     };
+    // First give every struct an index, because fields refer to structs that come later in the table.
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('=') {
             let (name, atomic) = name
@@ -78,6 +79,7 @@ fn read(text: &'static str) -> Table {
             reader.arena.set(id, Node::Struct(filled));
         }
     }
+    // Now that all structs are filled, make their granular copies.
     for (copy, original) in std::mem::take(&mut reader.granular) {
         if let Node::Struct(fields) = reader.arena.node(original).clone() {
             reader.arena.set(

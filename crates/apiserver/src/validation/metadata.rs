@@ -81,6 +81,7 @@ pub fn object_meta(
 
 /// Validates the metadata of a changed object.
 pub fn object_meta_update(errors: &mut Errors, path: &Path<'_>, metadata: &Value, old: &Value) {
+    // A deletion waits for the finalizers, so it must not get new ones.
     if old.get("deletionTimestamp").is_some() {
         let before: BTreeSet<&str> = items(old, "finalizers")
             .iter()

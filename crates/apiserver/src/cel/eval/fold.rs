@@ -91,6 +91,7 @@ impl Collected {
         item: &Value,
     ) -> Evaluated<bool> {
         match fold.kind {
+            // A decisive item ends the loop, and overrides the errors of earlier ones.
             FoldKind::All | FoldKind::Exists => match run.truth(&fold.body, scope) {
                 Ok(truth) => {
                     self.decided = truth == (fold.kind == FoldKind::Exists);

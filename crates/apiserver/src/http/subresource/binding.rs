@@ -68,6 +68,7 @@ async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         preconditions(&binding, pod, &key)?;
         assign(&binding, pod, call.now)
     };
+    // The scheduler binds thousands of pods, so parse only the fields that a binding changes.
     match pods.resource.behaviour.lends().filter(|_| !options.dry_run) {
         Some(lends) => {
             write::modify_lending(pods, call.now, &key, lends, "nodeName", bind).await?;

@@ -183,6 +183,7 @@ fn check(budget: &Value) -> Result<(), Status> {
     let name = metadata::text(budget, "name");
     let status = &budget["status"];
     let count = |field: &str| status.integer(field).unwrap_or(0);
+    // The status belongs to an older spec, so its numbers mean nothing yet.
     if count("observedGeneration") < budget["metadata"].integer("generation").unwrap_or(0) {
         return Err(blocked(
             format!("The disruption budget {name} is still being processed by the server."),
@@ -201,6 +202,7 @@ fn check(budget: &Value) -> Result<(), Status> {
         status.details = Some(Box::new(details));
         Err(status)
     };
+    // The numbers are current; check whether they allow a disruption.
     let allowed = count("disruptionsAllowed");
     if allowed < 0 {
         return refuse("pdb disruptions allowed is negative");

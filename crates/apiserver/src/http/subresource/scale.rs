@@ -106,6 +106,7 @@ pub(crate) async fn serve(
         change,
         manager: &options.manager,
     };
+    // The object itself is updated, through its own admission and validation.
     let (_, outcome) = write::update(call, &options, Part::Main, &source).await?;
     let object = match outcome {
         reply::Outcome::Stored(object) => call.row.served(&object),

@@ -160,6 +160,7 @@ fn claims(call: &Call, spec: &Value, account: &Value) -> Result<Claims, Status> 
     let is_for_server = audiences
         .iter()
         .all(|audience| call.server.audiences().contains(audience));
+    // This lifetime marks the token of a pod's volume, whose client may be too old to reload it.
     if bound.pod.is_some() && seconds == RENEWED_SECONDS && is_for_server {
         bound.warn_after = Some(now + seconds);
         seconds = YEAR_SECONDS;

@@ -154,6 +154,7 @@ async fn update_once(
         }
         made => made?,
     };
+    // Before admission and validation spend memory on an object that cannot be stored.
     request_limit::check_growth(&call.row, &object)?;
     put_back(call, part, &mut object, &old);
     if source.tracks_ownership() {
@@ -264,12 +265,14 @@ async fn update_once(
         number::settle(&mut object);
     }
     ownership::settle_times(&mut object, &old);
+    // Nothing changed: kube-apiserver skips the write, so the resourceVersion stays and no watcher sees an event.
     if object == old && is_stored(call, &object, stored) {
         return Ok(Some(Outcome::Stored(stored.clone())));
     }
     if options.dry_run {
         return Ok(Some(shown(object, lent.as_ref())));
     }
+    // The last finalizer is gone: delete the object instead of storing it.
     if is_released(call, &object) {
         let change = Change::Delete(stored.clone());
         return Ok(

@@ -120,6 +120,7 @@ async fn create_named(
         metadata::of(&mut object).remove("resourceVersion");
     }
     let key = call.key(&name);
+    // Checked before claims are booked, and also for dry runs, which commit nothing.
     if let Some(existing) = call.row.collection.get(key.as_str()) {
         return Err(already_exists(call, &existing));
     }

@@ -133,6 +133,7 @@ fn merge_map(
         Some(Value::String(directive)) if directive == "delete" => return Ok(Map::new()),
         Some(other) => return Err(unknown_directive(other, &patch)),
     }
+    // These directives are carried out and removed first; `$deleteFromPrimitiveList` is handled with its field below.
     retain_keys(&mut original, &mut patch)?;
     merge_ordered_lists(&mut original, &mut patch, schema)?;
     for (key, change) in patch {

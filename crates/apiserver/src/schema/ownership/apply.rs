@@ -53,6 +53,7 @@ pub fn apply(
         .and_then(parse)
         .unwrap_or_default();
     reconcile(kind, &mut managers);
+    // An object that was stored without managedFields: its fields get an owner, so that the apply can conflict with it.
     if managers.is_empty() && old.is_some() {
         let blank = zero::zero(kind.arena(), kind.id());
         let before = Writer {
@@ -70,6 +71,7 @@ pub fn apply(
     managers.retain(|manager, _| !manager.is_obsolete(kind, writer, &live));
     let mut applied = match attempt(kind, writer, force, config, &live, managers.clone())? {
         Ok(applied) => applied,
+        // kubectl may take over the fields that its client-side apply set, as recorded in the annotation.
         Err(conflicts) => {
             let forgiven = if writer.manager == KUBECTL {
                 client_side_fields(kind, &live)
@@ -141,6 +143,7 @@ fn attempt(
         )
     };
     let ignored = ignored_fields(writer, config);
+    // The steps below follow structured-merge-diff's updater in its order.
     typed::check(kind, config).map_err(untyped)?;
     let set = fields_of(kind, config).without_below(&ignored);
     let mut merged = merge::merge(kind, live, config);

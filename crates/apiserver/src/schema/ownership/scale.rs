@@ -61,6 +61,7 @@ pub fn owners_after_scale(
         }
         kept.insert(same, (manager.clone(), entry));
     }
+    // The Scale's other entries are new ones of the object: of new owners, or split from the entry of an updater.
     for (same, (manager, entry)) in of_scale {
         if !entry.fields.contains(&segments(REPLICAS_OF_SCALE)) {
             continue;

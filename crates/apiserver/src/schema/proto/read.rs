@@ -124,6 +124,7 @@ fn set_field(
                 arena.node(list.item),
                 Node::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::Bool)
             );
+            // Encoders may pack repeated numbers into one field.
             if let (true, wire::Field::Bytes(bytes)) = (packed, wire) {
                 let mut reader = Reader::new(bytes);
                 while !reader.is_empty() {
