@@ -29,7 +29,7 @@ enum Segment<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The path of a top-level field.
+    /// Returns the path of a top-level field.
     pub fn new(name: &'a str) -> Self {
         Path {
             parent: None,
@@ -37,7 +37,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The path of a named field below this one: `self.name`.
+    /// Returns the path of a field below this one: `self.name`.
     pub fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path {
             parent: Some(self),
@@ -45,7 +45,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The path of a list item: `self[index]`.
+    /// Returns the path of a list item: `self[index]`.
     pub fn index(&self, index: usize) -> Path<'_> {
         Path {
             parent: Some(self),
@@ -53,7 +53,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The path of a map entry: `self[key]`.
+    /// Returns the path of a map entry: `self[key]`.
     pub fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path {
             parent: Some(self),
@@ -81,13 +81,13 @@ impl fmt::Display for Path<'_> {
 /// The type of a validation error; decides the cause's `reason` and the beginning of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorType {
-    /// A value that must be there is not.
+    /// A required value is missing.
     Required,
     /// The value is malformed or not allowed in combination with others.
     Invalid,
-    /// The value is not one of an enumeration.
+    /// The value is not in the enumeration.
     NotSupported,
-    /// A value that must be unique is there twice.
+    /// A value that must be unique appears twice.
     Duplicate,
     /// The field may not be set or changed here.
     Forbidden,
@@ -95,7 +95,7 @@ pub enum ErrorType {
     TooLong,
     /// A list has more items than allowed.
     TooMany,
-    /// A reference points to nothing.
+    /// A reference names nothing that exists.
     NotFound,
     /// The value has another JSON type than the schema says.
     TypeInvalid,
@@ -106,7 +106,7 @@ pub enum ErrorType {
 /// The offending value as the message prints it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BadValue {
-    /// A string is quoted as Go quotes, everything else printed as JSON.
+    /// Strings are quoted as in Go, other values are printed as JSON.
     Json(Value),
     /// Printed as given: for structs, which kube-apiserver prints with the names and order of Go's internal types (see [`go_struct`]).
     Text(String),

@@ -1,7 +1,7 @@
 //! A Kubernetes API server as a tower service.
 //!
-//! It serves the built-in kinds of [`kinds`] and any custom resource definition through one set of generic handlers, keeps objects in one
-//! revisioned in-memory [`store`], and knows nothing of Mullion: no other crate of ours is imported here.
+//! It serves the built-in kinds of [`kinds`] and any CustomResourceDefinition through one set of generic handlers, stores objects in a
+//! revisioned in-memory [`store`], and imports no other crate of Mullion.
 //!
 //! In a Rust program it is a [`kube::Client`](https://docs.rs/kube) without a socket:
 //!
@@ -27,7 +27,8 @@
 //! # }
 //! ```
 //!
-//! No controller makes service accounts there, without which no pod is let in. Tests that create pods leave that check out, as envtest does:
+//! This server has no controller that creates service accounts, without which pods are refused. Tests that create pods disable that
+//! check, as envtest does:
 //!
 //! ```
 //! # use mullion_apiserver::{ApiServer, Config};

@@ -187,6 +187,7 @@ impl Listener {
             () = place.over() => true,
             _ = closing.wait_for(|closing| *closing) => false,
         };
+        // Answer the requests that have begun, accept no more, then close.
         connection.as_mut().graceful_shutdown();
         match is_over {
             true => tokio::time::timeout(LAST_WORDS, connection).await?,

@@ -47,6 +47,7 @@ pub(crate) async fn send(
         .extension(user)
         .body(body)
         .expect("method, path and headers are well-formed");
+    // The router is infallible: errors are responses.
     let Ok(response) = server.router().oneshot(request).await;
     let (parts, body) = response.into_parts();
     let _ = body.collect().await;

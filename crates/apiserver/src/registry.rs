@@ -157,6 +157,7 @@ impl Table {
         let mut stored_versions: FxHashMap<String, Arc<str>> = FxHashMap::default();
         for (resource, custom) in rows {
             let api_version = resource.api_version();
+            // The first row of a storage decides the stored version, so definitions put theirs first.
             let stored_version = stored_versions
                 .entry(resource.storage.to_string())
                 .or_insert_with(|| api_version.as_str().into())

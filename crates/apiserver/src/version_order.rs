@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-/// Returns a key that sorts versions as kube-apiserver prefers them: general before beta before alpha, newer before older, others last by
-/// name.
+/// Returns a key that sorts versions by kube-apiserver's preference: stable before beta before alpha, newer before older, and all others
+/// last by name.
 pub(crate) fn priority(version: &str) -> (u8, Reverse<u64>, Reverse<u64>, String) {
     let parsed = version.strip_prefix('v').and_then(|rest| {
         let digits = rest

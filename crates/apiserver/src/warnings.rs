@@ -1,27 +1,27 @@
 //! The warnings of one response, bounded as the `Warning` headers are (kube-apiserver: `WithWarningRecorder`).
 //!
-//! All warnings together have 4,096 characters. The warning that exceeds them cuts every warning to 256 characters, and warnings are then
-//! taken until the cut ones have 4,096 characters. From then on [`Warnings::is_full`] is true and nothing more is kept, so that code which
-//! finds warnings can stop looking.
+//! All warnings together may have 4,096 characters. The warning that exceeds this limit truncates every warning to 256 characters; from
+//! then on warnings are added until the truncated ones have 4,096 characters. After that [`Warnings::is_full`] is true and nothing more
+//! is kept, so that code that looks for warnings can stop.
 
 use indexmap::IndexSet;
 
 /// The most characters that all warnings have together.
 const MAX_CHARS: usize = 4 * 1024;
-/// The most characters of one warning when all of them together are too long.
+/// The most characters of a warning once they are truncated.
 const MAX_CHARS_WHEN_CUT: usize = 256;
 
-/// Sentences for the client's `Warning` headers, in the order they were found, each once.
+/// The texts of the response's `Warning` headers, in the order in which they were found, without duplicates.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warnings {
     texts: IndexSet<String>,
-    /// Characters of all warnings, cut if they are cut.
+    /// The characters of all warnings, truncated if `is_cut`.
     chars: usize,
     is_cut: bool,
 }
 
 impl Warnings {
-    /// Adds a warning, unless it is empty, was added before, has control characters (which no header can hold) or there are enough.
+    /// Adds a warning, unless it is empty, a duplicate, has control characters (which headers cannot hold), or there are enough.
     pub(crate) fn add(&mut self, text: String) {
         if self.is_full() || text.is_empty() || text.chars().any(char::is_control) {
             return;
@@ -41,17 +41,17 @@ impl Warnings {
         }
     }
 
-    /// Returns whether headers hold no more warnings: whatever is added now is dropped.
+    /// Returns whether the limit is reached, so that further warnings are dropped.
     pub(crate) fn is_full(&self) -> bool {
         self.is_cut && self.chars >= MAX_CHARS
     }
 
-    /// Returns the warnings in full length, for a caller that adds them to the warnings of a response.
+    /// Returns the full warnings, for a caller that adds them to the warnings of a response.
     pub(crate) fn into_texts(self) -> Vec<String> {
         self.texts.into_iter().collect()
     }
 
-    /// Returns the warnings as headers hold them.
+    /// Returns the warnings as the headers hold them.
     pub(crate) fn shown(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|text| match self.is_cut {
             true => cut(text),
@@ -61,7 +61,7 @@ impl Warnings {
 }
 
 impl Extend<String> for Warnings {
-    /// Adds warnings and takes no more of them than headers hold.
+    /// Adds warnings until the limit is reached.
     fn extend<T: IntoIterator<Item = String>>(&mut self, texts: T) {
         for text in texts {
             if self.is_full() {
@@ -72,7 +72,7 @@ impl Extend<String> for Warnings {
     }
 }
 
-/// Returns the first characters of a text.
+/// Returns the first characters of a text, up to the limit.
 fn cut(text: &str) -> &str {
     let end = text.char_indices().nth(MAX_CHARS_WHEN_CUT);
     end.map_or(text, |(end, _)| &text[..end])

@@ -29,7 +29,7 @@ pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, S
                 "bool" => truth(given).map(Value::Bool),
                 "double" => double(given).map(Value::Float),
                 "int" => given.parse().ok().map(Value::Int),
-                // A number without a sign has none.
+                // An unsigned number has no sign, not even the `+` that Rust's `parse` accepts.
                 _ => given
                     .parse()
                     .ok()

@@ -54,6 +54,7 @@ impl Planner<'_> {
                 let is_type = self.scope.variable(name).is_none() && is_type_name(name);
                 Ok(is_type.then(|| of_type(name)))
             }
+            // A type name such as `google.protobuf.Duration` is a chain of selections and constant.
             Node::Select { operand, test, .. } => {
                 if !test && let Some(value) = self.named(expression) {
                     return Ok(value);

@@ -112,7 +112,7 @@ fn what_is_deep_is_run_and_what_is_too_deep_is_refused() {
             &refused[..100]
         );
     }
-    // Two rules, neither of which is too deep within itself.
+    // Two rules, neither of which is nested too deeply.
     let both = |ternaries: usize| {
         let (before, fields) = ("true ? true : ".repeat(ternaries), ".a".repeat(100));
         format!("{before}has(self.any{fields})")
@@ -120,7 +120,7 @@ fn what_is_deep_is_run_and_what_is_too_deep_is_refused() {
     compile(&both(149)).expect("it is just deep enough");
     let refused = compile(&both(150)).expect_err("it is too deep").to_string();
     assert_eq!(refused, "ERROR: <input>:-1:0: max recursion depth exceeded");
-    // A chain that is not nested.
+    // A chain, which does not nest.
     let long = format!("{}true", "true && ".repeat(10_000));
     assert_eq!(run(&long), Ok(Value::Bool(true)));
 }

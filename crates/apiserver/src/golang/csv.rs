@@ -152,7 +152,7 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    /// The cases are those of encoding/csv's own rules.
+    /// The cases follow the documented rules of encoding/csv.
     #[test]
     fn fields_are_as_they_stand_or_quoted() {
         for (text, records) in [

@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Returns what each write costs with so many items at a place.
+    /// Returns the cost of each write with `count` items at a place.
     fn costs(&self, row: &Row, place: &Place, filling: Filling, count: usize) -> Vec<[f64; 3]> {
         let resource = &row.resource;
         let mut object =
@@ -148,7 +148,7 @@ impl World {
     }
 }
 
-/// Returns what grows too fast with so many items, in words.
+/// Describes the costs that grow too fast with the number of items.
 fn grown(world: &World, row: &Row, place: &Place, counts: [usize; 3]) -> Vec<String> {
     let mut grown = Vec::new();
     for filling in FILLINGS {
@@ -169,7 +169,7 @@ fn grown(world: &World, row: &Row, place: &Place, counts: [usize; 3]) -> Vec<Str
     grown
 }
 
-/// Looks at the places whose number leaves this rest, so that two threads share the work. `GROWTH=pods.spec` looks at these places only.
+/// Checks every second place, beginning at `rest`, so that two threads share the work. `GROWTH=pods.spec` checks these places only.
 fn all_grown(rest: usize) -> Vec<String> {
     let world = World::new();
     let table = world.server.registry().table();
@@ -212,7 +212,7 @@ fn no_write_costs_more_than_its_body_times_its_logarithm() {
     assert!(grown.is_empty(), "{}:\n{}", grown.len(), grown.join("\n"));
 }
 
-/// Tens of thousands of these kept the server busy for minutes.
+/// Tens of thousands of these items once kept the server busy for minutes.
 #[test]
 fn long_lists_of_owners_and_of_ports_cost_no_more_than_their_items() {
     const LONG: [usize; 3] = [500, 2_000, 8_000];
@@ -234,7 +234,7 @@ fn long_lists_of_owners_and_of_ports_cost_no_more_than_their_items() {
     }
 }
 
-/// Returns the lines of this crate's sources, tests left out, in which `wrong` finds something, with the names of their files.
+/// Returns the lines of this crate's sources, without tests, in which `wrong` finds something, with their file names.
 fn lines_of_code(wrong: impl Fn(&str) -> Vec<String>) -> Vec<String> {
     let mut folders = vec![std::path::PathBuf::from(concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -259,7 +259,7 @@ fn lines_of_code(wrong: impl Fn(&str) -> Vec<String>) -> Vec<String> {
     found
 }
 
-/// Checks that look through the items before each item are what the counts above find only with samples that reach them.
+/// The counts above find checks that compare each item with all earlier ones only if samples reach them; this test searches the sources.
 #[test]
 fn no_code_looks_through_the_items_before_an_item() {
     let pattern =
@@ -275,10 +275,10 @@ fn no_code_looks_through_the_items_before_an_item() {
     );
 }
 
-/// Lists that grow while they are looked through for each item; comparing values is no step that the counts above see.
+/// Finds lists that are searched for each item while they grow; comparisons of values are not counted as steps above.
 #[test]
 fn what_was_seen_is_kept_in_sets() {
-    /// Lists that hold a few items, however long the body is: groups, versions and verbs of the server, names in a folder.
+    /// Lists that are short whatever the body is: groups, versions and verbs of the server, names in a folder.
     const SHORT: [&str; 4] = ["groups", "names", "verbs", "versions"];
     let list = regex::Regex::new(r"let mut (\w+)(: Vec<[^=]*>)? =[^;]*?(Vec::|vec!|Vec<|: Vec<)");
     let list = list.expect("the pattern is valid");

@@ -104,6 +104,7 @@ struct Applied {
 impl Applied {
     fn merged(&self, call: &Call, old: Option<&Value>) -> Result<Value, Status> {
         let writer = write::writer(call, &self.manager, self.part);
+        // Conflicts are found before the configuration is decoded, so they are reported first.
         let tree = ownership::apply(call.schema(), &writer, self.force, &self.config, old)?;
         self.report_duplicates(call)?;
         let decoded = self.decoded(call, &writer, old, tree)?;

@@ -171,6 +171,7 @@ pub(crate) async fn arrival(
             return Err(Missing::Refused(body::too_large()));
         }
         let counted = length.saturating_sub(FREE).min(piece.len());
+        // Holding the read back here makes the client wait through TCP's or HTTP/2's flow control.
         if counted > 0 && !is_exempt {
             gate.body_room(&mut arrived.room, counted).await;
         }

@@ -188,6 +188,7 @@ pub(crate) fn object(
             return check_kind(expected, value);
         }
     };
+    // kube-apiserver reads the kind of a custom resource before anything else, so a missing kind is reported before other errors.
     let says_kind = |decoded: &Decoded| !text(&decoded.value, "kind").is_empty();
     if expected.custom && !decoded.as_ref().is_ok_and(says_kind) {
         check_kind_of_custom(expected, media, body, validation)?;
@@ -196,6 +197,7 @@ pub(crate) fn object(
         if error == DecodeError::TooLarge {
             return request_limit::too_large();
         }
+        // kube-apiserver reads apiVersion and kind first; which error it gives depends on how far that gets.
         let meta = match media {
             Media::Yaml => TypeMeta::of_yaml(body),
             _ => TypeMeta::of_json(body),

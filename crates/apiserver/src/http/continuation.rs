@@ -1,4 +1,4 @@
-//! Continue tokens: where a list that comes in pages goes on, as kube-apiserver writes it.
+//! Continue tokens of paged lists, in kube-apiserver's format.
 
 use base64::{
     Engine,
@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use crate::{schema::decode, status::Status};
 
-/// How tokens are written; as Go does, the reader passes over bits that are no whole byte.
+/// The encoding of tokens: base64 without padding. Like Go's decoder, it ignores trailing bits that are no whole byte.
 const TOKEN: GeneralPurpose =
     GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
-/// The place a list goes on from; what is in a continue token.
+/// The content of a continue token: the place at which the next page starts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Continue {
     v: String,
-    /// The revision of the whole list; below zero for the newest.
+    /// The revision of the whole list; negative for the newest one.
     pub(super) rv: i64,
-    /// Where the next page starts, below the list's prefix.
+    /// The key at which the next page starts, below the list's prefix.
     pub(super) start: String,
 }
 
@@ -66,7 +66,7 @@ impl Continue {
         if token.start.is_empty() {
             return refuse("encoded start key empty (version meta.k8s.io/v1)");
         }
-        // A token must not lead out of the collection.
+        // A token must not point outside the collection.
         let start = token.start.strip_prefix('/').unwrap_or(&token.start);
         if start
             .split('/')

@@ -370,6 +370,7 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
     let held = (resource.rules.two_step_deletion && !marked)
         || finalizers(&object).next().is_some()
         || resource.behaviour.holds_deletion(&object);
+    // Held objects of kinds without a grace period are marked, and removed when the last finalizer goes.
     if held && !marked && !graceful {
         mark(&mut object, call.now, 0);
         resource
@@ -387,10 +388,10 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
     }
 }
 
-/// Seconds of the longest time that Go can measure.
+/// The longest grace period in seconds that a Go duration can hold.
 const MAX_GRACE: i64 = i64::MAX / 1_000_000_000;
 
-/// The grace a deletion gives: none for what is not running.
+/// Returns the grace period of a deletion in seconds; zero for pods that are not scheduled or have finished.
 fn grace(options: &DeleteOptions, object: &Value) -> i64 {
     let spec = &object["spec"];
     let asked = options
@@ -423,7 +424,7 @@ fn mark(object: &mut Value, now: Timestamp, grace: i64) {
     }
 }
 
-/// Moves the end of a grace period forward, but not into the past.
+/// Moves the end of a grace period to an earlier time, but not into the past.
 fn shorten(object: &mut Value, now: Timestamp, stored_grace: i64, grace: i64) {
     let end: Timestamp = metadata::text(object, "deletionTimestamp")
         .parse()
@@ -447,7 +448,7 @@ fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
         .filter_map(Value::as_str)
 }
 
-/// Writes the wanted treatment of dependents into the finalizers. Whether that changed them.
+/// Sets the finalizers for the propagation policy. Returns whether they changed.
 fn set_propagation(object: &mut Value, propagation: Propagation) -> bool {
     let before: Vec<String> = finalizers(object).map(str::to_owned).collect();
     let mut after: Vec<String> = before

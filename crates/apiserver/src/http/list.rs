@@ -211,6 +211,7 @@ pub(crate) async fn read(
         if selector.name().is_some() && (namespace.is_some() || !call.resource().namespaced) {
             request.limit = None;
         }
+        // Without resourceVersionMatch, a limit asks for exactly the given revision.
         let exact = match options.version_match.as_str() {
             "Exact" => true,
             "NotOlderThan" => false,

@@ -75,14 +75,14 @@ use crate::{
 /// The warning for a token that was ignored because of extra space (kube-apiserver: bearertoken).
 const EXTRA_SPACE: &str = "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
-/// Marks requests that came over a socket.
+/// The extension that marks requests from a socket.
 #[derive(Clone)]
 pub(crate) struct OnNetwork {
-    /// The names of the server's certificate.
+    /// The names in the server's certificate.
     pub(crate) names: Arc<[String]>,
-    /// Becomes true when the server goes away.
+    /// Becomes true when the server shuts down.
     pub(crate) closing: signal::Receiver<bool>,
-    /// Keeps the connection in use.
+    /// Marks the connection as in use.
     pub(crate) busy: Busy,
 }
 
@@ -445,10 +445,12 @@ async fn objects(
         // Custom resources have no router that would refuse the name in the path; the name in the body counts.
         call.name.clear();
     }
+    // Only lists and watches span namespaces; other methods are refused below.
     let all_namespaces = resource.namespaced && call.namespace.is_none() && is_collection;
     if !in_place && !all_namespaces {
         return Err(Status::no_such_path());
     }
+    // Reviews and the like are created to be answered and are never stored.
     if resource.rules.transient {
         if method != Method::POST || !call.name.is_empty() || all_namespaces {
             return Err(method_not_allowed());
@@ -465,6 +467,7 @@ async fn objects(
         return Ok(finish(&call, answer));
     }
     if watched && matches!(method, Method::GET | Method::HEAD) {
+        // The watch takes the call along, so collect its warnings first.
         let warnings = call.take_warnings();
         let media = of_refusals(&call);
         let mut response = watch::watch(call)

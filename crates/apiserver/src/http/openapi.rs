@@ -96,6 +96,7 @@ impl Cache {
             .0
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Documents are tied to one table; a new table reuses those that did not change.
         let current = match documents.take() {
             Some(known) if Arc::ptr_eq(&known.table, &table) => known,
             before => Documents::of(table, before, server),

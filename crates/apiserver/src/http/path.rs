@@ -30,7 +30,7 @@ pub(crate) struct ObjectPath<'a> {
     pub group: &'a str,
     /// For example `v1`.
     pub version: &'a str,
-    /// The namespace, if the path has one. `/namespaces/x` itself is the namespace x: no namespace, name x.
+    /// The namespace, if the path has one. `/namespaces/x` itself is the object `x`, without a namespace.
     pub namespace: Option<&'a str>,
     /// For example `pods`.
     pub plural: &'a str,

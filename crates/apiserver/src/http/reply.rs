@@ -243,6 +243,7 @@ pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
 
 /// Compresses a large body while it is sent.
 pub(crate) fn compress(response: Response<Body>) -> Response<Body> {
+    // Endless bodies (watches) are not compressed, because that would delay their events.
     if !through::may_have(&response, GZIP_FROM) || response.headers().contains_key(CONTENT_ENCODING)
     {
         return response;

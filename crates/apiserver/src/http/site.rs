@@ -75,7 +75,7 @@ fn only(headers: &HeaderMap, name: HeaderName) -> Option<Option<&str>> {
     }
 }
 
-/// Returns the host of `host` or `host:port`; `None` for anything else, as `user@host` or a port that is no number.
+/// Returns the host of `host` or `host:port`; `None` for anything else, such as `user@host` or an invalid port.
 fn host_of(authority: &str) -> Option<&str> {
     let (host, port) = match authority.find(']') {
         Some(bracket) => {
@@ -100,7 +100,7 @@ fn host_of(authority: &str) -> Option<&str> {
     ((is_name || host.starts_with('[')) && port.is_none_or(is_port)).then_some(host)
 }
 
-/// Returns the host of an origin, which is `scheme://host` or `scheme://host:port`; `null` and anything longer have none.
+/// Returns the host of an origin `scheme://host` or `scheme://host:port`; `None` for `null` and anything longer.
 fn site_of(origin: &str) -> Option<&str> {
     let (scheme, authority) = origin.split_once("://")?;
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())

@@ -181,6 +181,7 @@ fn follow(
         } else if plan.from == 0 {
             from = collection.revision();
         }
+        // Fails if the revision has left the store's window; the client must list again.
         let mut cursor = match Cursor::new(collection, from) {
             Ok(cursor) => cursor,
             Err(expired) => {

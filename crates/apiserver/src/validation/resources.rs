@@ -125,14 +125,14 @@ pub fn amount(errors: &mut Errors, path: &Path<'_>, resource: &str, text: &str) 
     }
 }
 
-/// Records an error when the quantity is negative.
+/// Records an error if the quantity is negative.
 pub fn nonnegative(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if Quantity::parse(text).is_ok_and(|quantity| quantity.is_negative()) {
         errors.invalid(path, text, "must be greater than or equal to 0");
     }
 }
 
-/// Records an error when the amount of a volume's resource is negative.
+/// Records an error if the amount of a volume's resource is negative.
 pub fn basic(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if let Ok(quantity) = Quantity::parse(text)
         && quantity.value() < 0
@@ -141,7 +141,7 @@ pub fn basic(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// Records an error unless the quantity is above zero.
+/// Records an error unless the quantity is positive.
 pub fn positive(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if Quantity::parse(text).is_ok_and(|quantity| quantity.nano() <= 0) {
         errors.invalid(path, text, "must be greater than zero");

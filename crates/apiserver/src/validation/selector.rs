@@ -79,7 +79,7 @@ impl Selector {
     /// Converts a `metav1.LabelSelector`: null selects nothing, an empty one everything.
     ///
     /// # Errors
-    /// An operator, key or value that [`label_selector`] would have refused.
+    /// An operator, key or value that [`label_selector`] refuses.
     pub fn from_label_selector(selector: &Value) -> Result<Selector, SelectorError> {
         if selector.is_null() {
             return Ok(Selector::nothing());

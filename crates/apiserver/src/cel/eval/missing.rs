@@ -54,7 +54,7 @@ fn is_of(value: &Value, kind: &Type) -> bool {
     }
 }
 
-/// The sentence about such a call.
+/// Returns the error of such a call.
 pub(super) fn told(function: &str, target: Option<&Value>, values: &[Value]) -> String {
     let mut given = target.into_iter().chain(values);
     let mut types = given.clone().map(|value| type_name(plain(value)));

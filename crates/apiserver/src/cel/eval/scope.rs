@@ -1,10 +1,10 @@
-//! The variables that an expression sees.
+//! The variables in scope of an expression.
 
 use kube_cel::cel::Value;
 
 use crate::cel::expr::{Expr, spells};
 
-/// Variables, innermost first.
+/// A linked list of variables, innermost first.
 pub(super) enum Scope<'s> {
     Empty,
     Given(&'s [(&'s str, &'s Value)]),
@@ -28,7 +28,8 @@ impl Scope<'_> {
         }
     }
 
-    /// The variable whose name, with dots in it, a chain of selections from `root` on spells. A macro's own variable hides it.
+    /// Returns the variable with dots in its name that a chain of selections starting with `root` spells. A macro's variable named `root`
+    /// hides it.
     pub(super) fn dotted(&self, chain: &Expr, root: &str) -> Option<&Value> {
         match self {
             Scope::Empty => None,

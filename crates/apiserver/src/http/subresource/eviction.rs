@@ -59,6 +59,7 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         let stored = call.stored()?;
         let permit = permit(call, &call.row.served(&stored), options.dry_run).await?;
         let mut attempt = options.clone();
+        // Delete only the version that was judged, so that a change in between is noticed as a conflict.
         let pinned = permit == Permit::AsItIs && options.resource_version.is_none();
         if pinned {
             attempt.resource_version = Some(stored.revision().to_string());

@@ -33,7 +33,7 @@ pub type Reading<'a> = Pin<Box<dyn Future<Output = Option<Log>> + Send + 'a>>;
 /// The container whose log is requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Container<'a> {
-    /// The pod as it is stored.
+    /// The stored pod.
     pub pod: &'a Value,
     /// The container's name: a regular, init or ephemeral one.
     pub name: &'a str,

@@ -42,6 +42,7 @@ pub(super) async fn take(
         tries += 1;
         let mut taken = Taken::default();
         let mut refused = None;
+        // Ask the plugins again in each try: they must see the objects as they are now.
         for claim in claims(call, operation, name, object, old)? {
             match book(call, &claim, true).await {
                 Ok(()) => taken.0.push(claim),

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::schema::proto::Writer;
 
-    /// The transaction as etcd's client writes it.
+    /// Encodes the transaction as etcd's client does.
     fn written(key: &str, value: &str, revision: Option<u64>) -> Vec<u8> {
         let message = |fill: &dyn Fn(&mut Writer)| {
             let mut writer = Writer::default();

@@ -53,7 +53,7 @@ impl Document {
     }
 }
 
-/// `ApiKeySecurity`.
+/// Encodes `ApiKeySecurity`.
 fn api_key(scheme: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     for (tag, field) in [(1, "type"), (2, "name"), (3, "in"), (4, "description")] {
@@ -62,7 +62,7 @@ fn api_key(scheme: &Value) -> Vec<u8> {
     out.finish()
 }
 
-/// `Properties`.
+/// Encodes `Properties`.
 fn named_schemas(schemas: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     for (name, value) in entries(schemas) {

@@ -248,7 +248,7 @@ impl<'s> Pruning<'s> {
         below
     }
 
-    /// Drops all fields of objects that stand where the schema describes none.
+    /// Drops all fields of objects for which the schema has no description.
     fn nothing_known(&mut self, value: &mut Value) {
         match value {
             Value::Object(map) => {

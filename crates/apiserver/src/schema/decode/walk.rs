@@ -368,7 +368,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         }
     }
 
-    /// A tree passes owned strings, which need no copy.
+    /// Decodes an owned string, as a tree passes it, without a copy.
     fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
         match self.node() {
             Node::Scalar(Scalar::String) if !self.walker.is_marked => Ok(text.into()),

@@ -429,7 +429,7 @@ mod tests {
             patched("api.core.v1.PodSpec", json!({}), new),
             Ok(json!({"volumes": [{"name": "v", "$retainKeys": ["name"]}]}))
         );
-        // A new item of a list that is merged comes in untouched.
+        // A new item of a merged list is inserted as sent.
         let item = json!({"name": "w", "secret": {"$patch": "delete", "secretName": null}});
         assert_eq!(
             patched(

@@ -254,7 +254,8 @@ impl FieldSet {
         self.find(name).ok().map(|at| &self.elements[at])
     }
 
-    /// The paths as error texts write them: `.spec.containers[name="a"].image`. Members of a level come before what is below them.
+    /// Returns the paths as error messages print them: `.spec.containers[name="a"].image`. Members of a level precede the paths below
+    /// them.
     pub fn paths(&self) -> Vec<String> {
         let members = self.elements.iter().filter(|element| element.member);
         let mut paths: Vec<String> = members.map(|element| readable(&element.name)).collect();
@@ -265,7 +266,7 @@ impl FieldSet {
         paths
     }
 
-    /// Reads FieldsV1 as a client sent it; `None` when an element is malformed.
+    /// Parses FieldsV1 from a client; `None` if an element is malformed.
     pub fn from_json(value: &Value) -> Option<FieldSet> {
         let mut set = FieldSet::default();
         for (name, below) in value.as_object()? {
@@ -282,14 +283,14 @@ impl FieldSet {
         Some(set)
     }
 
-    /// Reads FieldsV1 from the text that [`FieldSet::to_text`] makes; `None` when it is no JSON or an element is malformed.
+    /// Parses FieldsV1 from the text of [`FieldSet::to_text`]; `None` if it is not JSON or an element is malformed.
     pub fn from_text(text: &str) -> Option<FieldSet> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let read = Level.deserialize(&mut deserializer).ok()?;
         deserializer.end().ok().map(|()| read.set)
     }
 
-    /// The set as the text of FieldsV1.
+    /// Returns the set as the text of FieldsV1.
     pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(256);
         self.write(false, &mut text);
@@ -298,7 +299,7 @@ impl FieldSet {
 
     fn write(&self, member: bool, text: &mut String) {
         text.push('{');
-        // An element without anything below it is a member, and need not say so.
+        // An element without anything below it is always a member, so it needs no `.`.
         if member && !self.elements.is_empty() {
             text.push_str("\".\":{}");
         }
@@ -323,10 +324,10 @@ impl FieldSet {
         text.push('}');
     }
 
-    /// Whether a set in text form can have paths in common with this one; false is certain. A path is in the text only if all its
-    /// elements are.
+    /// Returns whether a set in text form can have paths in common with this one; only false is certain. A path is in the text only if
+    /// all its elements are.
     pub(super) fn may_meet(&self, text: &str) -> bool {
-        // Many are read sooner than looked for.
+        // Parsing the text is faster than searching it for many elements.
         if self.elements.len() > FEW {
             return true;
         }
@@ -337,7 +338,7 @@ impl FieldSet {
         })
     }
 
-    /// The set as FieldsV1.
+    /// Returns the set as FieldsV1.
     pub fn into_json(self) -> Value {
         let written = self.elements.into_iter().map(|element| {
             let mut below = element.below.into_json();
@@ -399,7 +400,8 @@ impl<'de> Visitor<'de> for Level {
     }
 }
 
-/// Whether an element is of a kind that is known; a later version may have others, which are left out. `None` when it is malformed.
+/// Returns whether the kind of an element is known; elements of unknown kinds, from a later version, are ignored. `None` if it is
+/// malformed.
 fn is_known(element: &str) -> Option<bool> {
     let (kind, rest) = element.split_once(':')?;
     let is_json = || serde_json::from_str::<IgnoredAny>(rest).is_ok();
@@ -413,7 +415,7 @@ fn is_known(element: &str) -> Option<bool> {
     is_whole.then_some(true)
 }
 
-/// An element as it stands in an error text.
+/// Returns an element as error messages print it.
 fn readable(element: &str) -> String {
     let Some((kind, rest)) = element.split_once(':') else {
         return element.to_owned();

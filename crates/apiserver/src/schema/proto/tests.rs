@@ -1,4 +1,4 @@
-//! Round trips of random objects, and bytes as real clients send them.
+//! Tests of the encoding: round trips of random objects, and bytes that real clients send.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use proptest::prelude::*;
@@ -176,7 +176,7 @@ fn what_is_answered_beside_the_kinds_has_messages_too() {
     let body = encode_answer(&list).expect("it has a message");
     let envelope = Envelope::open(&body).expect("it is in an envelope");
     assert_eq!(envelope.kind, "PartialObjectMetadataList");
-    // A list of any kind has its metadata at 1 and its items at 2, and an object its metadata at 1.
+    // Every list has its metadata in field 1 and its items in field 2, and every object its metadata in field 1.
     let kind = Type::builtin("api.core.v1.ConfigMap").expect("config maps are built in");
     let mut items = Vec::new();
     let mut reader = Reader::new(envelope.raw);

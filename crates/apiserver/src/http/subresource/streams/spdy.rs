@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn blocks_may_refer_to_the_dictionary_and_to_each_other() {
-        // Deflated with the dictionary by zlib: {"streamtype": "error"} and, as the second block of the same stream, the same again.
+        // Two blocks of one stream, compressed with the dictionary by zlib; each holds {"streamtype": "error"}.
         let first = &[
             0x78, 0xf9, 0xe3, 0xc6, 0xa7, 0xc2, 0x02, 0xa6, 0x23, 0x46, 0x70, 0x3a, 0x2b, 0x29,
             0x4a, 0x4d, 0xcc, 0x85, 0x16, 0x25, 0xac, 0xa9, 0xa0, 0x80, 0x06, 0x00, 0x00, 0x00,

@@ -393,7 +393,7 @@ fn bad_element_order() -> Status {
 mod tests {
     use super::*;
 
-    /// Inserts items one by one from the end, as Go's sort does.
+    /// Sorts by inserting items one by one from the end, as Go's sort does.
     fn sorted_slowly(items: Vec<Value>, order: &[Value]) -> Vec<Value> {
         let place = |item: &Value| order.iter().position(|other| other == item);
         let mut sorted = items;

@@ -260,7 +260,7 @@ fn applied_list_items_merge_by_their_keys_which_may_have_defaults() {
     );
 }
 
-/// A custom resource's type with one field `spec`.
+/// Returns a custom resource's type with one field `spec`.
 fn custom(spec: impl FnOnce(&mut Arena) -> TypeId) -> Type {
     let mut arena = Arena::default();
     let field = |name: &'static str, id| Field {
@@ -329,7 +329,7 @@ fn an_applied_null_takes_nothing_away_that_others_own() {
     let old = applied_spec(&kind, "a", json!({"x": "1"}), None);
     let both = applied_spec(&kind, "b", json!(null), Some(&old));
     assert_eq!(both["spec"], json!({"x": "1"}));
-    // Nothing has changed, so the new owner has no time, and comes first.
+    // The apply changes nothing, so the new owner has no time and is sorted first.
     assert_eq!(owners(&both)[0], ("b".to_owned(), json!({"f:spec": {}})));
     assert_eq!(
         applied_spec(&kind, "c", json!(null), None)["spec"],
