@@ -173,7 +173,7 @@ impl Lent<'_> {
         }
     }
 
-    /// Gives a tree the whole field.
+    /// Parses the field's text and puts the value into the object.
     pub fn restore(&self, object: &mut Value) {
         object[self.field] = parsed(&self.text);
     }
@@ -201,7 +201,7 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How long the value is that some text begins with. Stored text has no spaces and is well-formed, so that brackets can be counted.
+/// Returns the length of the value at the start of `text`. Stored text is well-formed and has no spaces, so counting brackets is enough.
 fn value_len(text: &[u8]) -> usize {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(byte) = text.get(at) {
@@ -228,7 +228,7 @@ fn value_len(text: &[u8]) -> usize {
     at
 }
 
-/// How long the string is that some text begins with, its quotes included; 0 if there is none.
+/// Returns the length of the string at the start of `text`, quotes included, or 0 if `text` starts with no string.
 fn string_len(text: &[u8]) -> usize {
     if text.first() != Some(&b'"') {
         return 0;
@@ -294,7 +294,7 @@ pub(super) fn read_lending<'a>(
     Ok((Value::Object(object), lent))
 }
 
-/// What is being read on the way to a field set.
+/// The position of the parser on the way to a field set.
 #[derive(Clone, Copy)]
 enum Place {
     Object,
@@ -304,7 +304,7 @@ enum Place {
 }
 
 impl Place {
-    /// What a field of this place is; `None` for what is read like any other value.
+    /// Returns the place of a field below this one, or `None` for fields that are parsed like any other value.
     fn below(self, field: &str) -> Option<Place> {
         match (self, field) {
             (Place::Object, "metadata") => Some(Place::Metadata),

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::store::durable::{directory::Directory, error::StoreError};
 
-/// One of the two files as it was found.
+/// One of the two files, as found at start.
 struct Found {
     segment: Segment,
     /// Up to which number the file says that entries were acknowledged.
