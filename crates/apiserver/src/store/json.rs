@@ -1,9 +1,9 @@
-//! Trees into JSON and back, for the store: the bytes `serde_json` would write, in one buffer, and reading that leaves as text what most
-//! writes do not change.
+//! Serialization of objects for the store: writes the bytes that `serde_json` would write into one buffer, and parses objects while keeping
+//! as text the field that most writes do not change.
 //!
 //! A tree in which every `fieldsV1` of `metadata.managedFields` is a string that holds the JSON of the set is *folded*
-//! ([`crate::schema::ownership`]); writing a tree unfolds it. Of a field that is *lent* the tree has only what is asked for ([`Thin`]); the
-//! text ([`Lent`]) is what is stored again.
+//! ([`crate::schema::ownership`]); writing a tree unfolds it. A *lent* field is parsed only in part ([`Thin`]); its unparsed text
+//! ([`Lent`]) is what is stored again.
 
 use std::{borrow::Cow, fmt};
 
@@ -94,25 +94,25 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 
 const FIELDS: &str = "fieldsV1";
 
-/// What is read of an object whose text is kept beside it: everything without structure, and what is named here.
+/// The parts of a lent field that are parsed: all scalar fields, and the fields named here.
 #[derive(Debug)]
 pub struct Thin {
-    /// Fields that are read whole.
+    /// Structured fields that are parsed as a whole.
     pub whole: &'static [&'static str],
-    /// Lists of objects of which little is read as well.
+    /// Lists of objects that are parsed in part, each with the parts of its items.
     pub lists: &'static [(&'static str, &'static Thin)],
 }
 
-/// A field of a kind's objects that some writes leave alone.
+/// The field of a kind's objects that writes to the status and similar writes leave alone.
 #[derive(Debug)]
 pub struct Lends {
-    /// Its name.
+    /// The name of the field.
     pub field: &'static str,
-    /// What is read of it.
+    /// The parts of the field that are parsed.
     pub thin: Thin,
 }
 
-/// The text of a field that was lent.
+/// The unparsed text of a lent field.
 #[derive(Debug)]
 pub struct Lent<'a> {
     field: &'static str,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{admission::Lookup, field::quote, kinds::tree::Tree};
 
-/// How many addresses of one webhook are tried.
+/// The largest number of addresses of one webhook that are tried.
 const MAX_ADDRESSES: usize = 8;
 
 /// The addresses of a host, in the order to try them.
