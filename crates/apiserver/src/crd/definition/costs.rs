@@ -12,7 +12,7 @@ const NAMED: usize = 4;
 /// The costs that were found so far.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    /// No expression is refused alone.
+    /// True if no expression may be refused for its own cost, but only for the sum.
     only_together: bool,
     total: u64,
     dearest: Vec<(u64, String)>,
