@@ -39,7 +39,7 @@ const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
-/// What is said about an AppArmor profile that only an annotation names.
+/// The warning for an AppArmor profile that only an annotation names.
 pub(super) const APPARMOR: &str =
     r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
 
