@@ -78,7 +78,7 @@ use crate::{
 
 type Text = Cow<'static, str>;
 
-/// One served (group, version, resource).
+/// A served resource: one combination of group, version and plural.
 pub struct Resource {
     /// API group; empty for core.
     pub group: Text,
@@ -96,7 +96,8 @@ pub struct Resource {
     pub categories: Vec<Text>,
     /// True if the objects are namespaced.
     pub namespaced: bool,
-    /// Where its objects are stored: rows that share it are views of the same objects (core and events.k8s.io events; two versions of one kind).
+    /// The name under which the objects are stored. Resources that share it are views of the same objects (core and events.k8s.io events;
+    /// two versions of one kind).
     pub storage: Text,
     /// The schema of the kind as served here.
     pub schema: Type,
@@ -130,7 +131,7 @@ impl Resource {
     }
 }
 
-/// One subresource row.
+/// A subresource of a resource.
 #[derive(Clone, Debug)]
 pub struct Subresource {
     /// Path segment, as `status`.
@@ -171,15 +172,15 @@ pub enum SubresourceHandler {
 /// Which metadata a write to `/status`, or to another part of an object, may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusMetadata {
-    /// All of it.
+    /// A write may change all metadata.
     All,
-    /// All but labels (deployments).
+    /// A write may change all metadata but labels (deployments).
     KeepLabels,
-    /// All but ownerReferences and deletionTimestamp (pods).
+    /// A write may change all metadata but ownerReferences and deletionTimestamp (pods).
     KeepOwnerReferences,
     /// Labels, annotations, finalizers, ownerReferences, deletionTimestamp and generation are kept.
     KeepMost,
-    /// Nothing but managedFields (custom resources).
+    /// A write may change no metadata but managedFields (custom resources).
     KeepAll,
 }
 
