@@ -1,4 +1,4 @@
-//! What the validators find, and how it is told: one [`Finding`] becomes one field error.
+//! The errors of the validators: each [`Finding`] becomes one field error.
 
 use serde_json::Value;
 

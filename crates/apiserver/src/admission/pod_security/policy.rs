@@ -1,4 +1,4 @@
-//! What a namespace's labels ask of its pods: a level for each mode, and the version of Kubernetes whose rules it means.
+//! The pod security policy in a namespace's labels: for each mode a level and the Kubernetes version whose rules apply.
 
 use serde_json::Value;
 

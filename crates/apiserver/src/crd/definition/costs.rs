@@ -1,4 +1,4 @@
-//! What the rules of a definition may cost: each by itself, and all rules of one schema together.
+//! Checks the estimated cost of a definition's rules: of each expression, and of all rules of one schema together.
 //!
 //! The limits and sentences are kube-apiserver's (k8s.io/apiextensions-apiserver: StaticEstimatedCostLimit and its neighbours).
 

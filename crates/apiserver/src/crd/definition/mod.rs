@@ -1,4 +1,4 @@
-//! What the schema of a custom resource definition must look like: structural, with valid defaults and with rules that compile.
+//! Validates the schemas of a CustomResourceDefinition: structural, with valid defaults and with rules that compile.
 //!
 //! A schema that passes here is what [`super::structural`] expects. What is checked when, and the sentences, are those of
 //! k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation.

@@ -1,4 +1,4 @@
-//! What a schema may say at all, schema by schema. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionOpenAPISchema.
+//! Validates each schema by itself. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionOpenAPISchema.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! What a path finds in an object.
+//! Evaluates a JSONPath on an object.
 
 use serde_json::{Number, Value};
 

@@ -1,4 +1,4 @@
-//! How big the values of a schema can be, for what a rule may cost. Source: k8s.io/apiserver/pkg/cel/common: SchemaDeclType.
+//! Estimates the sizes of a schema's values, from which rule costs are estimated. Source: k8s.io/apiserver/pkg/cel/common: SchemaDeclType.
 
 use std::collections::{BTreeMap, HashSet};
 

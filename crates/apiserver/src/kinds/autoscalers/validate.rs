@@ -1,4 +1,4 @@
-//! What an autoscaler may ask for (`pkg/apis/autoscaling/validation`), in the form of v2.
+//! Validates the spec of an autoscaler in the form of v2 (`pkg/apis/autoscaling/validation`).
 
 use serde_json::Value;
 

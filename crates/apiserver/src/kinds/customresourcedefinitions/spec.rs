@@ -1,4 +1,4 @@
-//! What the spec of a definition must look like, in the order in which upstream looks.
+//! Validates the spec of a definition, in the order of kube-apiserver's checks.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! What a Job's spec may ask for, in a Job and in a CronJob's template (`pkg/apis/batch/validation`).
+//! Validates the spec of a Job, or of a CronJob's template (`pkg/apis/batch/validation`).
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What may not change in a PersistentVolume: its source, mode and affinity, once they are there.
+//! Validates updates of a PersistentVolume: its source, mode and affinity are immutable once they are set.
 
 use serde_json::{Map, Value};
 

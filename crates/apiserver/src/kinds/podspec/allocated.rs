@@ -1,4 +1,4 @@
-//! What a status tells of devices: their health, the claim behind extended resources, and which request each of them fills.
+//! Validates device fields of a pod status: device health, the claim behind extended resources, and the request that each of them fills.
 
 use std::collections::BTreeSet;
 

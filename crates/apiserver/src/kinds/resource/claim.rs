@@ -1,4 +1,4 @@
-//! What a claim may ask for: requests, what their devices must have in common, and settings for drivers.
+//! Validates ResourceClaims: requests, the attributes that their devices must share, and settings for drivers.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Who may ask for and write what of a claim.
+//! Checks the rights that parts of a ResourceClaim need beyond the right to write it.
 //!
 //! Access to devices as an administrator, beside those who have them, is for namespaces with a label (`DRAAdminAccess`). Of the status
 //! (`DRAResourceClaimGranularStatusAuthorization`, on since 1.36): to be allowed to write `resourceclaims/status` is not enough: allocations and reservations are for those who may also write

@@ -1,4 +1,4 @@
-//! What a driver may offer: devices of one pool, with attributes, capacities, counters and taints, and where they are.
+//! Validates the devices that a driver offers in a ResourceSlice: attributes, capacities, counters, taints, and where they are.
 
 mod attribute;
 mod capacity;

@@ -1,4 +1,4 @@
-//! What Services are given: cluster IPs from the ranges that are ready and node ports, each used once in the cluster.
+//! Allocates cluster IPs, from the ranges that are ready, and node ports for Services, each used once in the cluster.
 //!
 //! Ranges may overlap: an address is taken, whatever range it is of (upstream: pkg/registry/core/service/ipallocator). Taking is a
 //! transaction: a [`Claim`] gives everything back when it is dropped and keeps it when it is committed. The lower band of both pools is

@@ -1,4 +1,4 @@
-//! What a valid Service is (`ValidateService`, `ValidateServiceUpdate` in `pkg/apis/core/validation`).
+//! Validates Services (`ValidateService`, `ValidateServiceUpdate` in `pkg/apis/core/validation`).
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! What a client is warned of in a pod spec that is accepted (`pkg/api/pod/warnings.go`).
+//! The warnings for a valid pod spec (`pkg/api/pod/warnings.go`).
 //!
 //! The warnings come in upstream's order, whatever file here finds them. There may be one for each pair of ports or files, so code that
 //! looks at pairs stops when [`Warnings::is_full`].

@@ -1,4 +1,4 @@
-//! What makes a group of writes permanent: it is appended to a file with one write and one sync.
+//! The write-ahead journal: a group of writes becomes permanent when it is appended to a file, with one write and one sync.
 //!
 //! The journal has two files of [`block`]s. While entries go to one, those of the other are folded into the tables ([`super::folder`]);
 //! then they change places. The numbers of entries grow by one and never come twice, so after a crash the entries that are not in the

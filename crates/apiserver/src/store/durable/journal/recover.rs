@@ -1,4 +1,4 @@
-//! What a process that did not stop in order has left in the journal.
+//! Reads what a process that did not shut down cleanly has left in the journal.
 
 use super::{
     Part,
