@@ -19,19 +19,19 @@ const REQUEST_RESOURCE: &str = "authorizer.requestResource";
 
 static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| Scope::default().environment());
 
-/// What an expression may speak of beside the request and its objects.
+/// The variables and types that an expression may use, in addition to the request and its objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
-    /// What `object` and `oldObject` are.
+    /// The type of `object` and `oldObject`.
     object: Type,
-    /// What the parameters (`params`) are, where the policy has some.
+    /// The type of `params`, or `None` if the policy has no parameters.
     params: Option<Type>,
     authorizer: bool,
-    /// Whether `authorizer` also speaks of the thing the request is about.
+    /// True if `authorizer.requestResource` is declared.
     asks_of_request: bool,
-    /// Whether patches are made.
+    /// True if expressions may construct patches.
     patches: bool,
-    /// Whether there are `variables`, with names in them or not.
+    /// True if `variables` is declared, with or without fields.
     composed: bool,
     /// The type of `variables`: a field for each value that the policy has given a name.
     variables: Arc<Object>,
@@ -55,7 +55,7 @@ impl Default for Scope {
 }
 
 impl Scope {
-    /// What a policy speaks of, with or without parameters.
+    /// Returns the scope of a policy's expressions, with or without parameters.
     pub(crate) fn of_policy(params: bool) -> Scope {
         Scope {
             params: params.then_some(Type::Dyn),
@@ -63,8 +63,8 @@ impl Scope {
         }
     }
 
-    /// What a policy speaks of, where the types of its objects and parameters are known. Upstream's checker of types does not know
-    /// `authorizer.requestResource`.
+    /// Returns the scope of a policy whose objects and parameters have known types. kube-apiserver's type checker does not declare
+    /// `authorizer.requestResource`, so neither does this scope.
     pub(crate) fn typed(object: Type, params: Option<Type>) -> Scope {
         Scope {
             object,
@@ -79,7 +79,7 @@ impl Scope {
         self.composed = true;
     }
 
-    /// Gives a value a name that later expressions may use.
+    /// Declares a variable of the policy, which later expressions may use as `variables.<name>`.
     pub(crate) fn declare(&mut self, name: &str, kind: &Type) {
         self.compose();
         // Shared with nothing by now, so that a policy of many variables is not copied for each.
@@ -129,7 +129,8 @@ impl Scope {
     }
 }
 
-/// What is known of a type once its value has a name: of objects and of what libraries have nothing (upstream: convertCelTypeToDeclType).
+/// Returns the declared type of a variable with this type: objects, opaque values and optionals become dynamic (upstream:
+/// convertCelTypeToDeclType).
 fn remembered(kind: &Type) -> Type {
     match kind {
         Type::List(item) => Type::list(remembered(item)),
@@ -139,13 +140,13 @@ fn remembered(kind: &Type) -> Type {
     }
 }
 
-/// What an expression has to evaluate to.
+/// The type that an expression must evaluate to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Bool,
     Text,
     TextOrNull,
-    /// What is merged into an object.
+    /// An object that is merged into the object of the request.
     Object,
     /// The operations of a JSON patch.
     Operations,
@@ -280,7 +281,7 @@ impl Expression {
     /// Parses and checks a match condition of a webhook.
     ///
     /// # Errors
-    /// What is wrong with it, in the words of upstream's compiler.
+    /// The expression does not compile; the message is that of kube-apiserver's compiler.
     pub(crate) fn compile(text: &str) -> Result<Self, Refusal> {
         Expression::checked(text, &ENVIRONMENT, Wanted::Bool)
     }
@@ -315,7 +316,7 @@ impl Expression {
         self.program.result()
     }
 
-    /// Whether it refers to a variable of that name.
+    /// Returns whether the expression refers to a variable of that name.
     pub(crate) fn mentions(&self, variable: &str) -> bool {
         self.program.mentions(variable)
     }
@@ -335,7 +336,7 @@ impl Expression {
         }
     }
 
-    /// What it evaluates to.
+    /// Evaluates the expression.
     ///
     /// # Errors
     /// As [`Expression::is_true`].
@@ -352,7 +353,8 @@ impl Expression {
             })
     }
 
-    /// What it evaluates to as the variable `name` of a policy: what has no value says so where it is used.
+    /// Evaluates the expression as the variable `name` of a policy. A failure becomes a value that raises the error where the variable is
+    /// used.
     pub(crate) fn named(
         &self,
         name: &str,

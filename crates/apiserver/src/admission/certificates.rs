@@ -30,7 +30,7 @@ pub(super) struct CertificateSigning;
 /// kube-apiserver: CertificateSubjectRestriction.
 pub(super) struct CertificateSubjectRestriction;
 
-/// Whether the user may do something for the signer, or for all signers of its domain.
+/// Returns whether the user may do something for the signer, or for all signers of its domain (`<domain>/*`).
 fn may(ctx: &Ctx<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or_default();
     let all = format!("{domain}/*");
@@ -87,7 +87,7 @@ impl Plugin for CertificateSigning {
             && what.is(GROUP, PLURAL)
     }
 
-    /// Whoever writes what is there already decides nothing.
+    /// Admits a write that changes neither the certificate nor the conditions; for others the user needs rights on the signer.
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
         let none = Value::Null;
         let old = request.old.unwrap_or(&none);

@@ -66,7 +66,7 @@ impl DisabledPlugins {
 pub struct UnknownPlugin {
     /// The name.
     pub name: String,
-    /// Those that plugins have.
+    /// The names of the known plugins.
     pub known: Vec<&'static str>,
 }
 

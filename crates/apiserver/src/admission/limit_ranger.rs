@@ -65,7 +65,7 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// What several containers do wrong alike is said once.
+/// Removes repeated messages, which several containers with the same violation cause.
 fn each_once(mut found: Vec<String>) -> Vec<String> {
     let mut told = BTreeSet::new();
     found.retain(|text| told.insert(text.clone()));
@@ -223,7 +223,7 @@ fn bounds(limit: &Value, requests: &Totals<'_>, limits: &Totals<'_>, found: &mut
     }
 }
 
-/// How many times the request the limit is, in thousandths where these fit.
+/// Returns the limit divided by the request, computed in thousandths if both fit.
 fn ratio(request: &Quantity, limit: &Quantity) -> f64 {
     if request.value() <= MAX_MILLI && limit.value() <= MAX_MILLI {
         limit.milli_value() as f64 / request.milli_value() as f64

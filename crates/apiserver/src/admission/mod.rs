@@ -48,7 +48,7 @@ use crate::{
     warnings::Warnings,
 };
 
-/// What a write is doing.
+/// The operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// POST, or a PUT or PATCH that creates.
@@ -62,7 +62,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// As rules and reviews name it.
+    /// Returns the operation's name in webhook rules and AdmissionReviews.
     pub fn as_str(self) -> &'static str {
         match self {
             Operation::Create => "CREATE",
@@ -73,7 +73,7 @@ impl Operation {
     }
 }
 
-/// Who asks.
+/// The user that makes a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct User {
     /// The user's name, from the certificate's common name or the token.
@@ -82,12 +82,12 @@ pub struct User {
     pub groups: Vec<String>,
     /// The user's uid, where the authenticator knows one.
     pub uid: String,
-    /// What else the authenticator knows (the pod a token is bound to, the credential's id), by key.
+    /// Further attributes from the authenticator (the pod a token is bound to, the credential's id), by key.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// Who may do everything (`system:masters`), as the certificate of a cluster's administrator says it.
+    /// Returns a user who may do everything (`system:masters`), with the name and groups of kubeadm's administrator certificate.
     pub fn administrator() -> Self {
         User {
             name: "kubernetes-admin".into(),
@@ -112,15 +112,15 @@ pub trait Lookup: Send + Sync {
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 }
 
-/// What every hook of a kind and every plugin is told about the request.
+/// The context of a request, which is passed to every hook of a kind and every plugin.
 pub struct Ctx<'a> {
     /// The server's clock at the start of the request.
     pub now: jiff::Timestamp,
-    /// Who asks.
+    /// The user that makes the request.
     pub user: &'a User,
     /// The other objects.
     pub lookup: &'a dyn Lookup,
-    /// Who may do what, for rules that ask about more than the request itself.
+    /// The authorizer, for rules that check more rights than the request itself needs.
     pub(crate) authorizer: &'a Authorizer,
     /// The namespace in the path; empty for cluster-scoped requests.
     pub(crate) namespace: &'a str,
@@ -128,7 +128,7 @@ pub struct Ctx<'a> {
     pub(crate) path_name: &'a str,
     /// The request is a PATCH: who may update need not be allowed to patch.
     pub(crate) patches: bool,
-    /// Nothing will be stored: allocate nothing for good.
+    /// True for a dry run: nothing is stored, so nothing may be allocated for good.
     pub dry_run: bool,
     /// Sentences for the client's `Warning` headers, each once.
     pub(crate) warnings: &'a Mutex<Warnings>,
@@ -139,7 +139,7 @@ pub struct Ctx<'a> {
 /// Something that a user may be allowed to do with an object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Access<'a> {
-    /// As `use`.
+    /// The verb to check, such as `use`.
     pub verb: &'a str,
     /// The object's API group; empty for core.
     pub group: &'a str,
@@ -167,14 +167,14 @@ impl Ctx<'_> {
         self.authorizer.decide(user, &attributes)
     }
 
-    /// Says something in a `Warning` header; the same thing only once.
+    /// Adds a `Warning` header to the response, once for each distinct text.
     pub(crate) fn warn(&self, text: String) {
         let warnings = self.warnings.lock();
         warnings.unwrap_or_else(PoisonError::into_inner).add(text);
     }
 }
 
-/// What a request does, and to what.
+/// The operation of a request and its target.
 #[derive(Clone, Copy)]
 pub struct What<'a> {
     /// What it does.
@@ -186,22 +186,22 @@ pub struct What<'a> {
 }
 
 impl What<'_> {
-    /// Whether it is about that resource, whatever its version, or about a part of it.
+    /// Returns whether the request is for that resource, in any version, or for one of its subresources.
     pub fn is(&self, group: &str, plural: &str) -> bool {
         self.resource.group == group && self.resource.plural == plural
     }
 
-    /// Whether it creates an object of that resource.
+    /// Returns whether the request creates an object of that resource.
     pub fn creates(&self, group: &str, plural: &str) -> bool {
         self.operation == Operation::Create && self.is_whole(group, plural)
     }
 
-    /// Whether it updates an object of that resource, as a whole.
+    /// Returns whether the request updates an object of that resource, but not a subresource.
     pub fn updates(&self, group: &str, plural: &str) -> bool {
         self.operation == Operation::Update && self.is_whole(group, plural)
     }
 
-    /// Whether it creates or updates an object of that resource.
+    /// Returns whether the request creates or updates an object of that resource.
     pub fn writes(&self, group: &str, plural: &str) -> bool {
         self.creates(group, plural) || self.updates(group, plural)
     }
@@ -213,7 +213,7 @@ impl What<'_> {
 
 /// One write on its way to the store.
 pub struct Request<'a> {
-    /// What is asked for.
+    /// The operation and its target.
     pub what: What<'a>,
     /// The namespace in the path; `None` for cluster-scoped kinds.
     pub namespace: Option<&'a str>,
@@ -245,7 +245,7 @@ impl Request<'_> {
     }
 }
 
-/// Of the classes that are meant the one that was made last; of several made at once the first by name.
+/// Returns the newest of the classes for which `is_meant` holds; of several with the same creation time, the first by name.
 fn newest(classes: &[Arc<Value>], is_meant: impl Fn(&Value) -> bool) -> Option<&Value> {
     let text = |class: &Value, field: &str| -> String {
         let metadata = &class["metadata"];
@@ -279,8 +279,8 @@ pub trait Plugin: Send + Sync {
     /// The name upstream gives it.
     fn name(&self) -> &'static str;
 
-    /// Whether the plugin wants to see this request at all. A write of the status that no plugin wants to see may leave most of the
-    /// stored object unread.
+    /// Returns whether the plugin handles the request at all. For a write of the status that no plugin handles, most of the stored object
+    /// may stay unparsed.
     fn handles(&self, what: &What<'_>) -> bool;
 
     /// Returns what has to end before the plugins are asked, such as a look-up elsewhere. It must end by itself; the request holds no
@@ -302,14 +302,15 @@ pub trait Plugin: Send + Sync {
         Ok(())
     }
 
-    /// What the write takes of other objects, once nobody refuses it; may refuse it still. A dry run takes nothing.
+    /// Returns the changes to other objects that the write needs, after all plugins have admitted it. An error still refuses the write. A
+    /// dry run makes no claims.
     fn claims(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Vec<Claim>, Status> {
         let _ = (ctx, request);
         Ok(Vec::new())
     }
 }
 
-/// What a write takes of another object, to be written down there before the write is stored.
+/// A change of another object, such as quota usage, that is written before the write itself is stored.
 pub struct Claim {
     /// The other object's group.
     pub group: &'static str,
@@ -323,6 +324,6 @@ pub struct Claim {
     pub version: String,
     /// Writes the claim down.
     pub take: Box<dyn Fn(&mut Value) + Send + Sync>,
-    /// Takes it back, from whatever version there is then.
+    /// Undoes the claim in the current version of the object, whatever it is.
     pub give_back: Box<dyn Fn(&mut Value) + Send + Sync>,
 }

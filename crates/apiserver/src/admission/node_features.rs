@@ -8,7 +8,7 @@ use crate::{
     status::Status,
 };
 
-/// What a kubelet must be able to do for a change from one spec to another.
+/// A feature that the kubelet must declare, and the test whether the change from the old to the new spec needs it.
 type Rule = (&'static str, fn(&Value, &Value) -> bool);
 
 /// The features that 1.36 asks for, by name (k8s.io/component-helpers/nodedeclaredfeatures).

@@ -52,7 +52,7 @@ impl Plugin for PodResize {
     }
 }
 
-/// What a pod asks for beyond what a node has in all, in millicores and bytes.
+/// Returns the resources of which the pod requests more than the node can allocate, in millicores and bytes.
 fn lacks(spec: &Value, node: &Value) -> Vec<String> {
     let wanted = totals::charged_requests(spec);
     let there = totals::list(&node["status"]["allocatable"]);

@@ -72,7 +72,7 @@ impl Plugin for RuntimeClass {
     }
 }
 
-/// Whether the pod came with an overhead of nothing.
+/// Returns whether the pod was sent with an empty overhead.
 fn sent_empty(ctx: &Ctx<'_>) -> bool {
     ctx.emptied.has(&Path::new("spec").child("overhead"))
 }
@@ -128,7 +128,7 @@ fn merged(pod: &[Value], class: &[Value]) -> Vec<Value> {
     merged
 }
 
-/// What a toleration is for: its key, its effect, and the value it wants, which is none if any value will do.
+/// The scope of a toleration: its key, its effect and its value, which is `None` if any value is tolerated.
 type Scope<'a> = (&'a str, &'a str, Option<&'a str>);
 
 /// The two longest of the different tolerations of each scope: one covers all others of the scope, the other covers that one.
@@ -154,7 +154,7 @@ impl<'a> Widest<'a> {
         longest.truncate(2);
     }
 
-    /// Returns whether another toleration tolerates everything that `narrow` does, as upstream decides it.
+    /// Returns whether another toleration tolerates everything that `narrow` does, by the rules of kube-apiserver's toleration merge.
     fn has_other_that_covers(&self, narrow: &Value) -> bool {
         let seconds = narrow.integer("tolerationSeconds");
         let seconds = seconds.map_or(i128::MAX, i128::from);

@@ -81,7 +81,7 @@ fn adds_ephemeral_containers(what: &What<'_>) -> bool {
         && what.is("", "pods")
 }
 
-/// What a pod takes a secret for that its account does not name, where the account asks for that.
+/// Returns the error for a secret that the pod uses but its service account does not list.
 fn foreign_secret(spec: &Value, account: &Value) -> Option<String> {
     let owner = account["metadata"].text("name");
     let secrets = names(account, "secrets");
@@ -166,7 +166,7 @@ fn refuse_mirror(request: &Request<'_>) -> Result<(), Status> {
     Err(request.forbidden(&format!("a mirror pod may not {what}")))
 }
 
-/// Whether a pod names a secret: to pull images, in a variable, or in a volume.
+/// Returns whether a pod refers to a secret: as image pull secret, in a variable or in a volume.
 fn references_secrets(spec: &Value) -> bool {
     let in_variables = |container: &Value| {
         let (from, variables) = (container.items("envFrom"), container.items("env"));

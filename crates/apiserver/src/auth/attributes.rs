@@ -11,16 +11,16 @@ use crate::{
     validation::names,
 };
 
-/// One thing that somebody wants to do.
+/// One action that a user asks to perform.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attributes<'a> {
-    /// As `deletecollection`; for paths the method in lower case.
+    /// The verb, such as `deletecollection`; for paths, the HTTP method in lower case.
     pub verb: Cow<'a, str>,
-    /// What with.
+    /// The resource or path that the action is for.
     pub target: Target<'a>,
 }
 
-/// What something is done with.
+/// The target of an action.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target<'a> {
     /// An API resource.
@@ -36,11 +36,11 @@ pub(crate) struct Resource<'a> {
     pub group: &'a str,
     /// The plural.
     pub resource: &'a str,
-    /// As `status`.
+    /// The subresource, such as `status`; empty if there is none.
     pub subresource: &'a str,
-    /// Of the request; a namespace itself is in itself.
+    /// The namespace of the request; for a Namespace object, its own name.
     pub namespace: &'a str,
-    /// Of the object; for lists and watches the one name that a field selector leaves.
+    /// The name of the object; for lists and watches, the one name that a field selector selects.
     pub name: Cow<'a, str>,
 }
 

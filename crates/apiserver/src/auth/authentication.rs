@@ -31,10 +31,10 @@ pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-
 /// The part of a certificate's subject that is the user's uid (kube-apiserver: AllowParsingUserUIDFromCertAuth).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 
-/// The user of a request; none if nothing in it says who asks.
+/// Authenticates a request, and returns `None` if the request carries no credentials.
 ///
 /// # Errors
-/// 401 for a token that nobody knows or that does not hold, also where a request without any would be answered.
+/// 401 for a token that is unknown or invalid, also where anonymous requests are allowed.
 pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<Option<User>, Status> {
     if let Some(user) = parts.extensions.remove::<User>() {
         return Ok(Some(user));
@@ -71,7 +71,7 @@ pub(super) fn unauthorized() -> Status {
     Status::new(401, "Unauthorized", "Unauthorized")
 }
 
-/// Whom a token stands for.
+/// The user that a token authenticates, and the audiences that it is valid for.
 pub(crate) struct Identified {
     /// The user.
     pub(crate) user: User,
@@ -79,10 +79,10 @@ pub(crate) struct Identified {
     pub(crate) audiences: Vec<String>,
 }
 
-/// Looks a token up for the wanted audiences: `None` if nobody knows it.
+/// Authenticates a token for the wanted audiences, and returns `None` for a token that is unknown.
 ///
 /// # Errors
-/// It is a token of this server's that does not hold (any more).
+/// The token was issued by this server, but is not valid (any more).
 pub(crate) fn authenticate_token(
     server: &ApiServer,
     token: &str,
@@ -103,7 +103,7 @@ pub(crate) fn authenticate_token(
     service_account::authenticate(server, token, audiences)
 }
 
-/// Makes a user a member of `system:authenticated`.
+/// Adds the group `system:authenticated` to the user.
 pub(super) fn authenticated(mut user: User) -> User {
     if !user.groups.iter().any(|group| group == AUTHENTICATED) {
         user.groups.push(AUTHENTICATED.to_owned());
@@ -111,7 +111,7 @@ pub(super) fn authenticated(mut user: User) -> User {
     user
 }
 
-/// Whether a token is passed over because of the spaces in front of it, of which upstream warns.
+/// Returns whether a bearer token is ignored because of extra spaces before it, for which kube-apiserver sends a warning.
 pub(crate) fn has_extra_space(headers: &HeaderMap) -> bool {
     let value = headers.get(AUTHORIZATION);
     let value = value.and_then(|value| value.to_str().ok());

@@ -38,7 +38,7 @@ pub(super) const ANONYMOUS: &str = "system:anonymous";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// From so many values on, the permission for all of them is asked for first.
 const MANY: usize = 4;
-/// For so many users it is remembered how they acted as others.
+/// The number of users whose last impersonation mode is remembered.
 const REMEMBERED: usize = 10_000;
 
 /// The user the headers ask for, as they say it; `None` if they ask for none.
@@ -157,7 +157,7 @@ impl LastModes {
     }
 }
 
-/// In which way somebody acts as somebody else.
+/// The ways in which a user can impersonate another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// A service account as the node that its pod runs on.
@@ -370,7 +370,7 @@ fn node_name(user: &str) -> Option<&str> {
     names::dns_subdomain(name).is_empty().then_some(name)
 }
 
-/// Why extra fields cannot be said in a constrained mode.
+/// Returns the error for extra fields that a constrained mode does not allow, or `None` if it allows them.
 fn unfit_extra(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     extra.iter().find_map(|(key, values)| {
         if key.is_empty() {

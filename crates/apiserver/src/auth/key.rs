@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 /// The algorithm's name in tokens.
 pub(crate) const ALGORITHM: &str = "ES256";
-/// What precedes an uncompressed P-256 point in a DER SubjectPublicKeyInfo.
+/// The DER bytes of a SubjectPublicKeyInfo before an uncompressed P-256 point.
 const PUBLIC_KEY_PREFIX: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
     0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
@@ -26,7 +26,7 @@ pub struct SigningKey {
     pkcs8: Box<[u8]>,
     pair: EcdsaKeyPair,
     random: SystemRandom,
-    /// What tokens call the key: the digest of its public half.
+    /// The key's `kid` in tokens: the digest of its public half.
     id: String,
 }
 
@@ -36,7 +36,7 @@ pub enum SigningKeyError {
     /// The system gives no randomness.
     #[error("no key for service account tokens can be made: the system gives no random numbers")]
     Random,
-    /// Not a PKCS#8 document with a P-256 key.
+    /// The text is not a PKCS#8 document with a P-256 key.
     #[error(
         "the key for service account tokens cannot be used: {0}; give a P-256 key as PKCS#8 DER"
     )]
@@ -94,12 +94,12 @@ impl SigningKey {
         Ok(token)
     }
 
-    /// What tokens call it.
+    /// Returns the key's `kid`, as tokens name it.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether a signature is this key's.
+    /// Returns whether `signature` over `signed` was made with this key.
     pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
         let public = self.pair.public_key().as_ref();
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public)

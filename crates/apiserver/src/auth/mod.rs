@@ -24,18 +24,18 @@ use http::request::Parts;
 use self::attributes::Attributes;
 use crate::{admission::User, flow_schemas::matching::Flow, server::ApiServer, status::Status};
 
-/// The group of everybody who is somebody.
+/// The group of all authenticated users.
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
-/// The group of those who are nobody.
+/// The group of anonymous requests.
 pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group that may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
 
-/// The paths that are nobody's to ask for too, as far as the role `system:public-info-viewer` says so (kube-apiserver: the paths for which an
+/// The paths that anonymous requests may get too, if the role `system:public-info-viewer` allows it (kube-apiserver: the paths for which an
 /// AuthenticationConfiguration lets requests be anonymous).
 const OPEN: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
-/// Whether everything is allowed to a user.
+/// Returns whether the user may do everything, as a member of `system:masters`.
 pub(crate) fn is_master(user: &User) -> bool {
     user.groups.iter().any(|group| group == MASTERS)
 }
@@ -72,7 +72,7 @@ pub(crate) fn admit(
     Ok(user)
 }
 
-/// Who asks without saying who.
+/// Returns the user of a request without credentials.
 fn nobody() -> User {
     User {
         name: impersonation::ANONYMOUS.to_owned(),

@@ -11,9 +11,9 @@ use crate::{
     status::Status,
 };
 
-/// Where the configuration is.
+/// The path of the OpenID Connect discovery document.
 pub(crate) const CONFIGURATION: &str = "/.well-known/openid-configuration";
-/// Where the keys are.
+/// The path of the JSON Web Key Set.
 pub(crate) const KEYS: &str = "/openid/v1/jwks";
 
 /// Answers one of the two paths; `None` for others.

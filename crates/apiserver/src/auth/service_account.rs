@@ -25,15 +25,15 @@ use crate::{
     validation::names,
 };
 
-/// How far clocks may be apart, in seconds.
+/// The tolerated difference between clocks, in seconds.
 const LEEWAY: i64 = 60;
-/// How many good signatures are remembered.
+/// The number of verified tokens that are remembered.
 const REMEMBERED: usize = 4096;
 const PREFIX: &str = "system:serviceaccount:";
-/// The algorithms that tokens may name; others are no tokens of service accounts.
+/// The signing algorithms that service account tokens may name; other tokens are not service account tokens.
 const SIGNED_BY: [&str; 4] = ["RS256", ALGORITHM, "ES384", "ES512"];
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Claims {
     #[serde(rename = "aud")]
@@ -54,7 +54,7 @@ pub(crate) struct Claims {
     pub(crate) subject: String,
 }
 
-/// Whose token it is and what it is bound to.
+/// The `kubernetes.io` claim: the service account of the token, and the object that the token is bound to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Bound {
     pub(crate) namespace: String,
@@ -90,7 +90,7 @@ impl Reference {
     }
 }
 
-/// Why a token of this server's does not hold.
+/// The error for a token of this server that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("invalid signature, no keys found")]
@@ -152,7 +152,7 @@ pub(crate) fn issue(server: &ApiServer, claims: &Claims) -> Result<String, Signi
     server.signing_key().sign(&claims)
 }
 
-/// Whom a token stands for; `None` if it is no token of this server's.
+/// Authenticates a token, and returns `None` if this server did not issue it.
 pub(super) fn authenticate(
     server: &ApiServer,
     token: &str,
@@ -274,7 +274,7 @@ fn check_bound(server: &ApiServer, bound: &Bound) -> Result<(), TokenError> {
     Ok(())
 }
 
-/// Whether an object's deletion is over but for its finalizers.
+/// Returns whether the object's deletion is past its deadline, so that only finalizers keep the object.
 fn is_gone(object: &Value, now: Timestamp) -> bool {
     let deleted = object["metadata"].text("deletionTimestamp").parse();
     deleted.is_ok_and(|at: Timestamp| at + SignedDuration::from_secs(LEEWAY) < now)

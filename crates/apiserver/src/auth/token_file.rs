@@ -13,15 +13,15 @@ use crate::{admission::User, golang::csv};
 #[derive(Clone, Default)]
 pub struct StaticTokens(Vec<([u8; 32], User)>);
 
-/// What is wrong with a token file.
+/// The error for an invalid token file.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
-    /// Not comma-separated values.
+    /// The file is not valid CSV.
     #[error("the token file cannot be read: {why}")]
     Csv {
         /// Counted from 1.
         line: u64,
-        /// Where and why, in the words of Go's reader.
+        /// The position and the cause, in the words of Go's `encoding/csv`.
         why: String,
     },
     /// A line without the first three columns.
@@ -31,7 +31,7 @@ pub enum TokenFileError {
     Columns {
         /// Counted from 1.
         line: u64,
-        /// How many there are.
+        /// The number of columns found.
         columns: usize,
     },
 }
@@ -83,7 +83,7 @@ impl StaticTokens {
         Ok(StaticTokens(tokens))
     }
 
-    /// Whom a token stands for.
+    /// Returns the user of a token, in time that does not depend on which token matches.
     pub(crate) fn find(&self, token: &str) -> Option<&User> {
         if self.0.is_empty() {
             return None;

@@ -23,7 +23,7 @@ use crate::{
 };
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// How long a deleted definition waits for instances with finalizers before it looks again.
+/// The interval at which a deleted definition is checked again while instances with finalizers remain.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Runs until the server is dropped.
@@ -96,7 +96,7 @@ impl Waiting {
         }
     }
 
-    /// Looks again at those of a group after another definition of the group has changed or gone.
+    /// Reconciles the other definitions of a group after one definition of the group has changed or gone.
     async fn reconsider(&self, server: &Arc<ApiServer>, changed: &Value) {
         let group = changed["spec"]["group"].as_str().unwrap_or_default();
         let is_other = |name: &str| name != name_of(changed);
@@ -274,7 +274,8 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
     json!({"acceptedNames": accepted, "conditions": conditions})
 }
 
-/// What is said of the approval of a group that belongs to Kubernetes.
+/// Returns the `KubernetesAPIApprovalPolicyConformant` condition of a definition in one of Kubernetes' own groups, or `None` for other
+/// groups.
 fn approval(definition: &Value) -> Option<(&'static str, bool, &'static str, String)> {
     let group = definition["spec"]["group"].as_str().unwrap_or_default();
     let (state, message) = Approval::of(definition, group)?;
@@ -302,7 +303,7 @@ fn take(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
-/// A name, or the names in a list.
+/// Returns the string, or the strings of a list.
 fn texts(value: &Value) -> impl Iterator<Item = &str> {
     let list = value
         .as_array()
@@ -338,7 +339,8 @@ fn accepted_names(
     (resources, kinds)
 }
 
-/// Says that the instances of a deleted definition are being deleted; whether that had to be said, which starts another round.
+/// Sets the reason of the `Terminating` condition to `InstanceDeletionInProgress`. Returns whether it was changed, which starts another
+/// round.
 async fn announce(server: &Arc<ApiServer>, definition: &Value) -> bool {
     const REASON: &str = "InstanceDeletionInProgress";
     let mut conditions = definition["status"]["conditions"].clone();

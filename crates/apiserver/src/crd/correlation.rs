@@ -36,13 +36,13 @@ impl<'v> Correlation<'v> {
         }
     }
 
-    /// Whether the write leaves the value alone.
+    /// Returns whether the write leaves the value unchanged.
     pub(super) fn is_unchanged(&self) -> bool {
         let nearest = self.here.or(self.around);
         nearest.is_some_and(|pair| is_same(pair.schema, pair.new, pair.old))
     }
 
-    /// Of a property or entry.
+    /// Returns the correlation of a property or map entry.
     pub(super) fn key(&self, name: &str) -> Self {
         let Some(Pair { new, old, schema }) = self.here else {
             return *self;
@@ -66,7 +66,7 @@ impl<'v> Correlation<'v> {
         }
     }
 
-    /// Of a list's items.
+    /// Returns the correlations of a list's items.
     pub(super) fn items(&self) -> Items<'v> {
         let before = self.here.and_then(|pair| Before::of(pair.schema, pair.old));
         Items {
@@ -83,7 +83,7 @@ pub(super) struct Items<'v> {
 }
 
 impl<'v> Items<'v> {
-    /// Of one item.
+    /// Returns the correlation of one item.
     pub(super) fn at(&self, index: usize) -> Correlation<'v> {
         let Some(Pair { new, schema, .. }) = self.list.here else {
             return self.list;
@@ -103,13 +103,13 @@ impl<'v> Items<'v> {
     }
 }
 
-/// What a property or entry is.
+/// Returns the schema of a property or map entry.
 fn below<'s>(schema: &'s Schema, name: &str) -> Option<&'s Schema> {
     let property = schema.properties.get(name);
     property.or_else(|| schema.additional_schema())
 }
 
-/// Whether two values are the same: the order of lists of type map does not matter, and what the schema does not describe cannot be told.
+/// Returns whether two values are equal. The order of lists of type `map` does not matter, and fields without a schema count as different.
 fn is_same<'v>(schema: &'v Schema, new: &Value, old: &'v Value) -> bool {
     match (new, old) {
         (Value::Array(items), Value::Array(list)) => {

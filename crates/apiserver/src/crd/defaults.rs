@@ -19,7 +19,7 @@ pub(crate) fn apply(schema: &Schema, value: &mut Value) {
 
 /// A walk that fills in defaults.
 struct Defaults<'a> {
-    /// How many bytes of defaults may still be filled in.
+    /// The number of bytes of defaults that may still be filled in.
     left: &'a mut usize,
 }
 

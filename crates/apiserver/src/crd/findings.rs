@@ -1,10 +1,10 @@
-//! What the validators find, and how it is told: one [`Finding`] becomes one field error.
+//! The errors of the validators: each [`Finding`] becomes one field error.
 
 use serde_json::Value;
 
 use crate::field::{BadValue, ErrorType, Errors, FieldError, Path};
 
-/// One error as the validators find it.
+/// One error of a validator.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) path: String,
@@ -73,7 +73,7 @@ impl Finding {
     }
 }
 
-/// What one validator found, and how many checks passed.
+/// The errors of one validator, and the number of its checks that passed.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) errors: Vec<Finding>,

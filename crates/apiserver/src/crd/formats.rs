@@ -50,7 +50,7 @@ static HOSTNAME: LazyLock<Regex> = LazyLock::new(|| {
 static UUID: LazyLock<Regex> = LazyLock::new(|| {
     compiled(r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$")
 });
-/// `local@domain`, alone or in angles after words or quoted texts, as Go's `net/mail` reads one address.
+/// An address `local@domain`, alone or in angle brackets after a display name, as Go's `net/mail` parses it.
 static EMAIL: LazyLock<Regex> = LazyLock::new(|| {
     const ATOM: &str = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x{80}-\x{10FFFF}-]+";
     const QUOTED: &str = r#""(?:[^"\\\x00-\x08\x0A-\x1F\x7F]|\\[\x20-\x7E\t])*""#;
@@ -99,12 +99,12 @@ fn compiled(pattern: &str) -> Regex {
     Regex::new(pattern).expect("the pattern is a constant")
 }
 
-/// Whether a format is checked.
+/// Returns whether values are checked against the format.
 pub(crate) fn is_known(format: &str) -> bool {
     KNOWN.contains(&format.replace('-', "").as_str())
 }
 
-/// Whether a text has a format.
+/// Returns whether a string is valid in a format.
 pub(crate) fn holds(format: &str, text: &str) -> bool {
     match format.replace('-', "").as_str() {
         "datetime" => {

@@ -44,7 +44,7 @@ struct Slice {
     single: bool,
 }
 
-/// Why a path finds nothing, or cannot be read.
+/// The reason why a path cannot be parsed or finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unusable;
 
@@ -54,7 +54,7 @@ impl JsonPath {
         Reader::new(text).steps().map(JsonPath)
     }
 
-    /// What the path finds.
+    /// Returns the values that the path selects.
     pub(crate) fn find<'v>(&'v self, root: &'v Value) -> Result<Vec<&'v Value>, Unusable> {
         self.find_within(root, &mut Looks::new())
     }

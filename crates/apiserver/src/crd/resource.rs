@@ -25,7 +25,7 @@ use crate::{
     version_order,
 };
 
-/// What is special about the instances of one version.
+/// The properties of one version's instances.
 struct CustomResource {
     schema: Schema,
     rules: CelRules,
@@ -34,9 +34,9 @@ struct CustomResource {
     list_kind: String,
     selectable: Vec<&'static str>,
     selectable_paths: Vec<Option<JsonPath>>,
-    /// What of the objects this version knows.
+    /// The fields that this version's schema knows.
     known: Type,
-    /// What the storage version makes of them, if that is another one.
+    /// The storage version, if that is another one.
     stored: Option<Arc<Stored>>,
     /// Stored objects may be older than the schema: they have what it does not know, and not its defaults.
     is_newer_than_objects: bool,
@@ -44,7 +44,7 @@ struct CustomResource {
     going: Option<String>,
 }
 
-/// What is stored of the instances, whatever version they come in.
+/// The schema of the storage version, which stored instances have.
 struct Stored {
     schema: Schema,
     known: Type,
@@ -62,7 +62,8 @@ impl CustomResource {
         self.rules.check(&self.schema, object, old, errors);
     }
 
-    /// Of the rest of the object only lists and rules are looked at; sentences about values leave out `status`, which their paths name.
+    /// Validates a status update. Outside of `status` only list types and rules are checked. Errors about values are found relative to
+    /// `status` and get it as prefix.
     fn check_status(&self, object: &Value, old: &Value, errors: &mut Errors) {
         let schema = self.schema.properties.get("status");
         if let Some((schema, status)) = schema.zip(object.get("status")) {

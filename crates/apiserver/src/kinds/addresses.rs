@@ -58,7 +58,7 @@ impl Kind for ServiceCidr {
         ranges(&object["spec"], &Path::new("spec").child("cidrs"), errors);
     }
 
-    /// One range may be joined by one of the other family.
+    /// Allows only one change of the ranges: a single range may be joined by one of the other IP family.
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
         let path = path.child("cidrs");
@@ -93,7 +93,7 @@ impl Kind for ServiceCidr {
     }
 }
 
-/// One range, or one of each family.
+/// Checks that there is one range, or one of each IP family.
 fn ranges(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let ranges: Vec<&str> = spec
         .items("cidrs")

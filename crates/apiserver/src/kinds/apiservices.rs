@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct ApiServices;
 
 const PORT: i64 = 443;
-/// What a condition can be; nothing else of conditions is checked.
+/// The valid values of a condition's status; nothing else of conditions is checked.
 const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 const COLUMNS: [Column; 4] = [
     print::NAME,

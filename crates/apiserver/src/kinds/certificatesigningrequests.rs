@@ -32,9 +32,9 @@ const REQUEST_BLOCK: &str = "CERTIFICATE REQUEST";
 const CERTIFICATE_BLOCK: &str = "CERTIFICATE";
 /// Conditions that hold or are not there, and stay once they are.
 const FINAL: [&str; 3] = ["Approved", "Denied", "Failed"];
-/// Those that only `/approval` writes.
+/// The condition types that only the `/approval` subresource may write.
 const DECISIONS: [&str; 2] = ["Approved", "Denied"];
-/// What a key may be used for, sorted as it is printed.
+/// The valid key usages, sorted as errors print them.
 const USAGES: [&str; 23] = [
     "any",
     "cert sign",
@@ -83,7 +83,7 @@ impl Kind for CertificateSigningRequest {
         }
     }
 
-    /// Only its parts are ever written.
+    /// Restores the stored spec, which is immutable: only metadata and subresources can be written.
     fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
         object["spec"] = old["spec"].clone();
     }
@@ -258,7 +258,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What is wrong with a request for a certificate, in PEM, that is signed with the key it is for.
+/// Checks that the bytes are a certificate request in PEM, signed with the key that it is for.
 fn request(pem: &[u8]) -> Result<(), String> {
     let block = Pem::iter_from_buffer(pem).next();
     let block = block.and_then(Result::ok);
@@ -283,7 +283,7 @@ fn request(pem: &[u8]) -> Result<(), String> {
     })
 }
 
-/// What is wrong with certificates in PEM.
+/// Checks that the bytes are certificates in PEM.
 fn certificates(pem: &[u8]) -> Result<(), String> {
     let mut blocks = 0;
     for block in Pem::iter_from_buffer(pem).map_while(Result::ok) {

@@ -73,7 +73,7 @@ impl Kind for ConfigMap {
     }
 }
 
-/// How many bytes a base64 text stands for.
+/// Returns the number of bytes that a base64 string decodes to.
 pub(crate) fn decoded_length(value: &Value) -> usize {
     let text = value.as_str().unwrap_or("");
     text.len() / 4 * 3

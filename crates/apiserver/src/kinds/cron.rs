@@ -2,7 +2,7 @@
 
 use crate::{golang::zone, validation::go};
 
-/// Why a text is no schedule.
+/// The error for a text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct CronError(String);

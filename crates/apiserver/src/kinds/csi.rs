@@ -30,7 +30,7 @@ pub(crate) struct CsiDriver;
 /// storage.k8s.io/v1 CSINode.
 pub(crate) struct CsiNode;
 
-/// Records what is wrong with the name of a driver; an empty one is missing and malformed, as upstream sees it.
+/// Validates the name of a CSI driver. As in kube-apiserver, an empty name gives two errors: required and malformed.
 pub(super) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
     if driver.is_empty() {
         errors.required(path, "");
@@ -257,7 +257,7 @@ impl Kind for CsiNode {
         }
     }
 
-    /// What a driver says about a node stays, but for how many volumes it takes.
+    /// Requires the drivers of a node to stay unchanged, except for `allocatable`.
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let fixed = |driver: &Value| {
             let mut driver = driver.clone();

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// How many addresses a cell lists.
+/// The number of addresses that a table cell lists.
 const LISTED: usize = 3;
 
 /// core/v1 Endpoints.

@@ -30,7 +30,7 @@ const CONTROLLERS: [&str; 2] = [
     "endpointslice-controller.k8s.io",
     "endpointslicemirroring-controller.k8s.io",
 ];
-/// How many ports or addresses a cell lists.
+/// The number of ports or addresses that a table cell lists.
 const LISTED: usize = 3;
 
 /// discovery.k8s.io/v1 EndpointSlice.
@@ -152,7 +152,7 @@ impl Kind for EndpointSlice {
     }
 }
 
-/// What v1beta1 had instead of `nodeName` and `zone` cannot be written in v1.
+/// Removes `deprecatedTopology`, which v1beta1 had instead of `nodeName` and `zone` and which cannot be written in v1.
 fn drop_topology(slice: &mut Value) {
     let endpoints = slice.get_mut("endpoints").and_then(Value::as_array_mut);
     let endpoints = endpoints.into_iter().flatten();

@@ -28,7 +28,7 @@ const RENAMED: [(&str, &str); 7] = [
     ("lastTimestamp", "deprecatedLastTimestamp"),
     ("count", "deprecatedCount"),
 ];
-/// How long an event is kept (kube-apiserver: `--event-ttl`).
+/// The time that an event is kept (kube-apiserver: `--event-ttl`).
 pub(super) const TTL: SignedDuration = SignedDuration::from_hours(1);
 const MAX_TEXT: usize = 128;
 const MAX_NOTE: usize = 1024;
@@ -260,7 +260,7 @@ fn at(object: &Value, path: &str) -> String {
     value.as_str().unwrap_or("").to_owned()
 }
 
-/// What both faces ask for; `controller` is the face's name of the reporting controller.
+/// Validates the rules that both APIs share; `controller` is the API's value for the reporting controller.
 fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
     let namespace = event.at("metadata").text("namespace");
     let involved = event.at("involvedObject").text("namespace");
@@ -323,7 +323,7 @@ fn reporter(errors: &mut Errors, event: &Face<'_>, controller: &str) {
     limited(errors, "message", MAX_NOTE);
 }
 
-/// What the new API asks of a new event.
+/// Validates the rules of `events.k8s.io/v1` for a new event.
 fn new_api(errors: &mut Errors, event: &Face<'_>) {
     series(errors, event.at("series"));
     if event.at("eventTime").is_null() {

@@ -25,7 +25,7 @@ const COLUMNS: [Column; 4] = [
     print::AGE,
 ];
 
-/// Whether ingresses without a class get this one.
+/// Returns whether the class is the default for ingresses without a class.
 pub(crate) fn is_default(class: &Value) -> bool {
     class["metadata"]["annotations"][DEFAULT] == "true"
 }

@@ -15,7 +15,7 @@ use crate::{
 /// networking.k8s.io/v1 Ingress.
 pub(super) struct Ingress;
 
-/// What named the class before it became a field.
+/// The annotation that named the class before `ingressClassName` existed.
 pub(crate) const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const COLUMNS: [Column; 6] = [
     print::NAME,
@@ -25,7 +25,7 @@ const COLUMNS: [Column; 6] = [
     print::column("Ports"),
     print::AGE,
 ];
-/// How many hosts the table shows.
+/// The number of hosts that the table shows.
 const SHOWN: usize = 3;
 
 impl Kind for Ingress {

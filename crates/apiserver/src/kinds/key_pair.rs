@@ -1,4 +1,4 @@
-//! What is wrong with a certificate and a key that should go together, in the words of Go's `tls.X509KeyPair`.
+//! Checks that a certificate and a key belong together, with the errors of Go's `tls.X509KeyPair`.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rustls::{

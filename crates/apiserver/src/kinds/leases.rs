@@ -17,7 +17,7 @@ use crate::{
 /// coordination.k8s.io/v1 Lease.
 pub(crate) struct Lease;
 
-/// What leader election that the server coordinates is asked with: its feature is off by default, so a client cannot set it.
+/// The fields of coordinated leader election. Its feature gate is off by default, so clients cannot set them.
 const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
 
 impl Kind for Lease {

@@ -145,7 +145,7 @@ fn limits(item: &Value, kind: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// How the amounts of one resource must stand to each other.
+/// Checks the order of one resource's amounts: min, default request, default, max.
 fn amounts(item: &Value, kind: &str, name: &str, path: &Path<'_>, errors: &mut Errors) {
     let amount = |list: &str| {
         let ignored = kind == "Pod" && list.starts_with("default");

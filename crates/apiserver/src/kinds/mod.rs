@@ -78,7 +78,7 @@ use crate::{
 
 type Text = Cow<'static, str>;
 
-/// One served (group, version, resource).
+/// A served resource: one combination of group, version and plural.
 pub struct Resource {
     /// API group; empty for core.
     pub group: Text,
@@ -94,19 +94,20 @@ pub struct Resource {
     pub short_names: Vec<Text>,
     /// Categories, as `all`.
     pub categories: Vec<Text>,
-    /// Whether objects live in namespaces.
+    /// True if the objects are namespaced.
     pub namespaced: bool,
-    /// Where its objects are stored: rows that share it are views of the same objects (core and events.k8s.io events; two versions of one kind).
+    /// The name under which the objects are stored. Resources that share it are views of the same objects (core and events.k8s.io events;
+    /// two versions of one kind).
     pub storage: Text,
     /// The schema of the kind as served here.
     pub schema: Type,
-    /// How the generic handlers treat it.
+    /// The properties by which the generic handlers treat the resource.
     pub rules: Rules,
     /// Its subresources, in the order discovery lists them.
     pub subresources: Vec<Subresource>,
     /// A deprecation warning for every request, if this version is deprecated.
     pub deprecated: Option<Text>,
-    /// What only code can say about it.
+    /// The hooks of the kind.
     pub behaviour: Arc<dyn Kind>,
 }
 
@@ -130,7 +131,7 @@ impl Resource {
     }
 }
 
-/// One subresource row.
+/// A subresource of a resource.
 #[derive(Clone, Debug)]
 pub struct Subresource {
     /// Path segment, as `status`.
@@ -164,27 +165,27 @@ pub enum SubresourceHandler {
     /// The object itself, of which the kind's `prepare_part` lets a part be written; the generation counts (pods/ephemeralcontainers,
     /// pods/resize, namespaces/finalize, certificatesigningrequests/approval).
     Part(StatusMetadata),
-    /// A named handler of its own in `http/subresource/` (binding, eviction, log, finalize, token, approval ...).
+    /// A handler of its own in `http/subresource/` (binding, eviction, log, finalize, token, approval ...).
     Named,
 }
 
 /// Which metadata a write to `/status`, or to another part of an object, may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusMetadata {
-    /// All of it.
+    /// A write may change all metadata.
     All,
-    /// All but labels (deployments).
+    /// A write may change all metadata but labels (deployments).
     KeepLabels,
-    /// All but ownerReferences and deletionTimestamp (pods).
+    /// A write may change all metadata but ownerReferences and deletionTimestamp (pods).
     KeepOwnerReferences,
     /// Labels, annotations, finalizers, ownerReferences, deletionTimestamp and generation are kept.
     KeepMost,
-    /// Nothing but managedFields (custom resources).
+    /// A write may change no metadata but managedFields (custom resources).
     KeepAll,
 }
 
 impl StatusMetadata {
-    /// What nobody comes to own by a write to `/status`, as elements of paths below metadata.
+    /// Returns the metadata fields that a write to `/status` resets and therefore does not own, as elements of paths below metadata.
     pub(crate) fn resets(self) -> &'static [&'static str] {
         match self {
             StatusMetadata::All => &[],
@@ -206,7 +207,7 @@ impl StatusMetadata {
 /// A column of a kind's table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Header, as upstream writes it.
+    /// The header of the column, as kube-apiserver writes it.
     pub name: &'static str,
     /// OpenAPI type of the cells.
     pub cell_type: &'static str,
@@ -216,13 +217,13 @@ pub struct Column {
     pub priority: i32,
 }
 
-/// One thing that is looked at when an object changes. Upstream's kinds look at some things more than once, and every look leaves its causes
-/// in the answer.
+/// One validation step of a create or update. Some of kube-apiserver's kinds run a step more than once, and every run adds its causes to
+/// the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     /// The metadata as such.
     Metadata,
-    /// The metadata against the stored one's.
+    /// The rules for the change of metadata against the stored one.
     MetadataChange,
     /// [`Kind::validate_against`].
     Object,
@@ -362,7 +363,7 @@ pub trait Kind: Send + Sync + 'static {
         Ok(Box::new(Nothing))
     }
 
-    /// Takes what an object of a restart has, so that nobody else is given it.
+    /// Reserves what an object that was restored at start holds, so that no other object is given it.
     fn adopt(&self, object: &mut Value) -> Result<(), Status> {
         let _ = object;
         Ok(())
@@ -390,7 +391,7 @@ pub trait Kind: Send + Sync + 'static {
         &[]
     }
 
-    /// What is wrong with a field selector of another field, where upstream has a sentence of its own for the kind.
+    /// Returns the error for a field selector on an unsupported field, if kube-apiserver has a message of its own for the kind.
     fn unselectable(&self, field: &str) -> Option<String> {
         let _ = field;
         None
@@ -412,13 +413,13 @@ pub trait Kind: Send + Sync + 'static {
         let _ = object;
     }
 
-    /// Whether [`Kind::to_served`] must run even where the served version is the stored one: it fills in what is not stored (defaults that
-    /// were added since), and a write that changes nothing else stores it.
+    /// Returns whether [`Kind::to_served`] must run even if the served version is the stored one, because it fills in values that are not
+    /// stored (such as defaults that were added since). A write that changes nothing else then stores them.
     fn rewrites_stored(&self) -> bool {
         false
     }
 
-    /// Where the objects come from, if none is stored.
+    /// Returns the source of the objects, for kinds whose objects are not stored.
     fn source(&self) -> Option<&dyn ObjectSource> {
         None
     }
@@ -438,13 +439,13 @@ pub trait Kind: Send + Sync + 'static {
         None
     }
 
-    /// Whether an object that is marked for deletion stays although it has no finalizers (namespaces: `spec.finalizers`).
+    /// Returns whether a deleted object stays although it has no `metadata.finalizers` (namespaces: `spec.finalizers`).
     fn holds_deletion(&self, object: &Value) -> bool {
         let _ = object;
         false
     }
 
-    /// Why the object of a name is never deleted, not even by those who may delete all others.
+    /// Returns the reason why the object of this name can never be deleted, if that is so.
     fn refuses_deletion(&self, name: &str) -> Option<&'static str> {
         let _ = name;
         None
@@ -461,13 +462,13 @@ pub trait Allocation: Send {
     /// The object is stored: keep it. Dropping without this gives it back.
     fn commit(self: Box<Self>);
 
-    /// Takes out the objects of other kinds that come and go with what is given out.
+    /// Takes the objects of other kinds that are created or deleted with the allocation.
     fn beside(&mut self) -> Vec<Beside> {
         Vec::new()
     }
 }
 
-/// An object of another kind that comes or goes with a write, by nobody's request: nothing judges it.
+/// An object of another kind that is created or deleted with a write. It passes no admission or validation.
 pub struct Beside {
     /// Its group.
     pub group: &'static str,
@@ -475,7 +476,7 @@ pub struct Beside {
     pub plural: &'static str,
     /// Its name; it is in no namespace.
     pub name: String,
-    /// What it is when it comes; nothing when it goes.
+    /// The object to create, or `None` to delete it.
     pub object: Option<Value>,
 }
 

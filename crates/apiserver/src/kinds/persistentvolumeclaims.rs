@@ -24,7 +24,7 @@ const MODES: &[&str] = &[
     "ReadWriteOnce",
     "ReadWriteOncePod",
 ];
-/// How a volume shows itself, in upstream's order.
+/// The modes of a volume, sorted as errors print them.
 pub(crate) const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 const IMMUTABLE: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
@@ -84,7 +84,7 @@ impl Kind for PersistentVolumeClaim {
         status(errors, object);
     }
 
-    /// A new claim is stored without a phase; whoever reads it is told that it is pending.
+    /// Sets the phase `Pending` of a claim without a phase: new claims are stored without one.
     fn to_served(&self, object: &mut Value) {
         object.as_object_mut().into_iter().for_each(pending);
     }
@@ -142,7 +142,7 @@ impl Kind for PersistentVolumeClaim {
     }
 }
 
-/// Whether upstream takes an amount for a fraction: it looks at thousandths in 64 bits, which those of great amounts overflow.
+/// Returns whether kube-apiserver treats an amount as fractional. It computes thousandths in 64 bits, which large amounts overflow.
 fn looks_fractional(amount: &Quantity) -> bool {
     if amount.is_beyond_reach() {
         return false;
@@ -154,7 +154,7 @@ fn looks_fractional(amount: &Quantity) -> bool {
     (thousandths as i64) % 1000 != 0
 }
 
-/// What is said about a class in an annotation.
+/// Returns the warning for a class that is named in an annotation.
 pub(crate) fn beta_class_warning() -> String {
     format!(
         r#"metadata.annotations[{BETA_CLASS}]: deprecated since v1.8; use "storageClassName" attribute instead"#
@@ -199,7 +199,7 @@ pub(crate) fn class(object: &Value) -> &str {
         .unwrap_or_else(|| object["spec"].text("storageClassName"))
 }
 
-/// A text, or `<unset>` for an empty one.
+/// Returns the text, or `<unset>` if it is empty.
 pub(crate) fn or_unset(text: &str) -> &str {
     if text.is_empty() { "<unset>" } else { text }
 }

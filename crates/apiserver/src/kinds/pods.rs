@@ -253,7 +253,7 @@ fn condition<'a>(status: &'a Value, kind: &str) -> &'a str {
         .map_or("", |condition| condition.text("status"))
 }
 
-/// What a row says about a pod's containers.
+/// The facts about a pod's containers that its table row shows.
 struct Summary {
     reason: String,
     ready: usize,

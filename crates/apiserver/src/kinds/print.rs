@@ -23,7 +23,7 @@ pub(crate) const NAME: Column = Column {
     priority: 0,
 };
 
-/// How old the object is.
+/// The column with the object's age.
 pub(crate) const AGE: Column = column("Age");
 
 /// A column shown with `-o wide`.
@@ -46,7 +46,7 @@ pub(crate) const fn typed(name: &'static str, cell_type: &'static str) -> Column
     }
 }
 
-/// A span of time in seconds as upstream's `HumanDuration`: two units at most, `<invalid>` for what lies in the future.
+/// Formats seconds as upstream's `HumanDuration` does: at most two units, and `<invalid>` for a negative span.
 pub(crate) fn duration(seconds: i64) -> String {
     let two = |first: i64, unit: char, second: i64, smaller: char| {
         if second == 0 {
@@ -95,7 +95,7 @@ pub(crate) fn name(object: &Value) -> Value {
     object["metadata"]["name"].clone()
 }
 
-/// A text, or `<none>` for an empty one.
+/// Returns the text, or `<none>` if it is empty.
 pub(crate) fn or_none(text: &str) -> &str {
     if text.is_empty() { "<none>" } else { text }
 }

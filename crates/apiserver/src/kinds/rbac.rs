@@ -22,10 +22,10 @@ use crate::{
 /// The API group of all four kinds.
 pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Where a role or binding holds.
+/// The scope of a role or binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// In its namespace.
+    /// The rules hold in one namespace.
     Namespace,
     /// Everywhere.
     Cluster,

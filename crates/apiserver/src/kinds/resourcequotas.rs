@@ -149,7 +149,7 @@ fn amounts(owner: &Value, list: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Whether objects that use a resource can be in a scope at all.
+/// Returns whether a scope can apply to a resource.
 fn applies(scope: &str, resource: &str) -> bool {
     const COMPUTE: [&str; 6] = [
         "cpu",
@@ -173,7 +173,7 @@ fn applies(scope: &str, resource: &str) -> bool {
     }
 }
 
-/// How many of the limited resources have no objects in the scope.
+/// Returns the number of limited resources to which the scope cannot apply.
 fn misapplied(spec: &Value, scope: &str) -> usize {
     spec.entries("hard")
         .filter(|(name, _)| is_standard(name) && !applies(scope, name))

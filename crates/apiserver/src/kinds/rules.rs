@@ -1,43 +1,45 @@
-//! What the generic handlers have to know of a kind to serve it without knowing it: data, one value for each row of the registry.
+//! The properties of a kind that the generic handlers need to serve it: one [`Rules`] value for each row of the registry.
 
 use jiff::SignedDuration;
 
 /// How the generic handlers treat a kind.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// When `metadata.generation` counts.
+    /// When `metadata.generation` is incremented.
     pub generation: Generation,
-    /// How names are checked.
+    /// The rule for `metadata.name`.
     pub name: NameRule,
-    /// Finalizers must be qualified or standard ones, which kinds ask for that are checked by core's rules of metadata.
+    /// Finalizers must be qualified names or one of core's standard ones. Kinds set this if core's metadata rules check them.
     pub core_finalizers: bool,
-    /// PUT to an absent name creates.
+    /// A PUT to a name that does not exist creates the object.
     pub create_on_update: bool,
-    /// PUT without a resourceVersion overwrites.
+    /// A PUT without a resourceVersion overwrites the stored object.
     pub unconditional_update: bool,
-    /// Deletion has a grace period that the kubelet ends (pods).
+    /// A DELETE starts a grace period, which the kubelet ends (pods).
     pub graceful_deletion: bool,
-    /// The first DELETE only marks, in code that upstream has for the kind alone; a second one, or the last finalizer, removes.
+    /// The first DELETE only sets `deletionTimestamp`; a second DELETE, or the removal of the last finalizer, deletes. Upstream has code
+    /// for this in the kind itself.
     pub two_step_deletion: bool,
-    /// DELETE answers with the object instead of a Status when it is gone at once.
+    /// A DELETE that removes the object at once returns the object instead of a Status.
     pub delete_returns_object: bool,
-    /// DELETE of a collection is served (not for namespaces).
+    /// DELETE of a whole collection is served (not for namespaces).
     pub delete_collection: bool,
-    /// Nothing is stored: POST is all there is, answered by a named handler (bindings).
+    /// Objects are not stored: only POST is served, by a named handler (bindings).
     pub transient: bool,
     /// Only get and list are served.
     pub read_only: bool,
-    /// Its definition is on its way out: discovery no longer tells of writes.
+    /// The CustomResourceDefinition is being deleted: discovery no longer lists create, patch and update.
     pub closing: bool,
-    /// Its objects are made of the stored ones by a conversion webhook, which this server does not call.
+    /// Versions are converted by a webhook, which this server does not call.
     pub converted_by_webhook: bool,
-    /// What DELETE does to dependents when nothing is asked for.
+    /// The treatment of dependents when a DELETE does not specify a propagation policy.
     pub default_propagation: Propagation,
-    /// What a client is told who deletes without saying what becomes of dependents.
+    /// The warning for a DELETE that does not specify a propagation policy.
     pub deletion_warning: Option<&'static str>,
-    /// What CREATE does to `status`.
+    /// The treatment of `status` in a CREATE.
     pub status_on_create: StatusOnCreate,
-    /// How long an object is kept after its last write; for good if `None`. An object whose time is over is deleted without any hook.
+    /// The time that an object is kept after its last write, or `None` to keep it forever. Expired objects are deleted without calling any
+    /// hook.
     pub ttl: Option<SignedDuration>,
 }
 
@@ -65,7 +67,7 @@ impl Default for Rules {
     }
 }
 
-/// The verbs of a resource that is stored.
+/// The verbs of a resource whose objects are stored.
 const VERBS: &[&str] = &[
     "create",
     "delete",
@@ -78,7 +80,7 @@ const VERBS: &[&str] = &[
 ];
 
 impl Rules {
-    /// The verbs of a resource, as clients are told them.
+    /// Returns the verbs that the resource supports, as discovery lists them.
     pub(crate) fn verbs(&self) -> Vec<&'static str> {
         VERBS
             .iter()
@@ -91,48 +93,48 @@ impl Rules {
     }
 }
 
-/// When `metadata.generation` counts.
+/// When `metadata.generation` is incremented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// The kind has none.
+    /// The kind has no generation.
     Never,
-    /// 1 at creation, +1 when these parts differ semantically from the stored ones.
+    /// The generation is 1 at creation, and grows by 1 when one of these parts differs semantically from the stored one.
     Counts(&'static [&'static str]),
-    /// As `Counts` of one part, which Go compares to the letter: a list that is sent empty is another one than none.
+    /// As `Counts` of one part, but compared with Go's `reflect.DeepEqual`: an empty list differs from an absent one.
     CountsToTheLetter(&'static str),
-    /// As `Counts`, for anything but metadata and, where there is a status subresource, status.
+    /// As `Counts`, for everything but metadata and, if there is a status subresource, status.
     CountsAllButStatus,
-    /// 1 at creation, never again.
+    /// The generation is 1 at creation and never changes.
     OnceAtCreate,
 }
 
-/// How `metadata.name` is checked.
+/// The rule for `metadata.name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
-    /// RFC 1123 subdomain, 253 characters.
+    /// An RFC 1123 subdomain of at most 253 characters.
     DnsSubdomain,
-    /// RFC 1123 label, 63 characters.
+    /// An RFC 1123 label of at most 63 characters.
     DnsLabel,
-    /// Anything that is one path segment (RBAC).
+    /// Any name that is one path segment (RBAC).
     PathSegment,
 }
 
-/// What a deletion does to dependents.
+/// The effect of a deletion on dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// The object goes at once, the collector removes dependents later.
+    /// The object is removed at once, and the garbage collector deletes the dependents later.
     Background,
-    /// Dependents go first.
+    /// The dependents are deleted before the object.
     Foreground,
-    /// Dependents stay.
+    /// The dependents stay, without their owner reference.
     Orphan,
 }
 
-/// What CREATE does to `status`.
+/// The treatment of `status` in a CREATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusOnCreate {
-    /// Removed (a kind's `prepare_create` may set a first status afterwards).
+    /// The status is removed (a kind's `prepare_create` may set a first status afterwards).
     Clear,
-    /// Kept as sent (nodes; kinds without a status subresource).
+    /// The status is kept as sent (nodes; kinds without a status subresource).
     Keep,
 }

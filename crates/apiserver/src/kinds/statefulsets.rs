@@ -82,7 +82,7 @@ impl Workload for StatefulSets {
         }
     }
 
-    /// How many pods may be missing during an update is off in 1.36 (`MaxUnavailableStatefulSet`): kept only where it is stored.
+    /// Removes `maxUnavailable`, whose feature gate `MaxUnavailableStatefulSet` is off in 1.36, unless the stored object has it.
     fn prepare(&self, object: &mut Value, old: Option<&Value>) {
         let stored = old.is_some_and(|old| {
             old["spec"]["updateStrategy"]["rollingUpdate"].has("maxUnavailable")

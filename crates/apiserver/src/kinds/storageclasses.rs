@@ -27,7 +27,7 @@ const MAX_PARAMETER_BYTES: usize = 256 * 1024;
 /// storage.k8s.io/v1 StorageClass.
 pub(crate) struct StorageClass;
 
-/// Whether claims without a class get this one.
+/// Returns whether the class is the default for claims without a class.
 pub(crate) fn is_default(class: &Value) -> bool {
     DEFAULT
         .iter()
@@ -195,7 +195,7 @@ fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What a term says, whatever the order: for each key its values.
+/// Returns the values of each key of a topology term, independent of their order.
 fn sets(term: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
     let values = |expression| {
         Tree::items(expression, "values")

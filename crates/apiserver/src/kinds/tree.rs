@@ -39,7 +39,7 @@ pub(crate) trait Tree {
     fn integer(&self, field: &str) -> Option<i64>;
     /// The field, unless it is absent or null.
     fn field(&self, field: &str) -> Option<&Value>;
-    /// Whether the field is set at all.
+    /// Returns whether the field is set.
     fn has(&self, field: &str) -> bool {
         self.field(field).is_some()
     }

@@ -44,7 +44,7 @@ impl Kind for VolumeAttachment {
         status(&object["status"], &Path::new("status"), errors);
     }
 
-    /// What came with v1: older attachments may have other names.
+    /// Validates the names with the rules that v1 added. Stored attachments may break them.
     fn validate_creation(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         csi::driver_name(errors, &path.child("attacher"), spec.text("attacher"));

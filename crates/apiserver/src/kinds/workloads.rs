@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// What one of these kinds does not share with the others.
+/// The hooks in which the workload kinds differ.
 pub(super) trait Workload: Send + Sync + 'static {
     /// Defaults of the spec beside the template.
     fn default_spec(&self, spec: &mut Map<String, Value>);
@@ -169,7 +169,7 @@ impl<W: Workload> Kind for Templated<W> {
     }
 }
 
-/// Which kind a selector and a template belong to, as upstream's sentences name it.
+/// The names of the owner of a selector and template, as error messages print them.
 pub(super) struct Owner {
     /// In `empty selector is invalid for ...`.
     pub(super) selector_of: &'static str,
@@ -352,7 +352,7 @@ fn percentage(text: &str) -> Option<i64> {
     well_formed.then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
-/// The number of a count or a percentage; a text that is only a number counts as one, as in Go's `IntValue`.
+/// Returns the number of an int-or-percent value; a string that is only a number counts as one, as in Go's `IntValue`.
 pub(super) fn number(value: &Value) -> i64 {
     match value {
         Value::String(text) => percentage(text).or_else(|| text.parse().ok()).unwrap_or(0),
@@ -390,7 +390,7 @@ pub(super) fn not_decremented(object: &Value, old: &Value, field: &str, errors: 
     }
 }
 
-/// Whether a client is warned of a template: of a new one, and again with each generation, whatever changed.
+/// Returns whether the template's warnings are due: for a new object, and whenever the generation changes.
 pub(super) fn is_new_generation(object: &Value, old: Option<&Value>) -> bool {
     let generation = |object: &Value| object["metadata"]["generation"].clone();
     old.is_none_or(|old| generation(old) != generation(object))

@@ -40,7 +40,7 @@ impl Change {
         }
     }
 
-    /// Whether the expectation holds against the revision that is current under the key.
+    /// Returns whether the change still applies when the object under its key has this current revision (`None`: no object).
     pub(super) fn holds(&self, current: Option<u64>) -> bool {
         match self {
             Change::Create(..) => current.is_none(),
@@ -48,7 +48,7 @@ impl Change {
         }
     }
 
-    /// What the change makes under its revision.
+    /// Turns the change into an object version and event with this revision.
     pub(super) fn seal(self, revision: u64) -> Sealed {
         let (event_type, object) = match self {
             Change::Create(key, draft) => (EventType::Added, draft.seal(key, revision)),
@@ -72,13 +72,13 @@ pub(super) struct Sealed {
     pub(super) object: Arc<Object>,
 }
 
-/// Why a change was not made.
+/// The error of a change that was not made.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommitError {
-    /// It came too late: somebody else has written in between.
+    /// Another write has changed the object since it was read.
     #[error("the object has been modified")]
     Stale,
-    /// It could not be made permanent. Whether a restart will bring it back is not known.
+    /// The change could not be made permanent. A restart may or may not bring it back.
     #[error("the write cannot be made permanent: {0}")]
     NotStored(Arc<StoreError>),
 }
@@ -99,7 +99,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Puts a change where readers find it. Answers with what the window has let go of, for the caller to drop when it holds no lock.
+    /// Makes a change visible to readers. Returns the events that the window drops, so that the caller can free them without holding a
+    /// lock.
     pub(super) fn publish(&mut self, sealed: Sealed, now: Timestamp) -> Vec<Event> {
         let Sealed { event_type, object } = sealed;
         let previous = match event_type {
@@ -142,7 +143,7 @@ impl Collection {
         }
     }
 
-    /// What it is stored under.
+    /// Returns the name under which the collection is stored.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -192,12 +193,12 @@ impl Collection {
         self.read().objects.get(key).cloned()
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.read().objects.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the collection has no objects.
     pub fn is_empty(&self) -> bool {
         self.read().objects.is_empty()
     }
@@ -218,8 +219,8 @@ impl Collection {
         self.revision.load(Ordering::Relaxed) + 1
     }
 
-    /// Makes a change if its expectation still holds, and publishes it. Answers with the new version, for a deletion with the
-    /// last content under the deletion's revision. Dropping the future of a durable store's change may or may not undo it.
+    /// Makes a change if its precondition still holds, and publishes it. Returns the new version; for a deletion, the last content with the
+    /// deletion's revision. If the future of a durable store's commit is dropped, the change may or may not be made.
     ///
     /// # Errors
     /// [`CommitError::Stale`] if the expectation does not hold, [`CommitError::NotStored`] if the disk did not take it.
@@ -261,7 +262,7 @@ impl Collection {
         }
     }
 
-    /// Gives every object the values of its selectable fields anew, and forgets the versions that had other ones.
+    /// Recomputes the selectable fields of every object, and drops the event log, whose versions have the old fields.
     pub(crate) fn select_by(&self, fields: impl Fn(&serde_json::Value) -> Box<[Box<str>]>) {
         let mut state = self.write();
         state.log.begin_after(self.revision.load(Ordering::Acquire));

@@ -41,7 +41,7 @@ impl Expiry {
         }
     }
 
-    /// Takes out a version whose time is over; it need not be the current one any more.
+    /// Removes and returns an expired version, which may no longer be the current one.
     pub(super) fn take_over(&mut self, now: Timestamp) -> Option<End> {
         self.ends.pop_front_if(|end| end.at <= now)
     }

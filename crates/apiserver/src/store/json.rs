@@ -1,9 +1,9 @@
-//! Trees into JSON and back, for the store: the bytes `serde_json` would write, in one buffer, and reading that leaves as text what most
-//! writes do not change.
+//! Serialization of objects for the store: writes the bytes that `serde_json` would write into one buffer, and parses objects while keeping
+//! as text the field that most writes do not change.
 //!
 //! A tree in which every `fieldsV1` of `metadata.managedFields` is a string that holds the JSON of the set is *folded*
-//! ([`crate::schema::ownership`]); writing a tree unfolds it. Of a field that is *lent* the tree has only what is asked for ([`Thin`]); the
-//! text ([`Lent`]) is what is stored again.
+//! ([`crate::schema::ownership`]); writing a tree unfolds it. A *lent* field is parsed only in part ([`Thin`]); its unparsed text
+//! ([`Lent`]) is what is stored again.
 
 use std::{borrow::Cow, fmt};
 
@@ -94,25 +94,25 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 
 const FIELDS: &str = "fieldsV1";
 
-/// What is read of an object whose text is kept beside it: everything without structure, and what is named here.
+/// The parts of a lent field that are parsed: all scalar fields, and the fields named here.
 #[derive(Debug)]
 pub struct Thin {
-    /// Fields that are read whole.
+    /// Structured fields that are parsed as a whole.
     pub whole: &'static [&'static str],
-    /// Lists of objects of which little is read as well.
+    /// Lists of objects that are parsed in part, each with the parts of its items.
     pub lists: &'static [(&'static str, &'static Thin)],
 }
 
-/// A field of a kind's objects that some writes leave alone.
+/// The field of a kind's objects that writes to the status and similar writes leave alone.
 #[derive(Debug)]
 pub struct Lends {
-    /// Its name.
+    /// The name of the field.
     pub field: &'static str,
-    /// What is read of it.
+    /// The parts of the field that are parsed.
     pub thin: Thin,
 }
 
-/// The text of a field that was lent.
+/// The unparsed text of a lent field.
 #[derive(Debug)]
 pub struct Lent<'a> {
     field: &'static str,
@@ -173,7 +173,7 @@ impl Lent<'_> {
         }
     }
 
-    /// Gives a tree the whole field.
+    /// Parses the field's text and puts the value into the object.
     pub fn restore(&self, object: &mut Value) {
         object[self.field] = parsed(&self.text);
     }
@@ -201,7 +201,7 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// How long the value is that some text begins with. Stored text has no spaces and is well-formed, so that brackets can be counted.
+/// Returns the length of the value at the start of `text`. Stored text is well-formed and has no spaces, so counting brackets is enough.
 fn value_len(text: &[u8]) -> usize {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(byte) = text.get(at) {
@@ -228,7 +228,7 @@ fn value_len(text: &[u8]) -> usize {
     at
 }
 
-/// How long the string is that some text begins with, its quotes included; 0 if there is none.
+/// Returns the length of the string at the start of `text`, quotes included, or 0 if `text` starts with no string.
 fn string_len(text: &[u8]) -> usize {
     if text.first() != Some(&b'"') {
         return 0;
@@ -294,7 +294,7 @@ pub(super) fn read_lending<'a>(
     Ok((Value::Object(object), lent))
 }
 
-/// What is being read on the way to a field set.
+/// The position of the parser on the way to a field set.
 #[derive(Clone, Copy)]
 enum Place {
     Object,
@@ -304,7 +304,7 @@ enum Place {
 }
 
 impl Place {
-    /// What a field of this place is; `None` for what is read like any other value.
+    /// Returns the place of a field below this one, or `None` for fields that are parsed like any other value.
     fn below(self, field: &str) -> Option<Place> {
         match (self, field) {
             (Place::Object, "metadata") => Some(Place::Metadata),

@@ -10,9 +10,9 @@ use super::{Collection, Key, Object, collection::State};
 /// Which objects to read.
 #[derive(Clone, Debug, Default)]
 pub struct PageRequest<'a> {
-    /// Only the objects of this namespace.
+    /// Restricts the list to the objects of this namespace.
     pub namespace: Option<&'a str>,
-    /// Only keys from this one on.
+    /// Restricts the list to keys from this one on.
     pub start: Option<&'a str>,
     /// At most this many objects.
     pub limit: Option<usize>,
@@ -23,26 +23,26 @@ pub struct PageRequest<'a> {
 /// The objects of one answer.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// In key order.
+    /// The objects of the page, in key order.
     pub objects: Vec<Arc<Object>>,
     /// The revision the page shows.
     pub revision: u64,
-    /// Where the next page starts.
+    /// The key at which the next page starts, if there is one.
     pub next: Option<String>,
-    /// How many keys follow this page.
+    /// The number of keys after this page.
     pub remaining: usize,
 }
 
 /// Everything in a range at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// In key order.
+    /// The objects, in key order.
     pub objects: Vec<Arc<Object>>,
     /// The revision the snapshot shows.
     pub revision: u64,
 }
 
-/// Why a state cannot be shown.
+/// The error for a revision whose state is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     /// Events since then have been dropped.
@@ -75,7 +75,7 @@ impl Collection {
         }
     }
 
-    /// One page of the objects that `matches` accepts.
+    /// Returns one page of the objects that `matches` accepts.
     pub fn list(
         &self,
         request: &PageRequest<'_>,
@@ -137,7 +137,7 @@ impl Collection {
     }
 }
 
-/// For every key that changed after a revision, its version at that revision.
+/// Returns, for every key that changed after a revision, its version at that revision (`None`: there was none).
 fn undo(state: &State, revision: u64) -> BTreeMap<Key, Option<Arc<Object>>> {
     let mut undone = BTreeMap::new();
     for event in state.log.after(revision) {

@@ -13,7 +13,7 @@ use super::object::{EventType, Object};
 /// One change of one object.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the change.
     pub event_type: EventType,
     /// The object as it is now; for a deletion its last content under the deletion's revision.
     pub object: Arc<Object>,
@@ -37,14 +37,14 @@ impl Event {
     }
 }
 
-/// How many events a collection keeps: the youngest, as far as all bounds allow.
+/// The bounds on the events that a collection keeps. The newest events are kept, as many as all bounds allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The most events kept.
     pub events: usize,
     /// The most bytes of versions that are not current any more.
     pub bytes: usize,
-    /// How long an event is kept, in seconds.
+    /// The time that an event is kept, in seconds.
     pub seconds: i64,
 }
 
@@ -102,7 +102,7 @@ impl Log {
         self.compacted = self.compacted.max(revision);
     }
 
-    /// Takes out what the window does not keep, for the caller to drop when it holds no lock.
+    /// Removes and returns the events beyond the window, so that the caller can free them without holding a lock.
     #[must_use]
     pub(super) fn compact(&mut self, now: Timestamp) -> Vec<Event> {
         let mut dropped = Vec::new();

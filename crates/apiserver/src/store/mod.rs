@@ -108,17 +108,17 @@ impl Store {
         &self.notes
     }
 
-    /// Whether writes outlive the process.
+    /// Returns whether writes survive the process.
     pub fn is_durable(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Why no write is taken any more, once a sync of the disk has failed.
+    /// Returns the error after which no write is accepted any more, if a sync of the disk has failed.
     pub fn failure(&self) -> Option<Arc<StoreError>> {
         self.writer.as_ref()?.failure()
     }
 
-    /// Drops the past events that are too old by now, also of collections that nobody writes to any more.
+    /// Drops the events that are too old at `now`, also in collections without new writes.
     pub fn compact(&self, now: Timestamp) {
         for collection in self.collections() {
             collection.compact(now);
@@ -152,7 +152,7 @@ impl Store {
         writer.copy_to(out)
     }
 
-    /// Makes everything permanent that was begun, and lets go of the directory. Writes after that are refused.
+    /// Makes all started writes permanent and releases the directory. Later writes are refused.
     pub async fn close(&self) {
         if let Some(writer) = &self.writer {
             writer.close().await;

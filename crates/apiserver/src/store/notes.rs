@@ -56,12 +56,12 @@ impl Notes {
         }
     }
 
-    /// Puts a value under a key. It does not wait; see [`Notes::settled`].
+    /// Sets the value under a key without waiting for the disk; see [`Notes::settled`].
     pub fn put(&self, key: impl Into<String>, value: impl Into<Bytes>) {
         self.change(key.into(), Some(value.into()));
     }
 
-    /// Takes the value under a key away.
+    /// Removes the value under a key without waiting for the disk.
     pub fn remove(&self, key: impl Into<String>) {
         self.change(key.into(), None);
     }

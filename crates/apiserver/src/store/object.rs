@@ -53,7 +53,7 @@ impl Borrow<str> for Key {
     }
 }
 
-/// What a write did to an object; the first word of its watch line.
+/// The kind of a write; its name begins the watch line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     /// The object is new.
@@ -65,7 +65,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// As written in watch events.
+    /// Returns the event type's name in watch events.
     pub fn as_str(self) -> &'static str {
         match self {
             EventType::Added => "ADDED",
@@ -75,7 +75,7 @@ impl EventType {
     }
 }
 
-/// What selectors ask about, so that lists and watches need not parse the object.
+/// The values that selectors use, kept so that lists and watches need not parse the object.
 #[derive(Debug, Default, PartialEq)]
 pub struct Meta {
     /// `metadata.uid`.
@@ -122,7 +122,7 @@ pub struct Draft {
     meta: Arc<Meta>,
 }
 
-/// Where things are in a watch line.
+/// The offsets of the parts of a watch line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Layout {
     pub(super) object: u32,
@@ -134,7 +134,8 @@ pub(super) struct Layout {
 const LINE_END: &[u8] = b"}\n";
 
 thread_local! {
-    /// Where lines are written before they get a buffer of exactly their size. It grows to the largest object, 3 MiB at most.
+    /// The buffer in which lines are built before they are copied to one of their exact size. It grows to the largest object, at most 3
+    /// MiB.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -245,12 +246,12 @@ impl Object {
         )
     }
 
-    /// Where things are in [`Object::line`].
+    /// Returns the offsets of the parts of [`Object::line`].
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Where it is stored.
+    /// Returns the key under which the object is stored.
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -260,7 +261,7 @@ impl Object {
         self.revision
     }
 
-    /// What selectors ask about.
+    /// Returns the values that selectors use.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -282,7 +283,7 @@ impl Object {
             .slice(self.layout.body as usize..self.line.len() - LINE_END.len())
     }
 
-    /// How many bytes are kept of it.
+    /// Returns the number of bytes that the object's text takes.
     pub fn size_bytes(&self) -> usize {
         self.line.len()
     }

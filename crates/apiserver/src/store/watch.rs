@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Collection, Event};
 
-/// How many events are taken from the log at once, so that a reader never holds the lock for long.
+/// The number of events that are taken from the log at once, so that a reader never holds the lock for long.
 const BATCH: usize = 256;
 
 /// The events after this revision are no longer all there.

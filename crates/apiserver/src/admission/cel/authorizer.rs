@@ -26,7 +26,7 @@ pub(crate) struct Asker {
     server: Arc<ApiServer>,
     user: Arc<User>,
     question: Question,
-    /// What the request is about.
+    /// The resource of the request, for `authorizer.requestResource`.
     request: Parts,
 }
 
@@ -38,7 +38,7 @@ enum Question {
     Resource(Parts),
 }
 
-/// A resource in the words of rules.
+/// A resource, in the terms of RBAC rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) group: String,
@@ -49,7 +49,7 @@ pub(crate) struct Parts {
 }
 
 impl Asker {
-    /// Who asks a server for something.
+    /// Creates the `authorizer` value for a user's request.
     pub(crate) fn new(server: Arc<ApiServer>, user: User, request: Parts) -> Self {
         Asker {
             server,
@@ -182,7 +182,7 @@ impl Host for Asker {
     }
 }
 
-/// What the authorizer says.
+/// The authorizer's answer.
 #[derive(Debug)]
 struct Answer(Decision);
 

@@ -29,7 +29,7 @@ const SELINUX_TYPES: [&str; 5] = [
     "container_kvm_t",
     "container_engine_t",
 ];
-/// In the order in which they were allowed: five at first, then one in 1.27, four in 1.29 and two in 1.32.
+/// The safe sysctls, in the order in which they were allowed: five at first, then one in 1.27, four in 1.29 and two in 1.32.
 const SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -45,9 +45,9 @@ const SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// What named the seccomp profile of a pod before 1.19.
+/// The annotation with the seccomp profile of a pod, from before 1.19.
 pub(super) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-/// What named the seccomp profile of a container before 1.19.
+/// The prefix of the annotations with the seccomp profiles of containers, from before 1.19.
 pub(super) const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
 pub(super) fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
@@ -212,7 +212,8 @@ pub(super) fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-/// A user namespace of its own contains what an unmasked /proc shows.
+/// Checks `procMount` since 1.35: a pod with a user namespace may use any value, because the namespace contains what an unmasked /proc
+/// exposes.
 pub(super) fn proc_mount_1_35(pod: &Pod<'_>) -> Option<Violation> {
     (!pod.has_user_namespace())
         .then(|| proc_mount(pod))
@@ -273,7 +274,7 @@ fn se_linux_of(pod: &Pod<'_>, allowed: &[&str]) -> Option<Violation> {
     })
 }
 
-/// What named a profile before 1.19, and is not looked at by later rules.
+/// Checks the seccomp annotations from before 1.19, which later versions of the rule ignore.
 pub(super) fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     let of_containers = pod
         .containers()

@@ -2,7 +2,7 @@
 
 use super::{Pod, Violation, baseline as base, restricted as strict};
 
-/// One rule: what a pod does against it.
+/// A rule, which returns how a pod violates it, or `None`.
 pub(super) type Rule = fn(&Pod<'_>) -> Option<Violation>;
 
 /// A check by the versions that brought or changed it.
@@ -65,7 +65,7 @@ pub(super) const BASELINE: &[Check] = &[
     Check::new(&[(0, base::host_process)]),
 ];
 
-/// What the restricted level has beyond baseline, in the order of upstream's ids.
+/// The checks of the restricted level that baseline does not have, in the order of upstream's ids.
 pub(super) const RESTRICTED: &[Check] = &[
     Check::new(&[
         (8, strict::privilege_escalation),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Pod, policy::Policy};
 use crate::{admission::Ctx, field::quote, kinds::tree::Tree};
 
-/// No more pods than this are looked at (upstream looks for a second at most).
+/// The largest number of pods that are checked (upstream stops after one second as well).
 const MAX_PODS: usize = 3000;
 
 /// Warns of the pods of a namespace that a new policy would refuse, by what they do.
@@ -60,7 +60,7 @@ fn sentence(pods: &[&str], reasons: &str) -> String {
     }
 }
 
-/// One pod of each controller comes before the others, which are like it.
+/// Sorts one pod of each controller before the others, which are likely to be like it.
 fn by_importance(pods: Vec<Arc<Value>>) -> Vec<Arc<Value>> {
     let mut seen = BTreeSet::new();
     let (mut first, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(|pod| {

@@ -33,7 +33,7 @@ const WORKLOADS: [(&str, &str); 8] = [
 /// kube-apiserver: PodSecurity.
 pub(super) struct PodSecurity;
 
-/// What a pod does that its level forbids: a reason and the detail in parentheses.
+/// A violation of a level by a pod: a reason, and the detail in parentheses.
 struct Violation {
     reason: &'static str,
     detail: String,
@@ -116,8 +116,8 @@ fn subject<'r>(request: &'r Request<'_>) -> Pod<'r> {
     }
 }
 
-/// Whether an update of a pod changes what the levels are about: its images, its containers, or the annotations of old that named its
-/// seccomp profiles. Whatever else changes is let through, however the pod came in.
+/// Returns whether an update of a pod changes what the levels check: its images, its containers, or the old annotations with its seccomp
+/// profiles. Other updates are admitted even if the pod violates the level.
 fn is_significant(pod: &Value, old: &Value) -> bool {
     let annotation = |pod: &Value, key: &str| pod["metadata"]["annotations"].text(key).to_owned();
     let reannotated = |key: &str| annotation(pod, key) != annotation(old, key);
@@ -177,7 +177,7 @@ fn described(violations: &[Violation]) -> String {
 }
 
 impl Pod<'_> {
-    /// All containers: init ones first, then the ordinary, then the ephemeral.
+    /// Returns all containers: init ones first, then the regular, then the ephemeral.
     fn containers(&self) -> impl Iterator<Item = &Value> {
         ["initContainers", "containers", "ephemeralContainers"]
             .into_iter()
@@ -200,7 +200,7 @@ impl Pod<'_> {
         std::iter::once(&self.spec["securityContext"]).chain(containers)
     }
 
-    /// Who does something on purpose: `pod`, `containers "a", "b"`, or both joined with `and`.
+    /// Returns the names of those whose `securityContext` satisfies `holds`: `pod`, `containers "a", "b"`, or both joined with `and`.
     fn setters(&self, holds: impl Fn(&Value) -> bool) -> Option<String> {
         let mut setters = Vec::new();
         if holds(&self.spec["securityContext"]) {
@@ -217,7 +217,7 @@ impl Pod<'_> {
         self.spec["os"]["name"] == "windows"
     }
 
-    /// A user namespace of its own contains what root could do.
+    /// Returns whether the pod has a user namespace of its own, which contains what root could do.
     fn has_user_namespace(&self) -> bool {
         self.spec["hostUsers"] == false
     }

@@ -1,4 +1,4 @@
-//! What a namespace's labels ask of its pods: a level for each mode, and the version of Kubernetes whose rules it means.
+//! The pod security policy in a namespace's labels: for each mode a level and the Kubernetes version whose rules apply.
 
 use serde_json::Value;
 
@@ -91,12 +91,12 @@ impl Policy {
         }
     }
 
-    /// Whether pods that the other policy let in may be against this one.
+    /// Returns whether pods that the other policy admitted may violate this one.
     pub(super) fn is_stricter_than(&self, before: &Policy) -> bool {
         self.level != Level::Privileged && (self.minor != before.minor || self.level > before.level)
     }
 
-    /// What the pod does that the policy forbids, in the order of upstream's ids, baseline first.
+    /// Returns the pod's violations of the policy, in the order of upstream's ids, baseline first.
     pub(super) fn violations(&self, pod: &Pod<'_>) -> Vec<Violation> {
         let minor = self.minor.unwrap_or(u32::MAX);
         let restricted = self.level == Level::Restricted;
@@ -133,7 +133,7 @@ fn parse_version(text: &Value) -> Option<Option<u32>> {
     Some(Some(minor))
 }
 
-/// What is wrong with the labels.
+/// Returns the errors in a namespace's pod security labels.
 pub(super) fn label_errors(namespace: &Value) -> Errors {
     let mut errors = Errors::default();
     let path = Path::new("metadata");

@@ -14,10 +14,10 @@ use crate::{kinds::tree::Tree, quantity::Quantity};
 const GROUP: &str = "resource.k8s.io";
 /// Before the name of a class it makes the name of a resource that the class always stands for.
 pub(super) const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
-/// Says that a claim stands for the extended resources of the pod that owns it.
+/// The annotation of a claim that stands for the extended resources of the pod that owns it.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// Whether a limit is about a resource that a class stands for.
+/// Returns whether a limit is on an extended resource that a DeviceClass provides.
 pub(super) fn is_stood_for(ctx: &Ctx<'_>, limit: &str) -> bool {
     let resource = limit.strip_prefix("requests.");
     let Some(resource) = resource.filter(|resource| resource.contains('/')) else {

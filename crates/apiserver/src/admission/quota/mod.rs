@@ -81,7 +81,7 @@ impl Plugin for ResourceQuota {
     }
 }
 
-/// Whether a quota counts the object; refuses what may not be counted.
+/// Returns whether a quota counts the object. An object that leaves out a limited resource, or a quota without a known usage, is an error.
 fn counts(
     ctx: &Ctx<'_>,
     quota: &Value,
@@ -116,7 +116,7 @@ fn counts(
     Ok(true)
 }
 
-/// What an object uses.
+/// Returns the amounts that an object uses.
 fn used_by(ctx: &Ctx<'_>, counted: &Counted<'_>, object: &Value) -> Amounts {
     let mut used = counted.usage(object, ctx.now);
     if counted.is_of_devices() {
@@ -125,7 +125,7 @@ fn used_by(ctx: &Ctx<'_>, counted: &Counted<'_>, object: &Value) -> Amounts {
     used
 }
 
-/// What the written object uses.
+/// Returns the amounts that the written object uses.
 fn usage(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<Amounts, Status> {
     let used = used_by(ctx, counted, request.object);
     let negative: Vec<&str> = used
@@ -142,7 +142,7 @@ fn usage(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<
     Ok(used)
 }
 
-/// What a write adds to what was used before it.
+/// Returns the amounts that a write uses in addition to those before it.
 fn delta(used: &Amounts, before: Option<&Amounts>) -> Amounts {
     let mut delta = used.clone();
     for (name, before) in before.into_iter().flatten() {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::usage::Counted;
 use crate::kinds::{podspec::qos, tree::Tree};
 
-/// Whether the object is in every scope of a quota.
+/// Returns whether the object is in every scope of a quota.
 pub(super) fn contain(quota: &Value, counted: &Counted<'_>, object: &Value) -> bool {
     let spec = &quota["spec"];
     let named = spec
@@ -64,13 +64,13 @@ fn is_in(
     }
 }
 
-/// Whether a pod ends by itself, sooner or later.
+/// Returns whether a pod has a deadline (`activeDeadlineSeconds`), which is the scope `Terminating`.
 pub(super) fn is_terminating(pod: &Value) -> bool {
     let seconds = pod["spec"].integer("activeDeadlineSeconds");
     seconds.is_some_and(|seconds| seconds >= 0)
 }
 
-/// Whether a term of the affinity looks at pods of other namespaces.
+/// Returns whether a term of the affinity selects pods of other namespaces.
 fn reaches_out(affinity: &Value) -> bool {
     ["podAffinity", "podAntiAffinity"].iter().any(|side| {
         let terms = &affinity[*side];

@@ -48,7 +48,7 @@ pub(super) struct Counted<'a> {
     plural: &'a str,
 }
 
-/// Whether an update can change what an object of the kind uses.
+/// Returns whether an update can change the amounts that an object of the resource uses.
 pub(super) fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
     matches!(
         (&*resource.group, &*resource.plural, subresource),
@@ -58,7 +58,8 @@ pub(super) fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
     )
 }
 
-/// Whether this write can: of a pod as a whole only the move between the scopes `Terminating` and `NotTerminating`.
+/// Returns whether this write can change the amounts. An update of a whole pod can only by a move between the scopes `Terminating` and
+/// `NotTerminating`.
 pub(super) fn may_change(request: &Request<'_>) -> bool {
     match request.old {
         Some(old) if request.what.updates("", "pods") => {
@@ -99,7 +100,7 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// Whether objects of the kind count towards a limit of that name.
+    /// Returns whether objects of the kind count towards a limit of that name.
     pub(super) fn is_counted_as(&self, name: &str) -> bool {
         if name == self.count() || self.is_of_devices() && name.ends_with(DEVICES) {
             return true;
@@ -128,7 +129,7 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// What a limited pod leaves open although it must name it.
+    /// Returns the limited resources that a pod's containers must set but do not, as text for the error.
     pub(super) fn missing(&self, limited: &[&str], object: &Value) -> Option<String> {
         let spec = &object["spec"];
         if self.plural() != "pods" || totals::has_pod_level(spec) {
@@ -165,7 +166,7 @@ impl<'a> Counted<'a> {
         Some(format!("must specify {}", parts.join("; ")))
     }
 
-    /// What an object uses.
+    /// Returns the amounts that an object uses.
     pub(super) fn usage(&self, object: &Value, now: Timestamp) -> Amounts {
         let one = || Quantity::from_integer(1);
         let mut used = Amounts::new();
@@ -214,7 +215,7 @@ fn compute(requests: &totals::Totals<'_>, limits: &totals::Totals<'_>) -> Amount
     used
 }
 
-/// Whether a pod still uses anything: it has not ended, and its grace is not over.
+/// Returns whether a pod still uses resources: it has not ended, and its grace period is not over.
 fn runs(pod: &Value, now: Timestamp) -> bool {
     if matches!(pod["status"].text("phase"), "Failed" | "Succeeded") {
         return false;

@@ -15,7 +15,7 @@ use crate::{
 const SCHEME: &str = "k8s.io/apiserver/pkg/util/webhook/client.go:69";
 const GROUP: &str = "admission.k8s.io";
 const NO_META: &str = "couldn't get version/kind; json parse error: ";
-/// What Go reads of an object to find out its type.
+/// The Go struct into which the type of an object is decoded, as decoding errors print it.
 const META_ONLY: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
 /// A type of Go's.
@@ -31,7 +31,7 @@ enum Shape {
     Struct(&'static str, &'static [(&'static str, Shape)]),
 }
 
-/// What is read of an AdmissionReview; `V` in a name of a type stands for the version of the review.
+/// The fields of an AdmissionReview that are decoded; `V` in a type's name stands for the version of the review.
 const REVIEW: Shape = Shape::Struct(
     "V.AdmissionReview",
     &[(

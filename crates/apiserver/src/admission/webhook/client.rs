@@ -35,17 +35,17 @@ use tokio_rustls::TlsConnector;
 use super::{endpoint, trust};
 use crate::server::ApiServer;
 
-/// How long a connection may wait for its next request.
+/// The time that an idle connection is kept for its next request.
 const IDLE: Duration = Duration::from_secs(90);
-/// How many connections to one webhook may wait.
+/// The largest number of idle connections to one webhook.
 const MAX_IDLE: usize = 25;
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
 
-/// Where a webhook is.
+/// The network location of a webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
-    /// A host, by name or by address.
+    /// A host, by DNS name or by IP address.
     Host {
         /// Without brackets.
         host: String,
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// Where a webhook is and who vouches for it.
+/// A webhook's location and the certificates that it is verified with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Address {
     pub(super) place: Place,
@@ -133,7 +133,7 @@ fn server_name(host: String) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host).map_err(|error| format!("the webhook's host is no name: {error}"))
 }
 
-/// What went wrong, in the words of the innermost cause.
+/// Formats the innermost cause of an error, with Go's text where it is known.
 pub(super) fn words(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     loop {
@@ -170,7 +170,7 @@ fn io_words(error: &io::Error) -> String {
     }
 }
 
-/// Why there is no connection.
+/// The error of a connection that was not made.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct DialError(String);
@@ -261,7 +261,7 @@ impl tower::Service<Uri> for Connector {
     }
 }
 
-/// A connection, with TLS or without.
+/// A connection to a webhook, with TLS or without.
 pub(super) struct Stream(TokioIo<Box<dyn Io>>);
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}

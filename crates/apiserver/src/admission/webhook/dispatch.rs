@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{field::quote, status::Status};
 
-/// What the second round of mutation has to know of the first.
+/// The state that the first round of mutation leaves for the second.
 #[derive(Default)]
 pub(crate) struct Rounds {
-    /// Whether anything was changed.
+    /// True if a policy or webhook has changed the object.
     pub(crate) changed: bool,
     policies: Stage<policy::mutating::Key>,
     webhooks: Stage<usize>,
@@ -35,12 +35,12 @@ impl Rounds {
     }
 }
 
-/// What one kind of those who change objects has to know of its first round.
+/// The state of the first round for one group of mutators, the policies or the webhooks.
 pub(super) struct Stage<K> {
     again: bool,
-    /// Those that were asked and want to be asked again if something changes.
+    /// The mutators that were called and are to be called again if another one changes the object later.
     invoked: BTreeSet<K>,
-    /// Those for which something has changed.
+    /// The mutators that must be called again, because the object has changed since.
     due: BTreeSet<K>,
     /// The object when the first round was over, if anybody wants to be asked again.
     output: Option<Value>,
@@ -58,7 +58,7 @@ impl<K> Default for Stage<K> {
 }
 
 impl<K: Ord> Stage<K> {
-    /// Looks whether others have changed the object since the first round.
+    /// Checks at the start of the second round whether the object was changed since the first.
     pub(super) fn begin(&mut self, object: &Value) {
         if self.again && self.output.take().is_some_and(|output| output != *object) {
             self.something_changed();
@@ -76,7 +76,7 @@ impl<K: Ord> Stage<K> {
         self.due.append(&mut self.invoked);
     }
 
-    /// Whether somebody is to be asked. Who was not asked in the first round is not asked for the first time in the second.
+    /// Returns whether a mutator is to be called. The second round calls no mutator that the first round did not call.
     pub(super) fn is_due(&self, key: &K) -> bool {
         !self.again || self.due.contains(key)
     }
@@ -86,7 +86,7 @@ impl<K: Ord> Stage<K> {
     }
 }
 
-/// Asks the policies that may change an object, then the webhooks, each in the order of their names.
+/// Calls the mutating policies, then the mutating webhooks, each in the order of their names.
 pub(crate) async fn mutate(
     hooks: &Hooks,
     subject: &Subject<'_>,
@@ -129,7 +129,7 @@ pub(crate) async fn mutate(
     Ok(())
 }
 
-/// Asks one webhook and does what it says; whether that has changed anything.
+/// Calls one mutating webhook and applies its patch. Returns whether the object has changed.
 async fn change(
     views: &Views<'_>,
     hook: &Hook,
@@ -154,7 +154,7 @@ async fn change(
     Ok(true)
 }
 
-/// The words for a patch of what is not there.
+/// Returns the error for a patch to a request that has no object.
 fn nothing_to_change(webhook: &str) -> Status {
     Status::internal(format!(
         "admission webhook {} attempted to modify the object, which is not supported for this operation",
@@ -162,7 +162,7 @@ fn nothing_to_change(webhook: &str) -> Status {
     ))
 }
 
-/// Asks the policies, then the webhooks that may refuse a write, all at once; the first refusal in the order of their names counts.
+/// Evaluates the validating policies, then calls the validating webhooks concurrently. The first refusal by name is returned.
 pub(crate) async fn judge(
     hooks: &Hooks,
     subject: &Subject<'_>,
@@ -202,9 +202,9 @@ pub(super) fn present(object: &Value) -> Option<&Value> {
     (!object.is_null()).then_some(object)
 }
 
-/// Why a webhook's answer stops a request, or may.
+/// The reason why a webhook stops a request, or may stop it.
 enum Failure {
-    /// It could not be asked, or its answer makes no sense: its failure policy decides.
+    /// The call failed or its response is invalid: the webhook's failure policy decides.
     Calling(String),
     /// The request ends with this.
     Refused(Status),
@@ -241,7 +241,7 @@ fn out_of_time() -> Status {
     Status::new(504, "Timeout", why)
 }
 
-/// Asks one webhook.
+/// Calls one webhook.
 async fn ask(
     views: &Views<'_>,
     hook: &Hook,

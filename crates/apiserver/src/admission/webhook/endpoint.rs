@@ -1,4 +1,4 @@
-//! Where the server finds a webhook: by name on the machine's network, by service through the objects that describe it.
+//! Resolves the address of a webhook: a host by DNS, a service by its Service and endpoint objects.
 //!
 //! Pods are simulated: nothing listens at their addresses, and a call to one would only wait for its timeout. A service reaches a program
 //! on this machine as type ExternalName (`localhost`), or without selector through Endpoints or EndpointSlices that name no pods.
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{admission::Lookup, field::quote, kinds::tree::Tree};
 
-/// How many addresses of one webhook are tried.
+/// The largest number of addresses of one webhook that are tried.
 const MAX_ADDRESSES: usize = 8;
 
 /// The addresses of a host, in the order to try them.

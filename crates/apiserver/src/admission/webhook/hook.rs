@@ -17,24 +17,24 @@ const HTTPS: u16 = 443;
 
 /// Which writes a webhook or a policy wants to see.
 pub(super) struct Matcher {
-    /// Whose it is.
+    /// The name of the webhook or policy.
     pub(super) name: String,
     pub(super) rules: Vec<Rule>,
-    /// Whether no rule at all means every write, as where a binding narrows nothing.
+    /// True if an empty list of rules matches every write, as in a binding that narrows nothing.
     pub(super) open: bool,
-    /// What the rules do not mean after all.
+    /// The rules whose requests are excluded (`excludeResourceRules`).
     pub(super) excluded: Vec<Rule>,
-    /// Whether a resource that is the same under another name matches as well.
+    /// True for `matchPolicy: Equivalent`: requests for the same resource in another group or version match too.
     pub(super) equivalent: bool,
     pub(super) namespaces: Result<Selector, SelectorError>,
     pub(super) objects: Result<Selector, SelectorError>,
     pub(super) conditions: Vec<Result<Expression, String>>,
-    /// Whether a request fails when the webhook or policy cannot be asked.
+    /// True for `failurePolicy: Fail`: a request is refused if the webhook or policy cannot be evaluated.
     pub(super) fails: bool,
 }
 
 impl Matcher {
-    /// What an object with selectors and with rules in that field matches, without conditions.
+    /// Parses the selectors of a webhook, policy or binding, and the rules in the field `rules`; match conditions are left empty.
     pub(super) fn of(name: &str, given: &Value, rules: &str) -> Self {
         let selector = |field: &str| match given.field(field) {
             Some(selector) => Selector::from_label_selector(selector),
@@ -55,11 +55,11 @@ impl Matcher {
     }
 }
 
-/// One webhook.
+/// A webhook of a webhook configuration.
 pub(super) struct Hook {
     pub(super) matcher: Matcher,
     pub(super) has_side_effects: bool,
-    /// Whether it is asked again when the object has changed since.
+    /// True if the webhook is called again when a later mutator changes the object (`reinvocationPolicy: IfNeeded`).
     pub(super) reinvoked: bool,
     pub(super) timeout: Duration,
     /// The version of AdmissionReview it is sent; the first it takes of those there are.
@@ -136,7 +136,7 @@ impl Rule {
         }
     }
 
-    /// Whether requests of that kind match, in a namespace or not.
+    /// Returns whether the rule matches such a request, in a namespace or not.
     pub(super) fn matches(
         &self,
         operation: Operation,
@@ -156,12 +156,12 @@ impl Rule {
             && has(&self.versions, version)
     }
 
-    /// Whether it is about objects of that name.
+    /// Returns whether the rule matches objects of that name.
     pub(super) fn is_for(&self, name: &str) -> bool {
         self.objects.is_empty() || self.objects.iter().any(|object| object == name)
     }
 
-    /// Whether requests of that kind match in some version and scope.
+    /// Returns whether the rule matches such a request in any version and scope.
     pub(super) fn concerns(
         &self,
         operation: Operation,

@@ -86,7 +86,8 @@ impl Webhooks {
         }
     }
 
-    /// Begins to ask. What the server itself writes when it starts is shown to nobody: a webhook that is gone must not keep it from starting.
+    /// Starts calling webhooks. Writes of the server itself during its start call none, because an unreachable webhook must not prevent the
+    /// start.
     pub(crate) fn wake(&self) {
         self.awake.store(true, Ordering::Release);
     }
@@ -146,7 +147,8 @@ impl Webhooks {
 }
 
 impl Hooks {
-    /// Whether any of them may want to see such a write of one of these resources, whatever its version, namespace and labels.
+    /// Returns whether any webhook or policy might match such a write to one of these resources, in some version, namespace and with some
+    /// labels.
     pub(crate) fn may_want(
         &self,
         operation: Operation,

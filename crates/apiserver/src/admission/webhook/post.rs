@@ -17,28 +17,28 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::client::{Address, Clients, Pool, words};
 use crate::{field::quote, golang::url::Url, http::body, server::ApiServer};
 
-/// How often one call is tried again.
+/// The largest number of retries of one call.
 const MOST_RETRIES: usize = 10;
-/// How many requests a chain of redirects may take.
+/// The largest number of requests in a chain of redirects.
 const MOST_HOPS: usize = 10;
 /// So much is read of an answer that only leads elsewhere, so that its connection can be used again.
 const MOST_SKIPPED: usize = 2 << 10;
 /// The media types of texts.
 const TEXT: &[u8] = b"text/";
-/// So much of a text is repeated to the client.
+/// The number of bytes of a response text that are repeated to the client.
 const MOST_TEXT: usize = 2048;
 const AGENT: &str = "kube-apiserver-admission";
 const TOO_LATE: &str = "context deadline exceeded";
 
-/// Why a webhook has not answered.
+/// The error of a webhook call without a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CallError {
-    /// It cannot even be asked.
+    /// No HTTP client can be made for the webhook, so no request was sent.
     NoClient(String),
     Failed(String),
 }
 
-/// Posts a review; answers with the body of the answer, or says in Go's words why there is none.
+/// Posts a review and returns the body of the response. Errors have the text of Go's HTTP client.
 pub(super) async fn post(
     clients: &Clients,
     server: &Arc<ApiServer>,
@@ -70,16 +70,16 @@ pub(super) async fn post(
     )))
 }
 
-/// What a webhook has said.
+/// A webhook's HTTP response.
 struct Answer {
     status: StatusCode,
-    /// How long it asks its caller to wait before the next try, if it does.
+    /// The pause before the next try, if the response asks for one.
     retry_after: Option<Duration>,
     is_text: bool,
     body: Bytes,
 }
 
-/// Asks until the answer is not to come again later; the last answer is the one that counts.
+/// Repeats the call while the response asks for a later retry, and returns the last response.
 async fn patiently<F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<Answer, String>
 where
     F: Future<Output = Result<Answer, String>>,
@@ -95,7 +95,7 @@ where
     ask().await
 }
 
-/// One call of a webhook.
+/// One call of a webhook, with its retries and redirects.
 struct Call {
     client: Arc<Pool>,
     url: String,
@@ -104,7 +104,7 @@ struct Call {
 }
 
 impl Call {
-    /// Asks once, wherever redirects lead.
+    /// Sends the request once and follows redirects.
     async fn ask(&self) -> Result<Answer, String> {
         let mut hop = Hop {
             url: Url::parse(&self.url).map_err(|why| failed(&self.url, &why))?,
@@ -196,7 +196,7 @@ impl Call {
     }
 }
 
-/// How Go's client says that a request has failed, with the method of the first.
+/// Formats an error as Go's HTTP client does, with the method of the first request.
 fn failed(url: &str, why: &str) -> String {
     format!("Post {}: {why}", quote(url))
 }
@@ -210,7 +210,7 @@ struct Hop {
 }
 
 impl Hop {
-    /// Where an answer leads, if it does.
+    /// Returns the request that a redirect leads to, or `None` if the response is no redirect.
     fn next(&self, response: &Response<Incoming>) -> Result<Option<Hop>, String> {
         let keeps_body = match response.status().as_u16() {
             301..=303 => false,
@@ -245,7 +245,7 @@ fn location(response: &Response<Incoming>) -> Option<String> {
     (!location.is_empty()).then_some(location)
 }
 
-/// How long a caller shall wait before it asks again (client-go: checkWait). Seconds only: dates are not read.
+/// Returns the pause that a response asks for before a retry (client-go: checkWait). Only seconds are read, not dates.
 fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     if status.as_u16() != 429 && status.as_u16() < 500 {
         return None;
@@ -256,7 +256,7 @@ fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
 }
 
-/// Whether a body is meant to be read by people (client-go: isTextResponse).
+/// Returns whether the body is plain text for people (client-go: isTextResponse).
 fn is_text(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_none_or(|given| {
         let start = given.as_bytes().get(..TEXT.len());
@@ -264,7 +264,7 @@ fn is_text(headers: &HeaderMap) -> bool {
     })
 }
 
-/// What Go's REST client makes of an answer that is an error.
+/// Returns the error text that client-go's REST client makes of an error response.
 fn refusal(status: StatusCode, is_text: bool, body: &Bytes) -> String {
     let said = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
     let is = |field: &str, wanted: &str| said.get(field).is_none_or(|given| given == wanted);
@@ -312,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks a webhook that always answers so, within ten seconds; how often it was asked, how long that took and what came of it.
+    /// Calls a webhook that always responds like this, for at most ten seconds. Returns the number of calls, their time and the outcome.
     async fn asked(status: u16, header: Option<&str>) -> (usize, Duration, Result<u16, String>) {
         let (count, begin) = (Cell::new(0), Instant::now());
         let deadline = begin + Duration::from_secs(10);

@@ -98,7 +98,7 @@ pub(super) fn encode(
     serde_json::to_vec(&review).expect("trees and texts are JSON")
 }
 
-/// What a webhook has answered, as far as it was asked for.
+/// A webhook's decision and its patch, as decoded from its AdmissionReview.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Verdict {
     pub(super) allowed: bool,

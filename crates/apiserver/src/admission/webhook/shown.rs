@@ -135,7 +135,7 @@ impl Views<'_> {
         (row.resource.storage == resource.storage).then(|| row.clone())
     }
 
-    /// Makes what a webhook has left of what it was shown the object of the write. False if that is what it was before.
+    /// Converts the object that a webhook has patched back to the form of the write, and stores it in `object`.
     pub(super) fn adopt(&self, view: &View, object: &mut Value, mut changed: Value) {
         match &self.subject.form {
             Form::Whole => {
@@ -150,7 +150,7 @@ impl Views<'_> {
         }
     }
 
-    /// Puts managedFields back that a webhook has made unreadable.
+    /// Restores the managedFields if a webhook has made them invalid, and warns the client.
     fn keep_owners(&self, before: &Value, after: &mut Value) {
         let given = &after["metadata"]["managedFields"];
         let Err(why) = ownership::check(given) else {

@@ -23,7 +23,7 @@ use crate::{
     validation::selector::{Selector, SelectorError},
 };
 
-/// What stands for the object of a write.
+/// The form in which a write shows its object to webhooks.
 pub(crate) enum Form<'a> {
     /// The object itself.
     Whole,
@@ -35,7 +35,7 @@ pub(crate) enum Form<'a> {
     Options,
 }
 
-/// A write, without its objects.
+/// The properties of a write, without its objects.
 pub(crate) struct Subject<'a> {
     pub(crate) server: &'a Arc<ApiServer>,
     pub(crate) row: &'a Arc<Row>,
@@ -43,7 +43,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) operation: Operation,
     /// Empty for the resource itself.
     pub(crate) subresource: &'a str,
-    /// The kind of what is sent, in the words of the row's subresource.
+    /// The namespace of the write; for a Namespace, its own name.
     pub(crate) form: Form<'a>,
     /// Of a namespace its own name.
     pub(crate) namespace: &'a str,
@@ -52,15 +52,15 @@ pub(crate) struct Subject<'a> {
     pub(crate) dry_run: bool,
     /// The options of the operation.
     pub(crate) options: &'a Value,
-    /// Who asks, as a `UserInfo`.
+    /// The requesting user, as a `UserInfo`.
     pub(crate) user_info: &'a Value,
     /// When the request has to be answered.
     pub(crate) deadline: tokio::time::Instant,
-    /// Takes sentences for the client.
+    /// Adds a warning for the client.
     pub(crate) warn: &'a (dyn Fn(String) + Sync),
 }
 
-/// One of the resources that the same objects are.
+/// One of several equivalent resources that serve the same objects.
 #[derive(Clone)]
 pub(super) struct View {
     pub(super) row: Arc<Row>,
@@ -96,7 +96,7 @@ impl View {
     }
 }
 
-/// What a [`Subject`] is asked again and again.
+/// Cached conversions and look-ups for a [`Subject`].
 pub(super) struct Views<'a> {
     pub(super) subject: &'a Subject<'a>,
     pub(super) own: View,
@@ -135,7 +135,8 @@ impl<'a> Views<'a> {
         })
     }
 
-    /// As what a hook wants to see the write, if it does; an error where that cannot be found out and the hook insists.
+    /// Returns the resource as which a webhook matches the write, or `None` if it does not match. It is an error if a match condition fails
+    /// to evaluate and the failure policy is `Fail`.
     pub(super) fn wanted(
         &self,
         hook: &Matcher,
@@ -156,7 +157,7 @@ impl<'a> Views<'a> {
         Ok(holds.then_some(view))
     }
 
-    /// As what a matcher means the write by its rules and selectors, if it does.
+    /// Returns the resource as which a matcher's rules and selectors match the write, or `None` if they do not.
     pub(super) fn matched(
         &self,
         hook: &Matcher,
@@ -205,7 +206,7 @@ impl<'a> Views<'a> {
         })
     }
 
-    /// Whether the namespace's labels are those that a hook selects. What is in no namespace always is.
+    /// Returns whether the namespace selector matches. It always does for cluster-scoped objects other than Namespaces.
     fn in_namespace(&self, hook: &Matcher, object: Option<&Value>) -> Result<bool, Status> {
         let subject = self.subject;
         let is_namespace = subject.row.resource.plural == "namespaces";
@@ -226,7 +227,7 @@ impl<'a> Views<'a> {
         Ok(selector.matches(labels(&found)))
     }
 
-    /// Whether the object's labels, new or old, are those that a hook selects.
+    /// Returns whether the object selector matches the labels of the new or of the old object.
     fn selected(
         &self,
         hook: &Matcher,
@@ -246,7 +247,8 @@ impl<'a> Views<'a> {
         Ok(candidates.any(|candidate| selector.matches(labels(candidate))))
     }
 
-    /// Whether all conditions hold. One that does not settles it; one that has no value matters only where the hook insists.
+    /// Returns whether all match conditions hold. One that is false decides; errors of the others are returned only with `failurePolicy:
+    /// Fail`.
     fn holds(
         &self,
         hook: &Matcher,
@@ -262,7 +264,7 @@ impl<'a> Views<'a> {
         self.conditions_hold(hook, &variables, &mut Budget::default())
     }
 
-    /// Whether all conditions hold with these values.
+    /// Returns whether all match conditions hold with these values.
     pub(super) fn conditions_hold(
         &self,
         hook: &Matcher,

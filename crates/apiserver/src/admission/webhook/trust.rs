@@ -18,7 +18,7 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// How to speak TLS to a webhook that this PEM bundle vouches for; an empty one stands for the authorities of this machine.
+/// Returns the TLS configuration that trusts the certificates of this PEM bundle, or the system's authorities if the bundle is empty.
 pub(super) fn client_config(bundle: &[u8]) -> Result<ClientConfig, String> {
     let pinned: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(bundle)
         .filter_map(Result::ok)
@@ -54,7 +54,7 @@ pub(super) fn client_config(bundle: &[u8]) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// What is wrong with a handshake, in Go's words where they are known.
+/// Formats a handshake error, with Go's text where it is known.
 pub(super) fn words(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(error) = error else {
         return format!("tls: {error}");
@@ -80,7 +80,7 @@ pub(super) fn words(error: &rustls::Error) -> String {
     format!("tls: failed to verify certificate: x509: {why}")
 }
 
-/// The words for a certificate of somebody else. Its names come as webpki prints them, `DnsName("a")` and `IpAddress(::1)`.
+/// Formats the error for a certificate with other names. webpki prints the names as `DnsName("a")` and `IpAddress(::1)`.
 fn not_valid_for(expected: &ServerName<'_>, presented: &[String]) -> String {
     let wanted = expected.to_str();
     let is_address = matches!(expected, ServerName::IpAddress(_));

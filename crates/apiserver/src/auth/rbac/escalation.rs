@@ -127,7 +127,7 @@ fn confirm(ctx: &Ctx<'_>, wanted: &[Rule]) -> Result<(), String> {
     Err(why)
 }
 
-/// Whether a change touches only what garbage collection needs to change.
+/// Returns whether an update changes only the metadata fields that the garbage collector writes.
 fn is_for_collector_only(object: &Value, old: Option<&Value>) -> bool {
     let Some(old) = old else { return false };
     let reduced = |object: &Value| {

@@ -62,7 +62,7 @@ impl Binding {
         }
     }
 
-    /// How the reason of an answer names the binding and the first subject of it that the user is.
+    /// Returns the text for the binding in an authorization reason, with the first of its subjects that matches the user.
     pub(super) fn describe(&self, user: &User) -> String {
         let of_user = self.users.iter().find(|(name, _)| *name == user.name);
         let of_group = || {
@@ -186,14 +186,14 @@ impl Index {
         }
     }
 
-    /// Whether nothing has changed since the last [`Index::catch_up`].
+    /// Returns whether no role or binding has changed since the last [`Index::catch_up`].
     pub(super) fn is_current(&self) -> bool {
         self.followers.iter().all(|follower| {
             follower.cursor.is_some() && follower.collection.last_change() == follower.seen
         })
     }
 
-    /// Takes in what has changed.
+    /// Applies the changes of roles and bindings since the last call.
     pub(super) fn catch_up(&mut self) {
         for at in 0..self.followers.len() {
             let follower = &mut self.followers[at];
@@ -314,10 +314,10 @@ impl Index {
             .chain(local.flat_map(|subjects| subjects.of(user)))
     }
 
-    /// The rules of a binding's role.
+    /// Returns the rules of a binding's role.
     ///
     /// # Errors
-    /// There is no such role; in upstream's words.
+    /// The role does not exist; the message is that of kube-apiserver.
     pub(super) fn rules(&self, binding: &Binding) -> Result<&Arc<[Rule]>, String> {
         let (kind, name) = (binding.role_kind.as_str(), binding.role_name.as_str());
         let found = self.role(kind, name, &binding.namespace);

@@ -15,17 +15,17 @@ use self::{index::Index, rule::Rule};
 use super::{attributes::Attributes, impersonation::LastModes};
 use crate::{admission::User, auth, status::Status, store::Store};
 
-/// Who may do what.
+/// The RBAC authorizer.
 pub(crate) struct Authorizer {
     index: RwLock<Index>,
-    /// How users have last acted as others.
+    /// The mode in which each user last impersonated another.
     pub(super) last_modes: LastModes,
 }
 
-/// What the authorizer says.
+/// The authorizer's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether it is allowed.
+    /// True if the action is allowed.
     pub allowed: bool,
     /// Which binding allows it, or what went wrong on the way to a refusal; may be empty.
     pub reason: String,
@@ -40,7 +40,7 @@ impl Authorizer {
         }
     }
 
-    /// Whether a user may do something.
+    /// Returns whether a user may perform an action.
     pub(crate) fn allows(&self, user: &User, attributes: &Attributes<'_>) -> bool {
         if auth::is_master(user) {
             return true;
@@ -52,7 +52,7 @@ impl Authorizer {
             .any(|rules| rules.iter().any(|rule| rule.allows(attributes)))
     }
 
-    /// Whether a user may do something, and why.
+    /// Returns whether a user may perform an action, and the reason.
     pub(crate) fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         let mut decision = Decision {
             allowed: auth::is_master(user),
@@ -94,7 +94,8 @@ impl Authorizer {
         Err(attributes.forbidden(&user.name, &decision.reason))
     }
 
-    /// All rules of a user in a namespace (empty: at the cluster scope), and what went wrong finding them; empty if nothing did.
+    /// Returns all rules of a user in a namespace (empty: at cluster scope), and the errors of resolving them, which are empty if there are
+    /// none.
     pub(crate) fn rules(&self, user: &User, namespace: &str) -> (Vec<Rule>, String) {
         let index = self.current();
         let (mut all, mut errors) = (Vec::new(), Vec::new());

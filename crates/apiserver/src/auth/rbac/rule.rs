@@ -64,7 +64,7 @@ impl Rule {
         [resources, urls]
     }
 
-    /// Whether the rule allows something.
+    /// Returns whether the rule allows an action.
     pub(crate) fn allows(&self, attributes: &Attributes<'_>) -> bool {
         if !has_or_all(&self.verbs, &attributes.verb) {
             return false;
@@ -131,7 +131,7 @@ impl Rule {
         atoms
     }
 
-    /// Whether whoever has this rule has that atom.
+    /// Returns whether this rule grants everything that `atom` grants.
     pub(crate) fn covers(&self, atom: &Rule) -> bool {
         let all_in = |mine: &[String], theirs: &[String]| {
             has(mine, ALL) || theirs.iter().all(|text| has(mine, text))
@@ -156,7 +156,7 @@ impl Rule {
             && urls
     }
 
-    /// As clients see it.
+    /// Returns the rule as a JSON `PolicyRule`.
     pub(crate) fn to_json(&self) -> Value {
         let mut rule = Map::new();
         let fields = [
@@ -174,7 +174,7 @@ impl Rule {
         rule.into()
     }
 
-    /// As refusals print it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
+    /// Formats the rule as it appears in escalation errors: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
     fn compact(&self) -> String {
         let fields = [
             ("APIGroups", &self.groups),
@@ -191,7 +191,7 @@ impl Rule {
     }
 }
 
-/// What of `wanted` is in none of the rules that somebody has.
+/// Returns the parts of `wanted` that none of the `owned` rules grants.
 pub(crate) fn missing_atoms(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     let atoms = wanted.iter().flat_map(Rule::atoms);
     atoms
@@ -228,7 +228,7 @@ fn has_or_all(texts: &[String], wanted: &str) -> bool {
     texts.iter().any(|text| text == ALL || text == wanted)
 }
 
-/// Whether a path, or a pattern that ends in a star, includes another.
+/// Returns whether a path, or a pattern that ends in `*`, covers another.
 fn url_covers(pattern: &str, url: &str) -> bool {
     pattern == url || (pattern.ends_with('*') && url.starts_with(pattern.trim_end_matches('*')))
 }

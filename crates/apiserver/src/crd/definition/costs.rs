@@ -1,4 +1,4 @@
-//! What the rules of a definition may cost: each by itself, and all rules of one schema together.
+//! Checks the estimated cost of a definition's rules: of each expression, and of all rules of one schema together.
 //!
 //! The limits and sentences are kube-apiserver's (k8s.io/apiextensions-apiserver: StaticEstimatedCostLimit and its neighbours).
 
@@ -12,7 +12,7 @@ const NAMED: usize = 4;
 /// The costs that were found so far.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    /// No expression is refused alone.
+    /// True if no expression may be refused for its own cost, but only for the sum.
     only_together: bool,
     total: u64,
     dearest: Vec<(u64, String)>,

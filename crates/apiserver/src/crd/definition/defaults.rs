@@ -134,7 +134,7 @@ impl<'v> Walk<'_, 'v> {
     }
 }
 
-/// Whether the default of a schema, if it has one, has fields that the schema does not know.
+/// Returns whether the schema has a default with fields that the schema does not know.
 pub(super) fn is_unpruned(source: &Value) -> bool {
     let default = source.get("default").filter(|default| !default.is_null());
     default.is_some_and(|default| !is_pruned(&Schema::parse(source), default))

@@ -1,4 +1,4 @@
-//! What the schema of a custom resource definition must look like: structural, with valid defaults and with rules that compile.
+//! Validates the schemas of a CustomResourceDefinition: structural, with valid defaults and with rules that compile.
 //!
 //! A schema that passes here is what [`super::structural`] expects. What is checked when, and the sentences, are those of
 //! k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation.
@@ -19,7 +19,7 @@ pub(crate) use spared::Spared;
 use super::{formats, rules::field_path, structural::Schema};
 use crate::field::{ErrorType, Errors, Path};
 
-/// What may stand at the root of a schema beside a status subresource, by Go's names.
+/// The Go names of the fields that the root of a schema may have beside a status subresource.
 const ROOT_FIELDS: &str = "Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations";
 /// Words of JSON schema that are not supported.
 const UNSUPPORTED: &[&str] = &[
@@ -73,7 +73,7 @@ pub(crate) fn check_schema(
     }
 }
 
-/// Whether a schema has words that no structural schema has.
+/// Returns whether a schema has keywords that structural schemas cannot have.
 fn is_unconvertible(schema: &Value) -> bool {
     let is_filled = |field: &str| match schema.get(field) {
         None | Some(Value::Null) => false,
@@ -89,7 +89,7 @@ fn is_unconvertible(schema: &Value) -> bool {
         || has_list.is_some_and(|list| !list.is_empty())
 }
 
-/// Whether a schema, or one below it, has a default.
+/// Returns whether a schema, or one below it, has a default.
 pub(crate) fn has_defaults(schema: &Value) -> bool {
     any(schema, &|schema| {
         schema
@@ -98,7 +98,7 @@ pub(crate) fn has_defaults(schema: &Value) -> bool {
     })
 }
 
-/// The formats of texts that nobody checks, because nobody knows them.
+/// Returns the string formats in a schema that are not checked, because they are not known.
 pub(crate) fn unknown_formats(schema: &Value) -> Vec<String> {
     let found = std::cell::RefCell::new(Vec::new());
     any(schema, &|schema| {
@@ -111,7 +111,7 @@ pub(crate) fn unknown_formats(schema: &Value) -> Vec<String> {
     found.into_inner()
 }
 
-/// Whether something holds for a schema or one below it.
+/// Returns whether `holds` is true for a schema or one below it.
 fn any(schema: &Value, holds: &dyn Fn(&Value) -> bool) -> bool {
     let single = ["items", "not", "additionalProperties"];
     let several = ["items", "allOf", "anyOf", "oneOf"];

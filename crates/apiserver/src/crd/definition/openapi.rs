@@ -1,4 +1,4 @@
-//! What a schema may say at all, schema by schema. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionOpenAPISchema.
+//! Validates each schema by itself. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionOpenAPISchema.
 
 use std::collections::HashSet;
 
@@ -28,13 +28,13 @@ impl Sound {
     }
 }
 
-/// What a schema knows of those around it.
+/// The facts about the surrounding schemas that a schema's checks need.
 #[derive(Clone, Copy, Default)]
 struct Around<'a> {
     spared: Spared,
     is_root: bool,
     in_metadata: bool,
-    /// Why there must be no default.
+    /// The reason why a default is forbidden here, if it is.
     no_default: Option<&'a str>,
 }
 
@@ -135,13 +135,13 @@ fn walk(
     }
 }
 
-/// Whether a schema is of a type that there is not.
+/// Returns whether a schema has a `type` that JSON schema does not have.
 pub(super) fn has_unknown_type(schema: &Value) -> bool {
     let kind = text(schema, "type");
     !kind.is_empty() && !TYPES.contains(&kind)
 }
 
-/// The words of JSON schema itself.
+/// Checks the keywords of JSON schema itself.
 fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Errors) {
     let kind = text(schema, "type");
     if has_unknown_type(schema) && !around.spared.unknown_types {
@@ -180,7 +180,7 @@ fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Error
     }
 }
 
-/// Kubernetes' own words.
+/// Checks the `x-kubernetes-` extensions.
 fn extensions(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) {
     let kind = text(schema, "type");
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
@@ -325,7 +325,7 @@ fn keyed(schema: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What a rule says beside its expressions.
+/// Checks the fields of a validation rule other than the expressions' own syntax.
 fn rule_texts(schema: &Value, rule: &Value, at: &Path<'_>, errors: &mut Errors) {
     let has_breaks = |text: &str| text.contains(['\n', '\r']);
     let (expression, message) = (text(rule, "rule").trim(), text(rule, "message"));

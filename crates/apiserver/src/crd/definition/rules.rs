@@ -40,13 +40,13 @@ struct Walk<'w> {
     errors: &'w mut Errors,
 }
 
-/// What a schema knows of those around it.
+/// The facts about the surrounding schemas that a schema's checks need.
 #[derive(Clone, Copy)]
 struct Around<'a> {
     is_resource: bool,
     /// The schema within which a stored value cannot be told any more.
     uncorrelatable: Option<&'a Path<'a>>,
-    /// How often a value with this schema can be in an object; `None` when nothing limits it.
+    /// The largest number of values with this schema in one object, or `None` if it is unbounded.
     times: Option<u64>,
 }
 
@@ -143,7 +143,7 @@ impl Walk<'_> {
     }
 }
 
-/// How many values are in one of a schema at most, for each schema below; `None` when nothing limits it.
+/// Returns the largest number of values of each schema below in one value of this schema, or `None` if it is unbounded.
 fn items_of_each(schema: &Value) -> Option<u64> {
     let limit = |field: &str| schema.get(field).and_then(Value::as_u64);
     match text(schema, "type") {
@@ -153,7 +153,7 @@ fn items_of_each(schema: &Value) -> Option<u64> {
     }
 }
 
-/// A rule as upstream prints its internal struct.
+/// Formats a rule as Go prints the struct of kube-apiserver's internal type.
 fn shown(rule: &Value) -> String {
     let or_empty = |field: &str| json!(text(rule, field));
     let or_null = |field: &str| rule.get(field).cloned().unwrap_or_default();

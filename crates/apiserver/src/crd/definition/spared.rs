@@ -1,7 +1,9 @@
-//! What a change of a definition is not held up by: what the stored one has already, so that a definition that an earlier server accepted can
-//! still be changed. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionUpdate, validationOptions.
+//! Validation rules that an update of a CustomResourceDefinition may break because the stored one already breaks them, so that a definition
+//! that an earlier server accepted can still be changed. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionUpdate,
+//! validationOptions.
 //!
-//! Costs are spared where a version's schema stays as it is, and only those of single expressions; the rest is spared in the whole definition.
+//! The cost limit is lifted for versions whose schema is unchanged, and only for single expressions; the other exemptions apply to the
+//! whole definition.
 
 use serde_json::Value;
 
@@ -13,23 +15,23 @@ use super::{
 };
 use crate::field::{Errors, Path};
 
-/// The rules that a definition is not held against. Nothing is spared by default, as at a creation.
+/// The rules that are not enforced: a flag that is true switches its rule off. All flags are false by default, as for a create.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spared {
-    /// What a single expression may cost.
+    /// If true, a single expression may exceed the cost limit.
     pub(super) dear_expressions: bool,
-    /// A type must be one of JSON's.
+    /// If true, a `type` that JSON schema does not have is accepted.
     pub(super) unknown_types: bool,
-    /// A default has only fields that its schema knows.
+    /// If true, a default may have fields that its schema does not know.
     pub(super) unpruned_defaults: bool,
-    /// The items of a set are atomic.
+    /// If true, the items of a list of type `set` need not be atomic.
     pub(super) divisible_set_items: bool,
-    /// Keys of items are required or have a default, and neither they nor the items are nullable.
+    /// If true, the keys of a list of type `map` may be optional without a default, and they and the items may be nullable.
     pub(super) optional_keys: bool,
 }
 
 impl Spared {
-    /// What the schemas of a stored definition let a change have too.
+    /// Returns the exemptions that these stored schemas justify: a rule is off if any of them, or a schema below it, breaks the rule.
     pub(crate) fn by<'v>(schemas: impl IntoIterator<Item = &'v Value>) -> Self {
         let mut spared = Spared::default();
         for schema in schemas {
@@ -38,7 +40,7 @@ impl Spared {
         spared
     }
 
-    /// The same for a version whose schema is as it was, or is not.
+    /// Returns the exemptions for one version, which include the cost limit if the version's schema is unchanged.
     pub(crate) fn of_version(self, is_unchanged: bool) -> Self {
         Spared {
             dear_expressions: is_unchanged,

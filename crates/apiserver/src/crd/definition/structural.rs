@@ -10,7 +10,7 @@ use crate::{
 };
 
 const JUNCTIONS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// What junctions must not say, and the sentence for it.
+/// The keywords that are forbidden below `allOf`, `anyOf`, `oneOf` and `not`, with the message for each.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -46,7 +46,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("x-kubernetes-validations", "must be empty to be structural"),
 ];
 
-/// Where a schema stands, which decides what it must say about its type.
+/// The position of a schema, which decides what its `type` must be.
 #[derive(Clone, Copy, PartialEq)]
 enum Level {
     Root,
@@ -54,7 +54,7 @@ enum Level {
     Field,
 }
 
-/// What keeps a schema from being structural, sorted.
+/// Returns the reasons why a schema is not structural, sorted.
 pub(super) fn check(schema: &Value, path: &Path<'_>) -> Errors {
     let mut errors = Errors::default();
     invariants(schema, Level::Root, path, &mut errors);
@@ -243,7 +243,7 @@ fn nested(schema: &Value, skip_any_of: bool, path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// What the junctions at the root speak of must be described outside of them. Upstream looks at no others.
+/// Checks that everything in the junctions at the root is described outside of them too. kube-apiserver checks no other junctions.
 fn covered_junctions(
     restricting: &Value,
     schema: &Value,

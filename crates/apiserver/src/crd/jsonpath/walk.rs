@@ -1,11 +1,12 @@
-//! What a path finds in an object.
+//! Evaluates a JSONPath on an object.
 
 use serde_json::{Number, Value};
 
 use super::{JsonPath, Slice, Step, Unusable};
 use crate::golang::number;
 
-/// How many values a path may still look at: unions, lists and `..` after each other multiply them, and what takes longer is given up.
+/// The number of values that a path may still visit. Consecutive unions, lists and `..` multiply the visits, and a path that exceeds the
+/// limit fails.
 pub(super) struct Looks(usize);
 
 const MOST_LOOKS: usize = 1_000_000;
@@ -148,7 +149,7 @@ fn length(value: &Value) -> usize {
     }
 }
 
-/// What has anything in it, and what is in that.
+/// Collects all non-empty values at and below a value (`..`).
 fn descend<'v>(
     value: &'v Value,
     found: &mut Vec<&'v Value>,

@@ -4,24 +4,24 @@ use crate::crd::structural::Schema;
 
 /// A path that leads somewhere.
 pub(crate) struct Found<'s> {
-    /// As error texts write it: `spec.list[a key]`.
+    /// The path as errors print it: `spec.list[a key]`.
     pub(crate) text: String,
-    /// What is there.
+    /// The schema at the path.
     pub(crate) schema: &'s Schema,
 }
 
-/// Reads a path. Names that are in brackets and quotes may be anything.
+/// Parses a field path. Names in brackets and quotes may contain any character.
 ///
 /// # Errors
-/// What is wrong with it, in upstream's words (k8s.io/apiextensions-apiserver: ValidFieldPath).
+/// The path is invalid; the message is that of kube-apiserver (k8s.io/apiextensions-apiserver: ValidFieldPath).
 pub(crate) fn normal<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, String> {
     found(path, schema, true)
 }
 
-/// Reads a path that has names between dots only.
+/// Parses a field path that consists of names between dots only.
 ///
 /// # Errors
-/// What is wrong with it, in upstream's words.
+/// The path is invalid; the message is that of kube-apiserver.
 pub(crate) fn without_brackets<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, String> {
     found(path, schema, false)
 }

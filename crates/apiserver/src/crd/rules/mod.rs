@@ -38,14 +38,14 @@ struct Node {
     additional: Option<Box<Node>>,
 }
 
-/// What a rule is made of, as compiled.
+/// A compiled validation rule.
 #[derive(Debug)]
 pub(super) struct Rule {
     source: String,
     message: String,
     message_source: String,
     reason: Option<String>,
-    /// Where errors are told, below the rule's own place: `.spec.a`.
+    /// The path of errors, relative to the rule's own place: `.spec.a`.
     field_path: Option<String>,
     /// `None` when there is no rule.
     pub(super) program: Option<Result<Program, String>>,
@@ -103,7 +103,7 @@ impl Rule {
         }
     }
 
-    /// What stands for the rule in messages.
+    /// Returns the text that names the rule in error messages.
     fn name(&self) -> &str {
         if self.message.is_empty() {
             &self.source

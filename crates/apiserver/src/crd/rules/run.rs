@@ -15,19 +15,19 @@ use crate::{
 /// Longer texts of a messageExpression are not shown.
 const MAX_MESSAGE_BYTES: usize = 5 * 1024;
 
-/// One value on the way down.
+/// A value that the traversal has reached.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'v> {
     pub(super) schema: &'v Schema,
     pub(super) value: &'v Json,
-    /// What `oldSelf` is.
+    /// The value of `oldSelf`.
     pub(super) old: Option<&'v Json>,
     pub(super) correlation: Option<Correlation<'v>>,
     pub(super) is_resource: bool,
 }
 
 impl Place<'_> {
-    /// Whether the write leaves the value alone.
+    /// Returns whether the write leaves the value unchanged.
     fn is_unchanged(&self) -> bool {
         let correlation = self.correlation;
         correlation.is_some_and(|correlation| correlation.is_unchanged())
@@ -44,7 +44,7 @@ pub(super) fn run(node: &Node, place: Place<'_>, path: &str, errors: &mut Errors
     let _ = run.node(node, place, path);
 }
 
-/// No further rule is run.
+/// The signal that no further rule is evaluated.
 struct Stop;
 
 struct Run<'e> {
@@ -207,10 +207,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What the messageExpression says, if that can be shown. It sees a stored value as it is, also where the rule sees an optional one.
+    /// Evaluates the `messageExpression`, and returns `None` if it gives no usable text. Unlike the rule, it sees the stored value itself
+    /// and not an optional.
     ///
     /// # Errors
-    /// Why no further rule is run.
+    /// The budget is exhausted, so no further rule is evaluated.
     fn message(&mut self, rule: &Rule, subject: &Subject<'_>) -> Result<Option<String>, String> {
         let Some(Ok(program)) = &rule.message_program else {
             return Ok(None);
@@ -236,7 +237,7 @@ impl Run<'_> {
         Ok(is_shown.then(|| text.to_owned()))
     }
 
-    /// Tells why a rule could not be evaluated, which is an error always.
+    /// Adds the error for a rule that could not be evaluated.
     fn refuse(&mut self, subject: &Subject<'_>, why: String) {
         let error = unevaluated(subject.place.schema, subject.path.to_owned(), why);
         self.tell(false, error);
@@ -260,7 +261,7 @@ fn unevaluated(schema: &Schema, path: String, why: String) -> FieldError {
     }
 }
 
-/// What rules are about.
+/// A value with the variables and the path that rules use.
 struct Subject<'s> {
     place: &'s Place<'s>,
     path: &'s str,

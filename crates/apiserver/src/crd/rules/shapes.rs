@@ -1,4 +1,4 @@
-//! How big the values of a schema can be, for what a rule may cost. Source: k8s.io/apiserver/pkg/cel/common: SchemaDeclType.
+//! Estimates the sizes of a schema's values, from which rule costs are estimated. Source: k8s.io/apiserver/pkg/cel/common: SchemaDeclType.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,7 +7,7 @@ use crate::{cel::Shape, crd::structural::Schema};
 
 /// The most bytes that a request may have.
 pub(crate) const REQUEST_BYTES: u64 = 3 * 1024 * 1024;
-/// What is between two brackets or quotes at most.
+/// The largest number of bytes between two brackets or quotes of a request.
 const INSIDE: u64 = REQUEST_BYTES - 2;
 
 /// The shape of values with a schema; `None` when rules cannot see them. At the root of a resource, its type and name are seen as well.
@@ -111,7 +111,7 @@ fn text(schema: &Schema) -> Shape {
     }
 }
 
-/// The bytes of a text whose length is limited: a character may have four.
+/// Returns the largest number of bytes of a string with `maxLength`, at four bytes per character.
 fn characters(schema: &Schema) -> Option<u64> {
     schema.max_length.map(|length| length.saturating_mul(4))
 }

@@ -63,7 +63,7 @@ pub(crate) fn of_schema(schema: &Schema, is_resource: bool, name: &str) -> Optio
     }
 }
 
-/// How a property is called in CEL; `None` when it cannot be.
+/// Returns the name of a property in CEL, or `None` if CEL cannot refer to it.
 pub(crate) fn escape(name: &str) -> Option<String> {
     let mut letters = name.chars();
     let may_begin = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '.' | '-' | '/');

@@ -10,7 +10,7 @@ use crate::crd::{
     structural::Schema,
 };
 
-/// What the combinations of a schema find wrong with a value.
+/// Validates a value against a schema's `allOf`, `anyOf`, `oneOf` and `not`.
 pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcome {
     let mut outcome = Outcome::default();
     if !schema.any_of.is_empty() {

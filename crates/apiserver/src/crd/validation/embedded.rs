@@ -76,7 +76,7 @@ pub(crate) fn resource(value: &Value, path: Option<&Path<'_>>, errors: &mut Erro
     }
 }
 
-/// The metadata as an ObjectMeta, or in Go's words why it is none.
+/// Decodes the metadata as an ObjectMeta. The error is that of Go's decoder.
 pub(crate) fn read_metadata(given: &Value) -> Result<Value, String> {
     let kind = Type::builtin(OBJECT_META).expect("the table has ObjectMeta");
     let read = decode::value(&kind, given.clone());

@@ -9,7 +9,7 @@ use crate::crd::{
     structural::Schema,
 };
 
-/// Whether a number fits a type and format, as upstream's `IsValueValidAgainstRange`.
+/// Returns whether a number is in the range of a type and format (upstream: `IsValueValidAgainstRange`).
 fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {
     if schema.kind != "integer" {
         let is_small = matches!(schema.format.as_str(), "float" | "float32");
@@ -24,7 +24,7 @@ fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {
     }
 }
 
-/// What a schema finds wrong with a number.
+/// Validates a number against a schema.
 pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
     let mut outcome = Outcome::default();
     let data = value.as_f64().unwrap_or_default();

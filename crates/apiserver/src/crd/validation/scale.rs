@@ -8,7 +8,7 @@ use crate::{
     schema::merge::{go_text, go_type},
 };
 
-/// Where the fields are, as the definition says: `.spec.replicas`.
+/// The JSON paths of the scale subresource's fields, as in the definition: `.spec.replicas`.
 #[derive(Debug)]
 pub(crate) struct Paths {
     spec: String,
@@ -17,7 +17,7 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    /// Those of a version, if it can be scaled.
+    /// Returns the paths of a version, or `None` if it has no scale subresource.
     pub(crate) fn of(version: &Value) -> Option<Self> {
         let scale = version["subresources"].get("scale")?.as_object()?;
         let text = |field: &str| Some(scale.get(field)?.as_str()?.to_owned());

@@ -1,4 +1,4 @@
-//! What makes the address of a webhook valid: a URL, or a service with a path (upstream: apiserver/pkg/util/webhook/validation.go).
+//! Validates the address of a webhook: a URL, or a service with a path (upstream: apiserver/pkg/util/webhook/validation.go).
 
 use serde_json::Value;
 

@@ -17,7 +17,7 @@ pub(super) use webhooks::{MUTATING, VALIDATING};
 /// The group.
 pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
 
-/// The kinds whose own writes are shown to nobody: whoever locks themselves out by a configuration must be able to remove it.
+/// The kinds whose own writes call no webhook or policy, so that a configuration that refuses all writes can still be removed.
 pub(crate) const EXEMPT: &[&str] = &[
     "mutatingadmissionpolicies",
     "mutatingadmissionpolicybindings",

@@ -42,7 +42,7 @@ const REASONS: &[&str] = &[
     "RequestEntityTooLarge",
     "Unauthorized",
 ];
-/// What a policy may change: nothing that is being deleted.
+/// The operations that a mutating policy may match: all but DELETE.
 const CHANGEABLE: &[&str] = &["*", "CONNECT", "CREATE", "UPDATE"];
 const BOTH_EMPTY: &str = "validations or auditAnnotations must contain at least one item";
 

@@ -1,4 +1,4 @@
-//! What makes rules and match conditions valid.
+//! Validates the rules and match conditions of webhooks and policies.
 
 use std::collections::HashSet;
 

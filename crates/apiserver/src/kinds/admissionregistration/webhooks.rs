@@ -45,7 +45,7 @@ pub(super) fn each<'a>(
     items.into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
-/// Whoever says nothing about what is looked at looks at everything, under whatever name.
+/// Sets the defaults of a matcher: `Equivalent`, and selectors that match everything.
 pub(super) fn default_match(matcher: &mut Map<String, Value>) {
     set_default(matcher, "matchPolicy", "Equivalent");
     object_at(matcher, "namespaceSelector");

@@ -24,7 +24,7 @@ pub(super) struct Autoscalers;
 
 /// The target when none is given: this part of the CPU requests is used, in percent.
 const CPU_TARGET: i64 = 80;
-/// How many metrics the table shows.
+/// The number of metrics that the table shows.
 const SHOWN: usize = 2;
 const COLUMNS: [Column; 7] = [
     print::NAME,

@@ -238,7 +238,7 @@ fn lower_names(value: &Value) -> Value {
     }
 }
 
-/// One field of a metric in an annotation: its name, where v2 has it, and whether it is there even when it is not set.
+/// One field of a metric in an annotation: its name, its path in v2, and how it is written when it is not set.
 type Field = (&'static str, &'static [&'static str], Absent);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -249,7 +249,7 @@ enum Absent {
 }
 use Absent::{EmptyText, Omitted, ZeroAmount};
 
-/// How metrics are written in an annotation: the sources in upstream's order, each with its fields.
+/// The annotation form of metrics: the metric sources in upstream's order, each with its fields.
 struct Shape {
     sources: [(&'static str, &'static [Field]); 5],
     /// The part of v2 that holds amounts.

@@ -1,4 +1,4 @@
-//! What an autoscaler may ask for (`pkg/apis/autoscaling/validation`), in the form of v2.
+//! Validates the spec of an autoscaler in the form of v2 (`pkg/apis/autoscaling/validation`).
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ const TYPES: [&str; 5] = [
     "Resource",
 ];
 
-/// No autoscaler lets all pods go, unless it did so before.
+/// Requires `minReplicas` to be at least 1; callers skip this if the stored autoscaler allows 0.
 pub(super) fn at_least_one(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     if let Some(count) = spec.integer("minReplicas").filter(|count| *count < 1) {
         let mut first = Errors::default();

@@ -1,4 +1,4 @@
-//! How objects get from one version of a definition to another.
+//! Validates the conversion between the versions of a definition.
 
 use std::collections::HashSet;
 

@@ -24,16 +24,16 @@ const APPROVAL: &str = "api-approved.kubernetes.io";
 
 pub(super) struct CustomResourceDefinition;
 
-/// Whether the definition of a kind in one of Kubernetes' own groups has been approved.
+/// The state of the approval annotation, which definitions in Kubernetes' own groups need.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Approval {
-    /// Nothing is said.
+    /// The annotation is absent.
     Missing,
-    /// What is said is neither an address nor a reason.
+    /// The annotation is neither a URL nor a reason starting with `unapproved`.
     Invalid,
-    /// It says that it is not.
+    /// The annotation says that the definition is not approved.
     Bypassed,
-    /// It says where.
+    /// The annotation is the URL of the approval.
     Approved,
 }
 
@@ -239,7 +239,7 @@ fn versions(object: &Value) -> &[Value] {
         .unwrap_or_default()
 }
 
-/// Whether the definition has been accepted and is served.
+/// Returns whether the definition has the condition `Established` and is served.
 pub(crate) fn is_established(object: &Value) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions

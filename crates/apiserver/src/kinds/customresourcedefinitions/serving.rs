@@ -1,4 +1,4 @@
-//! What a definition says of how its versions are served: deprecation, columns of tables, subresources.
+//! Validates how a definition's versions are served: deprecation, table columns, subresources.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What the spec of a definition must look like, in the order in which upstream looks.
+//! Validates the spec of a definition, in the order of kube-apiserver's checks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -110,7 +110,7 @@ const PARTS: [&str; 4] = [
     "selectableFields",
 ];
 
-/// What stands in each version, or once at the top if all versions say the same.
+/// The versions of a definition, with the fields that are equal in all of them, which kube-apiserver keeps at the top of the spec.
 struct Parts<'v> {
     versions: &'v [Value],
     /// The fields about which all versions say the same.
@@ -138,7 +138,7 @@ impl<'v> Parts<'v> {
         }
     }
 
-    /// What a change of a version's schema is not held against.
+    /// Returns the rules that an update of a version's schema may break.
     fn spared(&self, version: &Value) -> definition::Spared {
         let old = self.before.get(text(version, "name"));
         let is_unchanged = old.is_some_and(|old| schema_of(old) == schema_of(version));
@@ -257,7 +257,7 @@ fn check_labels(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The versions as upstream prints its internal structs; what all share stands elsewhere there.
+/// Formats the versions as Go prints kube-apiserver's internal type, which has shared parts elsewhere.
 fn internal_form(versions: &Value) -> String {
     let Some(items) = versions.as_array() else {
         return "null".to_owned();

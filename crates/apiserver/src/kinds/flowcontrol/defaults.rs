@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
-/// Says that the server keeps the object up to date.
+/// The annotation that tells whether the server keeps the object up to date.
 const KEPT: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// How many queues, and how many of them a flow is dealt.
+/// The number of queues, and the hand size: the number of queues that a flow is dealt.
 type Queues = (i64, i64);
 
 /// Name, shares, percent that may be lent, and its queues if it has any.
@@ -21,7 +21,7 @@ const LEVELS: [(&str, i64, i64, Option<Queues>); 7] = [
 ];
 const QUEUE_LENGTH: i64 = 50;
 
-/// Whether the object may not differ from the one here.
+/// Returns whether the object is mandatory, so that it must not differ from its default.
 pub(super) fn is_mandatory(object: &Value) -> bool {
     let name = object["metadata"]["name"].as_str();
     name.is_some_and(|name| MANDATORY.contains(&name))

@@ -221,7 +221,7 @@ fn queues(queuing: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// How many bits of a hash it takes to deal a hand of that size from a deck.
+/// Returns the number of hash bits that dealing a hand of this size from a deck consumes.
 fn entropy_bits(deck: i64, hand: i64) -> u32 {
     // A hand of 61 cards or more of any two takes too many.
     let hand = hand.clamp(0, i64::from(HASH_BITS) + 1);

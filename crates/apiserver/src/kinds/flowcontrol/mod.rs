@@ -28,7 +28,7 @@ use crate::{
 
 /// The group.
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
-/// Who creates what every cluster has (upstream: ConfigProducerAsFieldManager).
+/// The field manager of the default objects that every cluster has (upstream: ConfigProducerAsFieldManager).
 pub(crate) const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
 
 /// flowcontrol.apiserver.k8s.io/v1 FlowSchema.

@@ -1,6 +1,6 @@
 //! Lists of completion indexes as text: `0,3-5,7`, ascending, each below the number of completions.
 
-/// Why a text is no such list, in upstream's words.
+/// The error for a text that is not a list of indexes, with kube-apiserver's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum IndexError {
     /// More than one dash.
@@ -19,7 +19,7 @@ pub(super) enum IndexError {
     Order(i64, i64),
 }
 
-/// How many indexes the list names; `completions` is the number of indexes there are.
+/// Returns the number of indexes in the list; indexes must be below `completions`.
 pub(super) fn count(text: &str, completions: i64) -> Result<i64, IndexError> {
     if text.is_empty() {
         return Ok(0);

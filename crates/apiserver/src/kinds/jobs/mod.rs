@@ -201,7 +201,7 @@ fn generate_selector(object: &mut Value) {
     selected.entry(CONTROLLER_UID).or_insert(uid);
 }
 
-/// What the server generated must still be there and be the Job's own.
+/// Checks that the generated selector and labels are present and refer to this Job's uid and name.
 fn generated_selector(object: &Value, errors: &mut Errors) {
     let (spec, metadata) = (&object["spec"], &object["metadata"]);
     if !spec.has("selector") {

@@ -1,4 +1,4 @@
-//! What decides early that a Job has failed (`podFailurePolicy`) or succeeded (`successPolicy`).
+//! Validates the policies that end a Job early, as failed (`podFailurePolicy`) or as succeeded (`successPolicy`).
 
 use std::collections::HashSet;
 

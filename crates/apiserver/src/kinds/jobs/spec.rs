@@ -1,4 +1,4 @@
-//! What a Job's spec may ask for, in a Job and in a CronJob's template (`pkg/apis/batch/validation`).
+//! Validates the spec of a Job, or of a CronJob's template (`pkg/apis/batch/validation`).
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::{
 const MAX_INDEXED: i64 = 100_000;
 /// Above this many completions indexes are tracked under tighter limits.
 const MANY_COMPLETIONS: i64 = 100_000;
-/// Those limits: for parallelism and for failed indexes.
+/// The limit of parallelism and of failed indexes for Jobs with many completions.
 const LIMIT_WITH_MANY: i64 = 10_000;
 const MAX_MANAGED_BY: usize = 63;
 
@@ -52,7 +52,7 @@ pub(crate) fn validate(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     restart_policy(spec, &path.child("restartPolicy"), errors);
 }
 
-/// What a client is warned of in a spec that is accepted, the template's warnings aside.
+/// Returns the warnings for a valid spec, without those for the pod template.
 pub(crate) fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
     let above = |field: &str, limit: i64| spec.integer(field).unwrap_or(0) > limit;
     let tracked_badly = spec.text("completionMode") == "Indexed"

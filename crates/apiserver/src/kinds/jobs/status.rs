@@ -12,7 +12,7 @@ use crate::{
     kinds::{podspec::internal, tree::Tree, workloads},
 };
 
-/// Whether a condition is reported to hold.
+/// Returns whether the status has the condition with the value `True`.
 pub(super) fn is_true(status: &Value, condition: &str) -> bool {
     status
         .items("conditions")
@@ -34,7 +34,7 @@ pub(super) fn word(job: &Value) -> &'static str {
     }
 }
 
-/// One change of a status.
+/// An update of a Job's status: the old and the new one, and the spec.
 struct Change<'a> {
     spec: &'a Value,
     new: &'a Value,
@@ -288,7 +288,7 @@ fn criteria(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What may not be taken back.
+/// Checks that terminal conditions, counters and other final facts are not reverted.
 fn transitions(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
     let conditions = path.child("conditions");
     for condition in ["Failed", "Complete", "FailureTarget"] {

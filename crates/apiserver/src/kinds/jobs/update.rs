@@ -94,7 +94,7 @@ fn template(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Takes over what decides where pods go.
+/// Copies the fields that decide pod placement from `sent` to `expected`, so that their change is allowed.
 fn admit_placement(expected: &mut Value, sent: &Value) {
     copy(
         &mut expected["metadata"],
@@ -128,7 +128,7 @@ fn admit_placement(expected: &mut Value, sent: &Value) {
     }
 }
 
-/// Takes over what containers ask for.
+/// Copies the resources of containers from `sent` to `expected`, so that their change is allowed.
 fn admit_resources(expected: &mut Value, sent: &Value) {
     for list in ["containers", "initContainers"] {
         let Some(containers) = expected.get_mut(list).and_then(Value::as_array_mut) else {
@@ -140,7 +140,7 @@ fn admit_resources(expected: &mut Value, sent: &Value) {
     }
 }
 
-/// Makes fields of `to` what they are in `from`, absent ones included.
+/// Copies fields from `from` to `to`, and removes those that `from` does not have.
 fn copy(to: &mut Value, from: &Value, fields: &[&str]) {
     let Some(to) = to.as_object_mut() else {
         return;

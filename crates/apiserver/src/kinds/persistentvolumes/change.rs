@@ -1,4 +1,4 @@
-//! What may not change in a PersistentVolume: its source, mode and affinity, once they are there.
+//! Validates updates of a PersistentVolume: its source, mode and affinity are immutable once they are set.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use crate::{
 
 const EXPAND_SECRET: &str = "controllerExpandSecretRef";
 
-/// What may not change in a volume that exists.
+/// Validates that immutable fields of a volume are unchanged.
 pub(super) fn validate(errors: &mut Errors, spec: &Value, old: &Value) {
     let path = Path::new("spec");
     let source = |spec: &Value| -> Value {
@@ -55,7 +55,7 @@ pub(super) fn validate(errors: &mut Errors, spec: &Value, old: &Value) {
     }
 }
 
-/// Whether an affinity is the old one but for labels that have a new name.
+/// Returns whether two affinities are equal, except that deprecated labels are replaced by their successors.
 fn is_relabelled(now: &Value, old: &Value) -> bool {
     const RENAMED: [(&str, &str); 5] = [
         (

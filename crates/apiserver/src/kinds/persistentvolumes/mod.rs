@@ -138,7 +138,7 @@ impl Kind for PersistentVolume {
     }
 }
 
-/// What the kinds of volumes default by themselves; also in the specs of attachments.
+/// Sets the defaults of volume sources; VolumeAttachments with inline specs use them too.
 pub(super) fn default_source(spec: &mut Map<String, Value>) {
     spec.get_mut("capacity")
         .into_iter()
@@ -273,7 +273,7 @@ pub(super) fn sources(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume
     }
 }
 
-/// Whether a path leads to `/` once it is cleaned.
+/// Returns whether a path is `/` once it is cleaned as Go's `path.Clean` does.
 fn is_root(path: &str) -> bool {
     let depth = path.split('/').try_fold(0_usize, |depth, part| match part {
         "" | "." => Some(depth),

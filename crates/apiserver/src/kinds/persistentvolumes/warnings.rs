@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// How a volume is mounted, before that became a field.
+/// The annotation with mount options, from before `mountOptions` was a field.
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
 /// Kinds of volumes that are going away: the field, the name in the message, and what is said.
@@ -48,7 +48,7 @@ const DEPRECATED: [(&str, &str, &str); 6] = [
     ),
 ];
 
-/// What to tell a client about a volume.
+/// Returns the warnings for a volume.
 pub(super) fn of(volume: &Value) -> Vec<String> {
     let (spec, mut found) = (&volume["spec"], Vec::new());
     if volume["metadata"]["annotations"].has(BETA_CLASS) {

@@ -1,4 +1,4 @@
-//! What a status tells of devices: their health, the claim behind extended resources, and which request each of them fills.
+//! Validates device fields of a pod status: device health, the claim behind extended resources, and the request that each of them fills.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{
     validation::{check, names},
 };
 
-/// What a message of a device's health may hold, in bytes.
+/// The largest length of a device health message, in bytes.
 const MESSAGE: usize = 1024;
 const REQUEST: &str = "must match one of the container's resource requests";
 const CLAIM: &str = "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty";
@@ -92,7 +92,7 @@ fn requests(container: &Value, name: &str) -> bool {
         .is_some_and(|requests| requests.has(name))
 }
 
-/// Whether the container claims this: a claim's name, followed by `/` and the request where the container names one.
+/// Returns whether the container uses this claim: the claim's name, followed by `/` and the request if the container names one.
 fn claims(container: &Value, wanted: &str) -> bool {
     let claims = container
         .field("resources")

@@ -16,7 +16,7 @@ const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 pub(super) const APPARMOR_CONTAINER: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// What annotations must say whenever they are there, on a Pod and on a template.
+/// Validates the annotations of a Pod or template that have a meaning to Kubernetes.
 pub(super) fn validate(metadata: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let Some(annotations) = metadata.field("annotations") else {
         return;
@@ -104,7 +104,7 @@ fn seccomp(profile: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Whether annotations and fields of a new pod say the same where both are there.
+/// Checks that annotations and fields of a new pod agree where both are set.
 pub(super) fn validate_matching(
     metadata: &Value,
     scope: &Scope<'_>,
@@ -236,7 +236,7 @@ pub(super) fn validate_update(metadata: &Value, old: &Value, path: &Path<'_>, er
     }
 }
 
-/// Whether the pod is the API's picture of a static pod.
+/// Returns whether the pod is a mirror pod, the API object of a static pod.
 pub(super) fn is_mirror(pod: &Value) -> bool {
     pod.get("metadata")
         .and_then(|metadata| metadata.get("annotations"))

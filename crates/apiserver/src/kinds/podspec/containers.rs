@@ -82,7 +82,7 @@ fn names_of<'a>(scope: &Scope<'a>, list: &str) -> impl Iterator<Item = &'a str> 
     containers.map(|container| container.text("name"))
 }
 
-/// What runs once and ends is not restarted for new resources.
+/// Forbids `RestartContainer` as a resize policy of init containers that are no sidecars.
 fn restart_on_resize(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     const RESTART: &str = "RestartContainer";
     for (index, policy) in container.items("resizePolicy").iter().enumerate() {
@@ -148,7 +148,7 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
     }
 }
 
-/// What is checked in Pods but not in templates.
+/// Validates the rules that apply to Pods but not to templates.
 pub(super) fn only_in_pods(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     let image = container.text("image");
     if image.trim() != image {

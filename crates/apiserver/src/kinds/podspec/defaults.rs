@@ -281,7 +281,7 @@ fn for_each(parent: &mut Map<String, Value>, field: &str, apply: impl Fn(&mut Ma
         .for_each(apply);
 }
 
-/// Whether the container restarts on its own while the pod initializes and runs (a sidecar).
+/// Returns whether the init container is a sidecar, which has `restartPolicy: Always`.
 pub(crate) fn is_restartable_init(container: &Value) -> bool {
     container.text("restartPolicy") == "Always"
 }

@@ -91,9 +91,9 @@ fn hunks(changes: &[Change], old_len: usize, new_len: usize) -> Vec<Hunk> {
 struct Matcher<'a> {
     old: &'a [&'a str],
     new: &'a [&'a str],
-    /// Where each line of the new text stands, popular lines left out.
+    /// The positions of each line in the new text, without popular lines.
     positions: HashMap<&'a str, Vec<usize>>,
-    /// How many pairs of lines may still be compared.
+    /// The number of line comparisons that are still allowed.
     steps_left: Cell<usize>,
 }
 

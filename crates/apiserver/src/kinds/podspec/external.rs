@@ -9,7 +9,7 @@ use crate::{
     validation::{check, metadata, names},
 };
 
-/// What is said about a name of a pod's iSCSI volume that is of no known kind.
+/// The error for an iSCSI qualified name with an unknown prefix.
 const STARTS: &str = "must be valid format starting with iqn, eui, or naa";
 
 pub(super) fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {

@@ -100,7 +100,7 @@ pub(super) fn indented(type_name: &str, value: &Value) -> String {
     printer.out
 }
 
-/// How two structs differ, as upstream shows it in the refusal of an update.
+/// Returns the diff of two structs, as kube-apiserver prints it when it refuses an update.
 pub(crate) fn difference(type_name: &str, old: &Value, new: &Value) -> String {
     super::difference::unified(&indented(type_name, old), &indented(type_name, new))
 }
@@ -125,9 +125,9 @@ struct Printer<'a> {
     out: String,
     /// The depth, where lines are broken.
     indent: Option<usize>,
-    /// What was sent empty, where that is known.
+    /// The fields that were sent empty, where that is known.
     emptied: Option<&'a Emptied>,
-    /// Where the printed value stands, as `emptied` has it.
+    /// The path of the printed value, in the form that `emptied` uses.
     path: String,
 }
 

@@ -83,12 +83,12 @@ impl<'a> Scope<'a> {
         self.pod
     }
 
-    /// Whether containers share the host's user namespace: they do unless told otherwise.
+    /// Returns whether containers share the host's user namespace, which is the default.
     fn host_users(&self) -> bool {
         !self.spec.has("hostUsers") || self.spec.flag("hostUsers")
     }
 
-    /// All containers: init, regular, ephemeral.
+    /// Returns all containers: init, regular and ephemeral ones.
     fn containers(&self) -> impl Iterator<Item = &'a Value> {
         CONTAINER_LISTS
             .into_iter()
@@ -132,7 +132,7 @@ pub(crate) fn validate_pod(pod: &Value, errors: &mut Errors) {
     }
 }
 
-/// What only the creation of a Pod must keep.
+/// Validates the rules that apply only to the creation of a Pod.
 pub(crate) fn validate_pod_creation(pod: &Value, errors: &mut Errors) {
     let none = Value::Null;
     let scope = Scope::of_pod(pod.get("spec").unwrap_or(&none));

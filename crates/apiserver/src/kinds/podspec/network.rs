@@ -142,7 +142,7 @@ pub(super) fn validate_hostname_override(spec: &Value, path: &Path<'_>, errors: 
     check(errors, &at, name, names::dns_subdomain(name));
 }
 
-/// On the host's network a container's port is the host's port. A template may leave that to the Pod's defaults.
+/// Checks that with `hostNetwork` every container port equals its host port. Templates may leave the host port to the Pod's defaults.
 pub(super) fn validate_host_network(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     if !scope.spec.flag("hostNetwork") {
         return;

@@ -2,14 +2,14 @@
 
 use crate::field::{Errors, Path};
 
-/// No `..` element anywhere.
+/// Refuses a path that has `..` as an element.
 pub(super) fn no_backsteps(value: &str, path: &Path<'_>, errors: &mut Errors) {
     if has_backsteps(value) {
         errors.invalid(path, value, "must not contain '..'");
     }
 }
 
-/// Whether one of the elements is `..`.
+/// Returns whether one of the path's elements is `..`.
 pub(super) fn has_backsteps(value: &str) -> bool {
     value.split('/').any(|element| element == "..")
 }

@@ -1,4 +1,4 @@
-//! What a new pod gets before it is validated: its first status, selectors completed from its labels, AppArmor fields from annotations.
+//! Prepares a new pod for validation: its first status, selectors completed from its labels, AppArmor fields from annotations.
 
 use serde_json::{Map, Value, json};
 

@@ -46,7 +46,7 @@ pub(crate) fn class(spec: &Value) -> &'static str {
     }
 }
 
-/// Sums of the two compute resources; what nobody asks for is `None`.
+/// The sums of cpu and memory; `None` for a resource without any amount.
 #[derive(Default, PartialEq)]
 struct Sums([Option<Quantity>; 2]);
 

@@ -11,8 +11,9 @@ use crate::{
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 const ONLY_COMPUTE: &str = "only cpu and memory resources are mutable";
 
-/// Only resources and resize policies of the new pod count. Where containers do not pair up, validation is to see and refuse them: a pod
-/// with other numbers of containers is left as it is, a list with other names is kept.
+/// Keeps only the resources and resize policies of the new pod, and takes the rest of the spec from the old one. If the containers do not
+/// match, validation must see and refuse that: a pod with other numbers of containers is left as it is, and a list with other names is
+/// kept.
 pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     if LISTS
         .iter()
@@ -59,7 +60,7 @@ fn take_over(object: &mut Value, from: &mut Value, field: &str) {
     };
 }
 
-/// Whether the resize is possible; the new pod as such is valid.
+/// Validates the resize of a pod that is valid as such.
 pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     let refuse = |errors: &mut Errors, detail: &str| {
         errors.0.clear();
@@ -135,7 +136,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// What the pod asks for as a whole may change, not go.
+/// Checks that pod-level resources are changed but not removed.
 fn pod_level(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("resources");
     if old.has("resources") && !new.has("resources") {
@@ -149,7 +150,7 @@ fn pod_level(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Whether the pod has the containers it had, in their order.
+/// Returns whether the pod has the same containers in the same order, and adds errors if not.
 fn pairs_up(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
     let before = errors.0.len();
     for list in LISTS {
@@ -204,8 +205,8 @@ fn removed(new: &Value, old: &Value, what: &str, path: &Path<'_>, errors: &mut E
     }
 }
 
-/// Whether two containers differ in requests and limits of cpu and memory at most. Upstream compares with the old container a copy of the
-/// new one that has no claims: claims that are added pass, and a container that has some cannot be resized.
+/// Returns whether two containers differ only in requests and limits of cpu and memory. kube-apiserver compares the old container with a
+/// copy of the new one without claims: added claims pass, and a container that has claims cannot be resized.
 fn only_compute_changed(new: &Value, old: &Value) -> bool {
     let rest = |container: &Value, has_claims: bool| {
         let mut container = container.clone();
@@ -245,7 +246,7 @@ fn without_compute(resources: Option<&Value>) -> Value {
     resources
 }
 
-/// Whether the specs agree in what is not compared on its own.
+/// Returns whether the specs are equal outside of containers and pod-level resources.
 fn is_same_elsewhere(new: &Value, old: &Value) -> bool {
     let elsewhere = |spec: &Value| {
         let mut spec = spec.clone();

@@ -104,7 +104,8 @@ fn huge_page_limits(spec: &mut Value) {
     store(spec, "limits", limits);
 }
 
-/// With limits at the pod, missing requests come from the containers, and from the pod's limits where no container requests anything.
+/// Defaults the requests of a pod that has pod-level limits: from the containers' requests, or from the pod's limits for resources that no
+/// container requests.
 fn requests(spec: &mut Value) {
     let limits = listed(spec, "limits");
     if limits.is_empty() {
@@ -127,7 +128,7 @@ fn requests(spec: &mut Value) {
     store(spec, "requests", requests);
 }
 
-/// With requests but no limits at the pod, a resource that every container limits is limited by the sum.
+/// Defaults the limits of a pod that has pod-level requests but no limits: a resource that every container limits gets the sum.
 fn limits(spec: &mut Value) {
     if !listed(spec, "limits").is_empty() || listed(spec, "requests").is_empty() {
         return;

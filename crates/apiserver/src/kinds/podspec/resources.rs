@@ -20,12 +20,12 @@ use crate::{
 
 const HUGE_PAGES: &str = "hugepages-";
 const POD_LEVEL: [&str; 3] = ["cpu", HUGE_PAGES, "memory"];
-/// Whether the resource may stand in `spec.resources`.
+/// Returns whether the resource may be set in `spec.resources`.
 pub(super) fn is_pod_level(name: &str) -> bool {
     name == "cpu" || name == "memory" || is_huge_page(name)
 }
 
-/// Whether a limit may exceed the request.
+/// Returns whether the resource's limit may exceed its request.
 pub(super) fn is_overcommit_allowed(name: &str) -> bool {
     resources::is_native(name) && !is_huge_page(name)
 }

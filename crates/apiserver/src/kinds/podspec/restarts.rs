@@ -75,7 +75,7 @@ fn terminated(status: &Value) -> Option<&Value> {
     status.field("state")?.field("terminated")
 }
 
-/// Whether the exit of some container may start all of them again.
+/// Returns whether any container has a restart rule with the action `RestartAllContainers`.
 fn may_restart_all(spec: &Value) -> bool {
     ["initContainers", "containers"]
         .into_iter()
@@ -84,8 +84,8 @@ fn may_restart_all(spec: &Value) -> bool {
         .any(|rule| rule.text("action") == "RestartAllContainers")
 }
 
-/// Whether a container starts again after it has ended with this code: its first rule that fits decides, then its own policy, then
-/// that of the pod.
+/// Returns whether a container restarts after an exit with this code. The container's first matching rule decides, then its own policy,
+/// then that of the pod.
 fn restarts(container: &Value, pod_policy: &str, code: i64) -> bool {
     let own_policy = container.text("restartPolicy");
     let fits = |rule: &&Value| {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::field::causes;
 
-    /// Whether a container that ended may run again.
+    /// Returns whether a container that exited with this code may be running again.
     fn may(spec: Value, list: &str, code: i64) -> bool {
         let status = |state: Value| json!({list: [{"name": "a", "state": state}]});
         let (old, new) = (

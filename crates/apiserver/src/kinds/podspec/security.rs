@@ -281,7 +281,7 @@ pub(super) fn apparmor(profile: Option<&Value>, path: &Path<'_>, errors: &mut Er
     }
 }
 
-/// `hostUsers: false` excludes the host's other namespaces, and block devices, whose owners nobody maps.
+/// Checks that with `hostUsers: false` a pod uses no other host namespace and no block devices, whose owners cannot be mapped.
 pub(super) fn validate_host_users(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     const WHY: &str = "when `hostUsers` is false";
     if scope.host_users() {

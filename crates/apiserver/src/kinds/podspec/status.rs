@@ -1,4 +1,4 @@
-//! The status of a pod: what a writer may change of it.
+//! Validation and preparation of writes to a pod's status.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -17,12 +17,12 @@ const STATUS_LISTS: [&str; 3] = [
     "ephemeralContainerStatuses",
 ];
 
-/// A time as the API prints it: whole seconds.
+/// Formats a time with whole seconds, as the API prints it.
 pub(crate) fn seconds(time: jiff::Timestamp) -> String {
     crate::schema::time::format_seconds(&time)
 }
 
-/// Keeps what a writer of the status may leave out, and gives conditions the times that are always printed.
+/// Restores status fields that a writer may leave out, and adds the times of conditions that are always printed.
 pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     let none = Value::Null;
     let old = old.get("status").unwrap_or(&none);
@@ -65,7 +65,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     }
 }
 
-/// What belongs to features that 1.36 leaves off: `ContainerStopSignals` and `ImageVolumeWithDigest`.
+/// Removes the fields of features that 1.36 has off by default: `ContainerStopSignals` and `ImageVolumeWithDigest`.
 fn drop_disabled(container: &mut serde_json::Map<String, Value>) {
     container.remove("stopSignal");
     for mount in container
@@ -79,7 +79,8 @@ fn drop_disabled(container: &mut serde_json::Map<String, Value>) {
     }
 }
 
-/// A condition without an observed generation keeps that of the old condition of its type; several of one type pair up in order.
+/// Restores the observed generation of conditions that lack one from the old condition of the same type; several of one type are paired in
+/// order.
 fn keep_condition_generations(conditions: &mut [Value], old: &[Value]) {
     let mut old_of_type: HashMap<&str, VecDeque<&Value>> = HashMap::new();
     for condition in old {
@@ -107,7 +108,7 @@ fn keep_condition_generations(conditions: &mut [Value], old: &[Value]) {
     }
 }
 
-/// What a new status must keep of the old one.
+/// Validates the new status of a pod against the old one.
 pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     let none = Value::Null;
     let (spec, metadata) = (

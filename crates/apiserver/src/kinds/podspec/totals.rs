@@ -21,7 +21,7 @@ pub(crate) fn quantity(value: &Value) -> Quantity {
     }
 }
 
-/// What all containers request together.
+/// Returns the sum of all containers' requests.
 pub(super) fn container_requests(spec: &Value) -> Totals<'_> {
     containers(spec, "requests")
 }
@@ -39,28 +39,28 @@ pub(crate) fn list(list: &Value) -> Totals<'_> {
         .collect()
 }
 
-/// Whether the pod as a whole asks for resources.
+/// Returns whether the pod sets pod-level resources.
 pub(crate) fn has_pod_level(spec: &Value) -> bool {
     ["requests", "limits"]
         .iter()
         .any(|list| spec["resources"].entries(list).next().is_some())
 }
 
-/// What a pod requests: what it says for itself as a whole, else what its containers request.
+/// Returns a pod's requests: pod-level ones, and the sum of the containers' for all other resources.
 pub(crate) fn pod_requests(spec: &Value) -> Totals<'_> {
     let mut totals = container_requests(spec);
     totals.extend(list(&spec["resources"]["requests"]));
     totals
 }
 
-/// The limits of a pod: its own, else those of its containers.
+/// Returns a pod's limits: pod-level ones, and the sum of the containers' for all other resources.
 pub(crate) fn pod_limits(spec: &Value) -> Totals<'_> {
     let mut totals = container_limits(spec);
     totals.extend(list(&spec["resources"]["limits"]));
     totals
 }
 
-/// What a pod requests, with what running it takes besides.
+/// Returns a pod's requests including its overhead.
 pub(crate) fn charged_requests(spec: &Value) -> Totals<'_> {
     let mut totals = pod_requests(spec);
     add(&mut totals, list(&spec["overhead"]).into_iter());

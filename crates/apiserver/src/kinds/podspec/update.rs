@@ -141,7 +141,7 @@ pub(crate) fn validate_ephemeral(pod: &Value, old: &Value, errors: &mut Errors) 
     }
 }
 
-/// Only the ephemeral containers of the new pod count on their subresource.
+/// Restores everything but the ephemeral containers, for a write to their subresource.
 pub(crate) fn prepare_ephemeral(pod: &mut Value, old: &Value) {
     let containers = pod["spec"]["ephemeralContainers"].take();
     pod["spec"] = old["spec"].clone();
@@ -168,7 +168,7 @@ fn metadata_annotations(pod: &Value, old: &Value, errors: &mut Errors) {
     annotations::validate(metadata, &scope, &path, errors);
 }
 
-/// The spec as upstream's internal type prints it: what belongs to the host's namespaces is part of the security context there.
+/// Formats the spec as kube-apiserver's internal type prints it, where fields about host namespaces are part of the security context.
 fn printed(spec: &Value) -> String {
     let mut spec = spec.clone();
     for field in [
@@ -195,7 +195,7 @@ fn take_over(spec: &mut Value, old: &Value, field: &str) {
     };
 }
 
-/// Whether the rest is worth looking at.
+/// Validates the change of `activeDeadlineSeconds`. Returns false if it is invalid, and no further check is worth making.
 fn deadline(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
     match (
         spec.integer("activeDeadlineSeconds"),

@@ -189,7 +189,7 @@ fn claim_name(volume: &str, pod_name: &str, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-/// What one kind of source needs.
+/// Validates the fields of one volume source.
 pub(super) fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
     match field {
         "emptyDir" => empty_dir(source, path, errors),
@@ -317,14 +317,14 @@ fn items(source: &Value, name: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// One key shown as one file.
+/// Validates a key and the path of the file that shows it.
 pub(super) fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
     required(item, &["key", "path"], path, errors);
     paths::local_non_reserved(item.text("path"), &path.child("path"), errors);
     mode(item, "mode", path, errors);
 }
 
-/// One file of the downward API.
+/// Validates one file of a downward API volume.
 pub(super) fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Errors) {
     required(file, &["path"], path, errors);
     paths::local_non_reserved(file.text("path"), &path.child("path"), errors);

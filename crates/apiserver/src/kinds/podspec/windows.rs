@@ -1,4 +1,4 @@
-//! What Windows brings into a pod spec: its security options, HostProcess containers, and `spec.os` with what each system excludes.
+//! Validates Windows options of a pod spec: security options, HostProcess containers, and the fields that `spec.os` excludes.
 //!
 //! Windows containers know neither users and groups by number nor seccomp, SELinux, capabilities or sysctls; Linux containers know no
 //! Windows options. The API server refuses the combination only where `spec.os.name` says which system is meant.

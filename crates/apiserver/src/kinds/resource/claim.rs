@@ -1,4 +1,4 @@
-//! What a claim may ask for: requests, what their devices must have in common, and settings for drivers.
+//! Validates ResourceClaims: requests, the attributes that their devices must share, and settings for drivers.
 
 use std::collections::HashSet;
 
@@ -273,7 +273,7 @@ pub(super) fn forget_taken(object: &mut Value, old: &Value) {
     }
 }
 
-/// How Go prints which device, or which share of one, is meant.
+/// Formats the id of a device, or of a share of it, as Go prints it.
 fn device_id(device: &Value) -> String {
     let parts = ["driver", "pool", "device"].map(|part| device.text(part));
     match device.text("shareID") {
@@ -282,7 +282,7 @@ fn device_id(device: &Value) -> String {
     }
 }
 
-/// What drivers tell of the devices that were given.
+/// Validates the device statuses that drivers report.
 fn used_devices(devices: &[Value], given: &HashSet<String>, path: &Path<'_>, errors: &mut Errors) {
     for (index, device) in devices.iter().enumerate() {
         let path = path.index(index);

@@ -216,7 +216,7 @@ impl Kind for ResourceSlice {
     }
 }
 
-/// One device of a class unless something else is asked for.
+/// Sets the default of a request: one device of its class.
 fn default_claim(spec: &mut Map<String, Value>) {
     let requests = object_at(spec, "devices").get_mut("requests");
     let requests = requests.and_then(Value::as_array_mut);
@@ -283,7 +283,7 @@ fn pool_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What a driver is told.
+/// Validates the configuration for a driver.
 fn configuration(config: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("opaque");
     let Some(opaque) = config.field("opaque") else {
@@ -297,7 +297,7 @@ fn configuration(config: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What only a driver understands.
+/// Validates the opaque parameters for a driver.
 fn parameters(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     match given {
         _ if given.to_string().len() > MAX_PARAMETERS => errors.too_long(path, MAX_PARAMETERS),
@@ -341,7 +341,7 @@ fn binding_conditions(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Items of which there are at most `most`, each with a key of its own.
+/// Validates a list of at most `most` items with unique keys.
 fn set<'a>(
     items: &'a [Value],
     most: usize,

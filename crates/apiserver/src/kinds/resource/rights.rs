@@ -1,4 +1,4 @@
-//! Who may ask for and write what of a claim.
+//! Checks the rights that parts of a ResourceClaim need beyond the right to write it.
 //!
 //! Access to devices as an administrator, beside those who have them, is for namespaces with a label (`DRAAdminAccess`). Of the status
 //! (`DRAResourceClaimGranularStatusAuthorization`, on since 1.36): to be allowed to write `resourceclaims/status` is not enough: allocations and reservations are for those who may also write
@@ -19,9 +19,9 @@ use crate::{
     kinds::tree::Tree,
 };
 
-/// Of a service account's token: the node of the pod that the token is bound to.
+/// The user's extra field with the node of the pod that a service account token is bound to.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-/// Of a namespace: its users may ask for devices as administrators.
+/// The namespace label that allows its users to request devices with admin access.
 const ADMIN_ACCESS: &str = "resource.kubernetes.io/admin-access";
 
 /// Records that a claim may not ask for access as an administrator. The path is that of claims for templates too, as upstream.
@@ -157,7 +157,7 @@ fn node_of(allocation: &Value) -> Option<&str> {
     }
 }
 
-/// Whether the user is a service account in a pod on that node.
+/// Returns whether the user is a service account in a pod on that node.
 fn runs_on(user: &User, node: &str) -> bool {
     let home = user.extra.get(NODE_NAME).map(Vec::as_slice);
     service_account::split_username(&user.name).is_some()

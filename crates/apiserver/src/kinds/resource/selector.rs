@@ -10,7 +10,7 @@ use crate::{
 
 const MAX_SELECTORS: usize = 32;
 const MAX_EXPRESSION: usize = 10 * 1024;
-/// What an expression may cost at most.
+/// The largest cost of a CEL expression.
 const MAX_COST: u64 = 1_000_000;
 
 /// Expressions that choose devices.

@@ -1,4 +1,4 @@
-//! What a driver may offer: devices of one pool, with attributes, capacities, counters and taints, and where they are.
+//! Validates the devices that a driver offers in a ResourceSlice: attributes, capacities, counters, taints, and where they are.
 
 mod attribute;
 mod capacity;
@@ -22,7 +22,7 @@ const MAX_CONSUMPTIONS: usize = 2;
 const MAX_PROPERTIES: usize = 32;
 const MAX_TAINTS: usize = 16;
 
-/// Where devices may be said to be.
+/// The fields that say where a device is available.
 const PLACES: [&str; 4] = [
     "nodeName",
     "nodeSelector",
@@ -271,7 +271,7 @@ fn taint(taint: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What a taint does.
+/// Validates the effect of a taint.
 pub(super) fn effect(effect: &str, path: &Path<'_>, errors: &mut Errors) {
     crate::validation::one_of(errors, path, effect, &["NoExecute", "NoSchedule", "None"]);
 }

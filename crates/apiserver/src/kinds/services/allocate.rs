@@ -19,7 +19,7 @@ use crate::{
     validation::net,
 };
 
-/// Takes what a new Service, or a changed one, needs and did not have; remembers what it no longer needs.
+/// Allocates the addresses and ports that a new or changed Service needs, and marks those that it no longer needs for release.
 pub(super) fn allocate(
     claim: &mut Claim,
     family: &'static str,
@@ -49,7 +49,7 @@ pub(super) fn allocate(
     health_check(claim, service, old)
 }
 
-/// Gives back everything a deleted Service had.
+/// Releases all addresses and ports of a deleted Service.
 pub(super) fn release(claim: &mut Claim, old: &Value) {
     if needs_cluster_ip(old) && !headless(old) {
         old["spec"]
@@ -118,12 +118,12 @@ fn align_addresses(service: &mut Value, old: &Value) {
     }
 }
 
-/// Whether a list of the spec is what it was.
+/// Returns whether a list of the spec is unchanged.
 fn same(service: &Value, old: &Value, list: &str) -> bool {
     service["spec"].items(list) == old["spec"].items(list)
 }
 
-/// Whether a Service goes on to prefer two families as it did: then it keeps what it has, whatever the cluster and its selector have become.
+/// Returns whether a Service keeps `PreferDualStack`. It then keeps its families, whatever the cluster and its selector have become.
 fn goes_on_preferring(service: &Value, old: &Value) -> bool {
     const PREFER: &str = "PreferDualStack";
     let policy = old["spec"].text("ipFamilyPolicy");

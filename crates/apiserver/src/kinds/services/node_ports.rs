@@ -52,7 +52,7 @@ pub(super) fn node_ports(service: &Value) -> impl Iterator<Item = i64> + '_ {
         .filter(|&port| port != 0)
 }
 
-/// Whether ports that were not asked for are given out.
+/// Returns whether the Service gets node ports without asking for specific ones.
 fn automatic_node_ports(service: &Value) -> bool {
     service["spec"]["type"] == "NodePort"
         || (service["spec"]["type"] == "LoadBalancer"

@@ -13,19 +13,19 @@ use crate::kinds::{Allocation, Beside, tree::Tree};
 /// The group and plural of addresses.
 pub(crate) const GROUP: &str = "networking.k8s.io";
 pub(crate) const PLURAL: &str = "ipaddresses";
-/// Who owns the addresses of Services.
+/// The label of the IPAddress objects that belong to Services.
 pub(crate) const MANAGED_BY: (&str, &str) =
     ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io");
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 
-/// What a write is given, with the objects that come and go with it.
+/// The allocation for a write, with the IPAddress objects that are created and deleted with it.
 pub(crate) struct Given {
     claim: Claim,
     beside: Vec<Beside>,
 }
 
 impl Given {
-    /// What a Service's write is given.
+    /// Returns the allocation for the write of a Service.
     pub(super) fn to_service(claim: Claim, service: &Value) -> Self {
         let [taken, released] = claim.addresses();
         let coming = taken.into_iter().map(|ip| of_service(ip, service));
@@ -68,7 +68,7 @@ pub(crate) fn of_service(ip: IpAddr, service: &Value) -> Beside {
     }
 }
 
-/// An address that nobody has any more.
+/// Returns the deletion of the IPAddress object of a released address.
 pub(crate) fn gone(name: String) -> Beside {
     Beside {
         group: GROUP,

@@ -1,4 +1,4 @@
-//! What Services are given: cluster IPs from the ranges that are ready and node ports, each used once in the cluster.
+//! Allocates cluster IPs, from the ranges that are ready, and node ports for Services, each used once in the cluster.
 //!
 //! Ranges may overlap: an address is taken, whatever range it is of (upstream: pkg/registry/core/service/ipallocator). Taking is a
 //! transaction: a [`Claim`] gives everything back when it is dropped and keeps it when it is committed. The lower band of both pools is
@@ -26,7 +26,7 @@ const MAX_ADDRESSES: u64 = 1 << 16;
 /// A network of IPv6 with more addresses than that gives none out (upstream: NewIPAllocator).
 const SHORTEST_V6_PREFIX: u8 = 64;
 
-/// Why something could not be taken; the texts are upstream's.
+/// The error of a failed allocation, with kube-apiserver's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("provided IP is already allocated")]
@@ -50,7 +50,7 @@ pub struct ServiceRange {
     length: u8,
 }
 
-/// What is wrong with a range.
+/// The error for an invalid range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRange {
     /// The text is no CIDR with room for Services.
@@ -246,7 +246,7 @@ fn pick(whole: Range<u64>, reserved: u64, taken: impl Fn(u64) -> bool) -> Option
         })
 }
 
-/// What one write takes and gives back.
+/// The addresses and ports that one write allocates and releases.
 pub(crate) struct Claim {
     pools: Arc<Pools>,
     /// The ranges it takes addresses out of; none if that does not matter.
@@ -268,7 +268,7 @@ impl Claim {
         self
     }
 
-    /// Takes this address.
+    /// Allocates a specific address.
     pub(crate) fn address(&mut self, ip: &str) -> Result<(), Refusal> {
         if let (Some(_), Some(range)) = (&self.dry, self.ranges.iter().flatten().next()) {
             let ip = parse_ip(ip).ok_or(Refusal::OtherNetwork)?;
@@ -289,7 +289,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes any address of any range.
+    /// Allocates any free address of any range.
     pub(crate) fn any_address(&mut self) -> Result<IpAddr, Refusal> {
         let ranges = self.ranges.as_deref().unwrap_or_default();
         if self.dry.is_some() {
@@ -313,7 +313,7 @@ impl Claim {
         Ok(ip)
     }
 
-    /// Gives an address back when the write is stored.
+    /// Marks an address for release when the write is stored.
     pub(crate) fn release_address(&mut self, ip: &str) {
         self.released.addresses.extend(parse_ip(ip));
     }
@@ -323,7 +323,7 @@ impl Claim {
         [&self.taken, &self.released].map(|used| used.addresses.iter().copied().collect())
     }
 
-    /// Takes this node port.
+    /// Allocates a specific node port.
     pub(crate) fn port(&mut self, port: i64) -> Result<(), Refusal> {
         if let Some(dry) = &mut self.dry {
             if dry.contains(&port) || self.pools.used().ports.contains(&port) {
@@ -342,7 +342,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes any node port.
+    /// Allocates any free node port.
     pub(crate) fn any_port(&mut self) -> Result<i64, Refusal> {
         if let Some(dry) = &mut self.dry {
             let port = dry.last().map_or(DRY_PORT, |last| last + 1);
@@ -361,7 +361,7 @@ impl Claim {
         Ok(port)
     }
 
-    /// Gives a node port back when the write is stored.
+    /// Marks a node port for release when the write is stored.
     pub(crate) fn release_port(&mut self, port: i64) {
         self.released.ports.insert(port);
     }

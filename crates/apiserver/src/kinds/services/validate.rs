@@ -1,4 +1,4 @@
-//! What a valid Service is (`ValidateService`, `ValidateServiceUpdate` in `pkg/apis/core/validation`).
+//! Validates Services (`ValidateService`, `ValidateServiceUpdate` in `pkg/apis/core/validation`).
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'
 const NOT_FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
 /// The old annotation for what [`TOPOLOGY_MODE`] says.
 pub(super) const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
-/// How traffic prefers what is near.
+/// The annotation that makes traffic prefer near endpoints.
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const MAX_AFFINITY_SECONDS: i64 = 86_400;

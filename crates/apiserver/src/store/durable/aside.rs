@@ -1,7 +1,7 @@
-//! What waits beside the writer's queue: notes that have changed, and records that nobody needs any more.
+//! State that waits beside the writer's queue: changed notes, and records that are no longer needed.
 //!
-//! Notes are taken with the next group, so they are permanent no later than any write that is begun after them; all of them are in memory.
-//! Unneeded records are taken when the journal is folded.
+//! The writer takes the waiting notes with the next group of writes, so they are permanent no later than any write that begins after them.
+//! All notes are in memory. Unneeded records are taken when the journal is folded.
 
 use std::{
     collections::BTreeMap,
@@ -24,10 +24,10 @@ pub(super) struct Aside {
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// All of them as they are now, permanent or not.
+    /// All notes with their current values, permanent or not.
     all: BTreeMap<String, Bytes>,
     changes: u64,
-    /// Those that are not permanent yet.
+    /// The changed notes that are not permanent yet, by key; `None` for a removed one.
     waiting: BTreeMap<String, (u64, Option<Bytes>)>,
 }
 
@@ -36,7 +36,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Aside {
-    /// With the notes that a start has found.
+    /// Creates the state with the notes that were read at start.
     pub(super) fn new(notes: BTreeMap<String, Bytes>) -> Self {
         Aside {
             notes: Mutex::new(Notes {
@@ -47,7 +47,7 @@ impl Aside {
         }
     }
 
-    /// Notes a value, or that there is none any more.
+    /// Sets the note under a key, or removes it if the value is `None`.
     pub(super) fn note(&self, key: String, value: Option<Bytes>) {
         let mut notes = lock(&self.notes);
         match &value {
@@ -59,7 +59,7 @@ impl Aside {
         notes.waiting.insert(key, (change, value));
     }
 
-    /// The notes whose keys begin so.
+    /// Returns the notes whose keys begin with `prefix`.
     pub(super) fn notes(&self, prefix: &str) -> BTreeMap<String, Bytes> {
         let notes = lock(&self.notes);
         let from = notes.all.range(prefix.to_owned()..);
@@ -68,7 +68,7 @@ impl Aside {
             .collect()
     }
 
-    /// The notes that are not permanent yet.
+    /// Returns the notes that are not permanent yet.
     pub(super) fn waiting_notes(&self) -> Vec<Waiting> {
         let notes = lock(&self.notes);
         let waiting = notes.waiting.iter();
@@ -77,7 +77,7 @@ impl Aside {
             .collect()
     }
 
-    /// Forgets that notes were not permanent, unless they have changed again.
+    /// Marks notes as permanent, except those that have changed again since `stored` was taken.
     pub(super) fn settled(&self, stored: &[Waiting]) {
         let mut notes = lock(&self.notes);
         for (key, (change, _)) in stored {
@@ -91,7 +91,7 @@ impl Aside {
         }
     }
 
-    /// Remembers records that nobody needs, now that a collection's events are missing up to a revision.
+    /// Adds records to be removed, and the revision up to which a collection's events are missing.
     pub(super) fn discard(&self, name: &Arc<str>, compacted: u64, revisions: &[u64]) {
         let mut all = lock(&self.discarded);
         let discarded = all.entry(name.clone()).or_default();
@@ -99,7 +99,7 @@ impl Aside {
         discarded.revisions.extend_from_slice(revisions);
     }
 
-    /// Takes what is not needed, neighbours beside each other.
+    /// Takes the records to be removed, sorted by revision, so that neighbouring rows are removed together.
     pub(super) fn take_discarded(&self) -> FxHashMap<Arc<str>, Discarded> {
         let mut all = std::mem::take(&mut *lock(&self.discarded));
         for discarded in all.values_mut() {

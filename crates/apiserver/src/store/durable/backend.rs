@@ -28,7 +28,7 @@ impl Backend {
         }
     }
 
-    /// Whether a sync has failed, so that nobody knows what is on disk.
+    /// Returns whether a sync has failed, after which the content on disk is unknown.
     pub(super) fn is_unsynced(&self) -> bool {
         self.unsynced.load(Ordering::Acquire)
     }

@@ -8,11 +8,11 @@ use std::{
 };
 
 thread_local! {
-    /// Whether a panic of this thread is expected.
+    /// True while a panic of this thread is expected, which keeps the panic hook quiet.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the work comes to; none if it panics. Panics of other threads are told as before.
+/// Runs `work` and returns its result, or `None` if it panics. Panics of other threads are reported by the previous hook.
 pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

@@ -26,12 +26,12 @@ const HEAD: &[u8] = b"mullion snapshot 1\n";
 /// How far behind the last revision of a copy a restored store goes on: more than a store gives out in the life of a copy
 /// (`etcdutl snapshot restore --bump-revision` is given as much).
 const SKIPPED_REVISIONS: u64 = 1_000_000_000;
-/// How many rows are restored with one transaction.
+/// The number of rows that are restored in one transaction.
 const ROWS_AT_ONCE: usize = 20_000;
 /// The longest key or value that is taken for possible.
 const MOST_BYTES: u32 = 1 << 30;
 
-/// Why there is no copy, or no store from it.
+/// The error of making a copy, or of restoring a store from one.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// There is nothing on disk.
@@ -40,10 +40,10 @@ pub enum CopyError {
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
-    /// What is in the journal does not get into the tables.
+    /// The fold of the journal into the tables failed.
     #[error("not everything is in the tables: {0}")]
     NotFolded(Arc<StoreError>),
-    /// The same, and nobody knows why.
+    /// The fold of the journal did not end in time.
     #[error("not everything is in the tables yet: the disk is too slow")]
     Late,
     /// The stream is none of ours, or not all of it is there.
@@ -137,7 +137,7 @@ pub(super) fn write(read: &ReadTransaction, out: &mut dyn Write) -> Result<(), C
     Ok(out.stream.flush()?)
 }
 
-/// Makes a directory's store from a copy; nothing is left of one that was there before if `replace` is given.
+/// Creates a directory's store from a copy. With `replace` it replaces a store that is there, of which nothing remains.
 ///
 /// # Errors
 /// The stream is no whole copy, or the directory is in use, holds a store already, or cannot be written.

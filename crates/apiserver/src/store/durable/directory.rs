@@ -28,10 +28,10 @@ pub(super) const UNFINISHED: &str = "state.redb.new";
 pub(super) const JOURNAL: [&str; 2] = ["journal.0", "journal.1"];
 /// The name of the file that is locked, and that says whether a cluster is kept.
 pub(super) const LOCK: &str = "lock";
-/// What the database keeps of its pages in memory; beyond the youngest pages it reads hardly any.
+/// The size of the database's page cache. It can be small: only the newest pages are read often.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// How a file of a name is read and written; tests put a failing disk in between.
+/// The function that opens a file of the directory by name; tests inject a failing disk with it.
 pub(super) type OpenFile =
     Arc<dyn Fn(File, &str) -> io::Result<Arc<dyn StorageBackend>> + Send + Sync>;
 
@@ -43,7 +43,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory, private to its owner, unless it is there, and takes it.
+    /// Creates the directory, with access for its owner only, unless it exists, and takes its lock.
     pub(super) fn take(path: &Path, open_file: OpenFile) -> Result<Self, StoreError> {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
@@ -76,7 +76,7 @@ impl Directory {
         }
     }
 
-    /// What the lock file says.
+    /// Reads the lock file and returns its finding.
     fn lock_says(&self) -> Result<LockSays, StoreError> {
         let mut content = Vec::new();
         self.with_lock_file(|mut file| {
@@ -118,15 +118,15 @@ impl Directory {
         &self.path
     }
 
-    /// Where the database is.
+    /// Returns the path of the database.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
     }
 
-    /// Whether there is a database.
+    /// Returns whether the directory holds a database.
     ///
     /// # Errors
-    /// There was one: its journal is still there, or the lock file says so.
+    /// [`StoreError::Damaged`] if there was a database: its journal is still there, or the lock file says so.
     pub(super) fn is_occupied(&self) -> Result<bool, StoreError> {
         let path = self.database();
         if path.exists() {
@@ -141,8 +141,8 @@ impl Directory {
         }
     }
 
-    /// Looks whether everything in the database fits its checksums. The file stays as it is: the database would go back to an older state
-    /// of what it finds damaged, and that would be a cluster that has forgotten what it acknowledged.
+    /// Verifies the checksums of the whole database without changing the file. The database's own repair would go back to an older state
+    /// where it finds damage, and the cluster would forget writes that it has acknowledged.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let path = self.database();
         let backend = self.backend(self.existing()?, DATABASE, &path)?;
@@ -212,7 +212,7 @@ impl Directory {
             .map_err(|error| file_error(path, error))
     }
 
-    /// One of the journal's two files, to be filled anew.
+    /// Creates or reopens one of the two journal files, for new content.
     pub(super) fn make_journal(&self, index: usize) -> Result<(Backend, PathBuf), StoreError> {
         let path = self.path.join(JOURNAL[index]);
         let file = private().open(&path);
@@ -220,7 +220,7 @@ impl Directory {
         Ok((self.backend(file, JOURNAL[index], &path)?, path))
     }
 
-    /// One of the journal's two files as another process has left it.
+    /// Opens one of the two journal files as an earlier process has left it.
     pub(super) fn open_journal(&self, index: usize) -> Result<(Backend, PathBuf), StoreError> {
         let path = self.path.join(JOURNAL[index]);
         let file = private().create(false).open(&path);
@@ -242,7 +242,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Makes a database that `fill` fills, and puts it in its place, also where there is one.
+    /// Creates a database, lets `fill` write it, and renames it into place, replacing one that is there.
     pub(super) fn make(
         &self,
         fill: impl FnOnce(&Database) -> Result<(), StoreError>,
@@ -275,7 +275,7 @@ impl Directory {
         self.sync()
     }
 
-    /// Makes the names in the directory permanent.
+    /// Syncs the directory itself, so that created and renamed files survive a crash.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         #[cfg(unix)]
         File::open(&self.path)
@@ -299,7 +299,7 @@ fn remove(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// How files that only their owner may read are opened.
+/// Returns the options to create and open files that only their owner may read and write.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

@@ -1,21 +1,21 @@
-//! Why a directory cannot be used: each a sentence that names the place and the cause. What to do about it is said by the program that
-//! was given the directory.
+//! The errors of a store directory. Each message names the path and the cause; the program that was given the directory adds what to do
+//! about it.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-/// A directory that cannot be used, or not any more.
+/// An error that makes a store directory unusable, at opening or later.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it.
+    /// Another process holds the directory's lock.
     #[error("{} is in use by another process", directory.display())]
     InUse {
         /// The directory.
         directory: PathBuf,
     },
-    /// It, or a file in it, may not be read or written.
+    /// Permissions, a read-only file system or a similar cause forbid access to the directory or a file in it.
     #[error("{} cannot be written: {why}", path.display())]
     Unwritable {
         /// The directory or file.
@@ -23,13 +23,13 @@ pub enum StoreError {
         /// The cause in words.
         why: &'static str,
     },
-    /// No room is left.
+    /// The file system or the user's quota is full.
     #[error("{} cannot be written: the file system is full", path.display())]
     Full {
         /// The file.
         path: PathBuf,
     },
-    /// What is in the file was not written so.
+    /// The content of the file fails a check, or the file ends too early.
     #[error("{} is damaged: {why}", path.display())]
     Damaged {
         /// The file.
@@ -37,13 +37,13 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
-    /// Another program wrote a file that has the name of one of the store's.
+    /// A file has a name that the store uses, but another program wrote it.
     #[error("{} is not a cluster's: another program wrote it", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// A later version of the program has written it.
+    /// The file has a format that this version of the program cannot read.
     #[error("{} was written by another version of this program (its format is {found}, known is {known})", path.display())]
     Format {
         /// The file.
@@ -53,40 +53,41 @@ pub enum StoreError {
         /// The only format that is known.
         known: u64,
     },
-    /// An earlier version of the program has written it and was not stopped in order, so a part of it is in a journal of that version.
+    /// An earlier version of the program wrote the file and did not shut down cleanly, so a part of the data is in a journal of that
+    /// version.
     #[error("{} was left by an earlier version of this program that was not stopped in order", path.display())]
     Unfinished {
         /// The file.
         path: PathBuf,
     },
-    /// There is something already where something new was to be made.
+    /// The directory already holds a cluster, and the caller asked for a new one.
     #[error("{} holds a cluster already", directory.display())]
     Occupied {
         /// The directory.
         directory: PathBuf,
     },
-    /// There is nothing to read.
+    /// The directory holds no cluster to read.
     #[error("{} holds no cluster", directory.display())]
     Empty {
         /// The directory.
         directory: PathBuf,
     },
-    /// The system could not say that what was written is on disk. What it has dropped, it may have dropped for good, so nothing that is
-    /// written after that could be trusted.
+    /// A sync failed, so the data may not be on disk. The operating system may have dropped the dirty pages for good, so no later write
+    /// could be trusted either.
     #[error("{} may not be on disk: {why}; no write is taken until the server is started again", path.display())]
     Unsynced {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The operating system's message.
         why: String,
     },
-    /// The journal is full, and what is in it cannot be moved to the tables fast enough.
+    /// The journal is full, and its entries cannot be folded into the tables fast enough.
     #[error("{} does not take what the journal holds: the disk is too slow", path.display())]
     Behind {
         /// The file of the tables.
         path: PathBuf,
     },
-    /// Reading or writing went wrong in another way.
+    /// Reading or writing failed for any other reason.
     #[error("{} cannot be read or written: {source}", path.display())]
     Io {
         /// The directory or file.
@@ -94,13 +95,13 @@ pub enum StoreError {
         /// What the system says.
         source: io::Error,
     },
-    /// It was closed.
+    /// The store was closed.
     #[error("the store is closed")]
     Closed,
 }
 
 impl StoreError {
-    /// The same, where it means that nobody knows what is on disk.
+    /// Returns [`StoreError::Unsynced`] with this error as its cause, for errors after which the content on disk is unknown.
     pub(super) fn unsynced(self, path: &Path) -> Self {
         StoreError::Unsynced {
             path: path.to_owned(),
@@ -113,7 +114,7 @@ impl StoreError {
     }
 }
 
-/// What the system says about a path, in our words where the user can do something about it.
+/// Turns an I/O error of a path into a [`StoreError`], with a message of our own for causes that the user can remove.
 pub(super) fn file_error(path: &Path, source: io::Error) -> StoreError {
     let path = path.to_owned();
     let unwritable = |why| StoreError::Unwritable {
@@ -137,7 +138,7 @@ pub(super) fn file_error(path: &Path, source: io::Error) -> StoreError {
     }
 }
 
-/// What the database says.
+/// Turns an error of the database into a [`StoreError`].
 pub(super) fn database_error(path: &Path, error: impl Into<redb::Error>) -> StoreError {
     let path = path.to_owned();
     match error.into() {

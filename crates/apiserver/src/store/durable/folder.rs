@@ -17,13 +17,13 @@ use super::{
     tables::{Fold, Tables},
 };
 
-/// How long the tables are left alone after an error, at first and at most.
+/// The first and the longest pause before the tables are tried again after an error.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// Whoever waits for a task to be done.
+/// The sender for the outcome of a task, for a caller that waits for it.
 pub(super) type Done = SyncSender<Result<(), Arc<StoreError>>>;
 
-/// Why the store takes no write any more, once that is so.
+/// The error after which the store accepts no write, set at most once.
 pub(super) type Fatal = Arc<OnceLock<Arc<StoreError>>>;
 
 struct Task {
@@ -47,7 +47,7 @@ struct Shared {
 #[derive(Default)]
 struct Now {
     is_busy: bool,
-    /// Why the task does not get done at the moment.
+    /// The error that keeps the current task from being finished.
     trouble: Option<Arc<StoreError>>,
     gives_up: bool,
 }
@@ -87,7 +87,7 @@ impl Folder {
         }
     }
 
-    /// Whether it has nothing to do.
+    /// Returns whether the folder has no task.
     pub(super) fn is_idle(&self) -> bool {
         !self.shared.now().is_busy
     }
@@ -110,7 +110,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Gives it a task; it must be idle.
+    /// Gives the folder a task; it must be idle.
     pub(super) fn give(&self, fold: Fold, done: Option<Done>) {
         self.shared.change(|now| now.is_busy = true);
         // It ends only when this is dropped.

@@ -1,7 +1,7 @@
-//! What a folder is to the store: free, the home of a cluster, the home of a cluster that has lost its data, or somebody else's.
+//! Classifies a folder before it is opened: free, holding a cluster, holding a cluster that has lost its data, or used by another program.
 //!
-//! [`folder_state`] only looks: it takes no lock, writes nothing and reads no more than the first bytes of each file. That a cluster was
-//! kept in a folder is written in its lock file, so a database that was removed is told from one that was never made.
+//! [`folder_state`] only looks: it takes no lock, writes nothing and reads only the first bytes of each file. The lock file records that a
+//! cluster was kept in the folder, so a database that was removed can be told from one that was never made.
 
 use std::{
     fs::{self, File},
@@ -14,48 +14,48 @@ use super::{
     error::{StoreError, file_error},
 };
 
-/// What the lock file of a kept cluster holds.
+/// The content of the lock file of a folder that holds a cluster.
 pub(super) const KEPT: &[u8] =
     b"A cluster is kept in this folder, in state.redb. This file belongs to it.\n";
-/// The first bytes of every database.
+/// The first bytes of every redb database.
 const MAGIC: &[u8] = b"redb\x1a\x0a\xa9\x0d\x0a";
-/// A folder that every new ext4 file system has.
+/// The name of a folder that every new ext4 file system has.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// What a folder is to the store.
+/// The state of a folder, as [`folder_state`] finds it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FolderState {
-    /// A cluster can be made in it: it is not there, is empty, or holds what a start left that was cut off before it made a cluster.
+    /// A cluster can be made in the folder: it does not exist, is empty, or holds only the leftovers of a start that was cut off.
     Empty,
-    /// It holds a cluster, which may be running. Whether the cluster can be read is known when it is opened.
+    /// The folder holds a cluster, which may be running. Only opening it shows whether the cluster can be read.
     Cluster,
-    /// It held a cluster whose database is missing or no database any more.
+    /// The folder held a cluster, but its database is missing or is no database any more.
     Damaged {
         /// The database.
         path: PathBuf,
-        /// What is wrong with it, as [`StoreError::Damaged`] says it.
+        /// The damage, in the form of the message of [`StoreError::Damaged`].
         why: String,
     },
-    /// It holds no cluster, but files of somebody else.
+    /// The folder holds no cluster, but files of another program.
     Foreign {
-        /// The first of them, by name.
+        /// The first of these files, by name.
         path: PathBuf,
     },
 }
 
-/// What the lock file says of the folder.
+/// The finding about a folder from its lock file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum LockSays {
-    /// Nothing: no cluster was kept there by this version of the program.
+    /// The file is absent or empty: no cluster was kept there by this version of the program.
     Nothing,
-    /// A cluster is kept there.
+    /// The file says that a cluster is kept there.
     Kept,
     /// Another program wrote the file.
     Foreign,
 }
 
 impl LockSays {
-    /// Reads the file's content.
+    /// Parses the content of the lock file.
     pub(super) fn of(content: &[u8]) -> Self {
         match content {
             // A crash while the file gets its content may leave zeros.
@@ -66,10 +66,10 @@ impl LockSays {
     }
 }
 
-/// Looks what a folder holds, and changes nothing.
+/// Classifies a folder by its content and changes nothing.
 ///
 /// # Errors
-/// The path is no folder, or the folder or a file in it may not be read.
+/// The path is no folder, or the folder or a file in it cannot be read.
 pub fn folder_state(folder: &Path) -> Result<FolderState, StoreError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -114,7 +114,7 @@ pub fn folder_state(folder: &Path) -> Result<FolderState, StoreError> {
     })
 }
 
-/// Says how it is known that a folder without a database had one; none if it may never have had one.
+/// Returns the evidence that a folder without a database once had one, or `None` if there is no evidence.
 pub(super) fn why_missing(folder: &Path, lock: LockSays) -> Option<&'static str> {
     if JOURNAL.iter().any(|name| folder.join(name).exists()) {
         return Some("it is missing, and the journal beside it is not");

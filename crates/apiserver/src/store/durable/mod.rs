@@ -55,7 +55,7 @@ pub(super) struct Opened {
     pub(super) writer: Writer,
 }
 
-/// Takes a directory and brings back what it holds.
+/// Takes a directory's lock and restores the data that it holds.
 pub(super) fn open(path: &Path, window: Window, now: Timestamp) -> Result<Opened, StoreError> {
     let open_file = Arc::new(directory::open_file);
     open_with(path, window, now, open_file, Some(MARK_AFTER))

@@ -1,7 +1,7 @@
-//! How one write looks in the journal: which object of which collection, when, and what became of it.
+//! The binary form of one write in the journal and in the tables: collection, time, event type and object.
 //!
-//! Integers are little-endian; texts carry their length before them. A record says everything that the index needs, so a restart parses
-//! no JSON. The revision is the record's key and not repeated; a deletion needs no content, the version before it has it.
+//! Integers are little-endian; strings are preceded by their length. A record holds everything that the index needs, so a restart parses no
+//! JSON. The revision is the record's key and is not repeated; a deletion has no content, because the version before it has it.
 
 use bytes::Bytes;
 
@@ -10,33 +10,33 @@ use super::super::{
     object::{EventType, Key, Layout, Meta, Object},
 };
 
-/// The most texts (labels, selectable fields) that are taken for possible in one object.
+/// The largest count of strings (labels, selectable fields) that the decoder accepts for one object.
 const MOST_TEXTS: u32 = 1 << 20;
 
-/// A record that cannot be one.
+/// The error for bytes that are not a valid record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record {revision} is malformed")]
 pub(crate) struct Malformed {
     pub(super) revision: u64,
 }
 
-/// A record as it was read.
+/// A decoded record.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) collection: u32,
-    /// When it was written, in seconds since 1970.
+    /// The time of the write, in seconds since 1970.
     pub(super) at: i64,
     pub(super) what: What,
 }
 
-/// What became of the object.
+/// The effect of the write on the object.
 #[derive(Debug)]
 pub(super) enum What {
     Put(EventType, Object),
     Deleted(Key),
 }
 
-/// How many bytes [`encode`] writes.
+/// Returns the number of bytes that [`encode`] writes.
 pub(super) fn encoded_len(sealed: &Sealed) -> usize {
     let key = 1 + 4 + 8 + 4 + sealed.object.key().as_str().len();
     if sealed.event_type == EventType::Deleted {
@@ -48,7 +48,7 @@ pub(super) fn encoded_len(sealed: &Sealed) -> usize {
     key + 16 + 4 + meta.uid.len() + 4 + labels + 4 + fields + 4 + sealed.object.line().len()
 }
 
-/// Writes the record of a change into a place of exactly [`encoded_len`] bytes.
+/// Writes the record of a change into a buffer of exactly [`encoded_len`] bytes.
 pub(super) fn encode(out: &mut [u8], collection: u32, at: i64, sealed: &Sealed) {
     let mut out = Writer(out);
     let object = &sealed.object;
@@ -86,12 +86,12 @@ pub(super) fn encode(out: &mut [u8], collection: u32, at: i64, sealed: &Sealed) 
     out.bytes(&line);
 }
 
-/// Reads a record.
+/// Decodes a record.
 pub(super) fn decode(revision: u64, bytes: &[u8]) -> Result<Record, Malformed> {
     read(revision, &mut Reader(bytes)).ok_or(Malformed { revision })
 }
 
-/// When a record was written, without reading the rest.
+/// Returns the time of a record's write, in seconds since 1970, without decoding the rest.
 pub(super) fn written_at(bytes: &[u8]) -> Option<i64> {
     let at = bytes.get(5..13)?;
     Some(i64::from_le_bytes(at.try_into().ok()?))

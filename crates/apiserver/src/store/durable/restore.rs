@@ -27,7 +27,7 @@ use super::{
     tables::{COLLECTIONS, RECORDS, REVISION, STATE, Tables},
 };
 
-/// What a directory held.
+/// The data restored from a directory.
 pub(super) struct Restored {
     pub(super) revision: Arc<AtomicU64>,
     pub(super) collections: FxHashMap<Arc<str>, Arc<Collection>>,

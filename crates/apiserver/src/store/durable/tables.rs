@@ -31,7 +31,7 @@ pub(super) const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new
 /// Number -> the collection's name, and the revision up to which its past events are not all there.
 pub(super) const COLLECTIONS: TableDefinition<'_, u32, (&str, u64)> =
     TableDefinition::new("collections");
-/// What the server must find again that is no object.
+/// Note key -> value: server state that is not an object.
 pub(super) const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 /// The numbers below.
 pub(super) const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
@@ -50,46 +50,46 @@ pub(super) const KNOWN_FORMAT: u64 = 3;
 const UNBLOCKED_FORMAT: u64 = 2;
 /// The format without a journal beside the tables; it is read.
 pub(super) const OLD_FORMAT: u64 = 1;
-/// The revision of a store that nobody has written to.
+/// The revision of a store that has no writes yet.
 pub(super) const FIRST_REVISION: u64 = 1;
 
-/// What the window of a collection has let go of.
+/// The part of a collection's history that its window has dropped.
 #[derive(Debug, Default)]
 pub(super) struct Discarded {
     /// The revision up to which events are missing.
     pub(super) compacted: u64,
-    /// Records that nobody needs any more.
+    /// The records that are no longer needed.
     pub(super) revisions: Vec<u64>,
 }
 
-/// What one transaction brings into the tables, all of it or nothing.
+/// The changes of one transaction, which is applied as a whole or not at all.
 #[derive(Default)]
 pub(super) struct Fold {
-    /// What the journal holds.
+    /// The journal entries to fold in.
     pub(super) part: Option<Part>,
-    /// What is not needed any more, with the numbers and names of the collections.
+    /// The unneeded records of each collection, with the collection's number and name.
     pub(super) discarded: Vec<(u32, Arc<str>, Discarded)>,
-    /// What is true of the journal then.
+    /// The new state of the journal, if it changes.
     pub(super) journal: Option<JournalState>,
 }
 
 impl Fold {
-    /// Whether it changes nothing.
+    /// Returns whether the fold changes nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.part.is_none() && self.discarded.is_empty() && self.journal.is_none()
     }
 }
 
-/// What the tables say of the journal.
+/// The state of the journal, as recorded in the tables.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum JournalState {
     /// Its files are needed.
     Open,
-    /// Nothing that is needed is in it, and its next entry is numbered behind this.
+    /// The journal holds nothing that is needed, and its next entry has a number above this one.
     Closed(u64),
 }
 
-/// What is read when the tables are opened.
+/// The values that are read when the tables are opened.
 pub(super) struct State {
     pub(super) identity: u64,
     pub(super) folded: u64,
@@ -141,7 +141,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Where they are.
+    /// Returns the store's directory.
     pub(super) fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -151,7 +151,7 @@ impl Tables {
         self.directory.database()
     }
 
-    /// What they say beside the objects.
+    /// Reads the numbers, collections and notes, which is everything but the objects.
     pub(super) fn state(&self) -> Result<State, StoreError> {
         let read = self.begin().ok_or(StoreError::Closed)?;
         read_state(&read).map_err(|error| database_error(&self.path(), *error))
@@ -189,10 +189,10 @@ impl Tables {
         drop(before);
     }
 
-    /// Folds, all of it or nothing, permanently. After an error the tables are closed.
+    /// Writes the fold in one durable transaction. After an error the tables are closed.
     ///
     /// # Errors
-    /// [`StoreError::Unsynced`] if nobody knows what is on disk now.
+    /// [`StoreError::Unsynced`] if the content on disk is unknown after a failed sync.
     pub(super) fn fold(&self, fold: &Fold) -> Result<(), StoreError> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let (database, backend) = open.as_ref().ok_or(StoreError::Closed)?;
@@ -213,7 +213,7 @@ impl Tables {
     }
 }
 
-/// Why nothing was folded.
+/// The error of a failed fold: of the journal that is read, or of the tables that are written.
 enum Failed {
     Journal(StoreError),
     Tables(Box<redb::Error>),
@@ -335,7 +335,7 @@ fn read_state(read: &ReadTransaction) -> Result<State, Box<redb::Error>> {
     })
 }
 
-/// Makes the tables of a new database.
+/// Creates the tables in a new database.
 pub(super) fn found(database: &Database, path: &Path) -> Result<(), StoreError> {
     let make = || -> Result<(), redb::Error> {
         let transaction = database.begin_write()?;
@@ -353,7 +353,7 @@ pub(super) fn found(database: &Database, path: &Path) -> Result<(), StoreError> 
     make().map_err(|error| database_error(path, error))
 }
 
-/// What an open database turns out to be.
+/// The result of checking the format of an open database.
 enum Found {
     /// Tables of the known format.
     Known,

@@ -39,11 +39,11 @@ use super::{
 const MOST_WRITES: usize = 1024;
 /// A group is not made larger when it has so many bytes.
 const MOST_BYTES: usize = 4 << 20;
-/// How long the disk is left alone after an error, at first and at most.
+/// The first and the longest pause before the disk is tried again after an error.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
-/// How often it is looked whether the folder is in trouble.
+/// The interval at which a waiting thread checks the folder for trouble.
 const FOLD_CHECK: Duration = Duration::from_millis(20);
-/// How long a full journal is waited for.
+/// The time that a write waits for a full journal to be folded.
 const FOLD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Wakes a thread that is parked.
@@ -72,7 +72,7 @@ fn next_within(patience: Duration, queue: &mut mpsc::Receiver<Message>) -> Optio
     }
 }
 
-/// What the thread begins with.
+/// The state that the thread starts with.
 pub(super) struct Start {
     pub(super) journal: Journal,
     pub(super) tables: Arc<Tables>,
@@ -129,7 +129,7 @@ struct Thread {
     numbers: FxHashMap<Arc<str>, u32>,
     entry: Entry,
     aside: Arc<Aside>,
-    /// What is published up to now.
+    /// The revision up to which writes are published.
     revision: Arc<AtomicU64>,
     /// The last revision that was given to a write, published or not.
     last: u64,
@@ -270,7 +270,7 @@ impl Thread {
         closing
     }
 
-    /// Makes writes permanent, with the notes that lie aside, and publishes them.
+    /// Makes writes permanent, together with the waiting notes, and publishes them.
     fn store(&mut self, writes: Vec<Write>) -> Result<(), Arc<StoreError>> {
         // Taken after the writes were: what was noted before one of them was begun is here.
         let noted = self.aside.waiting_notes();
@@ -311,7 +311,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Whether the disk can be written, and makes room in the journal.
+    /// Returns an error if the disk cannot be written at present, and makes room in the journal.
     fn check_usable(&mut self) -> Result<(), Arc<StoreError>> {
         if let Some(why) = self.fatal.get() {
             return Err(why.clone());
@@ -342,7 +342,7 @@ impl Thread {
         })
     }
 
-    /// Folds when asked to: at once if somebody waits for it, otherwise when nothing is in the way.
+    /// Folds the journal on request: at once for a caller that waits, otherwise only if the folder is idle.
     fn fold_for(&mut self, done: Option<Done>) {
         if self.fatal.get().is_some() || (done.is_none() && !self.folder.is_idle()) {
             // Whoever waits hears that nobody will answer.
@@ -361,7 +361,7 @@ impl Thread {
         }
     }
 
-    /// Gives the folder, which must be idle, what there is to fold.
+    /// Gives everything that can be folded to the folder, which must be idle.
     fn fold(
         &mut self,
         journal: Option<JournalState>,
@@ -413,7 +413,7 @@ impl Thread {
         why
     }
 
-    /// Puts permanent writes where readers find them, in the order of their revisions.
+    /// Makes permanent writes visible to readers, in the order of their revisions.
     fn publish(&self, writes: Vec<Write>) {
         let mut touched: Vec<(Arc<Collection>, u64)> = Vec::new();
         let mut dropped = Vec::new();

@@ -1,4 +1,4 @@
-//! The door to the thread that writes ([`super::thread`]): a bounded queue, and what waits beside it.
+//! The handle to the writer thread ([`super::thread`]): a bounded queue, and the state that waits beside the queue.
 
 use std::{
     collections::BTreeMap,
@@ -27,11 +27,11 @@ use super::{
     tables::Tables,
 };
 
-/// How many writes may wait.
+/// The number of messages that the queue holds.
 const QUEUE: usize = 4096;
-/// How long a copy waits until everything is in the tables.
+/// The time that a copy waits until the journal is folded into the tables.
 const FOLD_PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked whether the queue has room, by whoever may not wait for it.
+/// The interval at which a blocked thread checks whether the queue has room.
 const ROOM_CHECK: Duration = Duration::from_millis(5);
 
 pub(super) type Answer = oneshot::Sender<Result<Arc<Object>, CommitError>>;
@@ -43,14 +43,15 @@ pub(super) enum Message {
         now: Timestamp,
         answer: Answer,
     },
-    /// Make permanent what lies aside, and say when it is to whoever asks.
+    /// Make the waiting notes permanent, then answer if there is a sender.
     Settle(Option<oneshot::Sender<Result<(), Arc<StoreError>>>>),
-    /// Move the journal into the tables and remove what nobody needs, if nothing is in the way or somebody waits for it.
+    /// Fold the journal into the tables and remove unneeded records. With a sender this is done at once, without one only if the folder is
+    /// idle.
     Fold(Option<Done>),
     Close(oneshot::Sender<()>),
 }
 
-/// The door. Cheap to clone; the thread ends when the last one is dropped.
+/// The handle to the writer thread. It is cheap to clone; the thread ends when the last handle is dropped.
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Message>,
@@ -59,7 +60,7 @@ pub(crate) struct Writer {
     fatal: Fatal,
 }
 
-/// Where the thread gets its work from.
+/// The receiving end of the queue, for the thread.
 pub(super) struct Queue(pub(super) mpsc::Receiver<Message>);
 
 impl Writer {
@@ -82,7 +83,7 @@ impl Writer {
         self.fatal.clone()
     }
 
-    /// Why no write is taken any more, once that is so.
+    /// Returns the error after which no write is accepted any more, if there was one.
     pub(in crate::store) fn failure(&self) -> Option<Arc<StoreError>> {
         self.fatal.get().cloned()
     }
@@ -106,19 +107,19 @@ impl Writer {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Notes a value, or that there is none any more.
+    /// Sets the note under a key, or removes it if the value is `None`. The call does not wait.
     pub(in crate::store) fn note(&self, key: String, value: Option<Bytes>) {
         self.aside.note(key, value);
         // If the queue is full, the next group takes it anyway.
         let _ = self.queue.try_send(Message::Settle(None));
     }
 
-    /// The notes whose keys begin so.
+    /// Returns the notes whose keys begin with `prefix`.
     pub(in crate::store) fn notes(&self, prefix: &str) -> BTreeMap<String, Bytes> {
         self.aside.notes(prefix)
     }
 
-    /// Waits until every note so far is permanent.
+    /// Waits until all notes that were set so far are permanent.
     pub(in crate::store) async fn settle(&self) -> Result<(), Arc<StoreError>> {
         let closed = || Arc::new(StoreError::Closed);
         let (answer, answered) = oneshot::channel();
@@ -127,19 +128,20 @@ impl Writer {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Moves the journal into the tables and removes what nobody needs. If the queue is full, that can wait.
+    /// Asks for a fold of the journal and the removal of unneeded records. The request is dropped if the queue is full, because a later one
+    /// does the same.
     pub(in crate::store) fn tidy(&self) {
         let _ = self.queue.try_send(Message::Fold(None));
     }
 
-    /// Remembers what a collection's window has let go of.
+    /// Marks the records of events that a collection's window has dropped as unneeded.
     pub(in crate::store) fn discard(&self, name: &Arc<str>, compacted: u64, dropped: &[Event]) {
         if !dropped.is_empty() {
             self.discard_records(name, compacted, &unneeded(dropped));
         }
     }
 
-    /// Remembers records that nobody needs, now that a collection's events are missing up to a revision.
+    /// Adds records to be removed, and the revision up to which a collection's events are missing.
     pub(in crate::store) fn discard_records(
         &self,
         name: &Arc<str>,
@@ -149,12 +151,12 @@ impl Writer {
         self.aside.discard(name, compacted, revisions);
     }
 
-    /// When records were written that were there when the store was opened.
+    /// Returns the times at which the records of these revisions were written, for records that the store was opened with.
     pub(in crate::store) fn written_at(&self, revisions: &[u64]) -> Vec<Timestamp> {
         self.tables.written_at(revisions)
     }
 
-    /// Writes a copy of everything that is permanent. Blocks the thread.
+    /// Writes a copy of all permanent data to `out`. The call blocks its thread.
     pub(in crate::store) fn copy_to(&self, out: &mut dyn io::Write) -> Result<(), CopyError> {
         let until = Instant::now() + FOLD_PATIENCE;
         let (done, folded) = sync_channel(1);
@@ -177,17 +179,17 @@ impl Writer {
         copy::write(&read, out)
     }
 
-    /// Ends the thread after what is in the queue, and waits until it has let go of the directory.
+    /// Stops the thread after it has handled the queue, and waits until it has released the directory.
     pub(in crate::store) async fn close(&self) {
         let (answer, answered) = oneshot::channel();
         if self.queue.send(Message::Close(answer)).await.is_ok() {
-            // It may have ended without an answer; ended it has.
+            // An error here means that the thread has already ended.
             let _ = answered.await;
         }
     }
 }
 
-/// The records that nobody needs when events are forgotten: the versions they replaced, and deletions themselves.
+/// Returns the records that are unneeded once these events are dropped: the versions that they replaced, and the deletions themselves.
 pub(super) fn unneeded(dropped: &[Event]) -> Vec<u64> {
     let mut revisions = Vec::with_capacity(dropped.len());
     for event in dropped {

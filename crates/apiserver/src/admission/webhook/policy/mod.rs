@@ -33,10 +33,10 @@ type Values = Vec<(&'static str, cel::Value)>;
 /// A policy as one binding puts it in force.
 pub(super) struct Bound {
     pub(super) matcher: Matcher,
-    /// What the binding leaves of it.
+    /// The matcher of the binding, which narrows that of the policy.
     narrowed: Matcher,
     binding: String,
-    /// Whether no other binding of the policy comes before this one.
+    /// True for the first binding of a policy, which reports errors of the policy itself.
     is_first: bool,
     /// The kind of the parameters.
     kind: Option<Kind>,
@@ -51,7 +51,7 @@ struct Kind {
     name: String,
 }
 
-/// Where the parameters are.
+/// The parameter objects that a binding refers to.
 struct Params {
     namespace: String,
     name: String,
@@ -66,7 +66,7 @@ struct Concern {
     params: Result<Vec<Value>, Misconfigured>,
 }
 
-/// What is wrong with a policy, however it is bound, or with one of its bindings.
+/// A configuration error of a policy or of one of its bindings.
 enum Misconfigured {
     Policy(String),
     Binding(String),
@@ -88,7 +88,7 @@ pub(super) fn all_of<P>(
     each.collect()
 }
 
-/// Whether no policy is asked (upstream: pkg/kubeapiserver/admission/exclusion).
+/// Returns whether the request is exempt from all policies (upstream: pkg/kubeapiserver/admission/exclusion).
 fn is_exempt(subject: &Subject<'_>) -> bool {
     let resource = &subject.row.resource;
     let groups = ["authentication.k8s.io", "authorization.k8s.io"];
@@ -137,7 +137,7 @@ impl Bound {
         (bound, scope)
     }
 
-    /// What the policy has to do with a write; nothing if it is not about it.
+    /// Returns how the policy applies to a write, or `None` if it does not match.
     fn concern(
         &self,
         views: &Views<'_>,
@@ -233,7 +233,7 @@ impl Kind {
         }
     }
 
-    /// Where objects of the kind are kept; none if they are not served.
+    /// Returns the registry row of the parameter kind, or `None` if the kind is not served.
     fn row(&self, subject: &Subject<'_>) -> Option<Arc<Row>> {
         let table = subject.server.registry().table();
         let mut rows = table.rows().iter();

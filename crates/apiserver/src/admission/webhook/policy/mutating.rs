@@ -32,7 +32,7 @@ use crate::{
 pub(in crate::admission::webhook) struct Policy {
     pub(in crate::admission::webhook) bound: Bound,
     mutations: Vec<Mutation>,
-    /// Whether it is asked again when the object has changed since.
+    /// True if the policy is evaluated again when the object has changed since (`reinvocationPolicy: IfNeeded`).
     reinvoked: bool,
 }
 
@@ -41,7 +41,7 @@ struct Mutation {
     expression: Result<Expression, String>,
 }
 
-/// What a mutation makes.
+/// The kind of patch that a mutation makes.
 #[derive(Clone, Copy)]
 enum Kind {
     /// An object that is merged into the one that is written.
@@ -52,7 +52,7 @@ enum Kind {
 /// A policy with one of its parameters, by its place and the parameter's namespace and name.
 pub(in crate::admission::webhook) type Key = (usize, String);
 
-/// Why a mutation was not made.
+/// The error of a mutation that was not made.
 enum Failure {
     /// The policy's own fault: its `failurePolicy` decides.
     Policy(String),
@@ -92,7 +92,7 @@ impl Policy {
         }
     }
 
-    /// Whether the conditions hold for a write.
+    /// Returns whether the policy's match conditions hold for a write.
     fn holds(
         &self,
         views: &Views<'_>,
@@ -109,7 +109,7 @@ impl Policy {
         held.map_err(|errors| aggregate(&errors))
     }
 
-    /// What a mutation makes of an object; `None` if that is what it was.
+    /// Returns the object after a mutation, or `None` if the mutation does not change it.
     fn changed(
         &self,
         mutation: &Mutation,

@@ -34,7 +34,7 @@ struct Validation {
     expression: Result<Expression, String>,
     message: String,
     message_expression: Option<Expression>,
-    /// Of the refusal, as `Forbidden`.
+    /// The reason of the refusal, such as `Forbidden`.
     reason: String,
 }
 
@@ -42,7 +42,7 @@ struct Validation {
 struct Finding {
     message: String,
     reason: String,
-    /// Whether it refuses whatever the binding's actions are.
+    /// True if the finding refuses the request regardless of the binding's actions.
     refuses: bool,
 }
 
@@ -73,7 +73,7 @@ impl Policy {
         }
     }
 
-    /// What is wrong with a write; nothing if the policy is not about it.
+    /// Returns the findings of the policy for a write, which are empty if the policy does not match.
     fn judge(
         &self,
         views: &Views<'_>,
@@ -91,7 +91,7 @@ impl Policy {
         }))
     }
 
-    /// A policy that cannot be asked refuses, unless it is to be ignored then.
+    /// Returns the finding for a policy that cannot be evaluated, or none with `failurePolicy: Ignore`.
     fn broken(&self, message: String) -> Vec<Finding> {
         if !self.bound.matcher.fails {
             return Vec::new();
@@ -181,7 +181,7 @@ impl Validation {
         all.any(|expression| expression.mentions(name))
     }
 
-    /// What a client is told.
+    /// Returns the message of a failed validation: its `messageExpression`, `message`, or the expression itself.
     fn words(&self, values: &[(&str, cel::Value)], budget: &mut Budget) -> String {
         let made = self.message_expression.as_ref();
         let made = made.and_then(|expression| match expression.value(values, budget) {
@@ -200,7 +200,7 @@ impl Validation {
     }
 }
 
-/// Asks all policies, for what they warn of; the first refusal counts.
+/// Evaluates all validating policies, including those that only warn. The first refusal is returned.
 pub(in crate::admission::webhook) fn judge(
     policies: &[Arc<Policy>],
     views: &Views<'_>,

@@ -1,4 +1,4 @@
-//! What a client is warned of in a pod spec that is accepted (`pkg/api/pod/warnings.go`).
+//! The warnings for a valid pod spec (`pkg/api/pod/warnings.go`).
 //!
 //! The warnings come in upstream's order, whatever file here finds them. There may be one for each pair of ports or files, so code that
 //! looks at pairs stops when [`Warnings::is_full`].
@@ -39,7 +39,7 @@ const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
-/// What is said about an AppArmor profile that only an annotation names.
+/// The warning for an AppArmor profile that only an annotation names.
 pub(super) const APPARMOR: &str =
     r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
 

@@ -7,7 +7,7 @@ use std::{
 
 /// Paths with a value each.
 pub(super) struct Overlaps<'a, T> {
-    /// In the order they were added.
+    /// The paths, in the order in which they were added.
     paths: Vec<(&'a str, T)>,
     tree: Option<Tree<'a, T>>,
 }
@@ -75,7 +75,7 @@ fn overlap(one: &str, other: &str) -> bool {
 
 /// Paths by their parts: `a/b` is below `a`.
 struct Tree<'a, T> {
-    /// What was added; the same again would overlap with the same.
+    /// The entries added so far; adding one again would report the same overlap twice.
     seen: HashSet<(&'a str, T)>,
     nodes: Vec<Node>,
     /// The node below another one for a part of a path.

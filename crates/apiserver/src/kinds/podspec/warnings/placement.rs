@@ -171,7 +171,7 @@ impl Found {
     }
 }
 
-/// What to tell a client about a label of nodes that is going away.
+/// Returns the warning for a deprecated node label.
 pub(crate) fn deprecated_node_label(key: &str) -> Option<&'static str> {
     DEPRECATED_NODE_LABELS
         .iter()

@@ -10,7 +10,7 @@ use crate::{
     kinds::{podspec::CONTAINER_LISTS, tree::Tree},
 };
 
-/// Where a port stands: the list of containers, the container, the port.
+/// The position of a port: the list of containers, the container's index, the port's index.
 type Place = (&'static str, usize, usize);
 
 fn declared(spec: &Value) -> impl Iterator<Item = (Place, &Value)> {

@@ -149,7 +149,7 @@ fn files(source: &Value) -> impl Iterator<Item = &str> {
     items.map(|item| item.text("path").trim_end_matches('/'))
 }
 
-/// The files of one projection, each with its owner; of several projections in one source the first one's.
+/// Returns the files of a projected source, each with its owner. If a source has several projections, only the first counts.
 fn projection(source: &Value) -> Vec<(&str, Rc<str>)> {
     for (field, kind, named) in [
         ("configMap", "ConfigMap", "name"),

@@ -17,9 +17,9 @@ pub(super) const BLOCK: usize = 512;
 const HEAD: usize = 24;
 /// The most bytes of content.
 const CONTENT: usize = BLOCK - HEAD;
-/// The index of a block that holds no part of an entry but the file's mark.
+/// The index of a block that holds the file's mark instead of a part of an entry.
 const MARK: u32 = u32::MAX;
-/// What a mark's content begins with; the identity of the store follows.
+/// The first bytes of a mark's content; the identity of the store follows.
 const MARK_TEXT: &[u8] = b"mullion journal\n";
 
 /// Which part of which entry a block holds.
@@ -35,7 +35,7 @@ pub(super) struct Head {
     pub(super) len: u32,
 }
 
-/// What stands at the place of a block.
+/// The content found at the place of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Block<'a> {
     /// Nobody has written there.
@@ -44,12 +44,12 @@ pub(super) enum Block<'a> {
     Part(Head, &'a [u8]),
     /// A mark: the entry of this number, and all before it, were acknowledged.
     Mark(u64),
-    /// What nobody has written.
+    /// Bytes that are not a valid block.
     Broken,
 }
 
 impl Head {
-    /// How many bytes the blocks of its entry take.
+    /// Returns the number of bytes that all blocks of this block's entry take.
     pub(super) fn entry_bytes(&self) -> u64 {
         // An entry without rows is still an entry.
         u64::from(self.len).div_ceil(CONTENT as u64).max(1) * BLOCK as u64
@@ -116,7 +116,7 @@ pub(super) fn read(identity: u64, block: &[u8; BLOCK]) -> Block<'_> {
     }
 }
 
-/// Whether a block is the mark of another store's file.
+/// Returns whether a block is the mark of a file of another store.
 pub(super) fn is_mark_of_another(identity: u64, block: &[u8; BLOCK]) -> bool {
     let other = u64::from_le_bytes(bytes_at(block, HEAD + MARK_TEXT.len()));
     other != identity && matches!(read(other, block), Block::Mark(_))

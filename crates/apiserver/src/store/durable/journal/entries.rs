@@ -11,7 +11,7 @@ use super::{
     segment::{FIRST, Segment},
 };
 
-/// How many bytes are read at once where no entry is looked for.
+/// The number of bytes that are read at once while scanning.
 const PIECE: usize = 64 << 10;
 
 /// Reads entries from the beginning of a file on, as long as each is whole and its number is one more than the last.

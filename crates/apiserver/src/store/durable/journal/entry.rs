@@ -12,10 +12,10 @@ const COLLECTION: u8 = 2;
 const NOTE: u8 = 3;
 const NO_NOTE: u8 = 4;
 
-/// What a group changes.
+/// One change of a group of writes.
 #[derive(Debug, PartialEq)]
 pub(in crate::store::durable) enum Row<'a> {
-    /// A write, as [`record`] has it.
+    /// A write, in the form of [`record`].
     Record { revision: u64, bytes: &'a [u8] },
     /// A collection gets its number.
     Collection { number: u32, name: &'a str },
@@ -77,7 +77,7 @@ impl Entry {
 /// The rows of an entry; an `Err` ends them.
 pub(in crate::store::durable) struct Rows<'a>(pub(super) &'a [u8]);
 
-/// Rows that nobody has written so.
+/// The error for rows that are malformed.
 #[derive(Debug, PartialEq)]
 pub(in crate::store::durable) struct Malformed;
 

@@ -1,4 +1,4 @@
-//! What makes a group of writes permanent: it is appended to a file with one write and one sync.
+//! The write-ahead journal: a group of writes becomes permanent when it is appended to a file, with one write and one sync.
 //!
 //! The journal has two files of [`block`]s. While entries go to one, those of the other are folded into the tables ([`super::folder`]);
 //! then they change places. The numbers of entries grow by one and never come twice, so after a crash the entries that are not in the
@@ -27,9 +27,9 @@ pub(super) use self::{
 };
 use super::{directory::Directory, error::StoreError};
 
-/// How many bytes of entries a file takes before the other one is used.
+/// The bytes of entries after which a file counts as full, and the other file is used if it is free.
 const FULL: u64 = 8 << 20;
-/// How many it takes when the other one is not free yet.
+/// The bytes of entries that a file takes at most while the other file is not free.
 const OVERFULL: u64 = 64 << 20;
 /// A buffer that has grown beyond this is not kept.
 const MOST_KEPT: usize = 1 << 20;
@@ -43,12 +43,12 @@ pub(super) struct Journal {
     next: u64,
     /// The number of the first entry in the active file.
     first: u64,
-    /// How often an entry was written, or refused by the disk.
+    /// The number of attempts to write an entry, including those that the disk refused.
     attempts: u32,
     blocks: Vec<u8>,
     /// Up to which number entries are marked as acknowledged, and since when.
     marked: (u64, Instant),
-    /// How old a mark may become while entries are written; none marks nothing.
+    /// The age that a mark may reach while entries are written; `None` writes no marks.
     mark_after: Option<Duration>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Part {
 }
 
 impl Journal {
-    /// Makes the files anew. Numbers begin behind `last`.
+    /// Creates both files. Entries are numbered from `last + 1`.
     pub(super) fn create(
         directory: &Directory,
         identity: u64,
@@ -86,7 +86,7 @@ impl Journal {
         })
     }
 
-    /// Makes an entry permanent, all of it or nothing.
+    /// Writes an entry durably, as a whole or not at all.
     pub(super) fn append(&mut self, entry: &Entry) -> Result<(), StoreError> {
         let (_, since) = self.marked;
         if self.needs_mark()
@@ -107,7 +107,7 @@ impl Journal {
         Ok(())
     }
 
-    /// How long to wait for the next write before the entries are marked; none if they are.
+    /// Returns the pause after which the written entries should be marked, or `None` if there is nothing to mark.
     pub(super) fn mark_in(&self) -> Option<Duration> {
         self.mark_after.filter(|_| self.needs_mark())
     }
@@ -134,24 +134,25 @@ impl Journal {
         self.next - 1
     }
 
-    /// The file that a sync of has failed, so that nobody knows what is in it on disk.
+    /// Returns the path of a file whose sync has failed, after which its content on disk is unknown.
     pub(super) fn unsynced(&self) -> Option<&Path> {
         let mut segments = self.segments.iter();
         let unsynced = segments.find(|segment| segment.backend.is_unsynced());
         unsynced.map(|segment| &*segment.path)
     }
 
-    /// Whether the other file should be used.
+    /// Returns whether the active file is full, so that the other one should be used.
     pub(super) fn is_full(&self) -> bool {
         self.segments[self.active].bytes() >= FULL
     }
 
-    /// Whether the other file must be used.
+    /// Returns whether the active file takes no more entries, so that the other one must be used.
     pub(super) fn is_overfull(&self) -> bool {
         self.segments[self.active].bytes() >= OVERFULL
     }
 
-    /// Goes on in the other file, which must be free. Answers with what is to be folded now; nothing if nothing was written.
+    /// Switches to the other file, which must be free. Returns the part of the journal that is to be folded now, or `None` if there are no
+    /// new entries.
     pub(super) fn turn(&mut self) -> Result<Option<Part>, StoreError> {
         if self.next == self.first {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What a process that did not stop in order has left in the journal.
+//! Reads what a process that did not shut down cleanly has left in the journal.
 
 use super::{
     Part,
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::store::durable::{directory::Directory, error::StoreError};
 
-/// One of the two files as it was found.
+/// One of the two files, as found at start.
 struct Found {
     segment: Segment,
     /// Up to which number the file says that entries were acknowledged.

@@ -18,7 +18,7 @@ use super::{
 
 /// The file grows by so many bytes at a time.
 const STEP: u64 = 256 << 10;
-/// Where the first entry is; the mark stands before it.
+/// The offset of the first entry; the mark stands before it.
 pub(super) const FIRST: u64 = BLOCK as u64;
 
 /// A file of the journal.
@@ -26,11 +26,11 @@ pub(super) const FIRST: u64 = BLOCK as u64;
 pub(super) struct Segment {
     pub(super) backend: Backend,
     pub(super) path: PathBuf,
-    /// How long the file is for certain.
+    /// The length of the file in bytes, as far as it is known to be on disk.
     len: u64,
-    /// Where the next entry goes.
+    /// The offset at which the next entry is written.
     at: u64,
-    /// Whether there may be a refused entry already.
+    /// True if an append has failed, so that a refused entry may follow the last one.
     torn: bool,
 }
 
@@ -51,7 +51,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// One that another process has left, to be read.
+    /// Wraps a file of an earlier process, for reading.
     pub(super) fn found(backend: Backend, path: PathBuf) -> Self {
         Segment {
             backend,
@@ -78,7 +78,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes an entry permanent, and what was written before it.
+    /// Writes an entry durably, and with it everything that was written before.
     pub(super) fn append(&mut self, entry: &[u8]) -> Result<(), StoreError> {
         let end = self.at + entry.len() as u64;
         let needed = end + BLOCK as u64;
@@ -96,7 +96,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes sure that no entry follows the last one. One that was refused may be there as a whole, and its number is given again.
+    /// Ensures that no entry follows the last one. A refused entry may be complete on disk, and its number is used again.
     pub(super) fn end(&mut self) -> Result<(), StoreError> {
         if self.torn {
             self.write(self.at, &[0; BLOCK])?;
@@ -111,7 +111,7 @@ impl Segment {
         self.write(0, mark)
     }
 
-    /// Makes permanent what was written.
+    /// Syncs the file's data to disk.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         let synced = self.backend.sync_data();
         synced.map_err(|error| file_error(&self.path, error))
