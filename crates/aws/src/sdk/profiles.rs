@@ -1,7 +1,7 @@
 //! Instance profiles of roles: made when a class names a role, under a name that region, class and role decide.
 //!
-//! Invariant: a profile has the role that its name was made for and never another one, so that a class that changes its role gets another profile
-//! and machines that run keep theirs.
+//! Invariant: no profile gets another role, so that a class that changes its role gets another profile and machines that run keep theirs. The profile
+//! in a class's status stays, whoever made it, while it has the role: so a class of Karpenter's keeps Karpenter's profile, and the other way round.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -15,9 +15,9 @@ use crate::limits::Kind;
 /// How long a profile is taken to be there (AWS provider: `InstanceProfileTTL`).
 const THERE_FOR: Duration = Duration::from_secs(900);
 
-/// Names of profiles that were there.
+/// Names and roles of profiles that were there and had the role.
 #[derive(Debug, Default)]
-pub(super) struct Profiles(BTreeMap<String, Dated<()>>);
+pub(super) struct Profiles(BTreeMap<(String, String), Dated<()>>);
 
 impl Inner {
     pub(super) async fn instance_profile(
@@ -35,17 +35,48 @@ impl Inner {
                 "EC2NodeClass {class_name:?} names neither a role nor an instance profile"
             ))
         })?;
-        let name = profile_name(cluster, &self.region, class_name, role);
+        let of_status = class.status.as_ref().map(|own| &own.instance_profile);
+        if let Some(name) = of_status.filter(|name| !name.is_empty())
+            && (self.is_known(name, role) || self.has_role(name, role).await?)
         {
-            let mut profiles = lock(&self.profiles);
-            forget_older(&mut profiles.0, THERE_FOR);
-            if profiles.0.contains_key(&name) {
-                return Ok(name);
-            }
+            self.know(name, role);
+            return Ok(name.clone());
         }
-        self.ensure_profile(class, cluster, &name, role).await?;
-        lock(&self.profiles).0.insert(name.clone(), Dated::now(()));
+        let name = profile_name(cluster, &self.region, class_name, role);
+        if !self.is_known(&name, role) {
+            self.ensure_profile(class, cluster, &name, role).await?;
+            self.know(&name, role);
+        }
         Ok(name)
+    }
+
+    /// Whether a profile had a role a short time ago.
+    fn is_known(&self, name: &str, role: &str) -> bool {
+        let mut profiles = lock(&self.profiles);
+        forget_older(&mut profiles.0, THERE_FOR);
+        profiles.0.contains_key(&(name.to_owned(), role.to_owned()))
+    }
+
+    fn know(&self, name: &str, role: &str) {
+        let profiles = &mut lock(&self.profiles).0;
+        profiles
+            .entry((name.to_owned(), role.to_owned()))
+            .or_insert_with(|| Dated::now(()));
+    }
+
+    /// Asks IAM whether there is a profile of this name with this role.
+    async fn has_role(&self, name: &str, role: &str) -> Result<bool, Failed> {
+        self.may(Kind::Other).await;
+        let call = self.iam.get_instance_profile().instance_profile_name(name);
+        match call.send().await.map_err(Failed::of) {
+            Ok(answer) => {
+                let roles = answer.instance_profile.map(|own| own.roles);
+                let roles = roles.unwrap_or_default();
+                Ok(roles.first().map(|own| own.role_name()) == Some(without_path(role)))
+            }
+            Err(failed) if failed.is_not_found() => Ok(false),
+            Err(failed) => Err(failed),
+        }
     }
 
     async fn ensure_profile(
@@ -72,13 +103,11 @@ impl Inner {
             return Ok(());
         }
         self.may(Kind::Other).await;
-        // IAM takes the role's name without its path.
-        let role = role.rsplit('/').next().unwrap_or(role);
         let call = self
             .iam
             .add_role_to_instance_profile()
             .instance_profile_name(name)
-            .role_name(role);
+            .role_name(without_path(role));
         match call.send().await.map_err(Failed::of) {
             Ok(_) => Ok(()),
             // Another process was faster.
@@ -129,6 +158,11 @@ impl Inner {
             Err(failed) => Err(failed),
         }
     }
+}
+
+/// A role's name as IAM takes it: without its path.
+fn without_path(role: &str) -> &str {
+    role.rsplit('/').next().unwrap_or(role)
 }
 
 /// IAM is one for all regions, so the region is part of what decides the name.

@@ -75,6 +75,33 @@ async fn images_are_selected_by_id_and_by_name() {
 }
 
 #[tokio::test]
+async fn a_class_keeps_the_profile_that_another_program_has_made_while_it_has_the_role() {
+    let world = World::new().await;
+    let class = |name: &str, role: &str, profile: &str| -> EC2NodeClass {
+        let class = json!({
+            "metadata": { "name": name, "uid": name },
+            "spec": { "role": role },
+            "status": { "instanceProfile": profile }
+        });
+        serde_json::from_value(class).expect("a class")
+    };
+    let role = "KarpenterNodeRole-demo";
+    let ask = async |class: EC2NodeClass| world.aws.instance_profile(&class, "demo").await;
+    // No name that this program would give the other class's profile.
+    let theirs = ask(class("web", role, "")).await.expect("made");
+    assert_eq!(ask(class("jobs", role, &theirs)).await, Ok(theirs.clone()));
+    let path = format!("/nodes/{role}");
+    assert_eq!(ask(class("jobs", &path, &theirs)).await, Ok(theirs.clone()));
+    let ours = ask(class("jobs", role, "gone")).await.expect("made");
+    assert!(ours != theirs && ours != "gone", "{ours}");
+    assert_eq!(world.role_of(&ours).await, role);
+    // It has not the role that the class names now.
+    let refused = ask(class("jobs", "nobody", &theirs)).await;
+    let refused = refused.expect_err("there is no such role").to_string();
+    assert!(refused.contains("NoSuchEntity"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_class_with_a_role_gets_a_profile_that_has_it() {
     let world = World::new().await;
     let class = |spec: serde_json::Value| -> EC2NodeClass {
@@ -96,7 +123,10 @@ async fn a_class_with_a_role_gets_a_profile_that_has_it() {
     assert_eq!(world.role_of(&profile).await, "KarpenterNodeRole-demo");
     // Another process finds it.
     let second = world.restarted().await;
-    assert_eq!(second.instance_profile(&role, "demo").await, Ok(profile));
+    assert_eq!(
+        second.instance_profile(&role, "demo").await,
+        Ok(profile.clone())
+    );
     let unknown = class(json!({ "role": "nobody" }));
     let refused = world.aws.instance_profile(&unknown, "demo").await;
     let refused = refused.expect_err("there is no such role").to_string();
