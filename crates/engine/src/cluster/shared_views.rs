@@ -182,3 +182,80 @@ impl SharedViews {
         self.table.iter().map(|(index, ..)| ViewId(index as u32))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cluster::{Cluster, Options};
+    use crate::model::{Container, NodeSpec, PodSpec, PodTemplate, ResourceMap, label};
+    use crate::model::{LabelSelector, PodAffinityTerm, StringMap};
+    use crate::schedule::Decision;
+
+    /// A pod that is alone on its host among pods with the label `app`.
+    fn pod(name: &str, app: &str, cpu: &str) -> PodSpec {
+        let labels = StringMap::from([("app".to_owned(), app.to_owned())]);
+        let mut template = PodTemplate {
+            labels: labels.clone(),
+            ..PodTemplate::default()
+        };
+        let mut container = Container::default();
+        let cpu = cpu.parse().expect("a quantity");
+        container.resources.requests = ResourceMap::from([("cpu".to_owned(), cpu)]);
+        template.containers = vec![container];
+        let apart = template.affinity.pod_anti_affinity.get_or_insert_default();
+        apart.required = vec![PodAffinityTerm {
+            label_selector: Some(LabelSelector {
+                match_labels: labels,
+                ..LabelSelector::default()
+            }),
+            topology_key: label::HOSTNAME.to_owned(),
+            ..PodAffinityTerm::default()
+        }];
+        PodSpec {
+            name: name.to_owned(),
+            template,
+            ..PodSpec::default()
+        }
+    }
+
+    #[test]
+    fn pods_that_differ_in_size_only_share_a_view_and_keep_each_other_away() {
+        let mut cluster = Cluster::new(Options::default());
+        let room = ResourceMap::from([
+            ("cpu".to_owned(), "8".parse().expect("a quantity")),
+            ("pods".to_owned(), "9".parse().expect("a quantity")),
+        ]);
+        let labels = StringMap::from([(label::HOSTNAME.to_owned(), "n".to_owned())]);
+        let node = NodeSpec {
+            capacity: room.clone(),
+            allocatable: room,
+            labels,
+            ..NodeSpec::named("n")
+        };
+        cluster.add_node(&node).expect("valid");
+        let (small, large, other) = (
+            pod("small", "a", "1"),
+            pod("large", "a", "2"),
+            pod("other", "b", "1"),
+        );
+        let fits = |cluster: &mut Cluster, pod: &PodSpec| {
+            let decision = cluster.schedule_pod(pod, 0).expect("valid");
+            !matches!(decision, Decision::Unschedulable(_))
+        };
+        for pod in [&small, &large, &other] {
+            assert!(fits(&mut cluster, pod), "{}", pod.name);
+        }
+        assert_eq!(cluster.views.all().count(), 2);
+        cluster.bind(&small, "n").expect("new");
+        assert!(!fits(&mut cluster, &small));
+        assert!(!fits(&mut cluster, &large));
+        assert!(fits(&mut cluster, &other));
+        // The view outlives the class that was the first to have it.
+        let first = cluster.pod_class(&small.template).expect("known");
+        assert_eq!(cluster.views.leave(first), None);
+        assert!(!fits(&mut cluster, &large));
+        assert!(!fits(&mut cluster, &small));
+        cluster.remove_pod("/small").expect("there");
+        assert!(fits(&mut cluster, &large));
+        assert!(fits(&mut cluster, &small));
+    }
+}
