@@ -11,6 +11,7 @@ use super::PreferencePolicy;
 use super::solve::{Attempt, Pending, Solver, Way};
 use crate::class::PodClassId;
 use crate::cluster::NodeId;
+use crate::intern::Symbol;
 
 /// The maximum number of pods for which both packing and placing one by one are tried.
 const MOST_TWICE: usize = 3000;
@@ -18,8 +19,8 @@ const MOST_TWICE: usize = 3000;
 const MOST_NODES: usize = 5000;
 /// The maximum number of pairs of a node and a class of pods for which it is tried.
 const MOST_PAIRS: usize = 1_500_000;
-/// The third way is tried if existing nodes have at least one part in so many of the cpu or of the memory that the pods
-/// request: with less, no use of that room makes a plan much cheaper.
+/// The third way is tried if existing nodes have at least one part in so many of what the pods request of some resource: with
+/// less of each, no use of that room makes a plan much cheaper.
 const LEAST_ROOM: i128 = 100;
 
 impl Solver<'_> {
@@ -45,30 +46,39 @@ impl Solver<'_> {
         best
     }
 
-    /// Returns whether an existing node has room for a pod of one of the classes, and all nodes for a part of the pods that
-    /// matters. `classes` has the number of pods of each.
+    /// Returns whether an existing node has room for a pod of one of the classes, and all nodes together have enough of a
+    /// requested resource to matter. `classes` has the number of pods of each.
     fn has_room(&self, nodes: &[NodeId], classes: &FxHashMap<PodClassId, i64>) -> bool {
         let mut requests = Vec::with_capacity(classes.len());
-        let mut wanted = (0, 0);
+        let mut wanted: FxHashMap<Symbol, i128> = FxHashMap::default();
         for (class, count) in classes {
             let mut of_one = self.cluster.class(*class).shape.requests.real.clone();
-            wanted.0 += i128::from(of_one.cpu_milli) * i128::from(*count);
-            wanted.1 += i128::from(of_one.memory_bytes) * i128::from(*count);
+            for (resource, amount) in of_one.iter() {
+                *wanted.entry(resource).or_default() += i128::from(amount) * i128::from(*count);
+            }
             of_one.pods += 1;
             requests.push(of_one);
         }
         let mut has_some = false;
-        let mut room = (0, 0);
+        let mut room: FxHashMap<Symbol, i128> = FxHashMap::default();
         for node in nodes {
             let there = self.cluster.at(*node);
             let mut free = there.fixed.allocatable.clone();
             free.subtract(&there.used);
-            room.0 += i128::from(free.cpu_milli.max(0));
-            room.1 += i128::from(free.memory_bytes.max(0));
-            let mut fitting = requests.iter();
-            has_some |= fitting.any(|of_one| of_one.exceeds(&free).is_none());
+            for resource in wanted.keys() {
+                let amount = free.amount(*resource).max(0);
+                *room.entry(*resource).or_default() += i128::from(amount);
+            }
+            has_some = has_some
+                || requests
+                    .iter()
+                    .any(|of_one| of_one.exceeds(&free).is_none());
         }
-        has_some && (room.0 * LEAST_ROOM >= wanted.0 || room.1 * LEAST_ROOM >= wanted.1)
+        let matters = |(resource, wanted): (&Symbol, &i128)| {
+            let room = room.get(resource);
+            room.is_some_and(|room| room * LEAST_ROOM >= *wanted)
+        };
+        has_some && (wanted.is_empty() || wanted.iter().any(matters))
     }
 
     /// Plans nodes for all pods with their preferences, unless a plan without preferences is cheaper by more than allowed.

@@ -339,6 +339,42 @@ fn a_node_that_is_there_but_not_ready_counts_as_it_will_be_and_only_for_the_plan
 }
 
 #[test]
+fn the_last_gpu_of_a_node_is_not_spent_on_pods_without_one_however_little_else_the_node_has() {
+    let mut cluster = Cluster::new(Options::default());
+    let mut node = NodeSpec::named("n1");
+    node.allocatable = amounts(&[
+        ("cpu", "2"),
+        ("memory", "2Mi"),
+        ("pods", "10"),
+        ("example.com/gpu", "1"),
+    ]);
+    cluster.add_node(&node).expect("a new node");
+    let mut dear = kind("dear", "linux", 2, 1_000_000);
+    let own = Arc::make_mut(&mut dear);
+    own.allocatable.extend(amounts(&[("example.com/gpu", "1")]));
+    own.capacity.clone_from(&own.allocatable);
+    let mut types = linux().to_vec();
+    types.push(dear);
+    // They come before the pod with the GPU: they ask for more memory.
+    let plain = (0..300).map(|index| {
+        let name = format!("plain-{index}");
+        pod(&name, &[("cpu", "1"), ("memory", "1Mi")])
+    });
+    let trained = pod("trained", &[("cpu", "1"), ("example.com/gpu", "1")]);
+    let plan = cluster
+        .plan(&PlanRequest {
+            pods: plain.chain([trained]).collect(),
+            templates: vec![pool("p", &types)],
+            by_cost: true,
+            ..PlanRequest::default()
+        })
+        .expect("valid");
+    let there: Vec<_> = plan.existing.iter().map(|(pod, _)| pod.as_str()).collect();
+    assert!(there.contains(&"ns/trained"), "{there:?}");
+    assert_eq!(plan.unplaceable, []);
+}
+
+#[test]
 fn a_limit_on_nodes_counts_machines() {
     let mut template = pool("p", &linux());
     template.limits_remaining = amounts(&[("nodes", "1")]);
