@@ -123,6 +123,14 @@ impl Market {
         self
     }
 
+    /// Returns how Windows pods get addresses; off if the nodes run another system.
+    pub fn windows_addresses(&self) -> WindowsAddresses {
+        match self.os() {
+            Os::Windows => self.template.windows_addresses,
+            Os::Linux => WindowsAddresses::Off,
+        }
+    }
+
     /// Returns the operating system of the nodes.
     pub fn os(&self) -> Os {
         self.template.family.os()

@@ -17,7 +17,7 @@ use mullion_engine::{
 
 use super::{
     market::{Market, amounts},
-    overhead::{self, Prospect},
+    overhead,
     requirements::to_engine,
 };
 use crate::{nodepool, state::convert};
@@ -46,15 +46,11 @@ pub fn of<'a>(
     let spec = &pool.spec.template.spec;
     let mut labels = pool.spec.template.metadata.labels.clone();
     labels.extend([spec.node_class_ref.label()]);
-    let mut decided = labels.clone();
-    decided.extend(market.fixed_labels());
-    let prospect = Prospect {
-        labels: decided,
-        requirements: spec.requirements.clone(),
-        taints: spec.taints.clone(),
-    };
+    let addresses = market.windows_addresses();
     NodeTemplate {
-        daemon_overhead: overhead::of(daemons, &prospect),
+        daemons: daemons
+            .filter_map(|set| overhead::pod_of(set, addresses))
+            .collect(),
         limits_remaining: limits_remaining(pool, claims, market),
         node_price_micro_usd: node_price(pool, market),
         ..with_types(pool, labels, market.machines(&spec.requirements))

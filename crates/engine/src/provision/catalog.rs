@@ -9,9 +9,12 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
-use crate::class::{NodeRules, NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target};
+use crate::class::{
+    HostPort, NodeRules, NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target,
+};
 use crate::cluster::{Cluster, Question};
 use crate::error::ModelError;
+use crate::filter::node_ports;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::model::{Operator, StringMap, label};
@@ -21,6 +24,7 @@ use crate::selector::NamedNodes;
 
 use super::limit::Limits;
 use super::pack::Load;
+use super::rooms::Room;
 use super::{InstanceType, MinValuesPolicy, NodeTemplate, PlanRequest, PoolReason, Requirement};
 
 /// The maximum number of label choices per type and offering.
@@ -51,6 +55,8 @@ pub(super) struct Catalog {
     pub(super) types: Vec<Arc<InstanceType>>,
     /// What options have for pods, apart from their labels; options of one type usually share a room.
     pub(super) rooms: Vec<Room>,
+    /// Whether a DaemonSet takes host ports of some option.
+    pub(super) daemons_hold_ports: bool,
     /// The options, cheapest first.
     pub(super) options: Vec<Choice>,
     /// The options of each type, cheapest first.
@@ -61,19 +67,12 @@ pub(super) struct Catalog {
     pub(super) reservations: FxHashMap<Symbol, u32>,
     /// By kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,
-    kinds: FxHashMap<NodeRules, usize>,
+    kinds: FxHashMap<Kind, usize>,
     kind_of: FxHashMap<ShapeId, usize>,
 }
 
-/// The resources of a machine that pods can have.
-#[derive(Clone, PartialEq)]
-pub(super) struct Room {
-    pub(super) type_index: usize,
-    /// The resources that DaemonSets take.
-    pub(super) daemons: Amounts,
-    /// The resources left for other pods; negative if the DaemonSets' own pods do not fit.
-    pub(super) free: Amounts,
-}
+/// The rules of a pod that decide its verdicts, with its host ports in a pool whose DaemonSets hold ports.
+type Kind = (NodeRules, Vec<HostPort>);
 
 /// A possible node.
 pub(super) struct Choice {
@@ -121,6 +120,7 @@ impl Catalog {
             relaxes_min_values: request.min_values == MinValuesPolicy::BestEffort,
             types: Vec::new(),
             rooms: Vec::new(),
+            daemons_hold_ports: false,
             options: Vec::new(),
             by_type: Vec::new(),
             available: FixedBitSet::new(),
@@ -129,11 +129,6 @@ impl Catalog {
             kinds: FxHashMap::default(),
             kind_of: FxHashMap::default(),
         };
-        let overhead = Amounts::read(
-            &template.daemon_overhead,
-            &template.pool,
-            cluster.names_mut(),
-        )?;
         let mut daemons = Vec::with_capacity(template.daemons.len());
         for pod in &template.daemons {
             daemons.push(cluster.pod_class(pod)?);
@@ -141,7 +136,7 @@ impl Catalog {
         for spec in &template.instance_types {
             catalog.add_type(template, Arc::clone(spec), cluster);
         }
-        catalog.make_rooms(&overhead, &daemons, cluster)?;
+        catalog.make_rooms(&daemons, cluster)?;
         let types = &catalog.types;
         catalog.options.sort_by(|a, b| {
             let key = |option: &Choice| {
@@ -231,56 +226,6 @@ impl Catalog {
         self.types.push(spec);
     }
 
-    /// Computes what each option has left after the pods of the DaemonSets that run on it.
-    ///
-    /// # Errors
-    /// Returns an error if a type has a negative amount of a resource.
-    fn make_rooms(
-        &mut self,
-        overhead: &Amounts,
-        daemons: &[PodClassId],
-        cluster: &mut Cluster,
-    ) -> Result<(), ModelError> {
-        let mut allocatable = Vec::with_capacity(self.types.len());
-        for spec in &self.types {
-            allocatable.push(Amounts::read(
-                &spec.allocatable,
-                &spec.name,
-                cluster.names_mut(),
-            )?);
-        }
-        let runs: Vec<FixedBitSet> = daemons
-            .iter()
-            .map(|class| self.verdicts(*class, cluster).fits.clone())
-            .collect();
-        let mut known: FxHashMap<(usize, Vec<usize>), usize> = FxHashMap::default();
-        for index in 0..self.options.len() {
-            let type_index = self.options[index].type_index;
-            let on_it: Vec<usize> = (0..daemons.len())
-                .filter(|daemon| runs[*daemon].contains(index))
-                .collect();
-            let room = *known
-                .entry((type_index, on_it))
-                .or_insert_with_key(|(_, on_it)| {
-                    let mut taken = overhead.clone();
-                    for daemon in on_it {
-                        taken.add(&cluster.class(daemons[*daemon]).shape.requests.real);
-                        taken.pods += 1;
-                    }
-                    let mut free = allocatable[type_index].clone();
-                    free.subtract(&taken);
-                    self.rooms.push(Room {
-                        type_index,
-                        daemons: taken,
-                        free,
-                    });
-                    self.rooms.len() - 1
-                });
-            self.options[index].room = room;
-        }
-        Ok(())
-    }
-
     /// Returns the values that a label can have on the pool's nodes.
     pub(super) fn values(&self, key: Symbol) -> Vec<Symbol> {
         let options = self.available.ones();
@@ -330,7 +275,11 @@ impl Catalog {
         if let Some(kind) = self.kind_of.get(&class.shape_id) {
             return *kind;
         }
-        let rules = class.shape.node_rules();
+        let ports = match self.daemons_hold_ports {
+            true => class.shape.host_ports.clone(),
+            false => Vec::new(),
+        };
+        let rules = (class.shape.node_rules(), ports);
         let kind = match self.kinds.get(&rules) {
             Some(kind) => *kind,
             None => {
@@ -342,6 +291,13 @@ impl Catalog {
         };
         self.kind_of.insert(class.shape_id, kind);
         kind
+    }
+
+    /// Drops all verdicts, so that they are found again when they are asked for.
+    pub(super) fn forget_verdicts(&mut self) {
+        self.verdicts.clear();
+        self.kinds.clear();
+        self.kind_of.clear();
     }
 
     fn work_out(&self, shape: &Shape, cluster: &Cluster) -> Verdicts {
@@ -363,7 +319,14 @@ impl Catalog {
             };
             let verdict =
                 StaticVerdict::of(shape, target, cluster.static_rules(shape), cluster.names());
-            match verdict.refusal {
+            let refusal = verdict.refusal.or_else(|| {
+                if !self.daemons_hold_ports {
+                    return None;
+                }
+                let taken = node_ports::taken(shape, &self.rooms[option.room].ports)?;
+                Some((Plugin::NodePorts, taken))
+            });
+            match refusal {
                 None => verdicts.fits.insert(index),
                 Some(refusal) => verdicts.refusal = verdicts.refusal.or(Some(refusal)),
             }

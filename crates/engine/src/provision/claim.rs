@@ -13,7 +13,7 @@ use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
 use crate::filter;
 use crate::intern::Symbol;
-use crate::model::{Operator, Quantity, ResourceMap, label};
+use crate::model::{Operator, ResourceMap, label};
 use crate::reason::{Plugin, Refusal};
 use crate::resources::Amounts;
 
@@ -326,6 +326,12 @@ impl Claim {
             let requirements = requirements(&listed, catalog, cluster);
             (described(&listed, catalog).into(), requirements.into())
         });
+        let cheapest = self.options.minimum();
+        let daemons = cheapest.map(|option| &catalog.room_of(option).daemons);
+        let mut requests = self.requests.clone();
+        if let Some(daemons) = daemons {
+            requests.add(daemons);
+        }
         PlannedNode {
             pool: catalog.pool.clone(),
             requirements: Arc::clone(requirements),
@@ -335,7 +341,8 @@ impl Claim {
                 .iter()
                 .map(|pod| keys[*pod as usize].clone())
                 .collect(),
-            requests: self.requests(catalog, cluster),
+            requests: requests.to_map(cluster.names()),
+            daemons: daemons.map_or_else(ResourceMap::new, |taken| taken.to_map(cluster.names())),
             node_price_micro_usd: catalog.node_price,
             min_values_relaxed: match self.held.is_empty() {
                 true => catalog.missing_values(&listed, cluster).is_some(),
@@ -343,23 +350,6 @@ impl Claim {
             },
             reservations: catalog.ids_of(&listed, cluster),
         }
-    }
-
-    /// Returns the requests of the pods, and of the DaemonSets' pods on the cheapest option.
-    fn requests(&self, catalog: &Catalog, cluster: &Cluster) -> ResourceMap {
-        let mut requests = self.requests.clone();
-        if let Some(cheapest) = self.options.minimum() {
-            requests.add(&catalog.room_of(cheapest).daemons);
-        }
-        let amounts = requests.iter().map(|(name, amount)| {
-            let quantity = if name == Symbol::CPU {
-                Quantity::from_milli(amount)
-            } else {
-                Quantity::from_units(amount)
-            };
-            (cluster.text(name).to_owned(), quantity)
-        });
-        amounts.collect()
     }
 }
 

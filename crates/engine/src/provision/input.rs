@@ -78,9 +78,7 @@ impl PlanRequest {
 pub struct InFlightNode {
     /// The node as it will be, its startup taints left out. Its name is the claim's until there is a node.
     pub node: NodeSpec,
-    /// What DaemonSets will still take of it, in addition to their pods that run on it already.
-    pub daemon_overhead: ResourceMap,
-    /// Pods that earlier plans placed on it.
+    /// Pods that earlier plans placed on it, and those that DaemonSets will put there.
     pub pods: Vec<PodSpec>,
 }
 
@@ -101,13 +99,11 @@ pub struct NodeTemplate {
     pub requirements: Vec<Requirement>,
     /// What the pool may still buy, by resource (`cpu`, `memory`, `nodes`, ...); a resource that is absent is unlimited.
     pub limits_remaining: ResourceMap,
-    /// Resources taken on each node in addition to the pods of `daemons`.
-    pub daemon_overhead: ResourceMap,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub node_price_micro_usd: u64,
     /// By how many thousandths preferences may raise the price; `None` means [`NodeTemplate::PREFERENCE_PRICE`].
     pub preference_price: Option<u32>,
-    /// The pods of DaemonSets; each counts on the machines that it would run on.
+    /// The pods of DaemonSets. Each takes resources and host ports of the machines that the static filters let it run on.
     pub daemons: Vec<PodTemplate>,
     /// The instance types that can be bought, shared between pools.
     pub instance_types: Vec<Arc<InstanceType>>,

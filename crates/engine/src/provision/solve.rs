@@ -23,6 +23,7 @@ use super::claim::{Claim, Lists, Topology};
 use super::limit::Limits;
 use super::preferences::Preferences;
 use super::reservations::Reservations;
+use super::rooms;
 use super::{
     InFlightNode, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
     Unplaceable,
@@ -74,6 +75,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     plan.nodes = best.nodes;
     plan.unplaceable.extend(best.unplaceable);
     plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
+    plan.daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
     Ok(plan)
 }
 
@@ -206,11 +208,6 @@ fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), 
     let mut node: NodeSpec = in_flight.node.clone();
     if node.allocatable.is_empty() {
         node.allocatable = node.capacity.clone();
-    }
-    for (name, amount) in &mut node.allocatable {
-        if let Some(taken) = in_flight.daemon_overhead.get(name) {
-            *amount = amount.saturating_sub(*taken).max(Default::default());
-        }
     }
     cluster.set_node(&node)?;
     for pod in &in_flight.pods {

@@ -1,8 +1,10 @@
 //! Mixes of pods and pools for `mullion bench plan`, all bought for by cost: every type of the catalogue in three zones, spot and on demand.
 
 use mullion_engine::{
-    model::{LabelSelector, PodAffinity, PodAffinityTerm, PodSpec, StringMap, label},
-    model::{TopologySpreadConstraint, WhenUnsatisfiable},
+    model::{
+        Container, LabelSelector, PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, StringMap,
+        Toleration, TolerationOperator, TopologySpreadConstraint, WhenUnsatisfiable, label,
+    },
     provision::{NodeTemplate, PlanRequest},
 };
 use serde_json::{Value, json};
@@ -163,10 +165,24 @@ async fn five_pools() -> Result<Vec<NodeTemplate>, Failure> {
         template("any", open_pool(&limits), &linux),
     ];
     for pool in &mut pools {
-        // What six DaemonSets take of each node.
-        pool.daemon_overhead = amounts(&[("cpu", "600m"), ("memory", "900Mi"), ("pods", "6")]);
+        pool.daemons = vec![daemon(); 6];
     }
     Ok(pools)
+}
+
+/// The pod of a DaemonSet that runs on every node.
+fn daemon() -> PodTemplate {
+    let mut daemon = PodTemplate {
+        namespace: "kube-system".to_owned(),
+        containers: vec![Container::default()],
+        tolerations: vec![Toleration {
+            operator: TolerationOperator::Exists,
+            ..Toleration::default()
+        }],
+        ..PodTemplate::default()
+    };
+    daemon.containers[0].resources.requests = amounts(&[("cpu", "100m"), ("memory", "150Mi")]);
+    daemon
 }
 
 /// A pool of one capacity type.

@@ -321,7 +321,7 @@ fn bought(planned: &PlannedNode, question: &Question) -> Option<Bought> {
         capacity_type: capacity_type.clone(),
         capacity_reservations: planned.reservations.to_vec(),
         usd_per_hour: dollars(planned.price_micro_usd()),
-        resources: amounts(planned, machine, &template.daemon_overhead),
+        resources: amounts(planned, machine),
         pods: planned.pods.iter().map(name).collect(),
     })
 }
@@ -335,11 +335,7 @@ fn system(machine: &InstanceType) -> String {
 }
 
 /// Processor, memory and pods, and whatever else is asked for.
-fn amounts(
-    planned: &PlannedNode,
-    machine: &InstanceType,
-    daemons: &ResourceMap,
-) -> BTreeMap<String, Amount> {
+fn amounts(planned: &PlannedNode, machine: &InstanceType) -> BTreeMap<String, Amount> {
     let always = [labels::CPU, labels::MEMORY, labels::PODS];
     let asked = planned
         .requests
@@ -350,7 +346,7 @@ fn amounts(
     let of = |map: &ResourceMap, name: &str| map.get(name).copied().unwrap_or_default();
     let amount = |name: &str| Amount {
         requested: of(&planned.requests, name),
-        daemon_sets: of(daemons, name),
+        daemon_sets: of(&planned.daemons, name),
         allocatable: of(&machine.allocatable, name),
         capacity: of(&machine.capacity, name),
     };

@@ -230,11 +230,11 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
                 name: name.to_owned(),
                 ..node
             }),
-            (None, Some(node)) => found.in_flight.push(InFlightNode {
-                node,
-                daemon_overhead: overhead::of(daemons.iter(), &prospect(claim)),
-                pods: Vec::new(),
-            }),
+            (None, Some(node)) => {
+                let pods =
+                    overhead::pods_on(daemons.iter(), &prospect(claim), &node.name, addresses);
+                found.in_flight.push(InFlightNode { node, pods });
+            }
         }
     }
     let goes = |claim: &&NodeClaim| claim.metadata.deletion_timestamp.is_some();
