@@ -2,6 +2,7 @@
 
 mod preferences;
 mod reservations;
+mod zone_ids;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ fn kind(name: &str, os: &str, cpu: i64, price_micro_usd: u64) -> Arc<InstanceTyp
         capacity_type: capacity_type.to_owned(),
         price_micro_usd,
         available: true,
+        labels: StringMap::new(),
         reservation: None,
     };
     let capacity = amounts(&[
