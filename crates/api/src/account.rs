@@ -45,6 +45,10 @@ pub struct SimulatedAccountSpec {
     pub fargate_profiles: BTreeMap<String, FargateProfile>,
     /// AMIs for EKS's Windows nodes, by id.
     pub images: BTreeMap<String, Image>,
+    /// The account's tags of AMIs, by image id (ec2:CreateTags).
+    pub image_tags: BTreeMap<String, BTreeMap<String, String>>,
+    /// The account's own SSM parameters that hold ids of AMIs, by name (ssm:PutParameter).
+    pub parameters: BTreeMap<String, String>,
     /// Capacity reservations by id, such as `cr-0123456789abcdef0`.
     pub capacity_reservations: BTreeMap<String, CapacityReservation>,
     /// AWS actions that are refused, such as `iam:ListAttachedRolePolicies`.

@@ -177,6 +177,9 @@ pub const INSTANCE_ACCELERATOR_MANUFACTURER: &str =
 pub const INSTANCE_ACCELERATOR_COUNT: &str = "karpenter.k8s.aws/instance-accelerator-count";
 /// EBS bandwidth in Mbit/s.
 pub const INSTANCE_EBS_BANDWIDTH: &str = "karpenter.k8s.aws/instance-ebs-bandwidth";
+/// Clock speed that all cores keep, in MHz.
+pub const INSTANCE_CPU_CLOCK_SPEED: &str =
+    "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz";
 
 /// EKS managed node group of a node.
 pub const EKS_NODEGROUP: &str = "eks.amazonaws.com/nodegroup";
@@ -247,6 +250,7 @@ pub const WELL_KNOWN: &[&str] = &[
     INSTANCE_LOCAL_NVME,
     INSTANCE_NETWORK_BANDWIDTH,
     INSTANCE_EBS_BANDWIDTH,
+    INSTANCE_CPU_CLOCK_SPEED,
     INSTANCE_GPU_NAME,
     INSTANCE_GPU_MANUFACTURER,
     INSTANCE_GPU_COUNT,

@@ -3,6 +3,8 @@
 //! Invariant: a table, not code: one row per family, with versions that follow the Kubernetes version
 //! as EKS's images do. Ids are derived from family and version, so they are the same on every run.
 
+use std::collections::BTreeMap;
+
 use jiff::{
     Span,
     civil::{Date, date},
@@ -94,9 +96,9 @@ impl NodeImage {
         }
     }
 
-    /// Whether a term of an EC2NodeClass selects this image: by an alias of any release or of the image's own, by its id, or by its name, in which `*`
-    /// and `?` stand for any characters. It has no tags and no SSM parameter, and Amazon owns it.
-    pub fn is_selected_by(&self, term: &AmiSelectorTerm) -> bool {
+    /// Returns whether a term of an EC2NodeClass that names no SSM parameter selects this image: by an alias of any release or of the image's own, by
+    /// its id, or by its name, in which `*` and `?` stand for any characters, and its tags. Amazon owns it.
+    pub fn is_selected_by(&self, term: &AmiSelectorTerm, tags: &BTreeMap<String, String>) -> bool {
         if let Some(alias) = &term.alias {
             let release = alias.split_once('@').map(|(_, release)| release);
             return release.is_some_and(|own| own == LATEST || self.is_of_release(own));
@@ -106,7 +108,13 @@ impl NodeImage {
         }
         let is_owned = term.owner.as_deref().is_none_or(|owner| owner == "amazon");
         let name = term.name.as_deref();
-        is_owned && term.tags.is_empty() && name.is_some_and(|name| is_like(name, &self.name))
+        let is_named = name.is_none_or(|name| is_like(name, &self.name));
+        let is_tagged = term.tags.iter().all(|(key, wanted)| {
+            let value = tags.get(key);
+            value.is_some_and(|value| wanted == "*" || wanted == value)
+        });
+        let is_said = name.is_some() || !term.tags.is_empty();
+        is_said && is_owned && is_named && is_tagged
     }
 
     /// Whether the name ends with a release as aliases name it: `v20250317`, `1.32.0`.
@@ -314,8 +322,9 @@ mod tests {
         let version = KubernetesVersion::from_minor(31).unwrap();
         let of = |family, release| NodeImage::released(family, version, Arch::Amd64, release);
         let al2023 = of(AmiFamily::AmazonLinux2023, 1);
+        let tags = BTreeMap::from([("team".to_owned(), "b".to_owned())]);
         let selects = |image: &NodeImage, term: serde_json::Value| {
-            image.is_selected_by(&serde_json::from_value(term).unwrap())
+            image.is_selected_by(&serde_json::from_value(term).unwrap(), &tags)
         };
         let yes = [
             json!({"alias": "al2023@latest"}),
@@ -324,6 +333,8 @@ mod tests {
             json!({"name": al2023.name}),
             json!({"name": "amazon-eks-node-al2023-*-1.31-v2025041?"}),
             json!({"name": "*", "owner": "amazon"}),
+            json!({"tags": {"team": "b"}}),
+            json!({"name": "amazon-*", "tags": {"team": "*"}}),
         ];
         for term in yes {
             assert!(selects(&al2023, term.clone()), "{term}");
@@ -335,6 +346,8 @@ mod tests {
             json!({"name": "*", "owner": "self"}),
             json!({"name": "*", "tags": {"team": "a"}}),
             json!({"tags": {"team": "a"}}),
+            json!({"tags": {"team": "b", "stage": "*"}}),
+            json!({"name": "bottlerocket-*", "tags": {"team": "b"}}),
             json!({"ssmParameter": "/a/b"}),
         ];
         for term in no {

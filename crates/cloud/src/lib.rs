@@ -18,6 +18,7 @@ mod clock;
 pub mod image;
 mod message;
 pub mod node_group;
+mod parameters;
 pub mod pattern;
 mod provider;
 mod refusals;
@@ -37,7 +38,7 @@ pub use message::{Impairment, Message, MessageKind, StatusCheck};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
     InstanceState, Launch, LaunchClass, LaunchOption, LaunchRequest, Offer, Offering, Registration,
-    SecurityGroup, Shortage, Subnet, TagSelector, instance_id,
+    SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector, instance_id,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use reservation::{

@@ -103,6 +103,15 @@ pub struct Offer {
     pub offerings: Vec<Offering>,
 }
 
+/// The images that the terms of an EC2NodeClass select.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelectedImages {
+    /// The newest one of each architecture and variant.
+    pub images: Vec<NodeImage>,
+    /// Whether the terms select none, and these are the newest images of the family instead.
+    pub is_fallback: bool,
+}
+
 /// A subnet nodes can be in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subnet {
@@ -535,13 +544,13 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         arch: Arch,
     ) -> BoxFuture<'_, Result<NodeImage, CloudError>>;
 
-    /// Returns the images that terms of an EC2NodeClass select, for each architecture the newest first.
+    /// Returns the images that terms of an EC2NodeClass select.
     fn images<'a>(
         &'a self,
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>>;
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>>;
 
     /// Returns the name of the instance profile for a class's instances: the one it names, or that of its role, which is
     /// created if it does not exist. A cloud without IAM creates none.

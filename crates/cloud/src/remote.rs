@@ -27,8 +27,8 @@ pub use faults::{CallFaults, Unreliable};
 use crate::{
     AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment,
     Instance, InstanceId, InterfaceFound, InterfaceId, Launch, LaunchOption, LaunchRequest,
-    Message, Offer, SecurityGroup, Subnet, SubnetFacts, TagSelector, catalogue::Arch,
-    image::NodeImage,
+    Message, Offer, SecurityGroup, SelectedImages, Subnet, SubnetFacts, TagSelector,
+    catalogue::Arch, image::NodeImage,
 };
 
 /// Carries calls to the process of a cloud.
@@ -280,7 +280,7 @@ impl CloudProvider for Remote {
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>> {
         Box::pin(self.cloud(Call::Images {
             terms: terms.to_vec(),
             family,

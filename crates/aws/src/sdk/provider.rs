@@ -9,8 +9,8 @@ use mullion_api::{
 };
 use mullion_cloud::{
     BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment, Instance, InstanceId,
-    Launch, LaunchOption, LaunchRequest, Message, Offer, SecurityGroup, Subnet, TagSelector,
-    catalogue::Arch, image::NodeImage,
+    Launch, LaunchOption, LaunchRequest, Message, Offer, SecurityGroup, SelectedImages, Subnet,
+    TagSelector, catalogue::Arch, image::NodeImage,
 };
 use tokio::time::Instant;
 
@@ -60,8 +60,14 @@ impl CloudProvider for Aws {
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
-        Box::pin(self.inner.images(terms, family, version))
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>> {
+        Box::pin(async move {
+            let images = self.inner.images(terms, family, version).await?;
+            Ok(SelectedImages {
+                images,
+                is_fallback: false,
+            })
+        })
     }
 
     fn instance_profile<'a>(

@@ -28,7 +28,7 @@ async fn an_alias_finds_an_image_of_each_architecture() {
         .aws
         .images(&terms, AmiFamily::AmazonLinux2023, version())
         .await;
-    let images = images.expect("images");
+    let images = images.expect("images").images;
     let plain = images
         .iter()
         .filter(|own| own.variant == ImageVariant::Standard);
@@ -41,7 +41,7 @@ async fn an_alias_finds_an_image_of_each_architecture() {
         .aws
         .images(&alias("windows2022@latest"), WINDOWS, version())
         .await;
-    let windows = windows.expect("images");
+    let windows = windows.expect("images").images;
     assert_eq!(
         windows[0].id,
         NodeImage::new(WINDOWS, version(), Arch::Amd64).id
@@ -54,7 +54,7 @@ async fn images_are_selected_by_id_and_by_name() {
     let wanted = NodeImage::new(WINDOWS, version(), Arch::Amd64);
     let select = async |term: AmiSelectorTerm| {
         let images = world.aws.images(&[term], WINDOWS, version()).await;
-        let images = images.expect("an answer").into_iter();
+        let images = images.expect("an answer").images.into_iter();
         images.map(|own| own.id).collect::<Vec<_>>()
     };
     let by_id = AmiSelectorTerm {

@@ -57,8 +57,12 @@ pub struct InstanceType {
     pub hypervisor: String,
     /// Whether it is a whole machine.
     pub bare_metal: bool,
-    /// Network interfaces.
+    /// Network interfaces of the first network card, which pods get their addresses from, and of each other one.
     pub max_enis: u64,
+    /// Network cards.
+    pub network_cards: u64,
+    /// Interfaces that can be Elastic Fabric Adapters.
+    pub efa_interfaces: u64,
     /// IPv4 addresses of each interface.
     pub ipv4_per_eni: u64,
     /// Graphics processors.
@@ -69,6 +73,10 @@ pub struct InstanceType {
     pub local_nvme_gb: u64,
     /// Baseline network bandwidth in Mbit/s, if known.
     pub network_mbps: Option<u64>,
+    /// Maximum bandwidth to EBS in Mbit/s, if it is guaranteed to every instance and known.
+    pub ebs_mbps: Option<u64>,
+    /// Clock speed that all cores keep, in MHz, if known; 0 where EC2 tells none.
+    pub clock_mhz: Option<u64>,
     /// Whether it is sold as spot.
     pub supports_spot: bool,
     /// `intel`, `amd` or `aws`, if known.
@@ -86,7 +94,7 @@ pub struct InstanceType {
 impl InstanceType {
     /// Reads a row of the table. `None` for Macs and for rows that leave size or network open.
     pub(super) fn from_row(row: &str) -> Option<Self> {
-        let columns: [&str; 22] = row.split(',').collect::<Vec<_>>().try_into().ok()?;
+        let columns: [&str; 26] = row.split(',').collect::<Vec<_>>().try_into().ok()?;
         let [
             name,
             vcpus,
@@ -110,6 +118,10 @@ impl InstanceType {
             windows_prefix_delegation,
             linux_usd,
             windows_usd,
+            network_cards,
+            efa_interfaces,
+            ebs_mbps,
+            clock_mhz,
         ] = columns;
         let arch = match architectures {
             "arm64" => Arch::Arm64,
@@ -124,6 +136,8 @@ impl InstanceType {
             hypervisor: hypervisor.into(),
             bare_metal: bare_metal == "true",
             max_enis: max_enis.parse().ok()?,
+            network_cards: network_cards.parse().ok()?,
+            efa_interfaces: efa_interfaces.parse().unwrap_or_default(),
             ipv4_per_eni: ipv4_per_eni.parse().ok()?,
             gpu: gpu(gpu_count, gpu_name, gpu_memory_mib),
             neuron_devices: neuron_devices.parse().unwrap_or_default(),
@@ -132,6 +146,8 @@ impl InstanceType {
                 .parse::<f64>()
                 .ok()
                 .map(|gbps| (gbps * 1000.0).round() as u64),
+            ebs_mbps: ebs_mbps.parse().ok(),
+            clock_mhz: clock_mhz.parse().ok(),
             supports_spot: supports_spot == "true",
             cpu_manufacturer: (!cpu_manufacturer.is_empty())
                 .then(|| cpu_manufacturer.to_ascii_lowercase()),
@@ -201,6 +217,14 @@ impl InstanceType {
                 self.network_mbps.map(|mbps| mbps.to_string()),
             ),
             (
+                labels::INSTANCE_EBS_BANDWIDTH,
+                self.ebs_mbps.map(|mbps| mbps.to_string()),
+            ),
+            (
+                labels::INSTANCE_CPU_CLOCK_SPEED,
+                self.clock_mhz.map(|mhz| mhz.to_string()),
+            ),
+            (
                 labels::INSTANCE_LOCAL_NVME,
                 (self.local_nvme_gb > 0).then(|| self.local_nvme_gb.to_string()),
             ),
@@ -243,14 +267,19 @@ fn neuron_device(family: &str) -> Option<&'static str> {
     }
 }
 
+/// Reads the columns about graphics processors, of which the last one is the memory of all of them together.
 fn gpu(count: &str, name: &str, memory_mib: &str) -> Option<Gpu> {
-    let count = count.parse().ok().filter(|count| *count > 0)?;
+    let count: u64 = count.parse().ok().filter(|count| *count > 0)?;
     let (maker, model) = name.split_once(' ').unwrap_or(("", name));
     Some(Gpu {
         count,
         manufacturer: maker.to_ascii_lowercase(),
         name: model.to_ascii_lowercase().replace(' ', "-"),
-        memory_mib: memory_mib.parse().ok().filter(|memory| *memory > 0),
+        memory_mib: memory_mib
+            .parse()
+            .ok()
+            .filter(|memory: &u64| *memory > 0)
+            .map(|memory| memory / count),
     })
 }
 
@@ -267,6 +296,11 @@ mod tests {
             ("karpenter.k8s.aws/instance-category", "c"),
             ("karpenter.k8s.aws/instance-cpu", "4"),
             ("karpenter.k8s.aws/instance-cpu-manufacturer", "amd"),
+            (
+                "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz",
+                "3600",
+            ),
+            ("karpenter.k8s.aws/instance-ebs-bandwidth", "10000"),
             (
                 "karpenter.k8s.aws/instance-encryption-in-transit-supported",
                 "true",
@@ -293,6 +327,34 @@ mod tests {
             (gpu.manufacturer.as_str(), gpu.name.as_str()),
             ("nvidia", "l4")
         );
+        let label = |name: &str| {
+            let labels = catalogue::get(name).unwrap().labels();
+            labels[labels::INSTANCE_GPU_MEMORY].clone()
+        };
+        assert_eq!(label("g6.xlarge"), "22888");
+        assert_eq!(label("g6.48xlarge"), "22888", "of one of eight");
+    }
+
+    #[test]
+    fn a_type_without_guaranteed_bandwidth_to_ebs_does_not_say_any() {
+        let label = |name: &str, key: &str| catalogue::get(name).unwrap().labels().remove(key);
+        let ebs = |name| label(name, labels::INSTANCE_EBS_BANDWIDTH);
+        assert_eq!(ebs("m5.large").as_deref(), Some("4750"));
+        assert_eq!(ebs("t2.micro"), None);
+        let clock = |name| label(name, labels::INSTANCE_CPU_CLOCK_SPEED);
+        assert_eq!(clock("t2.micro").as_deref(), Some("2500"));
+        let known = catalogue::all().iter();
+        let unknown = known.filter(|own| own.clock_mhz.is_none()).count();
+        assert!(unknown < 50, "{unknown}");
+    }
+
+    #[test]
+    fn pods_get_addresses_of_the_first_network_card_alone() {
+        let p5 = catalogue::get("p5.48xlarge").unwrap();
+        assert_eq!((p5.network_cards, p5.max_enis), (32, 2));
+        assert_eq!(p5.efa_interfaces, 32);
+        let linux = catalogue::allocatable::eni_limited_pods(p5, 0);
+        assert_eq!(linux, 100);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod cause;
 mod failure;
 mod fault;
 mod fleet;
+mod images;
 mod interface;
 mod inventory;
 mod ledger;
@@ -48,6 +49,7 @@ pub use cause::{Fault, RefusedFault};
 pub use failure::NOTICE;
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
+pub use images::Parameter;
 pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
@@ -56,6 +58,7 @@ use address_faults::FaultyCalls;
 use cause::{InForce, Releases};
 use fault::Faults;
 use fleet::Fleet;
+use images::ImageNames;
 use ledger::{INSTANCE, RANDOM, SavedInstance};
 use network::Network;
 use queue::Queue;
@@ -167,6 +170,7 @@ struct State {
     address_calls: FaultyCalls,
     queue: Queue,
     releases: Releases,
+    images: ImageNames,
     in_force: InForce,
     /// When interrupted spot instances are taken back.
     interrupted: BTreeMap<InstanceId, Instant>,
@@ -246,6 +250,7 @@ impl SimulatedEc2 {
                     address_calls,
                     queue,
                     releases: Releases::default(),
+                    images: ImageNames::default(),
                     in_force: InForce::default(),
                     interrupted: BTreeMap::new(),
                     reservations: Reservations::default(),

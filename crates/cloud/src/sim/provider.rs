@@ -16,9 +16,9 @@ use super::{SimulatedEc2, State, Zone, life, network, queue::AT_ONCE};
 use crate::{
     BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, FleetError,
     Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message,
-    Offer, Offering, SecurityGroup, Shortage, Subnet, TagSelector,
+    Offer, Offering, SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
-    image::{NodeImage, architectures},
+    image::NodeImage,
 };
 
 /// How long a receiver waits for messages when there are none.
@@ -87,30 +87,14 @@ impl CloudProvider for SimulatedEc2 {
         Box::pin(async move { Ok(NodeImage::released(family, version, arch, release)) })
     }
 
-    /// The newest images of the family where terms select none of it: manifests that name images of a real account can be used as they are.
     fn images<'a>(
         &'a self,
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
-        let releases: Vec<u32> = self.state().releases.all(family).collect();
-        let architectures = architectures(family.os());
-        let of = |arch: Arch| {
-            let releases = releases.iter();
-            releases.map(move |release| NodeImage::released(family, version, arch, *release))
-        };
-        let selected = |arch: &Arch| {
-            of(*arch).find(|image| terms.iter().any(|term| image.is_selected_by(term)))
-        };
-        let mut images: Vec<_> = architectures.iter().filter_map(selected).collect();
-        if images.is_empty() {
-            images = architectures
-                .iter()
-                .filter_map(|arch| of(*arch).next())
-                .collect();
-        }
-        Box::pin(async move { Ok(images) })
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>> {
+        let selected = self.select_images(terms, family, version);
+        Box::pin(async move { Ok(selected) })
     }
 
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {

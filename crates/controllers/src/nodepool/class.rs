@@ -23,7 +23,8 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CapacityReservation, CloudError, NodeTemplate, SecurityGroup, Subnet, TagSelector, family_of,
+    CapacityReservation, CloudError, NodeTemplate, SecurityGroup, SelectedImages, Subnet,
+    TagSelector, family_of,
     image::{ImageVariant, NodeImage},
 };
 use serde_json::{Value, json};
@@ -96,14 +97,17 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         return Ok(finalizer::remove(karpenter, &class).await?);
     }
     finalizer::add(karpenter, &class).await?;
-    let images = images(karpenter, &class.spec).await?;
+    let SelectedImages {
+        images,
+        is_fallback,
+    } = images(karpenter, &class.spec).await?;
     let gates = karpenter.options.gates;
     let ignored = match karpenter.cloud.heeds_machine_settings() {
         true => {
             let reservations = inert::of_reservations(&class.spec, gates);
             reservations.into_iter().collect()
         }
-        false => inert::of_node_class(&class.spec, Some(&images), gates),
+        false => inert::of_node_class(&class.spec, is_fallback, gates),
     };
     let found = Found {
         subnets: karpenter
@@ -356,14 +360,17 @@ fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)
 async fn images(
     karpenter: &KarpenterContext,
     spec: &EC2NodeClassSpec,
-) -> Result<Vec<NodeImage>, CloudError> {
+) -> Result<SelectedImages, CloudError> {
     let version = karpenter.options.version;
     match family(spec, version) {
         Ok(family) => {
             let terms = &spec.ami_selector_terms;
             karpenter.cloud.images(terms, family, version).await
         }
-        Err(_) => Ok(Vec::new()),
+        Err(_) => Ok(SelectedImages {
+            images: Vec::new(),
+            is_fallback: false,
+        }),
     }
 }
 

@@ -200,6 +200,7 @@ impl Market {
                 capacity_type: offering.capacity_type.as_str().to_owned(),
                 price_micro_usd: self.premiums.price(&offer.instance_type.name, offering),
                 available: offering.available,
+                labels: offering_labels(offering),
                 reservation: offering.reservation.as_ref().map(reserved::to_engine),
             })
             .collect();
@@ -331,6 +332,17 @@ pub(crate) fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> St
     let own = instance_type.labels();
     let mut map = fixed.clone();
     map.extend(own.into_iter().map(|(key, value)| (key.to_owned(), value)));
+    map
+}
+
+/// Returns the labels that nodes of an offering have besides zone and capacity type.
+fn offering_labels(offering: &Offering) -> StringMap {
+    let zone_id = (labels::ZONE_ID.to_owned(), offering.zone_id.to_string());
+    let mut map = StringMap::from([zone_id]);
+    if let Some(share) = &offering.reservation {
+        let own = share.reservation.labels().into_iter();
+        map.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    }
     map
 }
 

@@ -118,6 +118,13 @@ pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
         .find(|m| m.name == first.instance_type)?;
     let mut own = machine.labels.clone();
     own.extend(claim.metadata.labels.clone().unwrap_or_default());
+    let mut offerings = machine.offerings.iter();
+    let offering = offerings.find(|own| {
+        own.zone == first.zone
+            && own.capacity_type == first.capacity_type.as_str()
+            && own.reservation.as_ref().map(|own| &own.id) == first.reservation.as_ref()
+    });
+    own.extend(offering.into_iter().flat_map(|own| own.labels.clone()));
     own.insert(labels::ZONE.to_owned(), first.zone);
     own.insert(
         labels::CAPACITY_TYPE.to_owned(),

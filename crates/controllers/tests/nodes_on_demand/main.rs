@@ -27,3 +27,4 @@ mod takeover;
 mod termination;
 mod truth;
 mod whole;
+mod zone_ids;

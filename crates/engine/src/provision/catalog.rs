@@ -182,37 +182,25 @@ impl Catalog {
         labels.insert(label::NODE_POOL.to_owned(), template.pool.clone());
         let common = LabelSet::intern(&labels, cluster.names_mut());
         for (offering, sold) in spec.offerings.iter().enumerate() {
-            let is_own =
-                |key: &str, sold: &String| template.labels.get(key).is_none_or(|own| own == sold);
-            if !is_own(label::ZONE, &sold.zone)
-                || !is_own(label::CAPACITY_TYPE, &sold.capacity_type)
-            {
+            let mut place = sold.labels.clone();
+            place.insert(label::ZONE.to_owned(), sold.zone.clone());
+            place.insert(label::CAPACITY_TYPE.to_owned(), sold.capacity_type.clone());
+            let is_other = |(key, value): (&String, &String)| {
+                template.labels.get(key).is_some_and(|own| own != value)
+            };
+            if place.iter().any(is_other) {
                 continue;
             }
-            let place = [
-                (label::ZONE, &sold.zone),
-                (label::CAPACITY_TYPE, &sold.capacity_type),
-            ];
-            for (key, value) in place {
-                labels.insert(key.to_owned(), value.clone());
-            }
-            let mut place: Vec<(String, String)> = place
-                .map(|(key, value)| (key.to_owned(), value.clone()))
-                .into();
-            let reservation = sold.reservation.as_ref();
             let mut all = labels.clone();
-            if let Some(reservation) = reservation {
-                place.extend(reservation.labels.clone());
-                all.extend(reservation.labels.clone());
-            }
-            let reservation = reservation.map(|own| {
+            all.extend(place.clone());
+            let reservation = sold.reservation.as_ref().map(|own| {
                 let id = cluster.names_mut().intern(&own.id);
                 let left = self.reservations.entry(id).or_insert(own.left);
                 *left = own.left.min(*left);
                 id
             });
             for choice in choices(&all, &template.requirements) {
-                let more = place.iter().cloned().chain(choice);
+                let more = place.clone().into_iter().chain(choice);
                 self.options.push(Choice {
                     type_index,
                     room: 0,

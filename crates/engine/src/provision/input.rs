@@ -186,6 +186,8 @@ pub struct Offering {
     pub price_micro_usd: u64,
     /// Whether the offering can be bought now.
     pub available: bool,
+    /// Further labels of its nodes, such as the zone's id and what reservation they run in.
+    pub labels: StringMap,
     /// The capacity reservation that it uses, if any.
     pub reservation: Option<Reservation>,
 }
@@ -195,8 +197,6 @@ pub struct Offering {
 pub struct Reservation {
     /// The reservation's id; offerings with the same id share one reservation.
     pub id: String,
-    /// Labels of the nodes in it, apart from the capacity type.
-    pub labels: StringMap,
     /// How many more nodes may be planned for it. If an available offering has 0 left, nodes that are being launched hold
     /// it.
     pub left: u32,

@@ -37,9 +37,8 @@ impl NodeTemplate {
             label::NODE_POOL,
         ];
         let decides = |own: &Arc<InstanceType>| {
-            let mut reservations = own.offerings.iter().flat_map(|sold| &sold.reservation);
-            own.labels.contains_key(key)
-                || reservations.any(|reservation| reservation.labels.contains_key(key))
+            let mut offerings = own.offerings.iter();
+            own.labels.contains_key(key) || offerings.any(|sold| sold.labels.contains_key(key))
         };
         by_offering.contains(&key) || self.for_sale().iter().any(decides)
     }

@@ -34,6 +34,7 @@ pub(crate) fn machine(
                 capacity_type: capacity_type.to_owned(),
                 price_micro_usd,
                 available: true,
+                labels: StringMap::new(),
                 reservation: None,
             });
         };

@@ -3,6 +3,7 @@
 mod daemons;
 mod preferences;
 mod reservations;
+mod zone_ids;
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ fn kind(name: &str, os: &str, cpu: i64, price_micro_usd: u64) -> Arc<InstanceTyp
         capacity_type: capacity_type.to_owned(),
         price_micro_usd,
         available: true,
+        labels: StringMap::new(),
         reservation: None,
     };
     let capacity = amounts(&[

@@ -14,9 +14,9 @@ fn reserved(own: &Arc<InstanceType>, id: &str, left: u32, available: bool) -> Ar
         capacity_type: "reserved".to_owned(),
         price_micro_usd: 1,
         available,
+        labels: StringMap::from([(ID.to_owned(), id.to_owned())]),
         reservation: Some(Reservation {
             id: id.to_owned(),
-            labels: StringMap::from([(ID.to_owned(), id.to_owned())]),
             left,
         }),
     });

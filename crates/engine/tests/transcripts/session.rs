@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mullion_engine::disrupt::Removal;
 use mullion_engine::images::ImageTable;
-use mullion_engine::model::{Operator, PodSpec, ServiceSpec, label};
+use mullion_engine::model::{Operator, PodSpec, ServiceSpec, StringMap, label};
 use mullion_engine::preempt::Preemption;
 use mullion_engine::provision::{
     InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
@@ -299,6 +299,7 @@ impl Session {
                     capacity_type: capacity_type.to_owned(),
                     price_micro_usd: price.expect("micro-dollars"),
                     available,
+                    labels: StringMap::new(),
                     reservation: None,
                 });
             }

@@ -105,6 +105,7 @@ impl Machine {
                 capacity_type: sold.capacity_type,
                 price_micro_usd: (sold.price * 1e6).round() as u64,
                 available: true,
+                labels: StringMap::new(),
                 reservation: None,
             });
         }

@@ -196,17 +196,17 @@ fn profile(cluster: &str, instance: &Instance) -> String {
     }
 }
 
-/// Has the simulated EC2 know the capacity reservations of the account that an earlier start left, before anything is bought.
-pub(super) async fn resume_reservations(context: &Context, ec2: &SimulatedEc2) {
+/// Gives the simulated EC2 the capacity reservations and the names of images that the account of an earlier start has, before anything is bought.
+pub(super) async fn resume(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     // A new cluster has no account yet, and a user may have deleted it.
     if let Ok(account) = api.get(NAME).await {
-        ec2.reserve(&account.spec.capacity_reservations);
+        apply(&account.spec, &SimulatedAccountSpec::default(), ec2);
     }
 }
 
-/// Has the simulated EC2 follow the capacity reservations of the account.
-pub(super) fn follow_reservations(context: &Context, ec2: &SimulatedEc2) {
+/// Has the simulated EC2 follow the account's capacity reservations and names of images.
+pub(super) fn follow_spec(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     let (tasks, shutdown) = (context.tasks.clone(), context.shutdown.clone());
     let accounts: Informer<SimulatedAccount> = Informer::new(api, &[], tasks, shutdown);
@@ -216,15 +216,24 @@ pub(super) fn follow_reservations(context: &Context, ec2: &SimulatedEc2) {
         if account.metadata.name.as_deref() != Some(NAME) {
             return;
         }
-        let before = change.previous().map(|old| &old.spec.capacity_reservations);
-        let now = &account.spec.capacity_reservations;
-        if change.is_deleted() {
-            ec2.reserve(&BTreeMap::new());
-        } else if before != Some(now) && !(before.is_none() && now.is_empty()) {
-            ec2.reserve(now);
+        let none = SimulatedAccountSpec::default();
+        let before = change.previous().map_or(&none, |old| &old.spec);
+        match change.is_deleted() {
+            true => apply(&none, &account.spec, &ec2),
+            false => apply(&account.spec, before, &ec2),
         }
     });
     accounts.start();
+}
+
+/// Gives the simulated EC2 what is in one spec and was other in the one before.
+fn apply(now: &SimulatedAccountSpec, before: &SimulatedAccountSpec, ec2: &SimulatedEc2) {
+    if now.capacity_reservations != before.capacity_reservations {
+        ec2.reserve(&now.capacity_reservations);
+    }
+    if now.image_tags != before.image_tags || now.parameters != before.parameters {
+        ec2.name_images(&now.image_tags, &now.parameters);
+    }
 }
 
 /// Writes what the simulated EC2 has into the account, now and after every change.

@@ -293,7 +293,7 @@ impl Cluster {
                 .cluster_mut()
                 .judge_devices_by(Arc::new(Judge::default()))
         });
-        account::resume_reservations(context, ec2).await;
+        account::resume(context, ec2).await;
         let faults = Faults::resume(context, ec2).await;
         let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);
         sources.provisioner.get_or_init(|| provisioner);
@@ -305,7 +305,7 @@ impl Cluster {
         let addresses = ipam::start(context, Arc::new(ec2.clone()), self.plan.ipam);
         sources.addresses.get_or_init(|| addresses);
         account::follow(context, ec2, &self.plan.spec.name);
-        account::follow_reservations(context, ec2);
+        account::follow_spec(context, ec2);
         // Without the flag too: pods of an earlier start may have the gate.
         let (rule, registries) = self.image_gate.clone();
         image_gate::start(context, rule, registries);

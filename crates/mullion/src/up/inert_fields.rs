@@ -42,7 +42,7 @@ const KINDS: [(&str, &str, Reader); 6] = [
         },
     ),
     ("karpenter.k8s.aws", "ec2nodeclasses", |spec, gates| {
-        of(spec, |spec| inert::of_node_class(spec, None, gates))
+        of(spec, |spec| inert::of_node_class(spec, false, gates))
     }),
     ("karpenter.sh", "provisioners", |spec, _| {
         of(spec, inert::of_provisioner)
