@@ -3,7 +3,6 @@
 //! An option is a possible node with all its labels, so the scheduler's own static filters decide whether a pod may run
 //! there; no second implementation of requirements could disagree with them. Options are sorted by price.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
@@ -17,18 +16,16 @@ use crate::error::ModelError;
 use crate::filter::node_ports;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
-use crate::model::{Operator, StringMap, label};
+use crate::model::label;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
 use crate::selector::NamedNodes;
 
 use super::limit::Limits;
+use super::open_labels::{Asked, add_former_names, choices};
 use super::pack::Load;
 use super::rooms::Room;
 use super::{InstanceType, MinValuesPolicy, NodeTemplate, PlanRequest, PoolReason, Requirement};
-
-/// The maximum number of label choices per type and offering.
-const MAX_CHOICES: usize = 64;
 
 /// The capacity type that EC2 can interrupt.
 const SPOT: &str = "spot";
@@ -41,6 +38,8 @@ pub(super) struct Catalog {
     pub(super) pool: String,
     pub(super) weight: i32,
     pub(super) requirements: Vec<Requirement>,
+    /// The labels in `requirements` that neither machines nor offerings decide.
+    undecided: Vec<Symbol>,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub(super) node_price: u64,
     /// By how many thousandths preferences may raise the price of its nodes.
@@ -99,13 +98,17 @@ impl Catalog {
     pub(super) fn compile(
         template: &NodeTemplate,
         request: &PlanRequest,
+        asked: &Asked,
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
+        let undecided = |own: &&Requirement| !template.is_decided(&own.key);
+        let undecided = template.requirements.iter().filter(undecided);
         let names = cluster.names_mut();
         let mut catalog = Catalog {
             pool: template.pool.clone(),
             weight: template.weight,
             requirements: template.requirements.clone(),
+            undecided: undecided.map(|own| names.intern(&own.key)).collect(),
             node_price: template.node_price_micro_usd,
             preference_price: template
                 .preference_price
@@ -134,7 +137,7 @@ impl Catalog {
             daemons.push(cluster.pod_class(pod)?);
         }
         for spec in &template.instance_types {
-            catalog.add_type(template, Arc::clone(spec), cluster);
+            catalog.add_type(template, Arc::clone(spec), asked, cluster);
         }
         catalog.make_rooms(&daemons, cluster)?;
         let types = &catalog.types;
@@ -168,6 +171,7 @@ impl Catalog {
         &mut self,
         template: &NodeTemplate,
         spec: Arc<InstanceType>,
+        asked: &Asked,
         cluster: &mut Cluster,
     ) {
         let contradicts =
@@ -180,6 +184,7 @@ impl Catalog {
         labels.extend(spec.labels.clone());
         labels.insert(label::INSTANCE_TYPE.to_owned(), spec.name.clone());
         labels.insert(label::NODE_POOL.to_owned(), template.pool.clone());
+        add_former_names(&mut labels);
         let common = LabelSet::intern(&labels, cluster.names_mut());
         for (offering, sold) in spec.offerings.iter().enumerate() {
             let mut place = sold.labels.clone();
@@ -191,6 +196,7 @@ impl Catalog {
             if place.iter().any(is_other) {
                 continue;
             }
+            add_former_names(&mut place);
             let mut all = labels.clone();
             all.extend(place.clone());
             let reservation = sold.reservation.as_ref().map(|own| {
@@ -199,7 +205,7 @@ impl Catalog {
                 *left = own.left.min(*left);
                 id
             });
-            for choice in choices(&all, &template.requirements) {
+            for choice in choices(&all, &template.requirements, asked) {
                 let more = place.clone().into_iter().chain(choice);
                 self.options.push(Choice {
                     type_index,
@@ -223,6 +229,21 @@ impl Catalog {
         values.sort_unstable();
         values.dedup();
         values
+    }
+
+    /// Returns those of some options that agree with the cheapest on the labels that only the pool decides. A node can have
+    /// one value of them, and its claim says which.
+    pub(super) fn of_one_value(&self, mut options: FixedBitSet) -> FixedBitSet {
+        let Some(cheapest) = options.minimum() else {
+            return options;
+        };
+        let value = |option: usize, key: &Symbol| self.options[option].labels.value(*key);
+        for option in options.clone().ones() {
+            let mut undecided = self.undecided.iter();
+            let is_alike = undecided.all(|key| value(option, key) == value(cheapest, key));
+            options.set(option, is_alike);
+        }
+        options
     }
 
     /// Returns the instance type of an option.
@@ -500,43 +521,4 @@ pub(crate) fn reachable<'a>(
     labels
         .map(|labels| is_open && out_of_reach(&question, labels, driver_zone).is_none())
         .collect()
-}
-
-/// Returns the label sets that a node can have in addition to `labels`: none if `labels` contradict a requirement, several
-/// if a label that the machine does not decide may have several values.
-fn choices(labels: &StringMap, requirements: &[Requirement]) -> Vec<Vec<(String, String)>> {
-    let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
-    for requirement in requirements {
-        match labels.get(&requirement.key) {
-            Some(value) if !requirement.is_met_by(Some(value)) => return Vec::new(),
-            Some(_) => {}
-            None => open.entry(&requirement.key).or_default().push(requirement),
-        }
-    }
-    let mut choices = vec![Vec::new()];
-    for (key, requirements) in open {
-        let named = requirements
-            .iter()
-            .find(|requirement| requirement.operator == Operator::In);
-        let Some(named) = named else { continue };
-        let values = named.values.iter().filter(|value| {
-            requirements
-                .iter()
-                .all(|other| other.is_met_by(Some(value)))
-        });
-        let mut with = Vec::new();
-        for value in values {
-            for choice in &choices {
-                let mut choice = choice.clone();
-                choice.push((key.to_owned(), value.clone()));
-                with.push(choice);
-            }
-        }
-        with.truncate(MAX_CHOICES);
-        choices = with;
-        if choices.is_empty() {
-            break;
-        }
-    }
-    choices
 }

@@ -319,7 +319,7 @@ impl Claim {
         known: &mut Lists,
         cluster: &Cluster,
     ) -> PlannedNode {
-        let own = self.to_list(catalog);
+        let own = catalog.of_one_value(self.to_list(catalog));
         let listed = catalog.listed(&own, cluster);
         let entry = known.entry((self.catalog, listed.clone()));
         let (options, requirements) = entry.or_insert_with(|| {

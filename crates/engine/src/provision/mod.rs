@@ -16,6 +16,7 @@ mod input;
 mod limit;
 mod lists;
 mod numbers;
+mod open_labels;
 mod pack;
 mod packed;
 mod places;

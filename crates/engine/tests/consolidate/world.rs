@@ -146,6 +146,11 @@ impl World {
         let name = format!("n{}", self.bought);
         let mut node = NodeSpec::named(&name);
         node.labels = spec.labels.clone();
+        for own in planned.requirements.iter() {
+            if let [value] = &own.values[..] {
+                node.labels.insert(own.key.clone(), value.clone());
+            }
+        }
         for (key, value) in [
             (label::HOSTNAME, &name),
             (label::ZONE, &zone),

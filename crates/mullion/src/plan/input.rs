@@ -60,6 +60,9 @@ impl Input {
                 false => state,
             })
         };
+        // Before the cluster is asked: a misspelt file name is told at once.
+        let documents = manifest::documents(&args.filename)?;
+        let table = Arc::new(up::images::table(args.images.as_deref())?);
         let source = match &args.state {
             Some(path) => source::file(path, empty()?).await?,
             None if args.offline => source::alone(empty()?).await?,
@@ -81,7 +84,6 @@ impl Input {
                     })?
             }
         };
-        let table = Arc::new(up::images::table(args.images.as_deref())?);
         // Without a cluster nothing says that pods are placed by their images, unless the user does.
         let as_written = args.offline && args.images.is_none();
         let switch = args.place_by_image.or(as_written.then_some(Switch::Off));
@@ -96,7 +98,6 @@ impl Input {
         if args.default_pools {
             input.add_default_pools(args.namespace.as_deref()).await?;
         }
-        let documents = manifest::documents(&args.filename)?;
         input.apply(documents, args.namespace.as_deref()).await?;
         Ok(input)
     }
