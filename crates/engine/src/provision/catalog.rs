@@ -328,19 +328,25 @@ impl Catalog {
             };
             let verdict =
                 StaticVerdict::of(shape, target, cluster.static_rules(shape), cluster.names());
-            let refusal = verdict.refusal.or_else(|| {
-                if !self.daemons_hold_ports {
-                    return None;
-                }
-                let taken = node_ports::taken(shape, &self.rooms[option.room].ports)?;
-                Some((Plugin::NodePorts, taken))
-            });
-            match refusal {
+            if let Some(refusal) = verdict.refusal {
+                verdicts.refusal = verdicts.refusal.or(Some(refusal));
+                continue;
+            }
+            match self.taken_port(shape, option) {
                 None => verdicts.fits.insert(index),
-                Some(refusal) => verdicts.refusal = verdicts.refusal.or(Some(refusal)),
+                // The options that pass all other filters are the ones to tell about.
+                Some(taken) => verdicts.refusal = Some((Plugin::NodePorts, taken)),
             }
         }
         verdicts
+    }
+
+    /// Returns the first host port of a pod that DaemonSets take on an option.
+    fn taken_port(&self, shape: &Shape, option: &Choice) -> Option<Reason> {
+        match self.daemons_hold_ports {
+            true => node_ports::taken(shape, &self.rooms[option.room].ports),
+            false => None,
+        }
     }
 
     /// Returns those of the options from which the volumes of a class of pods can be reached; an error if there is none, or
