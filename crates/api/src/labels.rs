@@ -210,6 +210,8 @@ pub const PODS: &str = "pods";
 pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
 /// Resource name of AMD GPUs.
 pub const AMD_GPU: &str = "amd.com/gpu";
+/// Resource name of Elastic Fabric Adapters.
+pub const EFA: &str = "vpc.amazonaws.com/efa";
 /// Resource name of AWS Neuron devices.
 pub const AWS_NEURON: &str = "aws.amazon.com/neuron";
 

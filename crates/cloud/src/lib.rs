@@ -16,6 +16,7 @@ mod addresses;
 pub mod catalogue;
 mod clock;
 pub mod image;
+mod machine;
 mod message;
 pub mod node_group;
 mod parameters;

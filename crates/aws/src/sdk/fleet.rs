@@ -59,6 +59,7 @@ struct Candidate<'a> {
     image: &'a NodeImage,
     subnet: &'a Subnet,
     max_pods: u64,
+    efas: u64,
     /// Its place among the options.
     rank: usize,
 }
@@ -173,6 +174,7 @@ impl Inner {
                     image,
                     subnet,
                     max_pods: resources.capacity.pods,
+                    efas: order.request.template.efas_on(&instance_type),
                     rank,
                     instance_type,
                 });
@@ -249,16 +251,16 @@ impl Inner {
         }
     }
 
-    /// One template for each image and number of pods, with its candidates.
+    /// One template for each image, number of pods and number of Elastic Fabric Adapters, with its candidates.
     fn templates_of<'c, 'a>(
         &self,
         order: &Order<'_>,
         candidates: &'c [Candidate<'a>],
         reservation: Option<&Reservation>,
     ) -> Result<Vec<(Template, Vec<&'c Candidate<'a>>)>, CloudError> {
-        let mut groups: BTreeMap<(&str, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
+        let mut groups: BTreeMap<(&str, u64, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
         for own in candidates {
-            let key = (own.image.id.as_str(), own.max_pods);
+            let key = (own.image.id.as_str(), own.max_pods, own.efas);
             groups.entry(key).or_default().push(own);
         }
         let capacity_type = candidates[0].option.capacity_type;
@@ -269,7 +271,7 @@ impl Inner {
         let cluster = &self.settings.cluster;
         let is_ipv6 = |dns: &String| dns.contains(':');
         let mut templates = Vec::new();
-        for ((image, max_pods), own) in groups {
+        for ((image, max_pods, efas), own) in groups {
             let template = &order.request.template;
             let user_data = user_data(
                 template.family,
@@ -291,6 +293,7 @@ impl Inner {
                 image,
                 profile: order.profile,
                 security_groups: &order.security_groups,
+                efas,
                 user_data: &user_data,
                 tags: &tags,
                 capacity_type,

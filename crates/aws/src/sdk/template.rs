@@ -51,6 +51,8 @@ pub(super) struct Parts<'a> {
     pub(super) image: &'a str,
     pub(super) profile: &'a str,
     pub(super) security_groups: &'a [String],
+    /// Elastic Fabric Adapters of an instance whose class lists no interfaces.
+    pub(super) efas: u64,
     pub(super) user_data: &'a str,
     pub(super) tags: &'a BTreeMap<String, String>,
     pub(super) capacity_type: CapacityType,
@@ -189,7 +191,19 @@ impl Parts<'_> {
             }
         };
         if class.network_interfaces.is_empty() {
-            return vec![interface(true).device_index(0).build()];
+            let efas = i32::try_from(self.efas).unwrap_or(i32::MAX);
+            // The first card's is the instance's primary interface; on the others device 0 would be a second primary one.
+            let adapters = (0..efas).map(|card| {
+                interface(true)
+                    .network_card_index(card)
+                    .device_index(card.min(1))
+                    .interface_type("efa")
+                    .build()
+            });
+            return match self.efas {
+                0 => vec![interface(true).device_index(0).build()],
+                _ => adapters.collect(),
+            };
         }
         let all = class.network_interfaces.iter().map(|own| {
             interface(own.interface_type != "efa-only")
@@ -298,6 +312,7 @@ mod tests {
             image: "ami-1",
             profile: "nodes",
             security_groups: &groups,
+            efas: 0,
             user_data: "<powershell></powershell>",
             tags: &tags,
             capacity_type: CapacityType::OnDemand,
@@ -363,6 +378,25 @@ mod tests {
     }
 
     #[test]
+    fn adapters_that_pods_ask_for_are_on_a_card_each() {
+        let Template { data, .. } = template(json!({}), |parts| parts.efas = 2);
+        let places = data.network_interfaces().iter().map(|own| {
+            let kind = own.interface_type().unwrap_or_default();
+            (own.network_card_index(), own.device_index(), kind)
+        });
+        let expected = [(Some(0), Some(0), "efa"), (Some(1), Some(1), "efa")];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
+        let class = json!({ "networkInterfaces": [
+            { "networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface" },
+            { "networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only" },
+        ]});
+        let Template { data, .. } = template(class, |parts| parts.efas = 1);
+        let kinds = data.network_interfaces().iter();
+        let kinds: Vec<_> = kinds.filter_map(|own| own.interface_type()).collect();
+        assert_eq!(kinds, ["interface", "efa-only"]);
+    }
+
+    #[test]
     fn templates_are_told_apart_by_all_that_is_in_them() {
         let name = |edit: fn(&mut Parts<'_>)| template(json!({}), edit).name;
         let plain = name(|_| ());
@@ -393,6 +427,7 @@ mod tests {
             image: "ami-1",
             profile: "nodes",
             security_groups: &groups,
+            efas: 0,
             user_data: "",
             tags: &tags,
             capacity_type: CapacityType::Reserved,

@@ -262,7 +262,8 @@ async fn market(
     claim: &NodeClaim,
     class: &EC2NodeClass,
 ) -> Result<Market, Error> {
-    let market = karpenter.market(class).await?;
+    let requests = amounts(&claim.spec.resources.requests);
+    let market = karpenter.market(class).await?.for_requests(&requests);
     let pool = claim
         .node_pool()
         .and_then(|name| karpenter.pools.get("", name));

@@ -90,6 +90,8 @@ impl Market {
     ) -> Result<Self, MarketError> {
         let template = NodeTemplate {
             windows_addresses,
+            // Nodes get them if pods ask for them.
+            has_efas: true,
             ..NodeTemplate::from_class(&class.spec, version)?
         };
         let offers = cloud.offers(template.family.os()).await?;
@@ -120,6 +122,13 @@ impl Market {
             let hash = class_hash(&class.spec);
             self.discovered = book.of_class(&discovered::images_of(class), &hash);
         }
+        self
+    }
+
+    /// Restricts the market to the nodes of a claim with these requests: without Elastic Fabric Adapters unless it asks for
+    /// some.
+    pub fn for_requests(mut self, requests: &ResourceMap) -> Self {
+        self.template.has_efas = requests.contains_key(labels::EFA);
         self
     }
 
@@ -181,7 +190,10 @@ impl Market {
         requirements: &[Requirement],
     ) -> Option<provision::InstanceType> {
         let labels = node_labels(&offer.instance_type, fixed);
-        if !allows(requirements, &labels) || self.is_too_small(offer, requirements) {
+        if !self.template.suits(&offer.instance_type)
+            || !allows(requirements, &labels)
+            || self.is_too_small(offer, requirements)
+        {
             return None;
         }
         let offerings: Vec<_> = self
@@ -231,7 +243,8 @@ impl Market {
         let fixed = self.fixed_labels();
         let mut priced = Vec::new();
         for offer in self.offers.iter() {
-            if !allows(requirements, &node_labels(&offer.instance_type, &fixed))
+            if !self.template.suits(&offer.instance_type)
+                || !allows(requirements, &node_labels(&offer.instance_type, &fixed))
                 || self.is_too_small(offer, requirements)
             {
                 continue;
@@ -291,6 +304,7 @@ impl Market {
         let fixed = self.fixed_labels();
         let small = self.offers.iter().filter(|offer| {
             self.is_too_small(offer, requirements)
+                && self.template.suits(&offer.instance_type)
                 && allows(requirements, &node_labels(&offer.instance_type, &fixed))
                 && self
                     .sold_here(offer)

@@ -11,6 +11,7 @@ mod faults;
 mod garbage;
 mod giving_back;
 mod interruption;
+mod machines;
 mod metrics;
 mod overlays;
 mod planned;
