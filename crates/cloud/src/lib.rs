@@ -21,6 +21,7 @@ mod message;
 pub mod node_group;
 mod parameters;
 pub mod pattern;
+mod placement;
 mod provider;
 mod refusals;
 pub mod remote;
@@ -36,6 +37,7 @@ pub use addresses::{
 };
 pub use clock::Clock;
 pub use message::{Impairment, Message, MessageKind, StatusCheck};
+pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
     InstanceState, Launch, LaunchClass, LaunchOption, LaunchRequest, Offer, Offering, Registration,

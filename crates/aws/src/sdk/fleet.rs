@@ -294,6 +294,7 @@ impl Inner {
                 profile: order.profile,
                 security_groups: &order.security_groups,
                 efas,
+                placement: candidates[0].option.placement.as_ref(),
                 user_data: &user_data,
                 tags: &tags,
                 capacity_type,
@@ -417,22 +418,30 @@ impl Inner {
             if shortage == Shortage::Addresses {
                 lock(&self.network).is_full(&candidate.subnet.id);
             }
-            let option = candidate.option;
-            if refused.iter().any(|own| own.option == *option) {
-                continue;
-            }
-            let unavailable_for = match &option.reservation {
-                Some(id) => {
-                    self.reservation_is_full(id);
-                    UNAVAILABLE_FOR
+            // A spread group that is full in a zone is so for every type.
+            let is_full = shortage == Shortage::SpreadGroup;
+            let zone = &candidate.option.zone;
+            let all = candidates.iter().map(|own| own.option);
+            let concerned =
+                all.filter(|own| *own == candidate.option || (is_full && own.zone == *zone));
+            for option in concerned {
+                if refused.iter().any(|own| own.option == *option) {
+                    continue;
                 }
-                None => lock(&self.refusals).refuse(option.clone(), Instant::now()),
-            };
-            refused.push(FleetError {
-                option: option.clone(),
-                shortage,
-                unavailable_for,
-            });
+                let unavailable_for = match &option.reservation {
+                    Some(_) if is_full => UNAVAILABLE_FOR,
+                    Some(id) => {
+                        self.reservation_is_full(id);
+                        UNAVAILABLE_FOR
+                    }
+                    None => lock(&self.refusals).refuse(option.clone(), Instant::now()),
+                };
+                refused.push(FleetError {
+                    option: option.clone(),
+                    shortage: shortage.clone(),
+                    unavailable_for,
+                });
+            }
         }
         refused
     }
@@ -515,6 +524,7 @@ impl Inner {
                 .unwrap_or_default(),
             capacity_type: option.capacity_type,
             reservation,
+            placement: option.placement.clone(),
             price: price.await,
             private_ip: Ipv4Addr::UNSPECIFIED,
             private_dns_name: String::new(),
@@ -581,6 +591,7 @@ mod tests {
             zone: "a".to_owned(),
             capacity_type,
             reservation: reservation.map(str::to_owned),
+            placement: None,
         };
         use CapacityType::{OnDemand, Reserved, Spot};
         let options = [

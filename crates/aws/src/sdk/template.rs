@@ -14,15 +14,15 @@ use aws_sdk_ec2::types::{
     LaunchTemplateInstanceMarketOptionsRequest, LaunchTemplateInstanceMetadataOptionsRequest,
     LaunchTemplateInstanceMetadataTagsState,
     LaunchTemplateInstanceNetworkInterfaceSpecificationRequest as InterfaceRequest,
-    LaunchTemplateTagSpecificationRequest, LaunchTemplatesMonitoringRequest, MarketType,
-    RequestLaunchTemplateData, ResourceType,
+    LaunchTemplatePlacementRequest, LaunchTemplateTagSpecificationRequest,
+    LaunchTemplatesMonitoringRequest, MarketType, RequestLaunchTemplateData, ResourceType,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mullion_api::{
     ami::AmiFamily,
     karpenter::{BlockDevice, BlockDeviceMapping, EC2NodeClassSpec},
 };
-use mullion_cloud::{CapacityType, Reservation, ReservationKind};
+use mullion_cloud::{CapacityType, Placement, Reservation, ReservationKind};
 use mullion_engine::model::Quantity;
 use sha2::{Digest, Sha256};
 
@@ -53,6 +53,7 @@ pub(super) struct Parts<'a> {
     pub(super) security_groups: &'a [String],
     /// Elastic Fabric Adapters of an instance whose class lists no interfaces.
     pub(super) efas: u64,
+    pub(super) placement: Option<&'a Placement>,
     pub(super) user_data: &'a str,
     pub(super) tags: &'a BTreeMap<String, String>,
     pub(super) capacity_type: CapacityType,
@@ -124,6 +125,7 @@ impl Parts<'_> {
                     .nested_virtualization(nested.into())
                     .build()
             }))
+            .set_placement(self.placement.map(placement_request))
             .set_capacity_reservation_specification(self.reservation_request())
             .set_instance_market_options(self.market_options())
             .build()
@@ -246,6 +248,14 @@ impl Parts<'_> {
     }
 }
 
+fn placement_request(placement: &Placement) -> LaunchTemplatePlacementRequest {
+    let partition = placement.partition.and_then(|own| i32::try_from(own).ok());
+    LaunchTemplatePlacementRequest::builder()
+        .group_id(&*placement.group)
+        .set_partition_number(partition)
+        .build()
+}
+
 /// The volumes of a family where the class names none. Images of the user's own have their own.
 fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> {
     let encrypted = |device: &str, gib: u64| BlockDeviceMapping {
@@ -313,6 +323,7 @@ mod tests {
             profile: "nodes",
             security_groups: &groups,
             efas: 0,
+            placement: None,
             user_data: "<powershell></powershell>",
             tags: &tags,
             capacity_type: CapacityType::OnDemand,
@@ -397,6 +408,22 @@ mod tests {
     }
 
     #[test]
+    fn a_placement_group_is_asked_for_by_its_id() {
+        let place = Placement {
+            group: "pg-1".into(),
+            partition: Some(2),
+        };
+        // Parts borrow for as long as the caller likes.
+        let place: &'static Placement = Box::leak(Box::new(place));
+        let Template { data, .. } = template(json!({}), |parts| parts.placement = Some(place));
+        let asked = data.placement().expect("asked for");
+        assert_eq!(asked.group_id(), Some("pg-1"));
+        assert_eq!(asked.partition_number(), Some(2));
+        let Template { data, .. } = template(json!({}), |_| ());
+        assert!(data.placement().is_none());
+    }
+
+    #[test]
     fn templates_are_told_apart_by_all_that_is_in_them() {
         let name = |edit: fn(&mut Parts<'_>)| template(json!({}), edit).name;
         let plain = name(|_| ());
@@ -428,6 +455,7 @@ mod tests {
             profile: "nodes",
             security_groups: &groups,
             efas: 0,
+            placement: None,
             user_data: "",
             tags: &tags,
             capacity_type: CapacityType::Reserved,

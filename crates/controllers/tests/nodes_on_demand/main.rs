@@ -14,6 +14,7 @@ mod interruption;
 mod machines;
 mod metrics;
 mod overlays;
+mod placement;
 mod planned;
 mod pools;
 mod refusals;
