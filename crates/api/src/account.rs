@@ -51,6 +51,8 @@ pub struct SimulatedAccountSpec {
     pub parameters: BTreeMap<String, String>,
     /// Capacity reservations by id, such as `cr-0123456789abcdef0`.
     pub capacity_reservations: BTreeMap<String, CapacityReservation>,
+    /// Placement groups by name.
+    pub placement_groups: BTreeMap<String, PlacementGroup>,
     /// AWS actions that are refused, such as `iam:ListAttachedRolePolicies`.
     pub denied: Vec<String>,
 }
@@ -158,6 +160,21 @@ pub struct CapacityReservation {
     /// Tags.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
+}
+
+/// A placement group (ec2:CreatePlacementGroup).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PlacementGroup {
+    /// `cluster`, `partition` or `spread`.
+    pub strategy: String,
+    /// How many partitions a group with that strategy has.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub partition_count: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What has become of a capacity reservation.

@@ -46,6 +46,10 @@ pub const CAPACITY_RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservat
 /// Whether the owner of that reservation may take the node back: `true` or `false`.
 pub const CAPACITY_RESERVATION_INTERRUPTIBLE: &str =
     "karpenter.k8s.aws/capacity-reservation-interruptible";
+/// Placement group that a node is in.
+pub const PLACEMENT_GROUP_ID: &str = "karpenter.k8s.aws/placement-group-id";
+/// Partition of that group, from 1 on.
+pub const PLACEMENT_GROUP_PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
 /// How a node is paid for: `on-demand`, `spot` or `reserved`.
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
 /// `true` once a node is ready for pods.
@@ -210,6 +214,8 @@ pub const PODS: &str = "pods";
 pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
 /// Resource name of AMD GPUs.
 pub const AMD_GPU: &str = "amd.com/gpu";
+/// Resource name of Elastic Fabric Adapters.
+pub const EFA: &str = "vpc.amazonaws.com/efa";
 /// Resource name of AWS Neuron devices.
 pub const AWS_NEURON: &str = "aws.amazon.com/neuron";
 
@@ -261,6 +267,8 @@ pub const WELL_KNOWN: &[&str] = &[
     CAPACITY_RESERVATION_ID,
     CAPACITY_RESERVATION_TYPE,
     CAPACITY_RESERVATION_INTERRUPTIBLE,
+    PLACEMENT_GROUP_ID,
+    PLACEMENT_GROUP_PARTITION,
 ];
 
 /// Today's spelling of a label: old beta names are the same label under another name.

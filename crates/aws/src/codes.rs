@@ -40,6 +40,9 @@ const UNFULFILLABLE: [&str; 8] = [
     "ReservationCapacityExceeded",
 ];
 
+/// EC2's words for a spread placement group that has all the instances in a zone that it can have.
+const SPREAD_LIMIT: &str = "limit of instances in this spread placement group";
+
 /// The spot service cannot make its role: no spot offering can be had.
 const NO_SPOT_ROLE: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
 
@@ -77,6 +80,9 @@ pub fn shortage(code: &str, message: &str, capacity_type: CapacityType) -> Optio
     }
     Some(match (code, capacity_type) {
         ("InsufficientFreeAddressesInSubnet", _) => Shortage::Addresses,
+        ("InsufficientInstanceCapacity", _) if message.contains(SPREAD_LIMIT) => {
+            Shortage::SpreadGroup
+        }
         (_, CapacityType::Reserved) => Shortage::Reservation,
         ("ReservationCapacityExceeded", _) => Shortage::Reservation,
         ("InsufficientInstanceCapacity", _) => Shortage::Hosts {
@@ -171,6 +177,7 @@ mod tests {
                     zone: "us-west-2a".into(),
                     capacity_type,
                     reservation: None,
+                    placement: None,
                 },
                 shortage: shortage(code, message, capacity_type).expect("it may pass"),
                 unavailable_for: std::time::Duration::ZERO,

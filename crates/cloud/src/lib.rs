@@ -16,10 +16,12 @@ mod addresses;
 pub mod catalogue;
 mod clock;
 pub mod image;
+mod machine;
 mod message;
 pub mod node_group;
 mod parameters;
 pub mod pattern;
+mod placement;
 mod provider;
 mod refusals;
 pub mod remote;
@@ -35,6 +37,7 @@ pub use addresses::{
 };
 pub use clock::Clock;
 pub use message::{Impairment, Message, MessageKind, StatusCheck};
+pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
     InstanceState, Launch, LaunchClass, LaunchOption, LaunchRequest, Offer, Offering, Registration,

@@ -166,6 +166,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
                     zone: zone.clone(),
                     capacity_type,
                     reservation: None,
+                    placement: None,
                 })
         })
         .collect();

@@ -16,12 +16,16 @@ use jiff::Timestamp;
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::{KubernetesVersion, Taint},
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, EC2NodeClassSpec},
+    karpenter::{
+        AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, EC2NodeClassSpec,
+        PlacementGroupSelector,
+    },
     labels,
 };
 
 use crate::{
-    CapacityReservation, Impairment, Message, NodeTemplate, Reservation, ReservedShare, Resources,
+    CapacityReservation, Impairment, Message, NodeTemplate, Placement, PlacementGroup, Reservation,
+    ReservedShare, Resources,
     catalogue::{self, Arch, InstanceType, Price},
     image::NodeImage,
 };
@@ -176,6 +180,8 @@ pub struct LaunchOption {
     pub capacity_type: CapacityType,
     /// Id of the capacity reservation that it uses, if its capacity is reserved.
     pub reservation: Option<String>,
+    /// Where in a placement group the instance is to be.
+    pub placement: Option<Placement>,
 }
 
 impl fmt::Display for LaunchOption {
@@ -185,8 +191,11 @@ impl fmt::Display for LaunchOption {
             "{} {} in {}",
             self.capacity_type, self.instance_type, self.zone
         )?;
-        match &self.reservation {
-            Some(id) => write!(f, " from {id}"),
+        if let Some(id) = &self.reservation {
+            write!(f, " from {id}")?;
+        }
+        match &self.placement {
+            Some(placement) => write!(f, " in {placement}"),
             None => Ok(()),
         }
     }
@@ -213,6 +222,8 @@ pub enum Shortage {
     Spot,
     /// The capacity reservation has no instance left, or does not exist.
     Reservation,
+    /// The spread placement group has as many instances in the zone as it can have.
+    SpreadGroup,
     /// No requested subnet has a free address in the zone.
     Addresses,
     /// The account's vCPU limit does not allow another instance.
@@ -234,7 +245,7 @@ impl Shortage {
     pub fn code(&self) -> &str {
         match self {
             Self::Other { code, .. } => code,
-            Self::Hosts { .. } => "InsufficientInstanceCapacity",
+            Self::Hosts { .. } | Self::SpreadGroup => "InsufficientInstanceCapacity",
             Self::Spot => "UnfulfillableCapacity",
             Self::Reservation => "ReservationCapacityExceeded",
             Self::Addresses => "InsufficientFreeAddressesInSubnet",
@@ -285,6 +296,10 @@ impl fmt::Display for FleetError {
             ),
             Shortage::Reservation => f.write_str(
                 "The requested reservation does not have sufficient compatible and available capacity for this request.",
+            ),
+            Shortage::SpreadGroup => f.write_str(
+                "You've reached the limit of instances in this spread placement group. A spread placement group can have up to \
+                 seven instances per Availability Zone.",
             ),
             Shortage::Addresses => f.write_str(
                 "The specified subnet does not have enough free addresses to satisfy the request.",
@@ -399,6 +414,8 @@ pub struct Instance {
     pub capacity_type: CapacityType,
     /// The capacity reservation that it runs in; `None` if its capacity is not reserved.
     pub reservation: Option<Reservation>,
+    /// The placement group that it is in.
+    pub placement: Option<Placement>,
     /// Price per hour including the operating system.
     pub price: Price,
     /// First private address.
@@ -536,6 +553,13 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         terms: &'a [CapacityReservationSelectorTerm],
     ) -> BoxFuture<'a, Result<Vec<CapacityReservation>, CloudError>>;
 
+    /// Returns the placement group that a class selects (EC2: DescribePlacementGroups); `None` if there is no such group.
+    /// Callers ask often.
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>>;
+
     /// Returns the newest image of a family (SSM: GetParameter).
     fn newest_image(
         &self,
@@ -626,6 +650,7 @@ mod tests {
                 zone: zone.into(),
                 capacity_type: CapacityType::OnDemand,
                 reservation: None,
+                placement: None,
             },
             shortage,
             unavailable_for: Duration::ZERO,

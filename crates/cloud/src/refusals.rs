@@ -68,6 +68,15 @@ impl Refusals {
         refusal.is_some_and(|refusal| refusal.rests(now))
     }
 
+    /// Returns the launches into a placement group that are unavailable because of a refusal.
+    pub fn of_group(&self, group: &str, now: Instant) -> Vec<LaunchOption> {
+        let known = self.known.iter().filter(|(option, refusal)| {
+            let placement = option.placement.as_ref();
+            placement.is_some_and(|own| *own.group == *group) && refusal.rests(now)
+        });
+        known.map(|(option, _)| option.clone()).collect()
+    }
+
     /// Drops the refusal of an offering that was just launched successfully.
     pub fn sold(&mut self, option: &LaunchOption) {
         self.known.remove(option);
@@ -95,6 +104,7 @@ impl Refusals {
                     zone: offering.zone.to_string(),
                     capacity_type: offering.capacity_type,
                     reservation: None,
+                    placement: None,
                 };
                 if let Some(refusal) = self.known.get(&option) {
                     offering.available = !refusal.rests(now);
@@ -177,6 +187,7 @@ mod tests {
             zone: zone.to_owned(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
+            placement: None,
         }
     }
 

@@ -17,7 +17,7 @@ use std::{
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm},
+    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, PlacementGroupSelector},
 };
 use mullion_engine::ip::{Cidr, Kind, Listing};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -27,8 +27,8 @@ pub use faults::{CallFaults, Unreliable};
 use crate::{
     AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment,
     Instance, InstanceId, InterfaceFound, InterfaceId, Launch, LaunchOption, LaunchRequest,
-    Message, Offer, SecurityGroup, SelectedImages, Subnet, SubnetFacts, TagSelector,
-    catalogue::Arch, image::NodeImage,
+    Message, Offer, PlacementGroup, SecurityGroup, SelectedImages, Subnet, SubnetFacts,
+    TagSelector, catalogue::Arch, image::NodeImage,
 };
 
 /// Carries calls to the process of a cloud.
@@ -62,6 +62,7 @@ enum Call {
         family: AmiFamily,
         version: KubernetesVersion,
     },
+    PlacementGroup(PlacementGroupSelector),
     Launch(Box<LaunchRequest>),
     Get(InstanceId),
     List(BTreeMap<String, String>),
@@ -118,6 +119,7 @@ pub async fn answer<C: CloudProvider + Addresses>(
             family,
             version,
         } => bytes(&cloud.images(&terms, family, version).await),
+        Call::PlacementGroup(own) => bytes(&cloud.placement_group(&own).await),
         Call::Launch(request) => bytes(&cloud.launch(*request).await),
         Call::Get(id) => bytes(&cloud.get(id).await),
         Call::List(tags) => bytes(&CloudProvider::list(cloud, tags).await),
@@ -260,6 +262,13 @@ impl CloudProvider for Remote {
         terms: &'a [CapacityReservationSelectorTerm],
     ) -> BoxFuture<'a, Result<Vec<CapacityReservation>, CloudError>> {
         Box::pin(self.cloud(Call::CapacityReservations(terms.to_vec())))
+    }
+
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>> {
+        Box::pin(self.cloud(Call::PlacementGroup(selector.clone())))
     }
 
     fn newest_image(

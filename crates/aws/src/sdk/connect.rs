@@ -84,6 +84,7 @@ impl Aws {
                 templates: Default::default(),
                 profiles: Default::default(),
                 reservations: Default::default(),
+                groups: Default::default(),
                 young: Default::default(),
                 queue: Queue::default(),
                 describe: Batcher::start(OF_INSTANCES, move |ids| {

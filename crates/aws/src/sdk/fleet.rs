@@ -59,6 +59,7 @@ struct Candidate<'a> {
     image: &'a NodeImage,
     subnet: &'a Subnet,
     max_pods: u64,
+    efas: u64,
     /// Its place among the options.
     rank: usize,
 }
@@ -173,6 +174,7 @@ impl Inner {
                     image,
                     subnet,
                     max_pods: resources.capacity.pods,
+                    efas: order.request.template.efas_on(&instance_type),
                     rank,
                     instance_type,
                 });
@@ -249,16 +251,16 @@ impl Inner {
         }
     }
 
-    /// One template for each image and number of pods, with its candidates.
+    /// One template for each image, number of pods and number of Elastic Fabric Adapters, with its candidates.
     fn templates_of<'c, 'a>(
         &self,
         order: &Order<'_>,
         candidates: &'c [Candidate<'a>],
         reservation: Option<&Reservation>,
     ) -> Result<Vec<(Template, Vec<&'c Candidate<'a>>)>, CloudError> {
-        let mut groups: BTreeMap<(&str, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
+        let mut groups: BTreeMap<(&str, u64, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
         for own in candidates {
-            let key = (own.image.id.as_str(), own.max_pods);
+            let key = (own.image.id.as_str(), own.max_pods, own.efas);
             groups.entry(key).or_default().push(own);
         }
         let capacity_type = candidates[0].option.capacity_type;
@@ -269,7 +271,7 @@ impl Inner {
         let cluster = &self.settings.cluster;
         let is_ipv6 = |dns: &String| dns.contains(':');
         let mut templates = Vec::new();
-        for ((image, max_pods), own) in groups {
+        for ((image, max_pods, efas), own) in groups {
             let template = &order.request.template;
             let user_data = user_data(
                 template.family,
@@ -291,6 +293,8 @@ impl Inner {
                 image,
                 profile: order.profile,
                 security_groups: &order.security_groups,
+                efas,
+                placement: candidates[0].option.placement.as_ref(),
                 user_data: &user_data,
                 tags: &tags,
                 capacity_type,
@@ -414,22 +418,30 @@ impl Inner {
             if shortage == Shortage::Addresses {
                 lock(&self.network).is_full(&candidate.subnet.id);
             }
-            let option = candidate.option;
-            if refused.iter().any(|own| own.option == *option) {
-                continue;
-            }
-            let unavailable_for = match &option.reservation {
-                Some(id) => {
-                    self.reservation_is_full(id);
-                    UNAVAILABLE_FOR
+            // A spread group that is full in a zone is so for every type.
+            let is_full = shortage == Shortage::SpreadGroup;
+            let zone = &candidate.option.zone;
+            let all = candidates.iter().map(|own| own.option);
+            let concerned =
+                all.filter(|own| *own == candidate.option || (is_full && own.zone == *zone));
+            for option in concerned {
+                if refused.iter().any(|own| own.option == *option) {
+                    continue;
                 }
-                None => lock(&self.refusals).refuse(option.clone(), Instant::now()),
-            };
-            refused.push(FleetError {
-                option: option.clone(),
-                shortage,
-                unavailable_for,
-            });
+                let unavailable_for = match &option.reservation {
+                    Some(_) if is_full => UNAVAILABLE_FOR,
+                    Some(id) => {
+                        self.reservation_is_full(id);
+                        UNAVAILABLE_FOR
+                    }
+                    None => lock(&self.refusals).refuse(option.clone(), Instant::now()),
+                };
+                refused.push(FleetError {
+                    option: option.clone(),
+                    shortage: shortage.clone(),
+                    unavailable_for,
+                });
+            }
         }
         refused
     }
@@ -512,6 +524,7 @@ impl Inner {
                 .unwrap_or_default(),
             capacity_type: option.capacity_type,
             reservation,
+            placement: option.placement.clone(),
             price: price.await,
             private_ip: Ipv4Addr::UNSPECIFIED,
             private_dns_name: String::new(),
@@ -578,6 +591,7 @@ mod tests {
             zone: "a".to_owned(),
             capacity_type,
             reservation: reservation.map(str::to_owned),
+            placement: None,
         };
         use CapacityType::{OnDemand, Reserved, Spot};
         let options = [

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use mullion_api::ami::Os;
 use mullion_cloud::{
     CapacityType, CloudError, Impairment, Instance, InstanceId, InstanceState, NodeTemplate,
-    Registration, Reservation, ReservationKind, StatusCheck, catalogue::allocatable,
+    Placement, Registration, Reservation, ReservationKind, StatusCheck, catalogue::allocatable,
 };
 use tokio::time::Instant;
 
@@ -167,6 +167,7 @@ impl Inner {
             subnet_prefix_len: prefix_len.unwrap_or_default(),
             capacity_type,
             reservation,
+            placement: placement.and_then(placed),
             price,
             private_ip: own
                 .private_ip_address()
@@ -395,6 +396,15 @@ fn paid(own: &aws_sdk_ec2::types::Instance) -> (CapacityType, Option<Reservation
         }
         _ => (CapacityType::OnDemand, None),
     }
+}
+
+/// The placement group that an instance is in.
+fn placed(own: &aws_sdk_ec2::types::Placement) -> Option<Placement> {
+    let partition = own.partition_number();
+    Some(Placement {
+        group: own.group_id()?.into(),
+        partition: partition.and_then(|number| u32::try_from(number).ok()),
+    })
 }
 
 fn impairments_of(own: &aws_sdk_ec2::types::InstanceStatus, now: Timestamp) -> Vec<Impairment> {

@@ -10,6 +10,7 @@ mod connect;
 mod errors;
 mod filters;
 mod fleet;
+mod groups;
 mod images;
 mod instances;
 mod market;
@@ -88,6 +89,7 @@ struct Inner {
     templates: Mutex<Templates>,
     profiles: Mutex<Profiles>,
     reservations: Mutex<Reservations>,
+    groups: Mutex<groups::Groups>,
     young: Mutex<Young>,
     queue: Queue,
     describe: Batcher<InstanceId, Described>,

@@ -5,12 +5,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass},
+    karpenter::{
+        AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, PlacementGroupSelector,
+    },
 };
 use mullion_cloud::{
     BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment, Instance, InstanceId,
-    Launch, LaunchOption, LaunchRequest, Message, Offer, SecurityGroup, SelectedImages, Subnet,
-    TagSelector, catalogue::Arch, image::NodeImage,
+    Launch, LaunchOption, LaunchRequest, Message, Offer, PlacementGroup, SecurityGroup,
+    SelectedImages, Subnet, TagSelector, catalogue::Arch, image::NodeImage,
 };
 use tokio::time::Instant;
 
@@ -44,6 +46,13 @@ impl CloudProvider for Aws {
         terms: &'a [CapacityReservationSelectorTerm],
     ) -> BoxFuture<'a, Result<Vec<CapacityReservation>, CloudError>> {
         Box::pin(self.inner.capacity_reservations(terms))
+    }
+
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>> {
+        Box::pin(self.inner.placement_group(selector))
     }
 
     fn newest_image(

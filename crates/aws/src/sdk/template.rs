@@ -14,15 +14,15 @@ use aws_sdk_ec2::types::{
     LaunchTemplateInstanceMarketOptionsRequest, LaunchTemplateInstanceMetadataOptionsRequest,
     LaunchTemplateInstanceMetadataTagsState,
     LaunchTemplateInstanceNetworkInterfaceSpecificationRequest as InterfaceRequest,
-    LaunchTemplateTagSpecificationRequest, LaunchTemplatesMonitoringRequest, MarketType,
-    RequestLaunchTemplateData, ResourceType,
+    LaunchTemplatePlacementRequest, LaunchTemplateTagSpecificationRequest,
+    LaunchTemplatesMonitoringRequest, MarketType, RequestLaunchTemplateData, ResourceType,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mullion_api::{
     ami::AmiFamily,
     karpenter::{BlockDevice, BlockDeviceMapping, EC2NodeClassSpec},
 };
-use mullion_cloud::{CapacityType, Reservation, ReservationKind};
+use mullion_cloud::{CapacityType, Placement, Reservation, ReservationKind};
 use mullion_engine::model::Quantity;
 use sha2::{Digest, Sha256};
 
@@ -51,6 +51,9 @@ pub(super) struct Parts<'a> {
     pub(super) image: &'a str,
     pub(super) profile: &'a str,
     pub(super) security_groups: &'a [String],
+    /// Elastic Fabric Adapters of an instance whose class lists no interfaces.
+    pub(super) efas: u64,
+    pub(super) placement: Option<&'a Placement>,
     pub(super) user_data: &'a str,
     pub(super) tags: &'a BTreeMap<String, String>,
     pub(super) capacity_type: CapacityType,
@@ -122,6 +125,7 @@ impl Parts<'_> {
                     .nested_virtualization(nested.into())
                     .build()
             }))
+            .set_placement(self.placement.map(placement_request))
             .set_capacity_reservation_specification(self.reservation_request())
             .set_instance_market_options(self.market_options())
             .build()
@@ -189,7 +193,19 @@ impl Parts<'_> {
             }
         };
         if class.network_interfaces.is_empty() {
-            return vec![interface(true).device_index(0).build()];
+            let efas = i32::try_from(self.efas).unwrap_or(i32::MAX);
+            // The first card's is the instance's primary interface; on the others device 0 would be a second primary one.
+            let adapters = (0..efas).map(|card| {
+                interface(true)
+                    .network_card_index(card)
+                    .device_index(card.min(1))
+                    .interface_type("efa")
+                    .build()
+            });
+            return match self.efas {
+                0 => vec![interface(true).device_index(0).build()],
+                _ => adapters.collect(),
+            };
         }
         let all = class.network_interfaces.iter().map(|own| {
             interface(own.interface_type != "efa-only")
@@ -230,6 +246,14 @@ impl Parts<'_> {
         let request = LaunchTemplateInstanceMarketOptionsRequest::builder();
         Some(request.market_type(market).build())
     }
+}
+
+fn placement_request(placement: &Placement) -> LaunchTemplatePlacementRequest {
+    let partition = placement.partition.and_then(|own| i32::try_from(own).ok());
+    LaunchTemplatePlacementRequest::builder()
+        .group_id(&*placement.group)
+        .set_partition_number(partition)
+        .build()
 }
 
 /// The volumes of a family where the class names none. Images of the user's own have their own.
@@ -298,6 +322,8 @@ mod tests {
             image: "ami-1",
             profile: "nodes",
             security_groups: &groups,
+            efas: 0,
+            placement: None,
             user_data: "<powershell></powershell>",
             tags: &tags,
             capacity_type: CapacityType::OnDemand,
@@ -363,6 +389,41 @@ mod tests {
     }
 
     #[test]
+    fn adapters_that_pods_ask_for_are_on_a_card_each() {
+        let Template { data, .. } = template(json!({}), |parts| parts.efas = 2);
+        let places = data.network_interfaces().iter().map(|own| {
+            let kind = own.interface_type().unwrap_or_default();
+            (own.network_card_index(), own.device_index(), kind)
+        });
+        let expected = [(Some(0), Some(0), "efa"), (Some(1), Some(1), "efa")];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
+        let class = json!({ "networkInterfaces": [
+            { "networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface" },
+            { "networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only" },
+        ]});
+        let Template { data, .. } = template(class, |parts| parts.efas = 1);
+        let kinds = data.network_interfaces().iter();
+        let kinds: Vec<_> = kinds.filter_map(|own| own.interface_type()).collect();
+        assert_eq!(kinds, ["interface", "efa-only"]);
+    }
+
+    #[test]
+    fn a_placement_group_is_asked_for_by_its_id() {
+        let place = Placement {
+            group: "pg-1".into(),
+            partition: Some(2),
+        };
+        // Parts borrow for as long as the caller likes.
+        let place: &'static Placement = Box::leak(Box::new(place));
+        let Template { data, .. } = template(json!({}), |parts| parts.placement = Some(place));
+        let asked = data.placement().expect("asked for");
+        assert_eq!(asked.group_id(), Some("pg-1"));
+        assert_eq!(asked.partition_number(), Some(2));
+        let Template { data, .. } = template(json!({}), |_| ());
+        assert!(data.placement().is_none());
+    }
+
+    #[test]
     fn templates_are_told_apart_by_all_that_is_in_them() {
         let name = |edit: fn(&mut Parts<'_>)| template(json!({}), edit).name;
         let plain = name(|_| ());
@@ -393,6 +454,8 @@ mod tests {
             image: "ami-1",
             profile: "nodes",
             security_groups: &groups,
+            efas: 0,
+            placement: None,
             user_data: "",
             tags: &tags,
             capacity_type: CapacityType::Reserved,

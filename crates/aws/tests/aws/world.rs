@@ -126,6 +126,7 @@ pub(crate) fn option(instance_type: &str, zone: &str, capacity_type: CapacityTyp
         zone: zone.to_owned(),
         capacity_type,
         reservation: None,
+        placement: None,
     }
 }
 

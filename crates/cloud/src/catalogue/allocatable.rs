@@ -95,6 +95,7 @@ fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources 
         extend(name, gpu.count);
     }
     extend(labels::AWS_NEURON, instance_type.neuron_devices);
+    extend(labels::EFA, template.efas_on(instance_type));
     resources
 }
 
@@ -104,7 +105,10 @@ fn pods(instance_type: &InstanceType, template: &NodeTemplate) -> u64 {
         .max_pods
         .unwrap_or_else(|| match template.family {
             AmiFamily::Windows(..) => WINDOWS_PODS,
-            _ => eni_limited_pods(instance_type, template.reserved_enis),
+            _ => {
+                let reserved = template.reserved_enis + template.without_addresses();
+                eni_limited_pods(instance_type, reserved)
+            }
         });
     // Bottlerocket's kubelet has no podsPerCore.
     match (template.kubelet.pods_per_core, template.family) {
@@ -124,8 +128,8 @@ fn reserved(
     let kubelet = &template.kubelet;
     let pods = match template.family {
         AmiFamily::Windows(..) | AmiFamily::Bottlerocket => capacity.pods,
-        // Karpenter leaves no interface out here.
-        _ => eni_limited_pods(instance_type, 0),
+        // Karpenter leaves no reserved interface out here.
+        _ => eni_limited_pods(instance_type, template.without_addresses()),
     };
     let kube = &kubelet.kube_reserved;
     let system = &kubelet.system_reserved;

@@ -133,6 +133,11 @@ impl Faults {
         self.refused.rests(option, Instant::now())
     }
 
+    /// The launches into a placement group that were refused lately.
+    pub(super) fn refused_in(&self, group: &str) -> Vec<LaunchOption> {
+        self.refused.of_group(group, Instant::now())
+    }
+
     /// Forgets refusals of what was just sold.
     pub(super) fn sold(&mut self, option: &LaunchOption) {
         self.refused.sold(option);
@@ -155,6 +160,7 @@ mod tests {
             zone: "us-west-2a".to_owned(),
             capacity_type: CapacityType::Reserved,
             reservation: Some("cr-1".to_owned()),
+            placement: None,
         };
         let matches = |text: &str| text.parse::<CapacityPattern>().unwrap().matches(&option);
         assert!(!matches("c6a.xlarge"));

@@ -14,6 +14,7 @@ mod cause;
 mod failure;
 mod fault;
 mod fleet;
+mod groups;
 mod images;
 mod interface;
 mod inventory;
@@ -53,7 +54,10 @@ pub use images::Parameter;
 pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
-use crate::{Clock, Instance, InstanceId, InstanceState, MessageKind, Offer, Speed, StatusCheck};
+use crate::{
+    Clock, Instance, InstanceId, InstanceState, MessageKind, Offer, PlacementGroup, Speed,
+    StatusCheck,
+};
 use address_faults::FaultyCalls;
 use cause::{InForce, Releases};
 use fault::Faults;
@@ -171,6 +175,7 @@ struct State {
     queue: Queue,
     releases: Releases,
     images: ImageNames,
+    groups: Vec<PlacementGroup>,
     in_force: InForce,
     /// When interrupted spot instances are taken back.
     interrupted: BTreeMap<InstanceId, Instant>,
@@ -251,6 +256,7 @@ impl SimulatedEc2 {
                     queue,
                     releases: Releases::default(),
                     images: ImageNames::default(),
+                    groups: Vec::new(),
                     in_force: InForce::default(),
                     interrupted: BTreeMap::new(),
                     reservations: Reservations::default(),

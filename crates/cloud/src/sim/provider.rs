@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm},
+    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, PlacementGroupSelector},
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -16,7 +16,7 @@ use super::{SimulatedEc2, State, Zone, life, network, queue::AT_ONCE};
 use crate::{
     BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, FleetError,
     Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message,
-    Offer, Offering, SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector,
+    Offer, Offering, PlacementGroup, SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
@@ -74,6 +74,19 @@ impl CloudProvider for SimulatedEc2 {
             let mut selected = self.active_reservations(&state);
             selected.retain(|own| terms.iter().any(|term| own.is_selected_by(term)));
             Ok(selected)
+        })
+    }
+
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>> {
+        Box::pin(async move {
+            let throttled = self.state().faults.is_throttled();
+            match throttled {
+                true => Err(CloudError::Throttled),
+                false => Ok(self.selected_group(selector)),
+            }
         })
     }
 
@@ -426,6 +439,7 @@ impl SimulatedEc2 {
             ),
             _ => None,
         };
+        let placement = state.place_in_group(option)?.map_err(Miss::Short)?;
         if let Some(limit) = state.faults.vcpu_limit() {
             let alive = state.fleet.iter().filter(|i| i.state.is_alive());
             let running: u64 = alive.map(|i| i.instance_type.vcpus).sum();
@@ -459,6 +473,7 @@ impl SimulatedEc2 {
             subnet_prefix_len: place.prefix_len,
             capacity_type: option.capacity_type,
             reservation,
+            placement,
             price,
             private_dns_name: network::private_dns_name(place.address, &config.region),
             private_ip: place.address,

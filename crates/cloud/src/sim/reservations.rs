@@ -197,6 +197,7 @@ impl State {
             zone: own.zone.clone(),
             capacity_type: CapacityType::Reserved,
             reservation: Some(own.reservation.id.to_string()),
+            placement: None,
         };
         match self.faults.rests(&option) {
             true => 0,

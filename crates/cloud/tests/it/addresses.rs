@@ -50,6 +50,7 @@ fn order(instance_type: &str, token: &str) -> LaunchRequest {
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
+            placement: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),

@@ -1,6 +1,7 @@
 //! The simulated EC2 as controllers use it.
 
 mod addresses;
+mod groups;
 mod images;
 mod ledger;
 mod messages;

@@ -24,6 +24,7 @@ async fn instance() -> (SimulatedEc2, InstanceId) {
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::Spot,
             reservation: None,
+            placement: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),

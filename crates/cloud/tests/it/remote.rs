@@ -42,6 +42,7 @@ fn order(token: &str, zones: &[&str]) -> LaunchRequest {
         zone: (*zone).into(),
         capacity_type: CapacityType::OnDemand,
         reservation: None,
+        placement: None,
     };
     LaunchRequest {
         client_token: token.into(),

@@ -54,6 +54,7 @@ async fn launch(ec2: &SimulatedEc2, token: &str) -> Result<Arc<Instance>, CloudE
             zone: "us-west-2a".to_owned(),
             capacity_type: CapacityType::Reserved,
             reservation: Some("cr-1".to_owned()),
+            placement: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),

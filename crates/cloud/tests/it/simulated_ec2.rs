@@ -39,6 +39,7 @@ fn option(instance_type: &str, zone: &str) -> LaunchOption {
         zone: zone.into(),
         capacity_type: CapacityType::OnDemand,
         reservation: None,
+        placement: None,
     }
 }
 

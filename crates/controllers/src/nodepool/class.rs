@@ -23,8 +23,8 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CapacityReservation, CloudError, NodeTemplate, SecurityGroup, SelectedImages, Subnet,
-    TagSelector, family_of,
+    CapacityReservation, CloudError, NodeTemplate, PlacementGroup, SecurityGroup, SelectedImages,
+    Subnet, TagSelector, family_of,
     image::{ImageVariant, NodeImage},
 };
 use serde_json::{Value, json};
@@ -120,6 +120,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .await?,
         images,
         reservations: reservations(karpenter, &class.spec).await?,
+        placement_group: placement_group(karpenter, &class.spec).await?,
         instance_profile: karpenter
             .cloud
             .instance_profile(&class, &karpenter.options.cluster)
@@ -161,6 +162,8 @@ struct Found {
     images: Vec<NodeImage>,
     /// The capacity reservations that the class selects; `None` if the feature gate is off.
     reservations: Option<Vec<CapacityReservation>>,
+    /// The placement group that the class selects.
+    placement_group: Option<PlacementGroup>,
     /// The name of the instance profile, or why there is none.
     instance_profile: Result<String, CloudError>,
     /// Fields of the class that have no effect.
@@ -258,7 +261,8 @@ fn status_of(
     if found.reservations.is_some() {
         judge(CAPACITY_RESERVATIONS, None);
     }
-    judge(PLACEMENT_GROUP, missing_placement_group(&class.spec));
+    let group = found.placement_group.as_ref();
+    judge(PLACEMENT_GROUP, missing_placement_group(&class.spec, group));
     let template = NodeTemplate::from_class(&class.spec, version);
     let invalid = template
         .err()
@@ -327,9 +331,26 @@ pub fn reservation_status(own: CapacityReservation, now: Timestamp) -> Reservati
     }
 }
 
-/// Returns an error if the class names a placement group, because the simulated cloud has none.
-fn missing_placement_group(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)> {
+/// Returns the placement group that a class selects.
+pub(crate) async fn placement_group(
+    karpenter: &KarpenterContext,
+    spec: &EC2NodeClassSpec,
+) -> Result<Option<PlacementGroup>, CloudError> {
+    match &spec.placement_group_selector {
+        Some(selector) => karpenter.cloud.placement_group(selector).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns an error if the class selects a placement group that was not found.
+fn missing_placement_group(
+    spec: &EC2NodeClassSpec,
+    found: Option<&PlacementGroup>,
+) -> Option<(&'static str, String)> {
     let group = spec.placement_group_selector.as_ref()?;
+    if found.is_some() {
+        return None;
+    }
     let name = group.name.as_deref().or(group.id.as_deref());
     let message = format!("Placement group {:?} not found", name.unwrap_or_default());
     Some(("PlacementGroupNotFound", message))
@@ -429,6 +450,7 @@ mod tests {
 
     fn found() -> Found {
         Found {
+            placement_group: None,
             subnets: vec![Subnet {
                 id: "subnet-1".into(),
                 zone: "us-west-2a".into(),
@@ -478,6 +500,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_in_upstreams_words() {
         let nothing = Found {
+            placement_group: None,
             subnets: Vec::new(),
             security_groups: Vec::new(),
             images: found().images,

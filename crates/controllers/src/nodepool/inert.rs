@@ -93,10 +93,6 @@ pub fn of_node_class(
 ) -> Vec<Inert> {
     let set = [
         ("spec.userData", spec.user_data.is_some()),
-        (
-            "spec.networkInterfaces",
-            !spec.network_interfaces.is_empty(),
-        ),
         ("spec.ipPrefixCount", spec.ip_prefix_count.is_some()),
         (
             "spec.associatePublicIPAddress",
@@ -109,10 +105,9 @@ pub fn of_node_class(
                 .is_some_and(|options| *options != default_metadata_options()),
         ),
         (
-            "spec.connectionTracking",
+            "spec.connectionTracking beyond the choice of instance types",
             spec.connection_tracking.is_some(),
         ),
-        ("spec.cpuOptions", spec.cpu_options.is_some()),
         (
             "spec.detailedMonitoring",
             spec.detailed_monitoring.is_some(),

@@ -110,6 +110,7 @@ fn likely_capacity(claim: &NodeClaim, market: &Market) -> ResourceMap {
 /// An unlaunched claim as the machine it will most likely get: the cheapest that was planned.
 pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
     let requests = amounts(&claim.spec.resources.requests);
+    let market = market.clone().for_requests(&requests);
     let options = market.launch_options(&claim.spec.requirements, &requests);
     let first = options.into_iter().next()?;
     let machines = market.machines(&claim.spec.requirements);

@@ -396,6 +396,18 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
     if !catalog.ids_of(options, cluster).is_empty() {
         keys.insert(label::RESERVATION_ID, None);
     }
+    // A launch chooses the partition, unless pods have narrowed the choice.
+    if let Some(key) = cluster.names().find(label::PLACEMENT_PARTITION) {
+        let mut left: Vec<_> = options
+            .ones()
+            .filter_map(|option| catalog.options[option].labels.value(key))
+            .collect();
+        left.sort_unstable();
+        left.dedup();
+        if !left.is_empty() && left != catalog.values(key) {
+            keys.insert(label::PLACEMENT_PARTITION, None);
+        }
+    }
     for requirement in &catalog.requirements {
         let min_values = keys.entry(&requirement.key).or_default();
         *min_values = (*min_values).max(requirement.min_values);
