@@ -1,4 +1,4 @@
-//! Validation of environment variables and their sources, and of the field selectors that the downward API shares with volumes.
+//! Validates environment variables and their sources, and the field selectors of the downward API.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// The fields a downward API volume may show.
+/// The fields that a downward API volume can show.
 pub(super) const VOLUME_FIELDS: [&str; 5] = [
     "metadata.annotations",
     "metadata.labels",
@@ -40,7 +40,7 @@ const DIVISORS: [&str; 13] = [
     "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
 ];
 
-/// `env` of a container.
+/// Validates `env` of a container.
 pub(super) fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, variable) in variables.iter().enumerate() {
         let at = path.index(index);
@@ -100,7 +100,7 @@ fn value_from(source: &Value, value: &str, path: &Path<'_>, errors: &mut Errors)
     }
 }
 
-/// An `ObjectFieldSelector`.
+/// Validates an `ObjectFieldSelector`.
 pub(super) fn field_ref(
     reference: &Value,
     supported: &[&str],
@@ -156,7 +156,7 @@ pub(super) fn field_ref(
     }
 }
 
-/// A `ResourceFieldSelector`; a volume must say whose resources it means.
+/// Validates a `ResourceFieldSelector`; in a volume, it must name a container.
 pub(super) fn resource_field_ref(
     reference: &Value,
     in_volume: bool,
@@ -247,7 +247,7 @@ fn file_key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Files of variables stand in volumes of the pod that are emptied with it; `path` is the spec's.
+/// Validates that files of environment variables are in `emptyDir` volumes of the pod; `path` is the spec's.
 pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     scope.visit_containers(path, &mut |container, at| {
         let list = at.child("env");
@@ -275,7 +275,7 @@ pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
     });
 }
 
-/// `envFrom` of a container.
+/// Validates `envFrom` of a container.
 pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, source) in sources.iter().enumerate() {
         let at = path.index(index);
