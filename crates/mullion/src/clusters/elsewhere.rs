@@ -1,7 +1,7 @@
-//! Which clusters are kept in directories that were given with `--data-dir`, so that `mullion list` shows them when they are stopped.
+//! Remembers the clusters in directories that `--data-dir` named, so that `mullion list` can show them when they are stopped.
 //!
-//! Each has a small file below the state directory that says where. One whose directory holds no cluster any more is forgotten by
-//! whoever looks; nothing but the list depends on it.
+//! Each has a small file below the state directory with its path. An entry whose directory has no cluster any more is removed when the list
+//! is read; only the list uses these files.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::kubeconfig;
 pub(super) struct Place {
     /// The name that it had when it ran.
     pub(super) name: String,
-    /// Where it is kept.
+    /// The directory of the cluster.
     pub(super) directory: PathBuf,
 }
 
@@ -30,7 +30,7 @@ fn places() -> Option<PathBuf> {
     Some(state.join("mullion").join("elsewhere"))
 }
 
-/// Remembers where a cluster is kept, unless its name says so.
+/// Remembers the directory of a cluster, unless it is the usual one for its name.
 pub(super) fn remember(name: &str, directory: &Path) {
     if named_root().is_ok_and(|root| directory.parent() == Some(&*root)) {
         return;
@@ -56,7 +56,7 @@ fn try_remember(places: &Path, place: &Place) -> io::Result<()> {
     fs::write(file, serde_json::to_vec(place)?)
 }
 
-/// The clusters that are still there.
+/// Returns the clusters that still exist.
 pub(super) fn all() -> Vec<Place> {
     places().map(|places| all_in(&places)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which files are written, which are left alone, and what stays in them.
+//! Tests of the files that are written, the files that are not changed, and the entries that stay.
 
 use std::{fs, net::Ipv4Addr, path::Path};
 
@@ -25,7 +25,7 @@ fn read(path: &Path) -> Value {
     serde_saphyr::from_str(&fs::read_to_string(path).expect("readable")).expect("YAML")
 }
 
-/// A server that nobody listens at.
+/// A server without a listener.
 const NOWHERE: &str = "https://127.0.0.1:1";
 
 #[test]
