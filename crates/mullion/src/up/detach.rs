@@ -1,22 +1,22 @@
-//! `mullion up --detach`: the cluster in a process of its own that outlives the terminal.
+//! `mullion up --detach`: runs the cluster in a process that outlives the terminal.
 //!
-//! The command starts itself again. The new process shows what it does on the same terminal until the cluster is there, then lets go: it
-//! leaves the session, writes to a log file from then on, and says so over its stdin, a socket that the first process reads. A start that
-//! fails has said why by itself, and its exit code is that of the command.
+//! The command starts itself again. The new process shows its progress on the same terminal until the cluster runs. Then it detaches: it
+//! leaves the session, writes to a log file from then on, and reports that over its stdin, a socket that the first process reads. A start
+//! that fails has printed its error itself, and the command has its exit code.
 
 use std::path::{Path, PathBuf};
 
 use crate::{failure::Failure, kubeconfig};
 
-/// The flag by which the new process knows that it is one.
+/// The flag that marks the new process.
 const FLAG: &str = "--detached";
 
-/// Returns the log of a cluster that is kept in a directory.
+/// Returns the log of a cluster in a directory.
 pub(crate) fn log_in(directory: &Path) -> PathBuf {
     directory.join("mullion.log")
 }
 
-/// Returns the log of a cluster: in its directory, or for one in memory below the state directory.
+/// Returns the log of a cluster: in its directory, or below the state directory for a cluster in memory.
 pub(super) fn log(directory: Option<&Path>, name: &str, port: u16) -> Result<PathBuf, Failure> {
     if let Some(directory) = directory {
         return Ok(log_in(directory));
@@ -42,7 +42,7 @@ mod unix {
         files,
     };
 
-    /// Starts the new process and waits until it lets go. Returns its exit code if it ended instead.
+    /// Starts the new process and waits until it detaches. Returns its exit code if it ended instead.
     pub(crate) fn start(reads_stdin: bool) -> Result<Option<i32>, Failure> {
         let failed = |error: io::Error| {
             Failure::run(format!(
@@ -79,7 +79,7 @@ mod unix {
         }
     }
 
-    /// Lets go of the terminal and of whoever started this process; from now on everything is written to `log`.
+    /// Detaches from the terminal and the process's parent; all further output goes to `log`.
     pub(crate) fn let_go(log: &Path) -> Result<(), Failure> {
         let failed = |error: io::Error| {
             Failure::input(format!(
@@ -116,7 +116,7 @@ mod other {
 
     use crate::failure::Failure;
 
-    /// Refuses: nothing could stop the process.
+    /// Fails, because nothing could stop the process on this system.
     pub(crate) fn start(_reads_stdin: bool) -> Result<Option<i32>, Failure> {
         Err(
             Failure::input("a cluster cannot run in the background on this system")
@@ -124,7 +124,7 @@ mod other {
         )
     }
 
-    /// Is never asked.
+    /// Is never called, because [`start`] fails.
     pub(crate) fn let_go(_log: &Path) -> Result<(), Failure> {
         start(false).map(drop)
     }

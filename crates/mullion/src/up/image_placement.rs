@@ -1,7 +1,8 @@
-//! Placement from images as a plugin of the API server: it fetches what the rule ([`PlaceByImage`]) needs before the rule is asked.
+//! Placement by image as a plugin of the API server: it fetches the facts that the rule ([`PlaceByImage`]) needs, before it applies the
+//! rule.
 //!
-//! Images of a workload are asked for when its template is written, and nobody waits; a pod waits for its images, a second at most. A
-//! DaemonSet's template is placed as its pods would be, because its controller chooses nodes by the template.
+//! The images of a workload are looked up when its template is written, without waiting. A pod waits for its images, at most a second. A
+//! DaemonSet's template is placed like its pods, because its controller chooses nodes by the template.
 
 use std::{fmt, sync::Arc};
 
@@ -23,7 +24,7 @@ use mullion_images::Registries;
 use super::pod_rules::{self, Lookups};
 use crate::image_facts::ImageFacts;
 
-/// Kinds with a pod template, and where it is.
+/// The kinds with a pod template, and the template's path.
 const TEMPLATES: [(&str, &str, &str); 7] = [
     ("apps", "deployments", "/spec/template"),
     ("apps", "replicasets", "/spec/template"),
@@ -34,7 +35,7 @@ const TEMPLATES: [(&str, &str, &str); 7] = [
     ("", "replicationcontrollers", "/spec/template"),
 ];
 
-/// What registries have said, for the simulated kubelets' pulls.
+/// The answers of registries, for the image pulls of simulated kubelets.
 pub(crate) struct Pulled(pub(crate) Arc<Registries>);
 
 impl fmt::Debug for Pulled {
@@ -63,8 +64,8 @@ pub(super) struct ImagePlacement {
 }
 
 impl ImagePlacement {
-    /// Places pods by what those registries say, and by the table where they say nothing. `gates_unknown` puts pods behind a scheduling gate
-    /// whose images neither knows yet.
+    /// Creates the plugin. It places pods by the answers of these registries, or by the table if they have none. With `gates_unknown`, pods
+    /// with unknown images get a scheduling gate.
     pub(super) fn new(
         table: Arc<ImageTable>,
         registries: Arc<Registries>,
@@ -81,7 +82,7 @@ impl ImagePlacement {
         }
     }
 
-    /// Returns the rule and the registries for the controller that removes scheduling gates.
+    /// Returns the rule and the facts for the controller that removes scheduling gates.
     pub(super) fn gate(&self) -> (PlaceByImage, Arc<ImageFacts>) {
         (self.rule.clone(), self.facts.clone())
     }
@@ -140,7 +141,7 @@ impl Plugin for ImagePlacement {
 }
 
 impl ImagePlacement {
-    /// Places a DaemonSet's template.
+    /// Places the template of a DaemonSet.
     fn place_template(&self, path: &str, ctx: &Ctx<'_>, request: &mut Request<'_>) {
         let Some(template) = request.object.pointer(path) else {
             return;
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    /// A network of registries that misbehave, each as the first word of its host says.
+    /// A network of faulty registries; the first part of a host's name says how it fails.
     struct Odd;
 
     impl Dial for Odd {
@@ -223,7 +224,7 @@ mod tests {
         }
     }
 
-    /// A network without registries that notes which hosts were called.
+    /// A network without registries, which records the hosts that were called.
     #[derive(Default)]
     struct Called(Mutex<BTreeSet<String>>);
 
@@ -236,7 +237,7 @@ mod tests {
         }
     }
 
-    /// An API server whose registries misbehave.
+    /// Starts an API server whose registries are faulty.
     async fn server() -> Client {
         server_with("all".parse().expect("a setting"), Arc::new(Odd)).await
     }
