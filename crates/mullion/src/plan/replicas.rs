@@ -1,4 +1,4 @@
-//! The pods of a workload: as many as it has replicas, each with a name and claims of its own.
+//! Makes the pods of a workload: one for each replica, each with its own name and its own claims.
 
 use mullion_engine::model::PodSpec;
 use rustc_hash::FxHashSet;
@@ -13,18 +13,19 @@ use crate::{
     },
 };
 
-/// More pods than this are no plan.
+/// The largest number of pods that can be planned for.
 const MOST_PODS: u64 = 1_000_000;
-/// Labels by which the pods of a StatefulSet differ. Hardly anything selects by them, and pods that are alike are planned for together.
+/// Labels that differ between the pods of a StatefulSet. They are removed, because hardly any selector uses them and pods with equal
+/// templates are planned for together.
 const ORDINALS: [&str; 2] = [
     "statefulset.kubernetes.io/pod-name",
     "apps.kubernetes.io/pod-index",
 ];
 
-/// The pods that a workload would have. `keys` are those that are taken; theirs are added.
+/// Returns the pods that a workload would have. `keys` has the keys of existing pods; those of the new pods are added.
 ///
 /// # Errors
-/// There are too many of them, or a claim cannot be read.
+/// There are too many pods, or a claim cannot be read.
 pub(super) fn of(
     planned: &Planned,
     state: &mut State,
@@ -55,7 +56,7 @@ pub(super) fn of(
     Ok(pods)
 }
 
-/// The number of a workload's first pod.
+/// Returns the ordinal of a workload's first pod.
 fn first(planned: &Planned) -> u64 {
     let label = &planned.admitted["metadata"]["labels"][ORDINALS[1]];
     let number = label.as_str().and_then(|text| text.parse().ok());
@@ -79,7 +80,7 @@ fn alike(planned: &Planned) -> PodSpec {
     pod
 }
 
-/// A pod whose claims are named after it, with those claims.
+/// Returns a pod of a workload with claims of its own, which are named after the pod and added to the state.
 fn with_claims(planned: &Planned, index: u64, state: &mut State) -> Result<PodSpec, Failure> {
     let wrong = |error: serde_json::Error| Failure::run(error).about(&planned.named);
     let (old, new) = (&planned.pod.name, name(planned, index));
