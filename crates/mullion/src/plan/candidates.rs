@@ -155,7 +155,7 @@ impl Objects {
         market: Option<&Market>,
     ) -> Result<Candidate, String> {
         let name = node.name_any();
-        // The taint says that a command of the controllers has it in hand.
+        // A node with the taint is being removed by a command of the controllers.
         if is_going(claim, node) {
             return Err(LEAVING.to_owned());
         }

@@ -54,7 +54,7 @@ pub(super) struct Kind {
 impl Comparison {
     pub(super) fn of(what_if: Vec<String>, now: Report, then: Report) -> Self {
         let more = then.price.after_usd_per_hour - now.price.after_usd_per_hour;
-        // Of two sums of whole micro-dollars.
+        // Both sums are whole micro-dollars, so rounding removes only the error of the subtraction.
         let more = (more * 1e6).round() / 1e6;
         let (refused, refused_then) = (unplaced(&now), unplaced(&then));
         let mut difference = Difference {
@@ -64,7 +64,7 @@ impl Comparison {
             newly_unplaced: without(&refused_then, &refused),
             newly_placed: without(&refused, &refused_then),
         };
-        // A pod that is in one of the plans only has not changed its place.
+        // A pod that only one of the plans has did not change its place.
         let coming = names(&now);
         difference
             .newly_unplaced

@@ -257,7 +257,7 @@ impl Answer {
         }
         let is_it = |group: &&Staying| group.nodes.iter().any(|own| own == node);
         let why = self.stays.iter().find(is_it).map(|group| &group.reason);
-        // Pods of another move come to it, or there was no time to look at it.
+        // Consolidation did not judge the node: pods of another move would come to it, or the time was up.
         let reason = why.cloned().unwrap_or_else(|| {
             "pods of nodes that could go would come to it, so it is not looked at before they have"
                 .to_owned()

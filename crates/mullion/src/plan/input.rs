@@ -82,7 +82,7 @@ impl Input {
             }
         };
         let table = Arc::new(up::images::table(args.images.as_deref())?);
-        // Without a cluster nothing says that pods are placed by their images, unless the user does.
+        // Without a cluster, pods are placed by their images only if the user asks for that.
         let as_written = args.offline && args.images.is_none();
         let switch = args.place_by_image.or(as_written.then_some(Switch::Off));
         let mut input = Input {
@@ -112,7 +112,7 @@ impl Input {
     ) -> Result<(), Failure> {
         let planned =
             world::apply_all(&mut self.source, documents, namespace, &self.placement).await?;
-        // Daemons come before the others: they are there first.
+        // DaemonSets come first, because their pods take room on the nodes before other pods are placed.
         for own in planned.iter().filter(|own| own.daemon.is_some()) {
             self.place_daemon(own)?;
         }

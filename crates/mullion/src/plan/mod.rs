@@ -91,7 +91,7 @@ async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
         remove(node, &mut question, state)?;
     }
     question.remarks.extend(input.remarks.iter().cloned());
-    // The bound is known before the search for a cheaper plan.
+    // The bound is computed before the search for a cheaper plan, so that search can be skipped.
     question.request.effort = args.effort.or(args.bound_only.then_some(0));
     let before = Before::of(state.nodes(), &question);
     question

@@ -53,7 +53,8 @@ impl Question {
         let mut pools = pools::of(state).await?;
         let mut remarks = pools.overlays.clone();
         let mut pods = std::mem::take(&mut pools.waiting);
-        // A DaemonSet's pod waits for its own node, and a pod that others make room for has one.
+        // A DaemonSet's pod waits for its own node, and a pod with a nominated node waits for its victims to be gone; neither needs a new
+        // node.
         pods.retain(|pod| may_buy(pod) && pod.nominated_node_name.is_none());
         let gated = |pod: &&PodSpec| !pod.template.scheduling_gates.is_empty();
         pods.extend(coming.iter().filter(|pod| !gated(pod)).cloned());
@@ -126,7 +127,7 @@ impl Question {
             cluster.set_node(node)?;
         }
         for name in &self.pools.leaving {
-            // A node that never reached the model need not leave it.
+            // A node that cannot be removed was never in the cluster's model.
             let _ = cluster.remove_node(name);
         }
         let plan = cluster.plan(&self.request)?;

@@ -51,7 +51,7 @@ pub(super) fn pools(page: &mut Page, report: &Report) {
 }
 
 fn reasons<'a>(page: &mut Page, all: impl Iterator<Item = (&'a str, &'a str)>, indent: &str) {
-    // Pools that say the same say it together.
+    // Pools with the same reason share a line.
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for (pool, reason) in all {

@@ -42,7 +42,7 @@ pub(super) fn of(
     for index in 0..planned.replicas {
         let mut pod = match planned.claims.is_empty() {
             true => alike(planned),
-            // Its claims are its own.
+            // The pod has claims of its own, so it cannot share a template with its siblings.
             false => with_claims(planned, index, state)?,
         };
         pod.name = name(planned, index);
@@ -86,14 +86,14 @@ fn with_claims(planned: &Planned, index: u64, state: &mut State) -> Result<PodSp
     let (old, new) = (&planned.pod.name, name(planned, index));
     let mut pod = planned.admitted.clone();
     put(&mut pod["metadata"], "name", json!(new));
-    // A claim of an ephemeral volume is its pod's by the pod's uid.
+    // The claim of an ephemeral volume belongs to its pod by the pod's uid.
     let uid = json!(format!("uid of {new}"));
     put(&mut pod["metadata"], "uid", uid.clone());
     for claim in &planned.claims {
         let Some(before) = claim["metadata"]["name"].as_str() else {
             continue;
         };
-        // `data-web-0` of a StatefulSet, `web-0-data` of an ephemeral volume.
+        // The claim is named `data-web-0` for a StatefulSet, or `web-0-data` for an ephemeral volume.
         let after = before.replacen(old.as_str(), &new, 1);
         let mut own = claim.clone();
         put(&mut own["metadata"], "name", json!(after));
@@ -101,7 +101,7 @@ fn with_claims(planned: &Planned, index: u64, state: &mut State) -> Result<PodSp
             put(owner, "name", json!(new));
             put(owner, "uid", uid.clone());
         }
-        // What a claim that is there was given stays.
+        // An existing claim keeps what it was given.
         if !state.is_settled(&own) {
             world::take(state, &own)?;
         }

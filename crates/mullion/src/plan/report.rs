@@ -377,7 +377,7 @@ fn refused(
         }
     }
     let mut groups: Vec<Refused> = Vec::new();
-    // Pods of equal templates share what each pool says.
+    // Pods of equal templates share the refusals of the pools, which are found by their address.
     let mut known: FxHashMap<usize, usize> = FxHashMap::default();
     for own in unplaceable {
         let Some(pod) = specs.get(&own.pod) else {

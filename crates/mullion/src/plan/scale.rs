@@ -140,7 +140,7 @@ fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) 
         .filter(|pod| is_own(pod))
         .map(|pod| (pod.node_name.is_some(), pod.start_time, pod.key()))
         .collect();
-    // Those that wait first, then the youngest.
+    // Pending pods come first, then the youngest.
     there.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2)));
     there.truncate(pods);
     state.take_pods(|pod| there.iter().any(|(.., key)| *key == pod.key()));
