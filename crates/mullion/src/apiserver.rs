@@ -111,7 +111,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     ));
     up::interrupts().await?;
     stop.cancel();
-    // A panic in there has been reported; stopping goes on.
+    // A panic of the task was printed already, and stopping goes on.
     let _ = serving.await;
     server.close().await;
     drop(announced);

@@ -52,7 +52,7 @@ pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Fail
         )));
     }
     let cluster = Cluster::start(plan(nodes)?).await?;
-    // One that is late is no failure: pods wait for it.
+    // A late node is not an error, because the pods wait for it.
     let _ = cluster.nodes_ready(NODES_PATIENCE).await;
     let client = client(&cluster).await?;
     let measured = tokio::time::timeout(PATIENCE, apply_and_wait(&client, pods)).await;
@@ -170,7 +170,7 @@ async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure>
             Some(Ok(pod)) if is_running(&pod) => {
                 running.insert(pod.name_any());
             }
-            // The watcher starts again by itself after an error.
+            // The watcher restarts by itself after an error.
             Some(_) => {}
             None => return Err(Failure::run("the watch on pods ended")),
         }

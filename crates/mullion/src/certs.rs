@@ -73,7 +73,7 @@ impl Authority {
     /// Signs the certificates for a start, valid from yesterday for a year. `service_ip` is the address of the `kubernetes` Service.
     pub(crate) fn issue(&self, now: Timestamp, service_ip: IpAddr) -> Result<Certs, rcgen::Error> {
         let today = date(now);
-        // Of its parameters only the name and the key go into what it signs.
+        // Only the name and the key of the authority affect the certificates that it signs.
         let issuer = Issuer::new(authority_params(today, NAME), KeyPair::from_pem(&self.key)?);
         let mut server = params_for(today, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth);
         for address in [

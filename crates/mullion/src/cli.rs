@@ -167,7 +167,7 @@ fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
             message += &format!(": it must be one of {}", allowed.join(", "));
         }
         (_, Some(ContextValue::Strings(missing))) => message += &format!(" {}", missing.join(", ")),
-        // What it conflicts with follows in lines of their own.
+        // clap prints the conflicting flags on the following lines.
         _ if message.ends_with(':') => message += &after(first, &text),
         _ => {}
     }
@@ -247,7 +247,7 @@ pub(crate) struct WhichArgs {
 }
 
 impl WhichArgs {
-    /// The cluster that is meant.
+    /// Returns the cluster that is meant.
     pub(crate) fn chosen(self) -> Chosen {
         Chosen {
             name: self.name,
@@ -269,7 +269,7 @@ pub(crate) struct NamedArgs {
 }
 
 impl NamedArgs {
-    /// The cluster that is meant.
+    /// Returns the cluster that is meant.
     pub(crate) fn chosen(self) -> Chosen {
         Chosen {
             name: self.name,

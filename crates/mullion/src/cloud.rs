@@ -66,7 +66,7 @@ pub(crate) async fn run(args: CloudArgs) -> Result<(), Failure> {
     config.speed = args.speed;
     config.subnet_bits = args.subnet_size;
     let ec2 = SimulatedEc2::new(config, Clock::system());
-    // The control plane of a cluster has them before any instance.
+    // In a cluster, the control plane gets its addresses before the first instance does.
     ec2.control_plane_addresses();
     let settings = Settings {
         roles: args.roles,

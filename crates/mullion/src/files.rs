@@ -56,7 +56,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         })
         .and_then(|()| fs::rename(&part, path));
     if written.is_err() {
-        // It may not exist; either way the error of the write is the one to report.
+        // The file may not exist; either way the error of the write is reported.
         let _ = fs::remove_file(&part);
     }
     written

@@ -101,7 +101,7 @@ impl Facts for ImageFacts {
         {
             return taints.clone();
         }
-        // Not under the lock: other pods may go on with what they find.
+        // The lock is not held during the lookup, so that other pods need not wait for it.
         let taints = taints::common(known);
         if known.is_complete() {
             *lock() = Some((now, taints.clone()));
@@ -167,7 +167,7 @@ mod tests {
         };
         assert_eq!(key(false), "os");
         assert_eq!(key(true), "team");
-        // What is known is believed for a second.
+        // Taints that are known are used for a second without another lookup.
         assert_eq!(key(false), "team");
     }
 }

@@ -87,13 +87,13 @@ where
     let (work, waiting) = channel();
     let (done, answered) = channel();
     for _ in 0..BLOCKS * workers {
-        // The receiver is right here.
+        // The receiver exists, so sending cannot fail.
         let _ = idle.send(Block::default());
     }
     let waiting = Mutex::new(waiting);
     thread::scope(|scope| {
         for _ in 0..workers {
-            // What is remembered about questions is each worker's own.
+            // Each worker has its own cache of questions.
             let (waiting, done) = (&waiting, done.clone());
             scope.spawn(move || answer_blocks(waiting, &done, worker()));
         }
@@ -141,7 +141,7 @@ fn answer_blocks(
             .unwrap_or_else(PoisonError::into_inner)
             .recv();
         let Ok(mut block) = next else { return };
-        // A panic that only ended this worker would leave the others waiting.
+        // A panic is caught, because a worker that just ended would leave the others waiting.
         let whole = catch_unwind(AssertUnwindSafe(|| block.answer(&mut answer)));
         if done.send(whole.map(|()| block)).is_err() {
             return;
@@ -168,7 +168,7 @@ fn write_in_order(
             if output.write_all(&block.text).is_err() {
                 return Ok((cases, 0));
             }
-            // Nobody reads any more once the input has ended.
+            // The receiver is gone once the input has ended.
             let _ = idle.send(block);
         }
     }

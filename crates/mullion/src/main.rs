@@ -3,7 +3,7 @@
 //! Every output for people and every exit code is decided here: 0 success, 1 the answer is "no" or the work failed, 2 wrong input or
 //! set-up. Data goes to stdout, logs and errors to stderr. Start at [`up`].
 
-// An `expect` says which invariant holds; tests may do without.
+// An `expect` names the invariant that holds; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod apiserver;
@@ -75,7 +75,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Plan(args) => {
             return runtime()?.block_on(plan::run(args));
         }
-        // Whatever goes wrong ends the command and is said once, as its failure.
+        // Any failure ends the command and is printed once, so no log is set up.
         Command::Why(args) => {
             return runtime()?.block_on(why::run(args));
         }
@@ -84,7 +84,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             None => Ok(()),
         },
         Command::Up(args) => {
-            // What a terminal shows in colours is a log's text later.
+            // In the background, stderr becomes a log file, which must not have colours.
             let colours = !args.detached && out::colours_on(&std::io::stderr());
             log_to_stderr(args.verbose, colours);
             runtime()?.block_on(up::run(args))
@@ -206,7 +206,7 @@ fn log_json_to_stderr(verbose: u8) {
 }
 
 fn filter(verbose: u8) -> EnvFilter {
-    // Kube's client says that a request failed; whoever made the request says it in a sentence.
+    // kube's client logs every failed request, but the caller prints a sentence about it anyway.
     let level = match verbose {
         0 => "warn,kube_client::client::builder=off",
         1 => {

@@ -6,13 +6,13 @@ use crate::failure::Failure;
 
 /// Prints a line of data.
 pub(crate) fn line(text: &str) {
-    // A reader that has gone away wants no more lines.
+    // An error means that the reader has closed the output and wants no more lines.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints data as it is.
 pub(crate) fn whole(text: &str) {
-    // A reader that has gone away wants no more of it.
+    // An error means that the reader has closed the output and wants no more of it.
     let _ = write!(std::io::stdout(), "{text}");
 }
 

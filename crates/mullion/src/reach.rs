@@ -47,7 +47,7 @@ async fn ask(client: &Client) -> Result<(), String> {
     match timeout(PATIENCE, client.apiserver_version()).await {
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         Ok(Ok(_)) => Ok(()),
-        // It is there, and says no; what is asked next says why.
+        // The server answers, even if it refuses; the next request will say why.
         Ok(Err(kube::Error::Api(status))) if status.code < 500 => Ok(()),
         Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
         Ok(Err(error)) => Err(root(&error)),

@@ -37,7 +37,7 @@ pub(crate) async fn run(chosen: Chosen) -> Result<(), Failure> {
     erase(&kept.directory).map_err(|error| keep::failure(&error))?;
     let log = up::detach::log_in(&kept.directory);
     for file in [log, kept.directory.join("lock")] {
-        // It may never have been there.
+        // The file may not exist.
         let _ = fs::remove_file(file);
     }
     let directory = kept.directory.display();

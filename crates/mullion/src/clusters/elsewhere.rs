@@ -49,7 +49,7 @@ pub(super) fn remember(name: &str, directory: &Path) {
 
 fn try_remember(places: &Path, place: &Place) -> io::Result<()> {
     fs::create_dir_all(places)?;
-    // One file for each directory, so that nobody writes what another reads.
+    // There is one file for each directory, so that processes do not overwrite each other's entries.
     let mut hasher = FxHasher::default();
     place.directory.hash(&mut hasher);
     let file = places.join(format!("{:016x}.json", hasher.finish()));
@@ -70,7 +70,7 @@ fn all_in(places: &Path) -> Vec<Place> {
             .and_then(|text| serde_json::from_slice::<Place>(&text).ok());
         match place {
             Some(place) if keep::is_kept(&place.directory) => found.push(place),
-            // Another one who looks may have been faster.
+            // Another process may have removed the file already.
             _ => drop(fs::remove_file(&file)),
         }
     }
@@ -91,7 +91,7 @@ mod tests {
         };
         let database = kept.path().join("state.redb");
         fs::write(&database, "x").expect("writable");
-        // A start after a start changes nothing.
+        // A second start does not change the entry.
         for _ in 0..2 {
             try_remember(places.path(), &place).expect("it can be written");
         }

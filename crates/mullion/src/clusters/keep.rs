@@ -54,7 +54,7 @@ pub(crate) fn open(
     };
     check_is_free(directory)?;
     if fresh {
-        // First, so that a start that is cut off leaves nothing that looks like somebody else's.
+        // The log is removed first: if this start is interrupted afterwards, the directory does not look like one of another program.
         let _ = fs::remove_file(up::detach::log_in(directory));
         erase(directory).map_err(|error| failure(&error))?;
     }

@@ -53,7 +53,7 @@ pub(crate) struct Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next one who looks.
+        // Files that cannot be removed now are removed by the next process that looks for clusters.
         let _ = fs::remove_file(&self.record);
         let _ = fs::remove_file(&self.lock);
     }
@@ -96,7 +96,7 @@ fn try_announce(place: &Path, record: &Record) -> io::Result<Announced> {
     let held = File::create(&lock)?;
     held.try_lock()?;
     let text = serde_json::to_vec(record)?;
-    // It holds a key.
+    // The record has a private key, so only the user may read the file.
     files::private(&path).and_then(|mut file| file.write_all(&text))?;
     Ok(Announced {
         record: path,
@@ -182,7 +182,7 @@ impl Record {
         let sent = pid.map(|pid| kill_process(pid, Signal::TERM));
         match sent {
             Some(Ok(())) => Ok(()),
-            // It has ended meanwhile.
+            // The process has ended already.
             Some(Err(rustix::io::Errno::SRCH)) | None => Ok(()),
             Some(Err(error)) => Err(Failure::run(format!(
                 "cluster {} (process {}) cannot be told to stop: {error}",
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!((found.len(), &*found[0].name), (1, "demo"));
         drop(announced);
         assert!(all_in(place.path()).is_empty());
-        // One that was killed leaves its files, without a lock.
+        // A process that was killed leaves its files behind, but not its lock.
         let (path, lock) = paths(place.path(), 1);
         fs::write(&path, serde_json::to_vec(&record).expect("JSON")).expect("writable");
         fs::write(&lock, "").expect("writable");

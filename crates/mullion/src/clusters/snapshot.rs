@@ -48,7 +48,7 @@ pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
         fs::rename(&part, &place).map_err(unwritable)
     });
     if let Err(failure) = kept {
-        // It has no name that anybody asked for.
+        // The partial file has a name that the user did not ask for.
         let _ = fs::remove_file(&part);
         return Err(failure);
     }

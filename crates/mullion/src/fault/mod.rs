@@ -203,7 +203,7 @@ impl Faults {
             }
         };
         if status.phase == REFUSED {
-            // What was refused is of no use to anybody; the answer says why.
+            // A refused fault is of no more use, because its reason is printed.
             let _ = self.api().delete(&name, &DeleteParams::default()).await;
             let failure = Failure::input(&status.message);
             return Err(match status.near.is_empty() {

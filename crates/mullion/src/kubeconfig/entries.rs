@@ -58,7 +58,7 @@ pub(super) fn foreign(found: &Found) -> Option<String> {
     let mut fields = config.as_object().into_iter().flatten();
     let other = fields.find(|(name, value)| !known(name) && !is_empty(value));
     let other = other.map(|(name, _)| name.clone());
-    // A file of Mullion's has an entry of Mullion's.
+    // A file that Mullion wrote always has an entry, so an empty kubeconfig is someone else's.
     other.or_else(|| is_empty_config(config).then(|| "an empty kubeconfig".to_owned()))
 }
 

@@ -191,7 +191,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Whoever removed it meanwhile wanted it gone.
+        // The file may have been removed on purpose, so an error is ignored.
         let _ = fs::remove_file(&self.0);
     }
 }

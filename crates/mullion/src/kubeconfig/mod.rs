@@ -78,7 +78,7 @@ impl Target {
         name: &str,
         is_kept: bool,
     ) -> Result<Target, Failure> {
-        // What is printed has to be true in other directories, too.
+        // The path is printed, so it must also be valid in other directories.
         let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
         let target = match (path, merge) {
             (Some(path), false) => Target::File(path),
@@ -87,7 +87,7 @@ impl Target {
             (None, true) => Target::Merge(to_merge_into(&user_kubeconfigs()?, name)),
         };
         match target {
-            // Whether it is free is found out when there is another name for it: the port.
+            // The usual file is checked later, when the port is known, which gives it another name if necessary.
             Target::Usual(_) => Ok(target),
             _ => {
                 let others = (!is_kept).then_some("");

@@ -251,11 +251,11 @@ impl Follower {
         let mut instances = self.ec2.changed();
         let mut addresses = self.ec2.addresses_changed();
         loop {
-            // What changes while it is written is written next.
+            // These marks come before the write, so that a change during the write causes another one.
             instances.mark_unchanged();
             addresses.mark_unchanged();
             let count = self.write().await.unwrap_or_else(|error| {
-                // A cluster that an earlier version made has no such object, and a user may have deleted it.
+                // A cluster made by an earlier version has no such object, and a user may have deleted it.
                 tracing::debug!("the simulated account is not written: {error}");
                 0
             });

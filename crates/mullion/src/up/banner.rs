@@ -110,7 +110,7 @@ fn render(facts: &Facts<'_>) -> String {
         version if version == API => String::new(),
         version => format!(", nodes {version}"),
     };
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = writeln!(
         out,
         "{bold}Mullion {}{end}  a mixed Linux/Windows cluster on this machine\n{dim}Kubernetes API {API}{nodes}, simulated EC2 {}, {speed}{end}\n",

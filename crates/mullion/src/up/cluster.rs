@@ -115,7 +115,7 @@ impl Cluster {
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
         let sources = Sources::default();
-        // Simulated kubelets pull by size.
+        // Simulated kubelets need the sizes of images, which determine how long a pull takes.
         let settings = Settings {
             sizes: true,
             ..plan.registries.clone()
@@ -251,10 +251,10 @@ impl Cluster {
             pools: self.plan.default_pools,
             account: account::manifests(&self.plan),
         };
-        // What was there at the first start may have been changed or deleted since.
+        // The user may have changed or deleted the objects of the first start since, so a resumed cluster gets none again.
         let orders = match self.resumed {
             true => {
-                // The definitions alone belong to the program: another version of it may read and write other fields.
+                // Only the definitions of custom resources are renewed, because another version of the program may use other fields.
                 let had = keep::definitions(notes);
                 let has = setup::renew_definitions(client, &wanted, had).await?;
                 keep::set_definitions(notes, &has);
@@ -306,7 +306,7 @@ impl Cluster {
         sources.addresses.get_or_init(|| addresses);
         account::follow(context, ec2, &self.plan.spec.name);
         account::follow_reservations(context, ec2);
-        // Without the flag too: pods of an earlier start may have the gate.
+        // This also runs without the flag, because pods of an earlier start may have the gate.
         let (rule, registries) = self.image_gate.clone();
         image_gate::start(context, rule, registries);
         self.check_policies();
@@ -369,13 +369,13 @@ impl Cluster {
         let orderly = async {
             self.context.stop().await;
             self.stop_serving.cancel();
-            // A panic in there has been reported; stopping goes on.
+            // A panic of the task was printed already, and stopping goes on.
             let _ = serving.await;
         };
-        // Whoever does not end in time is ended with the process.
+        // Tasks that do not end in time end with the process.
         let _ = tokio::time::timeout(STOP_PATIENCE, orderly).await;
         let _ = tokio::time::timeout(STOP_PATIENCE, self.server.close()).await;
-        // A cluster in memory never comes back, so its context would lead nowhere for good.
+        // A cluster in memory is gone for good when it stops, so its context is removed.
         if let (Some(Target::Merge(path)), None) = (&self.plan.kubeconfig, &self.plan.directory) {
             let server = format!("https://{}", self.address);
             let mark = kubeconfig::mark(&server, None);

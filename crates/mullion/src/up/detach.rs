@@ -60,12 +60,12 @@ mod unix {
             command.spawn().map_err(failed)?
         };
         if reads_stdin {
-            // A process that refuses its flags does not read.
+            // A child process that refuses its flags ends without reading, so a failed write is no error here.
             let _ = io::copy(&mut io::stdin(), &mut ours);
         }
         let _ = ours.shutdown(Shutdown::Write);
         let mut said = Vec::new();
-        // It may end with something unread in the socket.
+        // The child may end with unread bytes in the socket, which makes the read fail.
         let _ = ours.read_to_end(&mut said);
         if !said.is_empty() {
             return Ok(None);
@@ -101,7 +101,7 @@ mod unix {
             ))
         };
         UnixStream::from(stdin).write_all(b".").map_err(gone)?;
-        // Only the leader of a group cannot, and a process that was just started by another is none.
+        // This fails only for the leader of a process group, which a newly started child process is not.
         let _ = rustix::process::setsid();
         let moved = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&file))

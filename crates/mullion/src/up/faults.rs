@@ -49,7 +49,7 @@ impl Faults {
             ec2: ec2.clone(),
             in_force: Arc::default(),
         };
-        // A cluster that an earlier version made has no such kind.
+        // A cluster made by an earlier version does not have this kind.
         let found = faults.api().list(&ListParams::default()).await;
         for object in found.into_iter().flat_map(|list| list.items) {
             let phase = object.status.as_ref().map_or("", |status| &status.phase);
@@ -95,7 +95,7 @@ impl Faults {
         };
         if let Some(ended) = ended {
             self.publish(&ended.fault, true).await?;
-            // Not in the macro: it looks at its arguments only where somebody logs.
+            // The call must not be in the macro, which evaluates its arguments only if the level is logged.
             let said = self.ec2.heal(&ended.fault);
             tracing::info!("{said}");
         }
@@ -137,7 +137,7 @@ impl Faults {
         let image = self.ec2.newest_image(*family, version, Arch::Amd64).await;
         match image {
             Ok(image) => account::publish(&self.context.client, &image, withdrawn).await,
-            // The simulated EC2 never refuses this.
+            // The simulated EC2 always returns an image.
             Err(_) => Ok(()),
         }
     }

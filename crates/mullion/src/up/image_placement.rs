@@ -119,7 +119,7 @@ impl Plugin for ImagePlacement {
         let facts = self.facts.clone();
         let fetch = async move { facts.fetch(images, &secrets).await };
         match template {
-            // A DaemonSet's template is placed below.
+            // Of all templates, only those of DaemonSets are placed, so admission waits for them; other templates are only looked up early.
             Some(_) if !request.what.is("apps", "daemonsets") => {
                 tokio::spawn(fetch);
                 None
@@ -217,7 +217,7 @@ mod tests {
                     let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
                     let _ = theirs.write_all(answer).await;
                 })),
-                // No connection is ever made.
+                // The connection is never established.
                 _ => return std::future::pending().boxed(),
             }
             async { Ok(Box::new(ours) as Box<dyn Io>) }.boxed()
@@ -287,7 +287,7 @@ mod tests {
                 .await;
             let waited = start.elapsed().as_millis();
             assert!(waited <= longest, "{name} waited {waited} ms");
-            // What is known by name still places the pod.
+            // The images that are known by their names are enough to place the pod.
             let spec = made.expect("it is admitted").spec.expect("it has a spec");
             assert_eq!(
                 spec.node_selector.expect("placed")["kubernetes.io/os"],
@@ -317,7 +317,7 @@ mod tests {
                 "127.0.0.1:5001/app:1",
             ];
             let pod = pod("web", &images);
-            // Whether it is admitted is not asked here.
+            // The test does not depend on whether the pod is admitted.
             let _ = pods.create(&PostParams::default(), &pod).await;
             let called = network.0.lock().unwrap_or_else(PoisonError::into_inner);
             called.iter().cloned().collect::<Vec<_>>().join(" ")

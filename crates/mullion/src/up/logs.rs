@@ -31,7 +31,7 @@ struct Sources {
 impl SimulatedLogs {
     /// Sets the source of the logs.
     pub(super) fn serve(&self, context: &Context, decisions: DecisionLog) {
-        // A cluster is filled once.
+        // This is called once for each cluster, so setting cannot fail.
         let _ = self.sources.set(Sources {
             context: context.clone(),
             decisions,
@@ -63,7 +63,7 @@ impl Sources {
         let coming = container.follow.then(|| {
             let pods = self.context.informers.pods.clone();
             let name = container.name.to_owned();
-            // Nothing more is written; the stream ends with the container.
+            // A simulated container writes no more lines, so the stream only has to end with the container.
             let ended = stream::once(async move { logs::until_stopped(pods, &pod, &name).await });
             ended.filter_map(|()| async { None }).boxed()
         });

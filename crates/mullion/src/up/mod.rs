@@ -87,7 +87,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         .filter(|_| cluster.plan.directory.is_none());
     cluster.stop().await;
     if let Some(log) = forgotten.filter(|_| done.is_ok()) {
-        // Nobody looks for the log of a cluster in memory that was stopped in order.
+        // The log of a cluster in memory is of no use after it has stopped without an error.
         let _ = std::fs::remove_file(log);
     }
     done
@@ -109,7 +109,7 @@ async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Prog
         tells.then(|| cluster.progress(seen)).flatten()
     };
     let mut progress = tells(Seen::now(nodes));
-    // Whoever tells of nodes after that goes on from here.
+    // If nodes have been shown until here, the next progress display continues from that state.
     let mut seen = None;
     if let Some(patience) = shown.wait {
         let ready = cluster.nodes_ready(patience).await;
@@ -181,7 +181,7 @@ pub(crate) async fn interrupts() -> Result<(), Failure> {
         };
         let answer = runtime.block_on(interrupted());
         let goes_on = answer.is_ok();
-        // Whoever waited may be gone: the process is ending then.
+        // The receiver may be gone, because the process is ending.
         drop(first.send(answer));
         if goes_on && runtime.block_on(interrupted()).is_ok() {
             std::process::exit(130);

@@ -91,7 +91,7 @@ fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
     };
     let speed = |field: &str, megabytes: Option<u64>| match megabytes {
         None => Ok(None),
-        // A megabyte a second is a thousand bytes a millisecond.
+        // One megabyte a second equals a thousand bytes a millisecond.
         Some(megabytes @ 1..=FASTEST_MB) => Ok(NonZeroU64::new(megabytes * 1_000)),
         Some(megabytes) => Err(format!(
             "{}: {megabytes} is not between 1 and {FASTEST_MB}",

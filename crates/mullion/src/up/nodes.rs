@@ -333,7 +333,7 @@ mod tests {
             "{progress}"
         );
         assert_eq!(watch.look(deleted.clone(), 2 * second), [] as [String; 0]);
-        // For those who wait for all nodes to be ready, too.
+        // Waiting for all nodes to be ready must not count the deleted node either.
         let mut registered = Registered::default();
         registered.remaining(there());
         assert_eq!(registered.remaining(deleted), [booting]);

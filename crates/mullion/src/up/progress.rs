@@ -82,7 +82,7 @@ impl Progress {
             .name("progress".into())
             .spawn(move || {
                 let seen = runtime.block_on(teller.tell(stopped));
-                // Nobody may wait any more.
+                // The receiver may be gone, because the caller need not wait.
                 let _ = end.send(seen);
             });
         match told {
@@ -133,7 +133,7 @@ impl Teller {
                 sleep(PAUSE).await;
                 tokio::select! {
                     () = self.changed.notified() => {}
-                    // The cloud lives as long as this.
+                    // An error would mean that the cloud is gone, but it lives as long as this task.
                     _ = instances.changed() => {}
                     () = sleep(TICK), if ticks => {}
                 }
@@ -142,7 +142,7 @@ impl Teller {
                 break;
             }
         }
-        // What became of nodes since the last look is said, too.
+        // Changes since the last look are printed too.
         let (lines, _) = self.look();
         self.print(&lines, None);
         self.seen
@@ -168,13 +168,13 @@ impl Teller {
         for line in lines {
             text += &match stderr.is_terminal() {
                 true => format!("{line}\n"),
-                // In a log it counts when it was.
+                // In a log, each line needs the time.
                 false => format!("{:.0} {line}\n", Timestamp::now()),
             };
         }
         self.shown = progress.is_some();
         if let Some(progress) = progress {
-            // What others write next begins at the begin of the line, too.
+            // The cursor goes back to the beginning of the line, so that the next output starts there.
             text += &fitting(&progress, out::stderr_width());
             text += "\r";
         }

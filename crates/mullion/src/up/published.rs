@@ -146,7 +146,7 @@ async fn data_of(client: &Client, name: &str) -> Result<BTreeMap<String, String>
     let failed = |why: &str| Failure::input(format!("ConfigMap {NAMESPACE}/{name}: {why}"));
     match tokio::time::timeout(PATIENCE, api.get_opt(name)).await {
         Ok(Ok(map)) => Ok(map.and_then(|map| map.data).unwrap_or_default()),
-        // Whoever may list pods need not be allowed to read this.
+        // A user who may list pods need not have the permission to read this ConfigMap.
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => Ok(BTreeMap::new()),
         Ok(Err(error)) => Err(failed(&error.to_string())),
         Err(_) => Err(failed("no answer")),

@@ -162,7 +162,7 @@ pub(super) fn read(texts: &BTreeMap<String, String>) -> Result<Settings, String>
             RESERVED_ENIS => {
                 settings.reserved_enis = reserved_enis(text).map_err(|_| wrong())?.into();
             }
-            // A newer version may say more.
+            // A newer version may have published more fields.
             _ => {}
         }
     }

@@ -223,7 +223,7 @@ async fn served(
     let deadline = Instant::now() + PATIENCE;
     loop {
         match discovery::pinned_kind(client, kind).await {
-            // Its group is unknown, or known by other kinds.
+            // The API server does not know the group yet, or knows it only with other kinds.
             Err(error) if is_unserved(&error) && Instant::now() < deadline => {
                 tokio::time::sleep(SERVED_CHECK).await;
             }
@@ -363,7 +363,7 @@ mod tests {
         let definition = own.next().expect("it is there");
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());
         let params = PostParams::default();
-        // Nobody waits for the definition to be established.
+        // The object is created without waiting until the definition is established.
         let (created, made) =
             tokio::join!(create(&client, account), api.create(&params, &definition));
         made.expect("it can be created");
