@@ -107,6 +107,7 @@ fn range(part: &str, bounds: &Bounds) -> Result<(), CronError> {
         [_] => 1,
         [_, step] => {
             let step = number(step)?;
+            // A single start with a step, such as `5/10`, means the range from it to the maximum.
             if ends.len() == 1 {
                 end = bounds.max;
             }

@@ -179,6 +179,7 @@ fn port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
             }
             if let Some(end) = end {
                 if end < number {
+                    // kube-apiserver's error shows the port here, not the end port.
                     errors.invalid(&end_path, number, "must be greater than or equal to `port`");
                 }
                 for sentence in names::port_number(end) {

@@ -266,6 +266,7 @@ fn settle_data_source(object: &mut Value, old: Option<&Value>) {
         source = None;
         spec.remove("dataSource");
     }
+    // Clients may know only one of the two fields.
     match (source, reference) {
         (Some(source), None) => {
             spec.insert("dataSourceRef".to_owned(), source);

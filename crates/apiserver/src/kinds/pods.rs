@@ -345,6 +345,7 @@ impl Summary {
 
     /// Sets the reason from the containers. They are visited in reverse order, so the first container with a reason decides.
     fn running_containers(&mut self, spec: &Value, status: &Value) {
+        // The restarts of finished init containers do not count any more, only those of sidecars.
         self.restarts = 0;
         self.last_restart = None;
         let sidecar = |name: &str| {
@@ -387,6 +388,7 @@ impl Summary {
                 _ => {}
             }
         }
+        // The deciding container has completed, but others may still run or may have failed.
         if self.reason == "Completed" {
             if running && condition(status, "Ready") == "True" {
                 "Running".clone_into(&mut self.reason);

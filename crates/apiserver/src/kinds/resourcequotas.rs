@@ -216,6 +216,7 @@ fn scope_selector(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         if !SCOPES.contains(&scope) {
             errors.invalid(&path.child("scopeName"), scope, "unsupported scope");
         }
+        // kube-apiserver reports this once for each resource that the scope does not fit.
         for _ in 0..misapplied(spec, scope) {
             errors.with_text(
                 ErrorType::Invalid,
@@ -260,6 +261,7 @@ fn scope_selector(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                 .any(|other| other["scopeName"] == **scope)
         };
         if pair.iter().all(has) {
+            // kube-apiserver's error shows `scopes`, even if the scopes are in the selector.
             errors.invalid(path, spec["scopes"].clone(), "conflicting scopes");
         }
     }

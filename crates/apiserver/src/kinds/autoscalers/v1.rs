@@ -139,6 +139,7 @@ fn to_v1(object: &mut Value) {
         object["status"]["currentCPUUtilizationPercentage"] = percent.into();
     }
     let status = object["status"].as_object_mut();
+    // v1 always has these two numbers.
     if let Some(status) = status {
         set_default(status, "currentReplicas", 0);
         set_default(status, "desiredReplicas", 0);

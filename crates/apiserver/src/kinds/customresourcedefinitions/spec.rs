@@ -65,6 +65,7 @@ pub(super) fn check_spec(object: &Value, old: Option<&Value>, errors: &mut Error
     }
     check_names_of_versions(spec, &path, errors);
     check_names(&spec["names"], &path.child("names"), errors);
+    // Fields that all versions share are checked once, because the internal form has them at the top of the spec.
     if let Some(first) = all.first() {
         parts.check(first, true, &path, errors);
     }

@@ -299,6 +299,7 @@ fn transitions(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
             );
         }
     }
+    // An Indexed Job with as many completions as parallel pods can be scaled down, which lowers `succeeded`.
     let elastic = change.spec.text("completionMode") == "Indexed"
         && change.spec["completions"] == change.spec["parallelism"];
     for counter in ["failed", "succeeded"] {

@@ -149,6 +149,7 @@ pub(super) fn validate_matching(
             );
         }
     });
+    // Windows has no AppArmor, so its profiles are not compared.
     if scope
         .spec
         .field("os")

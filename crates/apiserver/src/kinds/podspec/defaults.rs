@@ -164,6 +164,7 @@ fn value_from(source: &mut Map<String, Value>) {
 }
 
 fn volume(volume: &mut Map<String, Value>) {
+    // A volume without a source is an empty directory.
     if volume
         .iter()
         .all(|(field, source)| field == "name" || source.is_null())

@@ -124,6 +124,7 @@ pub(super) fn field_ref(
         .filter(|(map, _)| !map.is_empty())
     {
         return match map {
+            // Like everywhere, the keys of annotations are checked in lower case.
             "metadata.annotations" => check(
                 errors,
                 path,
@@ -139,6 +140,7 @@ pub(super) fn field_ref(
             }
         };
     }
+    // The conversion to the internal form accepts these fields too, and `spec.host` is an old name there.
     let known = field == "spec.host"
         || field == "spec.restartPolicy"
         || field == "spec.schedulerName"
@@ -173,6 +175,7 @@ pub(super) fn resource_field_ref(
     } else if !RESOURCES.contains(&resource) && !huge_pages {
         errors.not_supported(&path.child("resource"), resource, &RESOURCES);
     }
+    // A divisor of zero counts as missing.
     let Some(divisor) = reference
         .field("divisor")
         .map(quantity)
@@ -201,6 +204,7 @@ pub(super) fn resource_field_ref(
         }
         _ => return,
     };
+    // kube-apiserver's error shows the resource, not the divisor.
     errors.invalid(&path.child("divisor"), resource, detail);
 }
 

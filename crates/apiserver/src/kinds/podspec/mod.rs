@@ -174,6 +174,7 @@ pub(crate) fn validate_template(template: &Value, path: &Path<'_>, errors: &mut 
 
 fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     let spec = scope.spec;
+    // The order of the checks is kube-apiserver's, because it decides the order of the errors in the answer.
     if !spec.has("terminationGracePeriodSeconds") {
         errors.required(&path.child("terminationGracePeriodSeconds"), "");
     }

@@ -168,6 +168,7 @@ fn apparmor_from_annotations(pod: &mut Value) -> Vec<String> {
                 continue;
             };
             let profile = profile_of_annotation(annotation);
+            // The pod's own profile already says the same, so the container needs no field.
             if profile.is_some() && profile == pod_profile {
                 continue;
             }

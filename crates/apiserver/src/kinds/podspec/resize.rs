@@ -63,6 +63,7 @@ fn take_over(object: &mut Value, from: &mut Value, field: &str) {
 /// Validates the resize of a valid pod.
 pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     let refuse = |errors: &mut Errors, detail: &str| {
+        // For these pods kube-apiserver reports nothing else.
         errors.0.clear();
         errors.forbidden(&Path::new(""), detail);
     };
@@ -131,6 +132,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
             }
         }
     }
+    // The rest of the spec must be unchanged too. That is checked last, because earlier errors may be about the same fields.
     if !changed && errors.is_empty() && !is_same_elsewhere(new_spec, old_spec) {
         errors.forbidden(&path, ONLY_COMPUTE);
     }

@@ -99,6 +99,7 @@ pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Err
         at_least("requests", name, &total);
     }
     for (name, total) in totals::container_limits(spec) {
+        // Huge pages cannot be overcommitted, so only their limits must fit into the pod's.
         if is_huge_page(name) {
             at_least("limits", name, &total);
         }
@@ -113,6 +114,7 @@ pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Err
             if let Some(pod_limit) = given("limits", name).filter(|pod_limit| limit > *pod_limit) {
                 let why = format!("must be less than or equal to pod limits of {pod_limit}");
                 let at = containers.index(index);
+                // The order of the last two parts of this path is kube-apiserver's.
                 errors.invalid(&at.key(name).child("limits"), limit.to_string(), why);
             }
         }

@@ -67,6 +67,7 @@ pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, err
         let fields = ["topologyKey", "whenUnsatisfiable"];
         fields.map(|field| constraint.text(field))
     };
+    // kube-apiserver reports a duplicate at each constraint that an equal one follows, so the equal ones that follow are counted.
     let mut following: HashMap<[&str; 2], usize> = HashMap::new();
     for constraint in constraints {
         *following.entry(pair(constraint)).or_default() += 1;

@@ -29,6 +29,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else {
         return;
     };
+    // Writers that do not know these two fields must not remove them.
     if status
         .get("qosClass")
         .and_then(Value::as_str)

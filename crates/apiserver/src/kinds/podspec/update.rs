@@ -60,6 +60,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     if new_spec == old_spec {
         return;
     }
+    // Fields that may change get their stored values; any difference that remains is not allowed.
     let mut munged = new_spec.clone();
     for list in ["containers", "initContainers"] {
         let images = old_spec
@@ -113,6 +114,7 @@ pub(crate) fn validate_ephemeral(pod: &Value, old: &Value, errors: &mut Errors) 
         .items("ephemeralContainers")
     {
         let name = before.text("name");
+        // If a name occurs more than once, kube-apiserver compares the last container.
         match added
             .iter()
             .rfind(|container| container.text("name") == name)
@@ -264,6 +266,7 @@ fn gated(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Errors) 
                 "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
             errors.invalid(&path.child("nodeSelector"), selector.clone(), detail);
         }
+        // The change was checked, so it must not count as a difference later.
         take_over(munged, old, "nodeSelector");
     }
     let affinity = |spec: &Value| {

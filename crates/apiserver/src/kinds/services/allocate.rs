@@ -159,6 +159,7 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
         return refuse(service, errors);
     }
     let single = service["spec"]["ipFamilyPolicy"] == "SingleStack";
+    // A change to SingleStack drops the second entry of lists that the client left as they were.
     if let (Some(old), true) = (old, single) {
         for field in ["clusterIPs", "ipFamilies"] {
             if service["spec"][field] == old["spec"][field]

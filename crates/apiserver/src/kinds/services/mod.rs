@@ -179,6 +179,7 @@ impl Kind for Service {
             for (field, ignored) in [
                 ("loadBalancerIP", !spec.text("loadBalancerIP").is_empty()),
                 ("externalIPs", !spec.items("externalIPs").is_empty()),
+                // kube-apiserver's warning writes this field with a capital letter.
                 ("SessionAffinity", spec["sessionAffinity"] != "None"),
             ] {
                 if ignored {

@@ -267,6 +267,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
     if ips.len() > 2 {
         errors.invalid(&ips_path, ips, "may only hold up to 2 values");
     }
+    // The other checks need well-formed addresses.
     if malformed {
         return;
     }
@@ -278,6 +279,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
             "may specify no more than one IP for each IP family",
         );
     }
+    // A headless Service has no address whose family could be wrong.
     if headless(service) {
         return;
     }

@@ -100,6 +100,7 @@ impl Found {
             let number = port.integer("containerPort").unwrap_or(0);
             let others = seen.entry((number, port.text("protocol"))).or_default();
             let mut conflicts = others.conflicts(host_ip, host_port);
+            // The warnings follow the order in which the ports are declared.
             conflicts.sort_unstable_by_key(|(other, _)| *other);
             for ((_, (list, container, index)), kind) in conflicts {
                 if self.0.is_full() {
