@@ -124,6 +124,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     prepare(&client, &spec).await?;
     let context = Context::new(client.clone(), clock);
     context.informers.nodes.synced().await;
+    // This snapshot is taken before any instance exists, so that the progress display reports all of them.
     let begun = Seen::now(Vec::new());
     for order in orders {
         ec2.provide(order)
@@ -131,6 +132,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     }
     check_names(&client, &ec2).await?;
     let settings = Settings {
+        // Simulated kubelets need the sizes of images, which determine how long a pull takes.
         sizes: true,
         ..args.registries.unwrap_or_default()
     };

@@ -164,11 +164,13 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
     ] {
         for (position, group) in list(&object.value[field]).enumerate() {
             let family = match group["amiFamily"].as_str() {
+                // This is eksctl's default family.
                 None => Some(AmiFamily::AmazonLinux2023),
                 Some(name) => name.parse::<AmiFamily>().ok(),
             };
             let system = match (family, group["amiFamily"].as_str()) {
                 (Some(family), _) => Some(system_of(family)),
+                // An unknown family, such as one of a later release, may still show that it is Windows.
                 (None, Some(name)) if name.starts_with("WindowsServer") => Some(System::Windows),
                 _ => None,
             };

@@ -89,6 +89,7 @@ impl Placement {
             match found {
                 Some(class) => {
                     let scheduling = &class.value["scheduling"];
+                    // The pod's own value wins here; rule MUL032 reports the contradiction.
                     for (key, value) in texts(&scheduling["nodeSelector"]) {
                         selector.entry(key).or_insert(value);
                     }

@@ -76,6 +76,7 @@ impl Session {
         for (number, text) in self.texts.iter().enumerate() {
             objects.extend(text.objects(number)?);
         }
+        // Objects of a cluster come from no text, so they get an index that no text has.
         let copy = |own: &Object| Object {
             value: own.value.clone(),
             text: usize::MAX,

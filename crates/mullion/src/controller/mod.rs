@@ -339,6 +339,7 @@ impl Lead {
             disruption: parts.has(Part::Disruption),
         };
         let decides = parts.has(Part::Scheduler) || work.provisioning || work.disruption;
+        // Only these parts need a model of the cluster.
         let state = decides.then(|| {
             let state = SharedState::with_profiles(context, placement, &scheduler.profiles);
             state.with(|state| {
@@ -432,6 +433,7 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
             name: service.clone().unwrap_or_else(|| SERVICE.to_owned()),
         },
     };
+    // In a cluster, API servers reach the pod over the network; elsewhere the default URL of the webhooks is on this machine.
     let bind = args.bind_address.unwrap_or(match in_cluster {
         true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         false => IpAddr::V4(Ipv4Addr::LOCALHOST),

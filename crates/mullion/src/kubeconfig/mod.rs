@@ -120,6 +120,7 @@ impl Target {
                 let found =
                     found.map_err(|failure| failure.hint("mend the file, or leave --merge out"))?;
                 let config = found.config;
+                // kubectl merges all files of $KUBECONFIG, so the name must be free in each of them.
                 let beside = files_beside(path);
                 let others = beside.iter().map(|(path, config)| (&**path, config));
                 for (path, config) in others.chain([(path, &config)]) {

@@ -160,6 +160,7 @@ fn describe(made: &Move, asked: &Consolidation, names: &FxHashMap<String, String
             .get(&node.pool)
             .map_or(0, |terms| terms.boot_seconds);
         let price = dollars(node.price_micro_usd());
+        // The old nodes run until the new ones have booted, so both are paid for during that time.
         twice += price * f64::from(seconds) / 3600.0;
         let offering = option.offerings.first();
         replacements.push(Replacement {

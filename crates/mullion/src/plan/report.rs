@@ -189,6 +189,7 @@ pub(super) fn of(
     let unplaced = refused(&plan.unplaceable, question, cluster)?;
     let price = plan.price_micro_usd();
     let after = before.micro_usd + price - before.removed_micro_usd;
+    // A bound of 0 says nothing about the price.
     let bound = plan.bound_micro_usd.filter(|bound| *bound > 0);
     let pools = question.pools.unready.iter();
     Ok(Report {

@@ -205,6 +205,7 @@ impl Watch {
                 },
             );
         }
+        // Nodes that are not among the machines any more were removed.
         for (name, gone) in before {
             let key = (Fate::Removed, gone.machine.kind);
             fates.entry(key).or_default().push(name);

@@ -156,6 +156,7 @@ pub(super) async fn renew_definitions(
                 patched.map_err(failed)?;
                 tracing::info!("CustomResourceDefinition {name} is up to date");
             }
+            // The definition existed before, so the user has deleted it; it is not created again.
             None if has.contains_key(&name) => {}
             None => {
                 install(client, &definition).await?;

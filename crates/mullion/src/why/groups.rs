@@ -43,6 +43,7 @@ pub(super) fn grouped<'a>(
         match groups.iter_mut().find(|group| group.kind == kind) {
             Some(group) => {
                 group.differ |= missing != group.missing;
+                // The nearest node decides the text of the group, and is named first.
                 if missing < group.missing {
                     (group.missing, group.reason) = (missing, words());
                     group.nodes.insert(0, name);

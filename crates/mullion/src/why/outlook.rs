@@ -75,6 +75,7 @@ pub(super) fn outlook(
             outlook.buys.insert(pod.clone(), purchase);
         }
     }
+    // Pods of equal templates get the same words, which are looked up once.
     let mut known: FxHashMap<&PodTemplate, Vec<PoolWord>> = FxHashMap::default();
     for refused in plan.unplaceable {
         let Some(template) = asked.get(&refused.pod) else {

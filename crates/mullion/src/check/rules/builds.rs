@@ -389,6 +389,7 @@ fn image(context: &Context<'_>, pod: &Pod<'_>, container: &Container<'_>, found:
                 bytes,
             },
         );
+        // Of a tag such as `latest`, a node may have an old image, so pulling always may be on purpose.
         if !is_latest(container.image) {
             finding.not_safe([Edit::Set(policy, json!("IfNotPresent"))]);
         }

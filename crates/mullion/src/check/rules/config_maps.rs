@@ -129,6 +129,7 @@ fn addresses(context: &Context<'_>, index: usize, object: &Object, found: &mut F
                     value: ipam.unwrap_or_default().to_owned(),
                 },
             );
+            // These words clearly mean true, so the fix is safe.
             if matches!(
                 ipam.unwrap_or_default().to_ascii_lowercase().as_str(),
                 "yes" | "on" | "enabled" | "true"

@@ -158,6 +158,7 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
             made.push(Value::Object(taint));
         }
         if managed {
+            // The fix is only offered if every taint of the map could be converted.
             let whole = made.len() == map.len();
             let finding = found.add("MUL073", index, taints.clone(), Problem::TaintMap);
             if whole && !made.is_empty() {
@@ -239,6 +240,7 @@ fn pool(context: &Context<'_>, index: usize, object: &Object, found: &mut Findin
     if spec["nodeClassRef"]["group"] == "eks.amazonaws.com" {
         found.add("MUL074", index, at.key("nodeClassRef"), Problem::AutoMode);
     }
+    // Types that the catalogue does not know may have what Windows needs, so nothing is reported about them.
     let types = requirement(spec, labels::INSTANCE_TYPE).unwrap_or_default();
     let known: Option<Vec<_>> = types.iter().map(|name| catalogue::get(name)).collect();
     let known = known.unwrap_or_default();

@@ -182,6 +182,7 @@ pub(super) async fn serve(
         .handle(handle.clone())
         .serve(routes.into_make_service());
     let serving = tokio::spawn(serving);
+    // API servers may call as soon as the configurations are written, so the server is already running.
     configurations::write(&client, &hooks, &shared.trusted).await?;
     tracing::info!("webhooks on https://{address}");
     let is_in_cluster = matches!(hooks.place, Place::Service { .. });
