@@ -94,8 +94,8 @@ impl NodeImage {
         }
     }
 
-    /// Returns whether a term of an EC2NodeClass selects this image: by an alias with `latest` or the image's own release, by its id, or by
-    /// its name, in which `*` and `?` are wildcards. The image has no tags and no SSM parameter, and its owner is Amazon.
+    /// Whether a term of an EC2NodeClass selects this image: by an alias of any release or of the image's own, by its id, or by its name, in which `*`
+    /// and `?` stand for any characters. It has no tags and no SSM parameter, and Amazon owns it.
     pub fn is_selected_by(&self, term: &AmiSelectorTerm) -> bool {
         if let Some(alias) = &term.alias {
             let release = alias.split_once('@').map(|(_, release)| release);

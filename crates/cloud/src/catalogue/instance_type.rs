@@ -57,9 +57,9 @@ pub struct InstanceType {
     pub hypervisor: String,
     /// Whether it is bare metal, a whole machine.
     pub bare_metal: bool,
-    /// The maximum number of network interfaces.
+    /// Network interfaces.
     pub max_enis: u64,
-    /// The maximum number of IPv4 addresses of each interface.
+    /// IPv4 addresses of each interface.
     pub ipv4_per_eni: u64,
     /// The GPUs, if it has any.
     pub gpu: Option<Gpu>,

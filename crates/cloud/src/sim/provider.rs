@@ -87,8 +87,7 @@ impl CloudProvider for SimulatedEc2 {
         Box::pin(async move { Ok(NodeImage::released(family, version, arch, release)) })
     }
 
-    /// Returns the newest images of the family if the terms select none of its images, so that manifests with images of a real account work
-    /// unchanged.
+    /// The newest images of the family where terms select none of it: manifests that name images of a real account can be used as they are.
     fn images<'a>(
         &'a self,
         terms: &'a [AmiSelectorTerm],

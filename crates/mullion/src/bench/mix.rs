@@ -165,13 +165,13 @@ async fn five_pools() -> Result<Vec<NodeTemplate>, Failure> {
         template("any", open_pool(&limits), &linux),
     ];
     for pool in &mut pools {
-        // These amounts are what six DaemonSets take of each node.
+        // What six DaemonSets take of each node.
         pool.daemon_overhead = amounts(&[("cpu", "600m"), ("memory", "900Mi"), ("pods", "6")]);
     }
     Ok(pools)
 }
 
-/// Returns the spec of a pool that buys one capacity type.
+/// A pool of one capacity type.
 fn only(capacity: &str, limits: &Value) -> Value {
     let requirement =
         json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": [capacity] });

@@ -82,7 +82,7 @@ impl Input {
             }
         };
         let table = Arc::new(up::images::table(args.images.as_deref())?);
-        // Without a cluster, pods are placed by their images only if the user asks for that.
+        // Without a cluster nothing says that pods are placed by their images, unless the user does.
         let as_written = args.offline && args.images.is_none();
         let switch = args.place_by_image.or(as_written.then_some(Switch::Off));
         let mut input = Input {

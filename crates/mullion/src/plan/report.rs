@@ -337,7 +337,7 @@ fn system(machine: &InstanceType) -> String {
     }
 }
 
-/// Returns the amounts of CPU, memory and pods, and of any other resource that the pods request.
+/// Processor, memory and pods, and whatever else is asked for.
 fn amounts(
     planned: &PlannedNode,
     machine: &InstanceType,

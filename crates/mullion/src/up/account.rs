@@ -196,7 +196,7 @@ fn profile(cluster: &str, instance: &Instance) -> String {
     }
 }
 
-/// Restores the account's capacity reservations of an earlier start in the simulated EC2, before anything is launched.
+/// Has the simulated EC2 know the capacity reservations of the account that an earlier start left, before anything is bought.
 pub(super) async fn resume_reservations(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     // A new cluster has no account yet, and a user may have deleted it.
@@ -205,7 +205,7 @@ pub(super) async fn resume_reservations(context: &Context, ec2: &SimulatedEc2) {
     }
 }
 
-/// Copies every change of the account's capacity reservations to the simulated EC2.
+/// Has the simulated EC2 follow the capacity reservations of the account.
 pub(super) fn follow_reservations(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     let (tasks, shutdown) = (context.tasks.clone(), context.shutdown.clone());
@@ -227,7 +227,7 @@ pub(super) fn follow_reservations(context: &Context, ec2: &SimulatedEc2) {
     accounts.start();
 }
 
-/// Writes the state of the simulated EC2 into the account's status, now and after every change.
+/// Writes what the simulated EC2 has into the account, now and after every change.
 pub(super) fn follow(context: &Context, ec2: &SimulatedEc2, cluster: &str) {
     let follower = Follower {
         client: context.client.clone(),
@@ -270,7 +270,7 @@ impl Follower {
         }
     }
 
-    /// Writes the status if it has changed, and returns the number of its instances.
+    /// Writes the status if it is another one; returns how many instances it has.
     async fn write(&self) -> Result<u32, kube::Error> {
         let api: Api<SimulatedAccount> = Api::all(self.client.clone());
         let status = self.ec2.facts(|instance| profile(&self.cluster, instance));

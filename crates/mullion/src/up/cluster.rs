@@ -306,7 +306,7 @@ impl Cluster {
         sources.addresses.get_or_init(|| addresses);
         account::follow(context, ec2, &self.plan.spec.name);
         account::follow_reservations(context, ec2);
-        // This also runs without the flag, because pods of an earlier start may have the gate.
+        // Without the flag too: pods of an earlier start may have the gate.
         let (rule, registries) = self.image_gate.clone();
         image_gate::start(context, rule, registries);
         self.check_policies();
