@@ -156,7 +156,7 @@ pub struct CapacityReservation {
     pub tags: BTreeMap<String, String>,
 }
 
-/// The state of a capacity reservation.
+/// What has become of a capacity reservation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReservationFacts {

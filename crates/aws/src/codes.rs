@@ -40,7 +40,7 @@ const UNFULFILLABLE: [&str; 8] = [
     "ReservationCapacityExceeded",
 ];
 
-/// The code for a missing service-linked role, without which no spot instance can be launched.
+/// The spot service cannot make its role: no spot offering can be had.
 const NO_SPOT_ROLE: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
 
 /// Returns whether there were too many calls.

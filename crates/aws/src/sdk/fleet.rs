@@ -59,7 +59,7 @@ struct Candidate<'a> {
     image: &'a NodeImage,
     subnet: &'a Subnet,
     max_pods: u64,
-    /// The position among the options; lower is better.
+    /// Its place among the options.
     rank: usize,
 }
 
@@ -249,7 +249,7 @@ impl Inner {
         }
     }
 
-    /// Returns one template for each image and number of pods, with its candidates.
+    /// One template for each image and number of pods, with its candidates.
     fn templates_of<'c, 'a>(
         &self,
         order: &Order<'_>,

@@ -232,7 +232,7 @@ impl Parts<'_> {
     }
 }
 
-/// Returns the volumes of a family if the class names none. Custom images have their own volumes.
+/// The volumes of a family where the class names none. Images of the user's own have their own.
 fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> {
     let encrypted = |device: &str, gib: u64| BlockDeviceMapping {
         device_name: Some(device.to_owned()),

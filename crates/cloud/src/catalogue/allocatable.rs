@@ -124,7 +124,7 @@ fn reserved(
     let kubelet = &template.kubelet;
     let pods = match template.family {
         AmiFamily::Windows(..) | AmiFamily::Bottlerocket => capacity.pods,
-        // Karpenter does not subtract reserved interfaces here.
+        // Karpenter leaves no interface out here.
         _ => eni_limited_pods(instance_type, 0),
     };
     let kube = &kubelet.kube_reserved;

@@ -134,7 +134,7 @@ impl Faults {
         self.refused.rests(option, Instant::now())
     }
 
-    /// Drops the refusals of an option that was just sold.
+    /// Forgets refusals of what was just sold.
     pub(super) fn sold(&mut self, option: &LaunchOption) {
         self.refused.sold(option);
     }
