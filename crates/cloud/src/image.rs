@@ -1,7 +1,7 @@
-//! What nodes of an image family report: operating system image, kernel, runtime, kubelet.
+//! The values that nodes of an image family report: operating system image, kernel, runtime and kubelet.
 //!
-//! Invariant: a table, not code: one row per family, with versions that follow the Kubernetes version
-//! as EKS's images do. Ids are derived from family and version, so they are the same on every run.
+//! Invariant: the values are a table with one row per family, whose versions follow the Kubernetes version as those of EKS's images do. Ids
+//! are derived from family and version, so they are the same on every run.
 
 use std::collections::BTreeMap;
 
@@ -22,22 +22,22 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What hardware an image has drivers for.
+/// The hardware that an image has drivers for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ImageVariant {
-    /// Runs on any machine of its architecture, as far as is known.
+    /// Any hardware of its architecture, as far as is known.
     #[default]
     Any,
-    /// For machines without accelerators.
+    /// Machines without accelerators.
     Standard,
-    /// For machines with graphics processors of NVIDIA.
+    /// Machines with NVIDIA GPUs.
     Nvidia,
-    /// For machines with AWS Neuron devices.
+    /// Machines with AWS Neuron devices.
     Neuron,
 }
 
 impl ImageVariant {
-    /// Whether machines of a type are to run images of this variant.
+    /// Returns whether machines of a type should run images of this variant.
     pub fn fits(self, instance_type: &InstanceType) -> bool {
         let (gpu, neuron) = (
             instance_type.gpu.is_some(),
@@ -61,23 +61,23 @@ pub struct NodeImage {
     pub version: KubernetesVersion,
     /// Architecture.
     pub arch: Arch,
-    /// How many months after the first image of the family it was published.
+    /// The number of months between the first image of the family and this one.
     pub release: u32,
     /// Image id, `ami-0123456789abcdef0`.
     pub id: String,
     /// Image name as EKS publishes it.
     pub name: String,
-    /// What hardware it has drivers for.
+    /// The hardware that it has drivers for.
     pub variant: ImageVariant,
 }
 
 impl NodeImage {
-    /// The first image of a family.
+    /// Returns the first image of a family.
     pub fn new(family: AmiFamily, version: KubernetesVersion, arch: Arch) -> Self {
         Self::released(family, version, arch, 0)
     }
 
-    /// The image of a family that was published so many months after the first one.
+    /// Returns the image of a family that was published `release` months after the first one.
     pub fn released(
         family: AmiFamily,
         version: KubernetesVersion,
@@ -117,19 +117,19 @@ impl NodeImage {
         is_said && is_owned && is_named && is_tagged
     }
 
-    /// Whether the name ends with a release as aliases name it: `v20250317`, `1.32.0`.
+    /// Returns whether the name ends with a release in the form of aliases: `v20250317`, `1.32.0`.
     fn is_of_release(&self, release: &str) -> bool {
         let own = self.name.rsplit_once("-v").map(|(_, own)| own);
         let own = own.map(|own| own.split_once('-').map_or(own, |(own, _)| own));
         own == Some(release.trim_start_matches('v'))
     }
 
-    /// Operating system.
+    /// Returns the operating system.
     pub fn os(&self) -> Os {
         self.family.os()
     }
 
-    /// `status.nodeInfo.osImage`.
+    /// Returns `status.nodeInfo.osImage`.
     pub fn os_image(&self) -> String {
         match self.family {
             AmiFamily::AmazonLinux2 => "Amazon Linux 2".into(),
@@ -146,7 +146,7 @@ impl NodeImage {
         }
     }
 
-    /// `status.nodeInfo.kernelVersion`. On Windows its first three numbers are the build.
+    /// Returns `status.nodeInfo.kernelVersion`. On Windows its first three numbers are the build.
     pub fn kernel_version(&self) -> String {
         match self.family {
             AmiFamily::AmazonLinux2 => match self.arch {
@@ -172,7 +172,7 @@ impl NodeImage {
         }
     }
 
-    /// `status.nodeInfo.containerRuntimeVersion`.
+    /// Returns `status.nodeInfo.containerRuntimeVersion`.
     pub fn container_runtime_version(&self) -> &'static str {
         let recent = self.version.minor() >= 31;
         match (self.family, recent) {
@@ -184,18 +184,18 @@ impl NodeImage {
         }
     }
 
-    /// `status.nodeInfo.kubeletVersion`.
+    /// Returns `status.nodeInfo.kubeletVersion`.
     pub fn kubelet_version(&self) -> String {
         let (patch, build) = kubelet_build(self.version.minor());
         format!("v{}.{patch}-eks-{build}", self.version)
     }
 
-    /// Value of `node.kubernetes.io/windows-build`, on Windows.
+    /// Returns the value of `node.kubernetes.io/windows-build`, on Windows.
     pub fn windows_build(&self) -> Option<&'static str> {
         Some(self.family.windows_release()?.build())
     }
 
-    /// The labels that an image gives its nodes.
+    /// Returns the labels that nodes have because of their image.
     pub fn labels(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let os = (labels::OS, self.os().as_str());
         let build = self.windows_build();
@@ -204,10 +204,10 @@ impl NodeImage {
     }
 }
 
-/// The word of an alias that asks for the newest release.
+/// The version in an alias that stands for the newest release.
 pub const LATEST: &str = "latest";
 
-/// The architectures for which images of an operating system are published.
+/// Returns the architectures for which images of an operating system are published.
 pub(crate) fn architectures(os: Os) -> &'static [Arch] {
     match os {
         Os::Windows => &[Arch::Amd64],
@@ -215,7 +215,7 @@ pub(crate) fn architectures(os: Os) -> &'static [Arch] {
     }
 }
 
-/// Name of the image as EKS publishes it.
+/// Returns the name of an image in EKS's form.
 fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32) -> String {
     let day = |first: Date, form: &str| {
         let months = Span::new().try_months(release).unwrap_or_default();
@@ -263,7 +263,7 @@ fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32)
     }
 }
 
-/// Patch release and build id of EKS's kubelets.
+/// Returns the patch release and build id of EKS's kubelet.
 fn kubelet_build(minor: u32) -> (u32, &'static str) {
     match minor {
         23 => (17, "a59e1f0"),

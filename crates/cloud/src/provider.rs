@@ -50,7 +50,7 @@ pub fn instance_id(provider_id: &str) -> Option<InstanceId> {
     id.starts_with("i-").then(|| InstanceId(id.into()))
 }
 
-/// How an instance is paid for.
+/// The way in which an instance is paid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CapacityType {
     /// At list price, until terminated.
@@ -210,7 +210,7 @@ pub struct Registration {
     pub taints: Vec<Taint>,
 }
 
-/// Why EC2 has no capacity for an option now.
+/// The reason why EC2 has no capacity for an option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shortage {
     /// The zone has no host left for the instance type.
@@ -346,7 +346,7 @@ pub struct LaunchRequest {
     pub class: Option<Box<LaunchClass>>,
 }
 
-/// What a launch takes from an EC2NodeClass beyond the template.
+/// The parts of an EC2NodeClass that a launch needs besides the template.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaunchClass {
     /// The class's spec: user data, volumes, metadata options and so on.
@@ -476,7 +476,7 @@ impl Instance {
     }
 }
 
-/// Why a call to the cloud failed.
+/// The reason why a call to the cloud failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum CloudError {
     /// None of the options has capacity now.
@@ -513,7 +513,7 @@ pub enum CloudError {
     NoAnswer(String),
 }
 
-/// Joins the refusals' messages, each once.
+/// Joins the messages of refusals, each once.
 fn told_once(refused: &[FleetError]) -> String {
     let texts: BTreeSet<_> = refused.iter().map(ToString::to_string).collect();
     texts.into_iter().collect::<Vec<_>>().join("; ")

@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// `+` for what can be had, `?` for what is on trial, `-` for what rests; zone by zone.
+    /// Shows each offering as `+` if it is available, `?` if it is on trial, and `-` if it is unavailable; zone by zone.
     fn shown(refusals: &mut Refusals, all: &Arc<[Offer]>, now: Instant) -> String {
         let offers = refusals.apply(all, now);
         let offerings = offers.iter().flat_map(|offer| &offer.offerings);
@@ -210,7 +210,7 @@ mod tests {
         for minutes in [3, 6, 12, 24, 30, 30] {
             let rest = Duration::from_secs(60 * minutes);
             assert_eq!(refusals.refuse(option("m5.large", "a"), now), rest);
-            // A launch that was on its way at the same time changes nothing.
+            // A launch that was under way at the same time changes nothing.
             assert_eq!(refusals.refuse(option("m5.large", "a"), now), rest);
             assert_eq!(shown(&mut refusals, &all, now), "-+");
             now += rest - Duration::from_millis(1);
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(shown(&mut refusals, &all, now), "---+++++");
         refusals.refuse(option("m5.xlarge", "b"), now + Duration::from_secs(1));
         assert_eq!(shown(&mut refusals, &all, now), "------++");
-        // When the first of them may be tried again the family is open.
+        // The family is available again as soon as the first of its types may be retried.
         let then = now + UNAVAILABLE_FOR;
         assert_eq!(shown(&mut refusals, &all, then), "???-++++");
     }

@@ -1,8 +1,8 @@
-//! A cloud in another process: the traits of this crate as calls that can be sent and answered.
+//! A cloud in another process: the traits of this crate as calls that are sent and answered.
 //!
-//! [`answer`] asks a cloud in this process what somebody else's [`Remote`] sent; what carries the bytes between them is a [`Wire`]. Calls and
-//! answers are JSON; an instance type goes by its name, since both sides have the same catalogue. An [`Unreliable`] cloud answers worse than that, so
-//! that what happens then can be tried.
+//! [`answer`] makes the calls of a [`Remote`] on a cloud in this process; a [`Wire`] carries the bytes. Calls and responses are JSON, in
+//! which instance types are names, because both sides have the same catalogue. An [`Unreliable`] cloud injects faults into the calls for
+//! tests.
 
 mod faults;
 
@@ -33,10 +33,10 @@ use crate::{
 
 /// Carries calls to the process of a cloud.
 pub trait Wire: Debug + Send + Sync + 'static {
-    /// Sends the bytes of a call and returns those of its answer, within half a minute.
+    /// Sends the bytes of a call and returns those of its response, within half a minute.
     ///
     /// # Errors
-    /// Why there is no answer. The call may have been carried out all the same.
+    /// The reason why there is no response. The call may have been carried out anyway.
     fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>>;
 }
 
@@ -46,7 +46,7 @@ enum Call {
     Region,
     Offers {
         os: Os,
-        /// The number of the offers that the caller has.
+        /// The number of the offers that the caller has already.
         known: Option<u64>,
     },
     Subnets(Vec<TagSelector>),
@@ -86,13 +86,13 @@ enum Call {
     Subnet(String),
 }
 
-/// Offers with their number; `None` where the caller has them.
+/// Offers with their number; `None` if the caller has them already.
 type Numbered = Option<(u64, Vec<Offer>)>;
 
-/// Answers a call that a [`Remote`] sent.
+/// Answers a call of a [`Remote`].
 ///
 /// # Errors
-/// The bytes are no call: the other process is of another version.
+/// The bytes are not a call, because the other process has another version.
 pub async fn answer<C: CloudProvider + Addresses>(
     cloud: &C,
     call: &[u8],
@@ -148,7 +148,8 @@ fn bytes<T: Serialize>(answer: &T) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(answer)
 }
 
-/// Numbers offers by what is in them: thousands of them change seldom, and are sent only then.
+/// Derives a number from the content of offers. There are thousands of them and they change seldom, so they are sent only if their number
+/// differs from `known`.
 fn numbered(offers: &[Offer], known: Option<u64>) -> Numbered {
     let mut hasher = DefaultHasher::new();
     for offer in offers {
@@ -172,7 +173,7 @@ fn numbered(offers: &[Offer], known: Option<u64>) -> Numbered {
     (known != Some(number)).then(|| (number, offers.to_vec()))
 }
 
-/// Offers for each system, with their number.
+/// The offers for each operating system, with their number.
 type Offers = BTreeMap<Os, (u64, Arc<[Offer]>)>;
 
 /// A cloud in another process.
@@ -180,7 +181,7 @@ type Offers = BTreeMap<Os, (u64, Arc<[Offer]>)>;
 pub struct Remote {
     wire: Arc<dyn Wire>,
     region: Arc<str>,
-    /// The offers for each system as they were last, with their number.
+    /// The last offers for each operating system, with their number.
     offers: Arc<Mutex<Offers>>,
 }
 
@@ -188,7 +189,7 @@ impl Remote {
     /// Connects to the cloud behind a wire.
     ///
     /// # Errors
-    /// Why it does not answer.
+    /// The reason why the cloud does not respond.
     pub async fn connect(wire: Arc<dyn Wire>) -> Result<Remote, String> {
         let mut remote = Remote {
             wire,

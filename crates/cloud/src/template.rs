@@ -180,7 +180,7 @@ impl Threshold {
     }
 }
 
-/// Why a class cannot be turned into a template.
+/// The reason why a class cannot be converted to a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// Neither `amiFamily` nor an alias names a known family.

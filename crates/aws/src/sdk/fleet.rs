@@ -1,8 +1,8 @@
-//! Launching: one CreateFleet of type `instant` for the options that are paid for alike.
+//! Launches instances: one CreateFleet of type `instant` for the options with the same capacity type and reservation.
 //!
-//! A fleet is asked for with the order's client token, so that a launch that is repeated after a crash buys nothing twice. Options that are paid for in
-//! another way are tried with a token of their own after the first ones were refused. Because the token is the claim's and tags name the claim, the
-//! orders of several claims are not put into one fleet.
+//! A fleet has the client token of the launch request, so that a launch that is repeated after a crash buys nothing twice. Options that are
+//! paid for in another way are tried with a token of their own, after the first ones were refused. A fleet is for one claim only, because
+//! its token and its tags are those of the claim.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
@@ -38,10 +38,10 @@ use crate::{
     limits::Kind,
 };
 
-/// Tags that tell one claim from another, which templates that several claims share cannot have.
+/// Tags of a single claim, which launch templates that several claims share cannot have.
 const OF_ONE_CLAIM: [&str; 2] = ["Name", "karpenter.sh/nodeclaim"];
 
-/// What every fleet of an order is made from.
+/// The common input of all fleets of a launch.
 struct Order<'a> {
     request: &'a LaunchRequest,
     class: &'a EC2NodeClassSpec,
@@ -52,7 +52,7 @@ struct Order<'a> {
     tags: BTreeMap<String, String>,
 }
 
-/// An option with what it would be launched as.
+/// An option with its instance type, image, subnet and number of pods.
 struct Candidate<'a> {
     option: &'a LaunchOption,
     instance_type: Arc<InstanceType>,
@@ -115,7 +115,7 @@ impl Inner {
         Ok(found.iter().map(|group| group.id.to_string()).collect())
     }
 
-    /// The images that may be launched, as far as they are known; without names the newest ones of the family.
+    /// Returns the images that may be launched, as far as they are known; if the request names none, the newest ones of the family.
     async fn launch_images(&self, request: &LaunchRequest) -> Result<Vec<NodeImage>, CloudError> {
         let (family, version) = (request.template.family, request.template.version);
         if request.images.is_empty() {
@@ -125,7 +125,7 @@ impl Inner {
             };
             return self.images(&[alias], family, version).await;
         }
-        // The class's own look-up has told this process which variants they are, unless it has just started.
+        // The class's lookup has stored the variants of its images, unless this process has just started.
         let terms = match &request.class {
             Some(class) => class.spec.ami_selector_terms.clone(),
             None => Vec::new(),
@@ -141,7 +141,7 @@ impl Inner {
         Ok(self.known_images(&request.images))
     }
 
-    /// The order's tags, and the one by which AWS's own controllers know the cluster's machines.
+    /// Returns the tags of the request, and the tag by which AWS's own controllers find the cluster's machines.
     fn launch_tags(&self, request: &LaunchRequest) -> BTreeMap<String, String> {
         let cluster = &self.settings.cluster.name;
         let mut tags = request.tags.clone();
@@ -183,7 +183,7 @@ impl Inner {
         candidates
     }
 
-    /// Asks for one instance of these candidates. Returns it, if there is one, and the options that were refused.
+    /// Requests one instance of these candidates. Returns the instance, if there is one, and the refused options.
     async fn fleet(
         &self,
         order: &Order<'_>,
@@ -205,7 +205,7 @@ impl Inner {
             let sent = request.client_token(token).send().await;
             match sent.map_err(Failed::of) {
                 Ok(answer) => break answer,
-                // Another process has tidied them up: they are made again, once.
+                // Another process has deleted unused templates, so they are created again, once.
                 Err(failed) if is_template_gone(&failed) && tries == 0 => {
                     tries += 1;
                     for (template, _) in &templates {
@@ -228,7 +228,7 @@ impl Inner {
         Ok((Some(instance), refused))
     }
 
-    /// The instance that an earlier try has bought with the order's token, when other options were the best ones.
+    /// Returns the instance that an earlier attempt bought with the same token but with other best options.
     async fn bought_before(
         &self,
         order: &Order<'_>,
@@ -320,7 +320,7 @@ impl Inner {
                     .instance_type(own.option.instance_type.as_str().into())
                     .subnet_id(&*own.subnet.id)
                     .image_id(&own.image.id)
-                    // Errors name it again, which saves looking up the subnet.
+                    // EC2's errors repeat the zone, which saves looking up the subnet.
                     .availability_zone(&own.option.zone)
                     .priority(own.rank as f64)
                     .build()
@@ -385,7 +385,7 @@ impl Inner {
         request.on_demand_options(on_demand.build())
     }
 
-    /// Remembers what was refused, each option once.
+    /// Records the refused options, each once.
     fn refused(
         &self,
         errors: &[CreateFleetError],
@@ -446,7 +446,8 @@ impl Inner {
         refused
     }
 
-    /// What a fleet without an instance comes to: nothing, if all of it may pass by itself, else the error that will not.
+    /// Returns the result of a fleet without an instance: the refused options if all errors may pass by themselves, else the error that
+    /// will not.
     fn unfulfilled(
         &self,
         errors: &[CreateFleetError],
@@ -470,7 +471,7 @@ impl Inner {
         Ok((None, refused))
     }
 
-    /// The instance that a fleet has bought. Its address and name are not known before it is described.
+    /// Returns the instance that a fleet has bought. EC2 has not described its address and name yet.
     async fn bought(
         &self,
         order: &Order<'_>,
@@ -493,7 +494,7 @@ impl Inner {
         };
         let id = InstanceId(id.into());
         let Some(candidate) = candidates.iter().find(is_bought) else {
-            // A retried fleet may have been filled from options of another subnet.
+            // A repeated fleet may have launched an option in another subnet.
             let found = self.describe_all(vec![id.clone()]).await;
             return found
                 .into_iter()
@@ -564,7 +565,7 @@ fn shared_tags(tags: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     tags
 }
 
-/// Options that one fleet can ask for, in the order of the first of each.
+/// Groups options that one fleet can request, in the order of the first option of each group.
 fn paid_alike(options: &[LaunchOption]) -> Vec<Vec<&LaunchOption>> {
     let mut groups: Vec<Vec<&LaunchOption>> = Vec::new();
     for option in options {

@@ -1,4 +1,4 @@
-//! The cloud's trait, call by call; the files beside this one hold what is behind each.
+//! Implements the trait of clouds; the other files here have the code behind each call.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

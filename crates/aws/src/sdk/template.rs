@@ -1,6 +1,6 @@
-//! The launch template of some options: everything about a machine but its type, its subnet and how it is paid for.
+//! The launch template of some options: all properties of a machine except its type, subnet and capacity type.
 //!
-//! Invariant: equal input gives a template of the same name, so a template that is there is used again by every process of the cluster (AWS
+//! Invariant: equal input gives a template with the same name, so every process of the cluster uses an existing template again (AWS
 //! provider: `pkg/providers/launchtemplate`).
 
 use std::{collections::BTreeMap, fmt::Write as _};
@@ -28,10 +28,10 @@ use sha2::{Digest, Sha256};
 
 use super::filters::to_tags;
 
-/// Names of launch templates begin so, as those of Karpenter do.
+/// The prefix of launch templates' names, which is Karpenter's.
 pub(super) const NAME_PREFIX: &str = "karpenter.k8s.aws/";
 
-/// Regions whose metadata service knows no IPv6.
+/// The regions whose metadata service has no IPv6.
 const WITHOUT_IPV6: [&str; 6] = [
     "us-iso-east-1",
     "us-iso-west-1",
@@ -41,7 +41,7 @@ const WITHOUT_IPV6: [&str; 6] = [
     "us-isof-east-1",
 ];
 
-/// What a launch template is made from.
+/// The input of a launch template.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'a> {
     pub(super) region: &'a str,
@@ -58,7 +58,7 @@ pub(super) struct Parts<'a> {
     pub(super) tags: &'a BTreeMap<String, String>,
     pub(super) capacity_type: CapacityType,
     pub(super) reservation: Option<&'a Reservation>,
-    /// Instances that name no reservation stay out of open ones (feature gate ReservedCapacity).
+    /// Whether instances without a reservation do not use open ones (feature gate ReservedCapacity).
     pub(super) targets_reservations: bool,
     pub(super) ipv6: bool,
 }
@@ -74,7 +74,7 @@ impl Parts<'_> {
     pub(super) fn template(&self) -> Template {
         let data = self.data();
         let mut hash = Sha256::new();
-        // The SDK keeps user data out of what it shows.
+        // The SDK omits user data from its debug output.
         hash.update(format!("{data:?}"));
         hash.update(self.user_data);
         let mut name = NAME_PREFIX.to_owned();
@@ -116,7 +116,7 @@ impl Parts<'_> {
             )
             .user_data(STANDARD.encode(self.user_data))
             .metadata_options(self.metadata_options())
-            // EC2 takes no empty list.
+            // EC2 does not accept an empty list.
             .set_block_device_mappings((!volumes.is_empty()).then_some(volumes))
             .set_network_interfaces(Some(self.interfaces()))
             .set_tag_specifications(Some(tagged.collect()))
@@ -142,7 +142,7 @@ impl Parts<'_> {
             .set_http_protocol_ipv6(ipv6.map(|text| text.as_str().into()))
             .http_put_response_hop_limit(i32::try_from(hops).unwrap_or(1))
             .http_tokens(or(own.http_tokens, "required").as_str().into())
-            // Keys of ours have slashes, which tags in the metadata cannot have.
+            // Our tag keys have slashes, which tags in the metadata service cannot have.
             .instance_metadata_tags(LaunchTemplateInstanceMetadataTagsState::Disabled)
             .build()
     }
@@ -277,14 +277,14 @@ fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> 
         AmiFamily::AmazonLinux2 | AmiFamily::AmazonLinux2023 => {
             vec![encrypted("/dev/xvda", root_gib)]
         }
-        // Ubuntu's root device.
+        // This is the root device of Ubuntu.
         _ => vec![encrypted("/dev/sda1", root_gib)],
     }
 }
 
 fn volume(own: &BlockDevice) -> LaunchTemplateEbsBlockDeviceRequest {
     let number = |number: Option<i64>| number.and_then(|number| i32::try_from(number).ok());
-    // Whole GiB, rounded up.
+    // EC2 takes whole GiB; the size is rounded up.
     let size = own.volume_size.as_deref().and_then(|text| {
         let bytes: Quantity = text.parse().ok()?;
         let bytes = u64::try_from(bytes.value()).ok()?;

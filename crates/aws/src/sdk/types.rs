@@ -1,15 +1,14 @@
-//! Instance types as EC2 describes them.
+//! Converts EC2's descriptions of instance types.
 //!
-//! EC2 decides size, interfaces, accelerators and disks. What it does not tell stays as the catalogue has it: whether EKS runs Windows on a type
-//! and whether Windows nodes of it can have prefixes (VPC resource controller), and the list price. A type that the catalogue does not know is
-//! for Linux.
+//! Size, interfaces, accelerators and disks are EC2's. The catalogue provides the rest: whether EKS runs Windows on a type, whether Windows
+//! nodes of it can have prefixes (VPC resource controller), and the list price. A type that the catalogue does not have is for Linux only.
 
 use aws_sdk_ec2::types::{
     ArchitectureType, EbsOptimizedSupport, EphemeralNvmeSupport, InstanceTypeInfo, UsageClassType,
 };
 use mullion_cloud::catalogue::{self, Arch, Gpu, InstanceType};
 
-/// Reads a description. `None`: size, interfaces or architecture are missing, or it is a Mac.
+/// Converts a description. Returns `None` for Macs, and if size, interfaces or architecture are missing.
 pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
     let name = info.instance_type()?.as_str();
     let known = catalogue::get(name);

@@ -1,4 +1,4 @@
-//! What is found in a region: images, instance profiles, prices.
+//! Facts that are looked up in a region: images, instance profiles, prices.
 
 use mullion_api::{
     ami::{AmiFamily, Os},
@@ -87,7 +87,7 @@ async fn a_class_keeps_the_profile_that_another_program_has_made_while_it_has_th
     };
     let role = "KarpenterNodeRole-demo";
     let ask = async |class: EC2NodeClass| world.aws.instance_profile(&class, "demo").await;
-    // No name that this program would give the other class's profile.
+    // This program would not give that name to a profile of the other class.
     let theirs = ask(class("web", role, "")).await.expect("made");
     assert_eq!(ask(class("jobs", role, &theirs)).await, Ok(theirs.clone()));
     let path = format!("/nodes/{role}");
@@ -95,7 +95,7 @@ async fn a_class_keeps_the_profile_that_another_program_has_made_while_it_has_th
     let ours = ask(class("jobs", role, "gone")).await.expect("made");
     assert!(ours != theirs && ours != "gone", "{ours}");
     assert_eq!(world.role_of(&ours).await, role);
-    // It has not the role that the class names now.
+    // The profile does not have the role that the class names now.
     let refused = ask(class("jobs", "nobody", &theirs)).await;
     let refused = refused.expect_err("there is no such role").to_string();
     assert!(refused.contains("NoSuchEntity"), "{refused}");

@@ -1,7 +1,7 @@
-//! One instance type and the labels it gives its nodes.
+//! An instance type, and the labels of its nodes.
 //!
-//! Invariant: everything here follows from the type alone; what depends on the image (pods,
-//! allocatable, price) is in the sibling modules.
+//! Invariant: everything here follows from the type alone; the sibling modules compute what also depends on the image (pods, allocatable,
+//! price).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// Go's name, the value of `kubernetes.io/arch`.
+    /// Returns Go's name, the value of `kubernetes.io/arch`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -29,23 +29,23 @@ impl Arch {
     }
 }
 
-/// Graphics processors of a type.
+/// The GPUs of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// How many.
+    /// The number of GPUs.
     pub count: u64,
     /// `nvidia` or `amd`.
     pub manufacturer: String,
-    /// Name without the maker, lower case with dashes.
+    /// The name without the manufacturer, in lower case with dashes.
     pub name: String,
-    /// Memory of one in MiB, if known.
+    /// The memory of one GPU in MiB, if known.
     pub memory_mib: Option<u64>,
 }
 
 /// An EC2 instance type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceType {
-    /// `c6a.xlarge`.
+    /// The name, for example `c6a.xlarge`.
     pub name: Arc<str>,
     /// Number of vCPUs.
     pub vcpus: u64,
@@ -53,9 +53,9 @@ pub struct InstanceType {
     pub memory_mib: u64,
     /// Architecture.
     pub arch: Arch,
-    /// `nitro`, `xen`, or empty where there is none.
+    /// `nitro`, `xen`, or empty if there is none.
     pub hypervisor: String,
-    /// Whether it is a whole machine.
+    /// Whether it is bare metal, a whole machine.
     pub bare_metal: bool,
     /// Network interfaces of the first network card, which pods get their addresses from, and of each other one.
     pub max_enis: u64,
@@ -65,9 +65,9 @@ pub struct InstanceType {
     pub efa_interfaces: u64,
     /// IPv4 addresses of each interface.
     pub ipv4_per_eni: u64,
-    /// Graphics processors.
+    /// The GPUs, if it has any.
     pub gpu: Option<Gpu>,
-    /// AWS Neuron devices.
+    /// The number of AWS Neuron devices.
     pub neuron_devices: u64,
     /// Local NVMe storage in GB.
     pub local_nvme_gb: u64,
@@ -92,7 +92,7 @@ pub struct InstanceType {
 }
 
 impl InstanceType {
-    /// Reads a row of the table. `None` for Macs and for rows that leave size or network open.
+    /// Parses a row of the table. Returns `None` for Macs, and for rows without size or network.
     pub(super) fn from_row(row: &str) -> Option<Self> {
         let columns: [&str; 26] = row.split(',').collect::<Vec<_>>().try_into().ok()?;
         let [
@@ -158,17 +158,17 @@ impl InstanceType {
         })
     }
 
-    /// The name taken apart.
+    /// Returns the parts of the name.
     pub fn parts(&self) -> TypeName<'_> {
         TypeName::parse(&self.name)
     }
 
-    /// `c6a`.
+    /// Returns the family, for example `c6a`.
     pub fn family(&self) -> &str {
         self.parts().family
     }
 
-    /// Whether nodes of it can run this operating system.
+    /// Returns whether nodes of this type can run the operating system.
     pub fn runs(&self, os: Os) -> bool {
         match os {
             Os::Linux => true,
@@ -176,12 +176,12 @@ impl InstanceType {
         }
     }
 
-    /// Whether it is built on EC2's Nitro System, as every bare-metal type is. Only such types have address prefixes.
+    /// Returns whether it is built on EC2's Nitro System, as every bare-metal type is. Only such types have address prefixes.
     pub fn is_nitro(&self) -> bool {
         self.hypervisor == "nitro" || self.bare_metal
     }
 
-    /// The labels that every node of this type carries, operating system and place aside.
+    /// Returns the labels that every node of this type has, except for operating system and place.
     pub fn labels(&self) -> BTreeMap<&'static str, String> {
         let parts = self.parts();
         let mut map = BTreeMap::from([
@@ -256,7 +256,7 @@ impl InstanceType {
     }
 }
 
-/// The Neuron device of a family.
+/// Returns the name of a family's Neuron device.
 fn neuron_device(family: &str) -> Option<&'static str> {
     match family {
         "inf1" => Some("inferentia"),

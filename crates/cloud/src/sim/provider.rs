@@ -1,7 +1,7 @@
-//! The simulated EC2 as a [`CloudProvider`].
+//! Implements [`CloudProvider`] for the simulated EC2.
 //!
-//! Invariant: no lock is held across an await; a launch decides and records under one lock, so two
-//! launches never share an address, a quota or a token.
+//! Invariant: no lock is held across an await. A launch decides and records under one lock, so two launches never share an address, a quota
+//! or a token.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     image::NodeImage,
 };
 
-/// How long a receiver waits for messages when there are none.
+/// The time for which a receiver waits for messages.
 const LONG_POLL: Duration = Duration::from_secs(20);
 
 impl CloudProvider for SimulatedEc2 {
@@ -227,10 +227,10 @@ impl CloudProvider for SimulatedEc2 {
 }
 
 impl SimulatedEc2 {
-    /// As [`CloudProvider::receive_messages`], but returns `most` messages at most.
+    /// Does the same as [`CloudProvider::receive_messages`], but returns at most `most` messages.
     ///
     /// # Errors
-    /// None yet: the queue is never throttled.
+    /// None at present: the queue is never throttled.
     pub async fn receive_at_most(&self, most: usize) -> Result<Vec<Message>, CloudError> {
         let patience = Instant::now() + LONG_POLL;
         let mut sent = self.state().queue.sent();
@@ -254,15 +254,15 @@ impl SimulatedEc2 {
         }
     }
 
-    /// Deletes the message of a receipt.
+    /// Deletes the message with a receipt.
     pub fn delete_receipt(&self, receipt: u64) {
         self.state().queue.delete(receipt);
     }
 
-    /// An instance that was there before the simulation began: bought and booted without any delay.
+    /// Adds an instance that existed before the simulation began: it is launched and booted without delay.
     ///
     /// # Errors
-    /// As [`CloudProvider::launch`], but for throttling, which nobody called.
+    /// Like [`CloudProvider::launch`], except for throttling.
     pub fn provide(&self, request: LaunchRequest) -> Result<Arc<Instance>, CloudError> {
         let mut state = self.state();
         if let Some(instance) = state.fleet.bought_with(&request.client_token) {
@@ -279,7 +279,7 @@ impl SimulatedEc2 {
     }
 }
 
-/// The image that a launch boots: one of those that it names, else the newest of its family.
+/// Returns the image that a launch boots: one of those that it names, else the newest of its family.
 fn image(state: &State, request: &LaunchRequest, arch: Arch) -> NodeImage {
     let template = &request.template;
     let image = |release| NodeImage::released(template.family, template.version, arch, release);
@@ -289,11 +289,11 @@ fn image(state: &State, request: &LaunchRequest, arch: Arch) -> NodeImage {
         .unwrap_or_else(|| image(state.releases.newest(template.family)))
 }
 
-/// Why an option of a launch was not bought.
+/// The reason why an option of a launch was not bought.
 enum Miss {
-    /// The next one may do.
+    /// The option has no capacity; the next one may have some.
     Short(Shortage),
-    /// None will: the request is wrong.
+    /// The request is invalid, so no option can be bought.
     Wrong(CloudError),
 }
 
@@ -306,7 +306,7 @@ impl From<CloudError> for Miss {
 type Prices = [(CapacityType, Option<price::Price>); 2];
 
 impl SimulatedEc2 {
-    /// The types that are sold for this operating system, with their prices.
+    /// Returns the types that are sold for this operating system, with their prices.
     fn on_sale(&self, os: Os) -> impl Iterator<Item = (&'static Arc<InstanceType>, Prices)> {
         let newest = newest_generation(self.inner.config.version);
         catalogue::all().iter().filter_map(move |instance_type| {
@@ -321,7 +321,7 @@ impl SimulatedEc2 {
         })
     }
 
-    /// Everything on sale, as if all of it could be had; put together once.
+    /// Returns all offers, as if all of them had capacity. They are computed once.
     fn all_offers(&self, os: Os) -> Arc<[Offer]> {
         let offers = match os {
             Os::Linux => &self.inner.linux_offers,
@@ -355,7 +355,7 @@ impl SimulatedEc2 {
         offerings
     }
 
-    /// The first of the request's options that can be had, as an instance, and those before it.
+    /// Returns an instance of the first option with capacity, and the refusals of the options before it.
     fn place(
         &self,
         state: &mut State,
@@ -383,7 +383,7 @@ impl SimulatedEc2 {
         Err(CloudError::InsufficientCapacity(refused))
     }
 
-    /// What EC2 says of an option that a fault has exhausted.
+    /// Returns EC2's reason for an option whose capacity a fault has exhausted.
     fn exhausted(&self, state: &State, option: &LaunchOption) -> Shortage {
         match option.capacity_type {
             CapacityType::OnDemand => {}
@@ -452,6 +452,7 @@ impl SimulatedEc2 {
             .take(&zone.name, &request.subnets, &mut state.random)
             .ok_or(Miss::Short(Shortage::Addresses))?;
         let id = InstanceId(state.random.id("i").into());
+        // The template has Karpenter's estimate of the memory overhead, but the node reports its real memory.
         let real = config.node_profiles.really(template);
         let resources = allocatable::of(instance_type, &real);
         let security_groups = match request.security_groups.as_slice() {

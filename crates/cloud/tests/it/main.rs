@@ -1,4 +1,4 @@
-//! The simulated EC2 as controllers use it.
+//! Tests of the simulated EC2, used as controllers use it.
 
 mod addresses;
 mod groups;

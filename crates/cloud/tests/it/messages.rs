@@ -1,4 +1,4 @@
-//! What the simulated EC2 tells of its instances.
+//! The messages of the simulated EC2 about its instances.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! The AWS account of an embedded cluster: the custom resource that `mullion doctor` reads and a user changes, and what EKS and eksctl put
-//! into a new cluster for its nodes' roles.
+//! The AWS account of an embedded cluster: the custom resource that `mullion doctor` reads and users change, and the objects that EKS and
+//! eksctl create in a new cluster for the roles of its nodes.
 //!
-//! The spec is made once, as eksctl would set an account up, and is the user's from then on; only instance profiles of new node classes are
-//! added to it. The status says what the simulated EC2 has, and is written when that changes.
+//! The spec is created once, as eksctl would set up an account. Afterwards it is the user's; only instance profiles of new node classes are
+//! added. The status has the state of the simulated EC2, and is written when that changes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,16 +31,16 @@ const WINDOWS_GROUPS: [&str; 3] = [
     "system:nodes",
     "eks:kube-proxy-windows",
 ];
-/// The user that a node is.
+/// The user name of a node.
 const NODE_USER: &str = "system:node:{{EC2PrivateDNSName}}";
-/// The role of the nodes that the default NodePools buy (`default-pools.yaml`).
+/// The role of the nodes of the default NodePools (`default-pools.yaml`).
 const DEFAULT_ROLE: &str = "KarpenterNodeRole-mullion";
 const DEFAULT_CLASSES: [&str; 4] = ["linux", "windows-2019", "windows-2022", "windows-2025"];
-/// How long changes are gathered before the status is written, and how much longer for each instance.
+/// The time for which changes are collected before the status is written, to which a part for each instance is added.
 const REST: Duration = Duration::from_millis(500);
 const REST_FOR_EACH: Duration = Duration::from_millis(5);
 
-/// Returns what a new cluster has of the account and for its nodes' roles.
+/// Returns the account and the objects for the roles of nodes in a new cluster.
 pub(super) fn manifests(plan: &Plan) -> Vec<Value> {
     let mut manifests = vec![
         json!({
@@ -69,7 +69,7 @@ pub(super) fn manifests(plan: &Plan) -> Vec<Value> {
     manifests
 }
 
-/// Returns the roles of aws-auth as YAML: those of the config, and that of the default NodePools.
+/// Returns the roles in aws-auth as YAML: those of the config, and that of the default NodePools.
 fn map_roles(plan: &Plan) -> String {
     let mut text = String::new();
     let mut add = |arn: &str, username: &str, groups: &[String]| {
@@ -164,7 +164,7 @@ fn image_facts(image: &NodeImage, withdrawn: bool) -> Image {
     }
 }
 
-/// Says in the account that a Windows image is there, or that AWS has withdrawn it.
+/// Adds a Windows image to the account, or marks it as withdrawn.
 pub(super) async fn publish(
     client: &Client,
     image: &NodeImage,
@@ -186,7 +186,7 @@ fn class_profile(cluster: &str, class: &str) -> String {
     format!("{cluster}_{class}")
 }
 
-/// Returns the instance profile of an instance, by the tags that eksctl and Karpenter give it.
+/// Returns the instance profile of an instance, from the tags that eksctl and Karpenter set.
 fn profile(cluster: &str, instance: &Instance) -> String {
     let tag = |key: &str| instance.tags.get(key);
     match (tag(labels::EKSCTL_NODEGROUP), tag(labels::EC2NODECLASS)) {
@@ -263,11 +263,11 @@ impl Follower {
         let mut instances = self.ec2.changed();
         let mut addresses = self.ec2.addresses_changed();
         loop {
-            // What changes while it is written is written next.
+            // These marks come before the write, so that a change during the write causes another one.
             instances.mark_unchanged();
             addresses.mark_unchanged();
             let count = self.write().await.unwrap_or_else(|error| {
-                // A cluster that an earlier version made has no such object, and a user may have deleted it.
+                // A cluster made by an earlier version has no such object, and a user may have deleted it.
                 tracing::debug!("the simulated account is not written: {error}");
                 0
             });
@@ -322,7 +322,7 @@ impl Follower {
     }
 }
 
-/// Returns the role of a profile that a user has made, as the guides of Karpenter name the two; of another name it is the name itself.
+/// Returns the role of a user's profile, by the names in Karpenter's guides; for any other name, the name itself.
 fn role_of(profile: &str) -> String {
     match profile.strip_prefix("KarpenterNodeInstanceProfile-") {
         Some(cluster) => format!("KarpenterNodeRole-{cluster}"),
