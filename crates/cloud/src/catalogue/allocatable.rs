@@ -2,17 +2,17 @@
 //!
 //! Capacity:
 //! - memory: the type's, less the part of hypervisor and kernel, 7.5 % unless the template says otherwise (rounded up to a MiB; Karpenter:
-//! `VM_MEMORY_OVERHEAD_PERCENT`);
+//!   `VM_MEMORY_OVERHEAD_PERCENT`);
 //! - ephemeral storage: the root volume, or with RAID0 the local disks;
 //! - pods: 110 on Windows; elsewhere the number of addresses on interfaces that are not reserved, `enis * (addresses - 1) + 2`; `maxPods`
-//! overrides both, `podsPerCore` limits them;
+//!   overrides both, `podsPerCore` limits them;
 //! - Windows addresses: those of the first interface but its own, `addresses - 1`, or sixteen times as many with prefix delegation. The
-//! number of pods is limited by pod slots and by addresses.
+//!   number of pods is limited by pod slots and by addresses.
 //!
 //! Allocatable is capacity less kube-reserved, system-reserved and hard eviction:
 //! - CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest;
 //! - memory: 255 MiB, 11 MiB for each pod that the interfaces have an address for (Windows and Bottlerocket: for each pod slot), and 100
-//! MiB for eviction;
+//!   MiB for eviction;
 //! - ephemeral storage: 1 GiB, and 10 % for eviction.
 //!
 //! Invariant: the numbers equal Karpenter's, so that nodes report what was planned.
