@@ -64,6 +64,8 @@ pub(super) struct Catalog {
     pub(super) available: FixedBitSet,
     /// How many nodes may still be planned for each reservation.
     pub(super) reservations: FxHashMap<Symbol, u32>,
+    /// The options with a value of a label, or without the label, by key and value.
+    by_value: FxHashMap<(Symbol, Option<Symbol>), FixedBitSet>,
     /// By kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,
     kinds: FxHashMap<Kind, usize>,
@@ -128,6 +130,7 @@ impl Catalog {
             by_type: Vec::new(),
             available: FixedBitSet::new(),
             reservations: FxHashMap::default(),
+            by_value: FxHashMap::default(),
             verdicts: Vec::new(),
             kinds: FxHashMap::default(),
             kind_of: FxHashMap::default(),
@@ -234,7 +237,7 @@ impl Catalog {
     /// Returns those of some options that agree with the cheapest on the labels that only the pool decides. A node can have
     /// one value of them, and its claim says which.
     pub(super) fn of_one_value(&self, mut options: FixedBitSet) -> FixedBitSet {
-        let Some(cheapest) = options.minimum() else {
+        let Some(cheapest) = options.minimum().filter(|_| !self.undecided.is_empty()) else {
             return options;
         };
         let value = |option: usize, key: &Symbol| self.options[option].labels.value(*key);
@@ -244,6 +247,17 @@ impl Catalog {
             options.set(option, is_alike);
         }
         options
+    }
+
+    /// Returns the options with this value of a label; `None` stands for options without the label.
+    pub(super) fn with_value(&mut self, key: Symbol, value: Option<Symbol>) -> &FixedBitSet {
+        let options = &self.options;
+        self.by_value.entry((key, value)).or_insert_with(|| {
+            let has_value = |option: &usize| options[*option].labels.value(key) == value;
+            let mut found = FixedBitSet::with_capacity(options.len());
+            found.extend((0..options.len()).filter(has_value));
+            found
+        })
     }
 
     /// Returns the instance type of an option.
