@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    field::{ErrorType, Errors, FieldError, quote},
+    field::{ErrorType, Errors, FieldError},
+    golang::quote,
     kinds::Resource,
 };
 

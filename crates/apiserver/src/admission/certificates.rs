@@ -11,7 +11,7 @@ use crate::{
         MASTERS,
         attributes::{self, Attributes, Target},
     },
-    field::quote,
+    golang::quote,
     kinds::tree::Tree,
     status::Status,
 };

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::Method;
 
 use crate::{
-    field::quote,
+    golang::quote,
     http::query::Query,
     status::{Details, Status},
     validation::names,

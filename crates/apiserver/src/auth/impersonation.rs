@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     admission::User,
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
+    golang::quote,
     http::query,
     status::Status,
     validation::names,

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     admission::{Lookup, User},
-    field::quote,
+    golang::quote,
     kinds::tree::Tree,
     server::ApiServer,
     validation::names,

@@ -2,7 +2,7 @@
 
 use kube_cel::cel::Value;
 
-use crate::{field::quote, golang::address};
+use crate::golang::{address, quote};
 
 /// Returns kube-apiserver's message for a function that refused its arguments, where it differs.
 pub(super) fn of(function: &str, arguments: &[Value]) -> Option<String> {

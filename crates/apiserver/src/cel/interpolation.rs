@@ -13,7 +13,7 @@ use super::{
     maps::as_map,
     values::{Looks, TypeValue, type_name},
 };
-use crate::{field::quote, validation::go};
+use crate::golang::{integer, quote};
 
 /// A precision that no number exceeds.
 const MOST_PLACES: usize = 999;
@@ -165,7 +165,7 @@ fn clause(rest: &str) -> Result<Clause, String> {
             let digits = &rest[..rest.len() - letter.len()];
             let places: Option<i64> = digits.parse().ok();
             let places = places.ok_or_else(|| {
-                let why = go::whole("Atoi", digits);
+                let why = integer::fault("Atoi", digits);
                 imprecise(&format!(
                     "error while converting precision to integer: {why}"
                 ))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::{field::quote, validation::names};
+use crate::{golang::quote, validation::names};
 
 const STANDARD: &[&str] = &["foregroundDeletion", "kubernetes", "orphan"];
 

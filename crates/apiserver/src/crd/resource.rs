@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{Errors, quote},
+    field::Errors,
+    golang::quote,
     kinds::{
         Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
         SubresourceHandler,

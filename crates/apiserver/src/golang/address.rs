@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use crate::field::quote;
+use super::quote;
 
 /// An error, and the rest of the text at which it was found.
 struct Fault<'t>(&'static str, &'t str);

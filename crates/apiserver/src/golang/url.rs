@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::address;
-use crate::field::quote;
+use super::{address, quote};
 
 /// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{
     field::{Errors, Path},
+    golang::integer,
     registry::Row,
     schema::{Type, proto},
     status::{Cause, Details, Status},
     store::{ListError, Page, PageRequest},
-    validation::go,
 };
 
 /// A page with at least this many stored bytes counts as large.
@@ -148,7 +148,7 @@ impl ListOptions {
 pub(crate) fn parse_revision(text: &str) -> Result<u64, String> {
     let signed = text.starts_with('+');
     let number = text.parse().ok().filter(|_| !signed);
-    number.ok_or_else(|| go::whole("ParseUint", text))
+    number.ok_or_else(|| integer::fault("ParseUint", text))
 }
 
 /// Waits until the store has reached a revision; returns a 504 if it does not in time.

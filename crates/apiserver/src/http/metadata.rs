@@ -7,7 +7,8 @@ use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
 
 use crate::{
-    field::{Emptied, quote},
+    field::Emptied,
+    golang::quote,
     kinds::{Generation, Resource},
     schema::time,
     status::Status,

@@ -60,8 +60,8 @@ use self::{
 };
 use crate::{
     auth::{self, oidc},
-    field::quote,
     flow_schemas::matching::Flow,
+    golang::quote,
     limits::TooMany,
     listen::Busy,
     metrics::Labels,

@@ -1,6 +1,6 @@
 //! Whether a text is a schedule, in the words of the cron library that upstream uses (`robfig/cron`, standard form: five fields or `@every 1h`).
 
-use crate::{golang::zone, validation::go};
+use crate::golang::{duration, integer, zone};
 
 /// The error for a text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,7 +72,7 @@ fn descriptor(text: &str) -> Result<(), CronError> {
             Ok(())
         }
         _ => match text.strip_prefix("@every ") {
-            Some(duration) => match go::duration(duration) {
+            Some(duration) => match duration::fault(duration) {
                 Some(why) => fail(format!("failed to parse duration {text}: {why}")),
                 None => Ok(()),
             },
@@ -143,7 +143,7 @@ fn number(text: &str) -> Result<u64, CronError> {
     match text.parse::<i64>() {
         Err(_) => fail(format!(
             "failed to parse int from {text}: {}",
-            go::whole("Atoi", text)
+            integer::fault("Atoi", text)
         )),
         Ok(number) if number < 0 => fail(format!("negative number ({number}) not allowed: {text}")),
         Ok(number) => Ok(number.unsigned_abs()),

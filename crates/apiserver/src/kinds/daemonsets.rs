@@ -13,7 +13,8 @@ use super::{
     workloads::{self, Owner, Workload},
 };
 use crate::{
-    field::{ErrorType, Errors, Path, quote},
+    field::{ErrorType, Errors, Path},
+    golang::quote,
     status::Status,
     validation::selector::{Selector, label_selector},
 };

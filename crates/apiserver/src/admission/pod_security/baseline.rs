@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{Pod, Violation, distinct, named, quoted};
-use crate::{field::quote, kinds::tree::Tree};
+use crate::{golang::quote, kinds::tree::Tree};
 
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",

@@ -7,7 +7,8 @@ use super::{
     checks::{BASELINE, RESTRICTED},
 };
 use crate::{
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
+    golang::quote,
     kinds::tree::Tree,
 };
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{hook::ReviewVersion, review::KIND};
 use crate::{
-    field::quote,
+    golang::quote,
     schema::decode::{self, base64},
 };
 

@@ -16,7 +16,7 @@ use super::{
     review::{self, Verdict},
     subject::{Subject, View, Views},
 };
-use crate::{field::quote, status::Status};
+use crate::{golang::quote, status::Status};
 
 /// The state that the first round of mutation leaves for the second.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
-use crate::{admission::Lookup, field::quote, kinds::tree::Tree};
+use crate::{admission::Lookup, golang::quote, kinds::tree::Tree};
 
 /// The largest number of addresses of one webhook that are tried.
 const MAX_ADDRESSES: usize = 8;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{answer, hook::ReviewVersion};
 use crate::{
-    field::quote,
+    golang::quote,
     schema::decode::base64 as texts,
     status::{Cause, Details, Status},
 };

@@ -12,7 +12,7 @@ use super::rule::Rule;
 use crate::{
     admission::User,
     auth::service_account,
-    field::quote,
+    golang::quote,
     kinds::tree::Tree,
     store::{Collection, Cursor, Event, EventType, Object, Store},
 };

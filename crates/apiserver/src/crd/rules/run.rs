@@ -9,7 +9,8 @@ use crate::{
         correlation::{Before, Correlation},
         structural::Schema,
     },
-    field::{BadValue, ErrorType, Errors, FieldError, quote},
+    field::{BadValue, ErrorType, Errors, FieldError},
+    golang::quote,
 };
 
 /// Longer texts of a messageExpression are not shown.

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{MetaError, NO_META, TypeMeta, is_json};
 use crate::{
-    field::quote,
+    golang::quote,
     http::negotiate::Media,
     schema::{
         Type,

@@ -11,7 +11,7 @@ use http::{Method, Response};
 use serde_json::{Value, json};
 
 use crate::{
-    field::quote,
+    golang::quote,
     http::{call::Call, write},
     kinds::tree::Tree,
     status::Status,

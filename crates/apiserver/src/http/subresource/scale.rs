@@ -5,7 +5,8 @@ use http::Response;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
+    golang::quote,
     http::{
         apply, body,
         call::{Call, FieldValidation},

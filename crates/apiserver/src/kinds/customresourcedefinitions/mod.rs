@@ -16,7 +16,8 @@ use super::{Check, Kind};
 use crate::{
     admission::Ctx,
     crd::{CLEANUP_FINALIZER, definition},
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
+    golang::quote,
     schema::time,
 };
 

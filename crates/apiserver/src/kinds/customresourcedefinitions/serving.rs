@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 use super::text;
-use crate::field::{Errors, Path, is_printable};
+use crate::{
+    field::{Errors, Path},
+    golang::is_printable,
+};
 
 const COLUMN_FORMATS: &[&str] = &[
     "byte",

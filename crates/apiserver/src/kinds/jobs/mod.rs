@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{ErrorType, Errors, Path, quote},
+    field::{ErrorType, Errors, Path},
+    golang::quote,
     kinds::podspec::internal,
     validation::{
         names,

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::{Scope, annotations, difference, internal, scheduling};
 use crate::{
-    field::{ErrorType, Errors, Path, quote},
+    field::{ErrorType, Errors, Path},
+    golang::quote,
     kinds::tree::Tree,
     validation::names,
 };

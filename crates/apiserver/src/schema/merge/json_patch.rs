@@ -7,8 +7,8 @@
 use serde_json::{Map, Value};
 
 use crate::{
+    golang::integer,
     schema::decode::{check_depth, json_kind},
-    validation::go,
 };
 
 /// The most operations of a patch.
@@ -285,7 +285,9 @@ fn container<'v>(document: &'v mut Value, path: &str) -> Option<(&'v mut Value, 
 
 /// Parses an index into a list with `places` places; negative ones count from the end.
 fn index(segment: &str, places: usize) -> Result<usize, String> {
-    let at: i64 = segment.parse().map_err(|_| go::whole("Atoi", segment))?;
+    let at: i64 = segment
+        .parse()
+        .map_err(|_| integer::fault("Atoi", segment))?;
     let places = i64::try_from(places).unwrap_or(i64::MAX);
     let counted = if at < 0 {
         at.saturating_add(places)

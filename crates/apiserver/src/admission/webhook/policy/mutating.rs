@@ -19,7 +19,7 @@ use crate::{
         },
     },
     cel::{self, Budget},
-    field::quote,
+    golang::quote,
     kinds::tree::Tree,
     schema::{
         merge::{self, JsonPatchError},

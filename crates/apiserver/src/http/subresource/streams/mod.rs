@@ -31,12 +31,12 @@ pub(crate) use self::{
 use super::log::container_name;
 use crate::{
     auth::attributes::{Attributes, Resource, Target},
+    golang::integer,
     http::{call::Call, negotiate::Media, reply, write},
     kinds::tree::Tree,
     limits,
     listen::Busy,
     status::{Cause, Status},
-    validation::go,
 };
 
 /// The stream protocols of commands over SPDY (kubelet: SupportedStreamingProtocols).
@@ -111,7 +111,7 @@ fn check_ports(call: &Call) -> Result<(), Status> {
     match ports.find(is_wrong) {
         None => Ok(()),
         Some(port) => {
-            let why = go::whole("ParseUint", port);
+            let why = integer::fault("ParseUint", port);
             Err(Status::bad_request(format!(
                 "cannot convert to []int32: {why}"
             )))

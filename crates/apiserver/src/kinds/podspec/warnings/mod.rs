@@ -15,12 +15,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{CONTAINER_LISTS, annotations::APPARMOR_CONTAINER, totals::quantity};
-use crate::{
-    field::{Path, quote},
-    kinds::tree::Tree,
-    validation::names,
-    warnings::Warnings,
-};
+use crate::{field::Path, golang::quote, kinds::tree::Tree, validation::names, warnings::Warnings};
 
 const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
     (

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::Found;
 use crate::{
-    field::{Path, quote},
+    field::Path,
+    golang::quote,
     kinds::{podspec::CONTAINER_LISTS, tree::Tree},
 };
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::{Found, overlaps::Overlaps};
 use crate::{
-    field::{Path, quote},
+    field::Path,
+    golang::quote,
     kinds::{persistentvolumeclaims, tree::Tree},
 };
 
