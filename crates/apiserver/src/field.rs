@@ -8,11 +8,10 @@ mod emptied;
 use std::fmt;
 
 use indexmap::IndexSet;
+use mullion_kube_text::golang::{number, quote};
 use serde_json::Value;
 
 pub use emptied::Emptied;
-
-use crate::golang::{number, quote};
 
 /// A path to a field, built on the stack while an object is walked: `spec.containers[0].env[PATH]`.
 #[derive(Clone, Copy)]

@@ -12,6 +12,7 @@ use std::{
 };
 
 use http::HeaderMap;
+use mullion_kube_text::golang::quote;
 
 use super::{
     AUTHENTICATED, MASTERS, UNAUTHENTICATED,
@@ -22,7 +23,6 @@ use super::{
 use crate::{
     admission::User,
     field::{Errors, Path},
-    golang::quote,
     http::query,
     status::Status,
     validation::names,

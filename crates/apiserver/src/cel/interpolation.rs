@@ -5,6 +5,7 @@
 mod check;
 
 use kube_cel::cel::Value;
+use mullion_kube_text::golang::{integer, quote};
 
 pub(super) use self::check::check;
 use super::{
@@ -13,7 +14,6 @@ use super::{
     maps::as_map,
     values::{Looks, TypeValue, type_name},
 };
-use crate::golang::{integer, quote};
 
 /// A precision that no number exceeds.
 const MOST_PLACES: usize = 999;

@@ -7,8 +7,7 @@ use std::ops::RangeInclusive;
 use chrono::TimeDelta;
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use kube_cel::cel::Value;
-
-use crate::golang::{duration, integer, zone};
+use mullion_kube_text::golang::{duration, integer, zone};
 
 /// Returns a part of a time (`getHours` and the like); `None` if the function is not one of these.
 ///

@@ -3,6 +3,7 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
+use mullion_kube_text::golang::integer;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -17,7 +18,6 @@ use super::{
 };
 use crate::{
     field::{Errors, Path},
-    golang::integer,
     registry::Row,
     schema::{Type, proto},
     status::{Cause, Details, Status},

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kube_text::golang::quote;
 use serde_json::json;
 
 use super::{method_not_allowed, query::Query, reply};
-use crate::{golang::quote, server::ApiServer, status::Status};
+use crate::{server::ApiServer, status::Status};
 
 /// The checks of `/healthz` and `/livez`; `/readyz` has more. Only [`STORAGE`] can fail while this server answers.
 const CHECKS: &[&str] = &["ping", "log", STORAGE];

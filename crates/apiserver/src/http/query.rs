@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{
-    golang::{duration, integer},
-    status::Status,
-};
+use mullion_kube_text::golang::{duration, integer};
+
+use crate::status::Status;
 
 /// The decoded key-value pairs of a query string.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Whether a text is a schedule, in the words of the cron library that upstream uses (`robfig/cron`, standard form: five fields or `@every 1h`).
 
-use crate::golang::{duration, integer, zone};
+use mullion_kube_text::golang::{duration, integer, zone};
 
 /// The error for a text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

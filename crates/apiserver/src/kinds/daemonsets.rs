@@ -3,6 +3,7 @@
 use std::num::IntErrorKind;
 
 use jiff::Timestamp;
+use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value};
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
 };
 use crate::{
     field::{ErrorType, Errors, Path},
-    golang::quote,
     status::Status,
     validation::selector::{Selector, label_selector},
 };

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use mullion_kube_text::golang::{is_printable, quote};
 use serde_json::Value;
 
 use super::{check, entries, immutable, items, names, text};
 use crate::{
     field::{self, ErrorType, Errors, Path},
-    golang::{is_printable, quote},
     kinds::NameRule,
 };
 

@@ -4,7 +4,7 @@
 const MOST: u64 = 1 << 63;
 
 /// Returns the nanoseconds of a text such as `-1h30m` or `.5s`; `None` if Go refuses the text.
-pub(crate) fn parse(text: &str) -> Option<i64> {
+pub fn parse(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -80,7 +80,7 @@ fn nanoseconds(unit: &str) -> Option<u64> {
 }
 
 /// Returns the error that Go's `time.ParseDuration` gives for `text`, or `None` if it parses.
-pub(crate) fn fault(text: &str) -> Option<String> {
+pub fn fault(text: &str) -> Option<String> {
     const UNITS: [&str; 7] = ["ns", "us", "µs", "ms", "s", "m", "h"];
     let quoted = || format!("{text:?}");
     let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);

@@ -1,7 +1,7 @@
 //! The errors of Go's `strconv` for texts that are no integers.
 
 /// Returns Go's error for a text that is not a 64-bit integer; `function` is `ParseInt`, `Atoi`, or `ParseUint`, which takes no sign.
-pub(crate) fn fault(function: &str, text: &str) -> String {
+pub fn fault(function: &str, text: &str) -> String {
     let unsigned = function == "ParseUint";
     let digits = match text.strip_prefix(['+', '-']) {
         Some(digits) if !unsigned => digits,

@@ -1,14 +1,14 @@
 //! Ports of parsers from Go's standard library, with their error messages, both of which clients can observe.
 
-pub(crate) mod address;
-pub(crate) mod csv;
-pub(crate) mod duration;
-pub(crate) mod integer;
-pub(crate) mod number;
+pub mod address;
+pub mod csv;
+pub mod duration;
+pub mod integer;
+pub mod number;
 mod quoting;
-pub(crate) mod regexp;
-pub(crate) mod semver;
-pub(crate) mod url;
-pub(crate) mod zone;
+pub mod regexp;
+pub mod semver;
+pub mod url;
+pub mod zone;
 
-pub(crate) use quoting::{is_printable, quote};
+pub use quoting::{is_printable, quote};

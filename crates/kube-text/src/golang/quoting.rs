@@ -1,7 +1,7 @@
 //! Quotes strings like Go's `strconv.Quote`.
 
 /// Returns whether Go's `unicode.IsPrint` holds for a character.
-pub(crate) fn is_printable(c: char) -> bool {
+pub fn is_printable(c: char) -> bool {
     c == ' '
         || c == '\''
         || c == '"'
@@ -10,7 +10,7 @@ pub(crate) fn is_printable(c: char) -> bool {
 }
 
 /// Quotes a string as Go's `%q` does.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {

@@ -3,7 +3,7 @@
 use super::{integer, quote};
 
 /// Returns the error for a text that is not a version; `None` if it is one.
-pub(crate) fn fault(text: &str) -> Option<String> {
+pub fn fault(text: &str) -> Option<String> {
     if text.is_empty() {
         return Some("Version string empty".to_owned());
     }

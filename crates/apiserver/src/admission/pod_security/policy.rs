@@ -1,5 +1,6 @@
 //! The pod security policy in a namespace's labels: for each mode a level and the Kubernetes version whose rules apply.
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{
@@ -8,7 +9,6 @@ use super::{
 };
 use crate::{
     field::{Errors, Path},
-    golang::quote,
     kinds::tree::Tree,
 };
 

@@ -1,13 +1,11 @@
 //! Whether a schema is structural: it says of every field what it is, and the junctions (`allOf` and the like) only restrict values.
 //! Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema: ValidateStructural.
 
+use mullion_kube_text::golang::regexp;
 use serde_json::{Value, json};
 
 use super::{below, entries, flag, items, text};
-use crate::{
-    field::{Errors, Path},
-    golang::regexp,
-};
+use crate::field::{Errors, Path};
 
 const JUNCTIONS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// The keywords that are forbidden below `allOf`, `anyOf`, `oneOf` and `not`, with the message for each.

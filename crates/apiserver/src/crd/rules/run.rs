@@ -1,5 +1,6 @@
 //! Running rules on a value and on what is in it, and what is told of those that fail.
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value as Json;
 
 use super::{Node, Rule, values};
@@ -10,7 +11,6 @@ use crate::{
         structural::Schema,
     },
     field::{BadValue, ErrorType, Errors, FieldError},
-    golang::quote,
 };
 
 /// Longer texts of a messageExpression are not shown.

@@ -10,6 +10,7 @@ mod spec;
 
 use std::collections::HashSet;
 
+use mullion_kube_text::golang::quote;
 use serde_json::{Value, json};
 
 use super::{Check, Kind};
@@ -17,7 +18,6 @@ use crate::{
     admission::Ctx,
     crd::{CLEANUP_FINALIZER, definition},
     field::{Errors, Path},
-    golang::quote,
     schema::time,
 };
 

@@ -4,12 +4,10 @@
 //! Negative indexes count from the end; `test` treats a missing member as null, and `copy` copies it as null; `replace` adds a missing
 //! member, and only `replace` and `test` accept the empty path. An operation that fails refuses the whole patch.
 
+use mullion_kube_text::golang::integer;
 use serde_json::{Map, Value};
 
-use crate::{
-    golang::integer,
-    schema::decode::{check_depth, json_kind},
-};
+use crate::schema::decode::{check_depth, json_kind};
 
 /// The most operations of a patch.
 const MAX_OPERATIONS: usize = 10_000;

@@ -16,6 +16,7 @@ use axum::body::Body;
 use http::{Method, Response};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use mullion_kube_text::golang::integer;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -31,7 +32,6 @@ pub(crate) use self::{
 use super::log::container_name;
 use crate::{
     auth::attributes::{Attributes, Resource, Target},
-    golang::integer,
     http::{call::Call, negotiate::Media, reply, write},
     kinds::tree::Tree,
     limits,
