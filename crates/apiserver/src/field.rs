@@ -8,11 +8,10 @@ mod emptied;
 use std::fmt;
 
 use indexmap::IndexSet;
+use mullion_kube_text::golang::{number, quote};
 use serde_json::Value;
 
 pub use emptied::Emptied;
-
-use crate::golang::number;
 
 /// A path to a field, built on the stack while an object is walked: `spec.containers[0].env[PATH]`.
 #[derive(Clone, Copy)]
@@ -378,40 +377,6 @@ pub fn go_struct(fields: &[(&str, Value)]) -> String {
         .map(|(name, value)| format!("{}:{value}", Value::from(*name)))
         .collect();
     format!("{{{}}}", fields.join(","))
-}
-
-/// Returns whether Go's `unicode.IsPrint` holds for a character.
-pub fn is_printable(c: char) -> bool {
-    c == ' '
-        || c == '\''
-        || c == '"'
-        || c == '\\'
-        || (!c.is_whitespace() && c.escape_debug().next() != Some('\\'))
-}
-
-/// Quotes a string as Go's `%q` does.
-pub fn quote(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\u{7}' => quoted.push_str("\\a"),
-            '\u{8}' => quoted.push_str("\\b"),
-            '\u{c}' => quoted.push_str("\\f"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\u{b}' => quoted.push_str("\\v"),
-            c if is_printable(c) => quoted.push(c),
-            c if c.is_ascii() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c if u32::from(c) < 0x10000 => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => quoted.push_str(&format!("\\U{:08x}", u32::from(c))),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 /// Returns the errors that a check records, each as `field: body`.

@@ -57,7 +57,6 @@ mod crd;
 pub mod devices;
 pub mod field;
 mod flow_schemas;
-mod golang;
 #[cfg(test)]
 mod growth;
 pub mod http;
@@ -69,7 +68,6 @@ mod openapi;
 mod own;
 mod policy_types;
 pub mod provided;
-pub mod quantity;
 pub mod registry;
 pub mod schema;
 mod server;

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    field::{ErrorType, Errors, FieldError, quote},
+    field::{ErrorType, Errors, FieldError},
     kinds::Resource,
 };
 

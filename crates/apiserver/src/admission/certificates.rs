@@ -2,6 +2,7 @@
 //! ask for.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
 
@@ -11,7 +12,6 @@ use crate::{
         MASTERS,
         attributes::{self, Attributes, Target},
     },
-    field::quote,
     kinds::tree::Tree,
     status::Status,
 };

@@ -1,11 +1,11 @@
 //! PersistentVolumeClaimResize: a claim grows only when it is bound and its class allows it.
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use super::{Ctx, Plugin, Request, What};
 use crate::{
     kinds::{persistentvolumeclaims::class, tree::Tree},
-    quantity::Quantity,
     status::Status,
 };
 

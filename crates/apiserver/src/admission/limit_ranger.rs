@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::{Map, Value};
 
 use super::{Ctx, Operation, Plugin, Request, What};
@@ -10,7 +11,6 @@ use crate::{
         podspec::totals::{self, Totals},
         tree::{Tree, object_at},
     },
-    quantity::Quantity,
     status::Status,
 };
 

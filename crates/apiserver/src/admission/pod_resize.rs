@@ -1,5 +1,6 @@
 //! PodResizeValidator: a running pod is not given more than its node has, and nothing else where the node runs no Linux.
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use super::{Ctx, Operation, Plugin, Request, What, node_of_change};
@@ -8,7 +9,6 @@ use crate::{
         podspec::totals::{self, Totals},
         tree::Tree,
     },
-    quantity::Quantity,
     status::Status,
 };
 

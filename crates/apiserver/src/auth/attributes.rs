@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use http::Method;
+use mullion_kube_text::golang::quote;
 
 use crate::{
-    field::quote,
     http::query::Query,
     status::{Details, Status},
     validation::names,

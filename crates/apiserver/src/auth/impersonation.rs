@@ -12,6 +12,7 @@ use std::{
 };
 
 use http::HeaderMap;
+use mullion_kube_text::golang::quote;
 
 use super::{
     AUTHENTICATED, MASTERS, UNAUTHENTICATED,
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{
     admission::User,
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
     http::query,
     status::Status,
     validation::names,

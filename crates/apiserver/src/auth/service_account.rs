@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
+use mullion_kube_text::golang::quote;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     admission::{Lookup, User},
-    field::quote,
     kinds::tree::Tree,
     server::ApiServer,
     validation::names,

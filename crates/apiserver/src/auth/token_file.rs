@@ -4,10 +4,11 @@
 
 use std::fmt;
 
+use mullion_kube_text::golang::csv;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::{admission::User, golang::csv};
+use crate::admission::User;
 
 /// Tokens and whom they stand for.
 #[derive(Clone, Default)]

@@ -1,8 +1,7 @@
 //! Error messages of kube-apiserver's CEL libraries, where the kube-cel crate has other ones.
 
 use kube_cel::cel::Value;
-
-use crate::{field::quote, golang::address};
+use mullion_kube_text::golang::{address, quote};
 
 /// Returns kube-apiserver's message for a function that refused its arguments, where it differs.
 pub(super) fn of(function: &str, arguments: &[Value]) -> Option<String> {

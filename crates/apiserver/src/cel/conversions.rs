@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use kube_cel::cel::Value;
+use mullion_kube_text::golang::number;
 
 use super::{times, values::text};
-use crate::golang::number;
 
 const INT_OVERFLOW: &str = "integer overflow";
 const UINT_OVERFLOW: &str = "unsigned integer overflow";

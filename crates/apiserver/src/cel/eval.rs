@@ -8,6 +8,7 @@ mod scope;
 use std::{collections::BTreeMap, sync::Arc};
 
 use kube_cel::cel::Value;
+use mullion_kube_text::golang::number::whole;
 
 use self::scope::Scope;
 use super::{
@@ -21,7 +22,6 @@ use super::{
     total::total,
     values::{TypeValue, go_type, none, optional, some, text, type_name, why_broken},
 };
-use crate::golang::number::whole;
 
 type Evaluated<T = Value> = Result<T, Failure>;
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use kube_cel::cel::{Value, objects::Opaque};
+use mullion_kube_text::golang::url::Url;
 
 use super::values::{none, some, text};
-use crate::{crd::formats, golang::url::Url, kinds::NameRule, validation::names};
+use crate::{crd::formats, kinds::NameRule, validation::names};
 
 const NAMES: [&str; 13] = [
     "dns1123Label",

@@ -5,6 +5,7 @@
 mod check;
 
 use kube_cel::cel::Value;
+use mullion_kube_text::golang::{integer, quote};
 
 pub(super) use self::check::check;
 use super::{
@@ -13,7 +14,6 @@ use super::{
     maps::as_map,
     values::{Looks, TypeValue, type_name},
 };
-use crate::{field::quote, validation::go};
 
 /// A precision that no number exceeds.
 const MOST_PLACES: usize = 999;
@@ -165,7 +165,7 @@ fn clause(rest: &str) -> Result<Clause, String> {
             let digits = &rest[..rest.len() - letter.len()];
             let places: Option<i64> = digits.parse().ok();
             let places = places.ok_or_else(|| {
-                let why = go::whole("Atoi", digits);
+                let why = integer::fault("Atoi", digits);
                 imprecise(&format!(
                     "error while converting precision to integer: {why}"
                 ))

@@ -12,12 +12,12 @@ use kube_cel::cel::{
     Value,
     objects::{Key, KeyRef, Map, Opaque},
 };
+use mullion_kube_text::golang::number::whole;
 
 use super::{
     total::total,
     values::{TypeValue, go_type, of_key},
 };
-use crate::golang::number::whole;
 
 /// The identity of a key as a Go map key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

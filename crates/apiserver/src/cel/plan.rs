@@ -2,6 +2,7 @@
 //! constants, compiles constant patterns, and checks constant keys.
 
 use kube_cel::cel::Value;
+use mullion_kube_text::golang::regexp;
 use std::sync::Arc;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     types::Type,
     values::go_type,
 };
-use crate::golang::regexp;
 
 /// Functions of one argument that are evaluated during planning if the argument is constant.
 const CONVERSIONS: [&str; 10] = [

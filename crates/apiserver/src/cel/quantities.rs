@@ -1,10 +1,9 @@
-//! Quantities in expressions, based on [`crate::quantity`] (source: apiserver/pkg/cel/library/quantity.go).
+//! Quantities in expressions, based on [`mullion_kube_text::quantity`] (source: apiserver/pkg/cel/library/quantity.go).
 
 use std::sync::Arc;
 
 use kube_cel::cel::{Value, objects::Opaque};
-
-use crate::quantity::{self, Quantity};
+use mullion_kube_text::quantity::{self, Quantity};
 
 const NANO: i128 = 1_000_000_000;
 

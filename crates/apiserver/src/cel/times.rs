@@ -7,11 +7,7 @@ use std::ops::RangeInclusive;
 use chrono::TimeDelta;
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use kube_cel::cel::Value;
-
-use crate::{
-    golang::{duration, zone},
-    validation::go,
-};
+use mullion_kube_text::golang::{duration, integer, zone};
 
 /// Returns a part of a time (`getHours` and the like); `None` if the function is not one of these.
 ///
@@ -70,7 +66,7 @@ fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
 
 /// Parses an integer like Go's `strconv.Atoi`.
 fn whole_number(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|_| go::whole("Atoi", text))
+    text.parse().map_err(|_| integer::fault("Atoi", text))
 }
 
 /// Converts strings and numbers to times and durations; `None` if the function makes neither.

@@ -6,9 +6,9 @@ use kube_cel::cel::{
     Value,
     objects::{Key, Map, Opaque},
 };
+use mullion_kube_text::golang::url::Url;
 
 use super::values::text;
-use crate::golang::url::Url;
 
 #[derive(Debug, PartialEq, Eq)]
 struct UrlValue(Url);

@@ -4,9 +4,8 @@
 use std::{cmp::Ordering, sync::Arc};
 
 use kube_cel::cel::{Value, objects::Opaque};
+use mullion_kube_text::golang::semver::fault;
 use semver::Version;
-
-use crate::golang::semver::fault;
 
 #[derive(Debug)]
 struct Semver(Version);

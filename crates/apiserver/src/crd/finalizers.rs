@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
-use crate::{field::quote, validation::names};
+use crate::validation::names;
 
 const STANDARD: &[&str] = &["foregroundDeletion", "kubernetes", "orphan"];
 

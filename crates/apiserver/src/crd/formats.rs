@@ -8,9 +8,10 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kube_text::golang::url::Url;
 use regex::Regex;
 
-use crate::{golang::url::Url, validation::names};
+use crate::validation::names;
 
 /// The formats that are checked, without dashes.
 const KNOWN: &[&str] = &[

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use jiff::Timestamp;
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{Errors, quote},
+    field::Errors,
     kinds::{
         Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
         SubresourceHandler,

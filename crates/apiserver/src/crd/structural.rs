@@ -5,12 +5,12 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use mullion_kube_text::golang::regexp;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::{
-    golang::regexp,
-    schema::{Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId},
+use crate::schema::{
+    Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId,
 };
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";

@@ -3,6 +3,7 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
+use mullion_kube_text::golang::integer;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -21,7 +22,6 @@ use crate::{
     schema::{Type, proto},
     status::{Cause, Details, Status},
     store::{ListError, Page, PageRequest},
-    validation::go,
 };
 
 /// A page with at least this many stored bytes counts as large.
@@ -148,7 +148,7 @@ impl ListOptions {
 pub(crate) fn parse_revision(text: &str) -> Result<u64, String> {
     let signed = text.starts_with('+');
     let number = text.parse().ok().filter(|_| !signed);
-    number.ok_or_else(|| go::whole("ParseUint", text))
+    number.ok_or_else(|| integer::fault("ParseUint", text))
 }
 
 /// Waits until the store has reached a revision; returns a 504 if it does not in time.

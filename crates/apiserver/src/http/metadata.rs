@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 
 use jiff::{Timestamp, Unit};
+use mullion_kube_text::golang::quote;
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
 
 use crate::{
-    field::{Emptied, quote},
+    field::Emptied,
     kinds::{Generation, Resource},
     schema::time,
     status::Status,

@@ -46,6 +46,7 @@ use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Insta
 use axum::{Router, body::Body, extract::State};
 use futures::FutureExt;
 use http::{Method, Request, Response, StatusCode, request::Parts};
+use mullion_kube_text::golang::quote;
 use tokio::sync::watch as signal;
 
 use self::{
@@ -60,7 +61,6 @@ use self::{
 };
 use crate::{
     auth::{self, oidc},
-    field::quote,
     flow_schemas::matching::Flow,
     limits::TooMany,
     listen::Busy,

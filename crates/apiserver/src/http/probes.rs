@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kube_text::golang::quote;
 use serde_json::json;
 
 use super::{method_not_allowed, query::Query, reply};
-use crate::{field, server::ApiServer, status::Status};
+use crate::{server::ApiServer, status::Status};
 
 /// The checks of `/healthz` and `/livez`; `/readyz` has more. Only [`STORAGE`] can fail while this server answers.
 const CHECKS: &[&str] = &["ping", "log", STORAGE];
@@ -82,7 +83,7 @@ fn verbose_text(
     };
     let mut text: String = checks.iter().map(line).collect();
     if !excluded.is_empty() {
-        let unknown: Vec<_> = excluded.into_iter().map(field::quote).collect();
+        let unknown: Vec<_> = excluded.into_iter().map(quote).collect();
         text.push_str("warn: some health checks cannot be excluded: no matches for ");
         text.push_str(&unknown.join(","));
         text.push('\n');

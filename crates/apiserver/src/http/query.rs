@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{golang::duration, status::Status, validation::go};
+use mullion_kube_text::golang::{duration, integer};
+
+use crate::status::Status;
 
 /// The decoded key-value pairs of a query string.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +61,7 @@ impl Query {
         };
         match text.parse() {
             Ok(number) => Ok(Some(number)),
-            Err(_) => Err(Status::bad_request(go::whole("ParseInt", text))),
+            Err(_) => Err(Status::bad_request(integer::fault("ParseInt", text))),
         }
     }
 
@@ -71,7 +73,7 @@ impl Query {
         let Some(text) = self.text("timeout") else {
             return Ok(None);
         };
-        if let Some(why) = go::duration(text) {
+        if let Some(why) = duration::fault(text) {
             return Err(Status::bad_request(format!(
                 "invalid timeout specified in the request URL - {why}"
             )));

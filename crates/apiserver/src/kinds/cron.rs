@@ -1,7 +1,7 @@
 //! Validates cron schedules with the messages of `robfig/cron`, which kube-apiserver uses: five fields, or a descriptor such as `@every
 //! 1h`.
 
-use crate::{golang::zone, validation::go};
+use mullion_kube_text::golang::{duration, integer, zone};
 
 /// The error for a text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +73,7 @@ fn descriptor(text: &str) -> Result<(), CronError> {
             Ok(())
         }
         _ => match text.strip_prefix("@every ") {
-            Some(duration) => match go::duration(duration) {
+            Some(duration) => match duration::fault(duration) {
                 Some(why) => fail(format!("failed to parse duration {text}: {why}")),
                 None => Ok(()),
             },
@@ -145,7 +145,7 @@ fn number(text: &str) -> Result<u64, CronError> {
     match text.parse::<i64>() {
         Err(_) => fail(format!(
             "failed to parse int from {text}: {}",
-            go::whole("Atoi", text)
+            integer::fault("Atoi", text)
         )),
         Ok(number) if number < 0 => fail(format!("negative number ({number}) not allowed: {text}")),
         Ok(number) => Ok(number.unsigned_abs()),

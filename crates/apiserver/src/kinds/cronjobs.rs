@@ -1,6 +1,7 @@
 //! CronJobs: defaults, validation and table columns (`pkg/apis/batch`, `pkg/registry/batch/cronjob`). [`cron`] validates the schedule.
 
 use jiff::Timestamp;
+use mullion_kube_text::golang::zone;
 use serde_json::Value;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
-    golang::zone,
     validation::{one_of, selector::format_label_selector},
 };
 

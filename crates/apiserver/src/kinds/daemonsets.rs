@@ -3,6 +3,7 @@
 use std::num::IntErrorKind;
 
 use jiff::Timestamp;
+use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value};
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     workloads::{self, Owner, Workload},
 };
 use crate::{
-    field::{ErrorType, Errors, Path, quote},
+    field::{ErrorType, Errors, Path},
     status::Status,
     validation::selector::{Selector, label_selector},
 };

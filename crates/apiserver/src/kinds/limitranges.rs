@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use mullion_kube_text::quantity::{self, Quantity};
 use serde_json::{Map, Value};
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    quantity::{self, Quantity},
     validation::{check, names, resources},
 };
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use jiff::Timestamp;
+use mullion_kube_text::quantity;
 use serde_json::Value;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{self, ErrorType, Errors, Path},
-    quantity,
     validation::{metadata, names, net, resources},
 };
 

@@ -1,6 +1,7 @@
 //! core/v1 PersistentVolumeClaim: a user's request for storage. The spec is immutable, except that a bound claim can grow.
 
 use jiff::Timestamp;
+use mullion_kube_text::quantity::{self, Quantity};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
-    quantity::{self, Quantity},
     validation::{self, check, names, one_of, resources, selector},
 };
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use mullion_kube_text::quantity;
 use serde_json::Value;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
-    quantity,
     validation::{IMMUTABLE, resources},
 };
 

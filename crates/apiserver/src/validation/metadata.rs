@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use mullion_kube_text::golang::{is_printable, quote};
 use serde_json::Value;
 
 use super::{check, entries, immutable, items, names, text};
@@ -93,7 +94,7 @@ pub fn object_meta_update(errors: &mut Errors, path: &Path<'_>, metadata: &Value
             .filter(|name| !before.contains(name))
             .collect();
         if !added.is_empty() {
-            let added: Vec<String> = added.into_iter().map(field::quote).collect();
+            let added: Vec<String> = added.into_iter().map(quote).collect();
             let list = added.join(", ");
             errors.forbidden(
                 &path.child("finalizers"),
@@ -314,7 +315,7 @@ pub fn field_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
         errors.too_long(path, MAX_FIELD_MANAGER);
     }
     for (position, c) in manager.char_indices() {
-        if !field::is_printable(c) {
+        if !is_printable(c) {
             errors.invalid(
                 path,
                 manager,

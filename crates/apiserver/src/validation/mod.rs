@@ -4,7 +4,6 @@
 //! [`metadata`], [`selector`] and [`resources`] validate objects and record errors under a path. Kinds build their validation from these
 //! and contain no such messages themselves.
 
-pub(crate) mod go;
 pub mod metadata;
 pub mod names;
 pub mod net;

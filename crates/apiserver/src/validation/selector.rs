@@ -7,10 +7,11 @@ mod parse;
 
 use std::fmt;
 
+use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value};
 
 use super::{entries, items, metadata, names, text};
-use crate::field::{self, Errors, Path};
+use crate::field::{Errors, Path};
 
 /// The reason why a text is not a selector, with apimachinery's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,7 +99,7 @@ impl Selector {
                 other => {
                     return Err(SelectorError(format!(
                         "{} is not a valid label selector operator",
-                        field::quote(other)
+                        quote(other)
                     )));
                 }
             };
@@ -233,7 +234,7 @@ pub fn format_label_selector(selector: &Value) -> String {
 fn joined(path: &str, value: &str, sentences: &[String]) -> String {
     format!(
         "{path}: Invalid value: {}: {}",
-        field::quote(value),
+        quote(value),
         sentences.join("; ")
     )
 }
@@ -269,7 +270,7 @@ fn requirement(
                 .enumerate()
                 .filter(|(_, value)| value.parse::<i64>().is_err())
             {
-                let quoted = field::quote(value);
+                let quoted = quote(value);
                 problems.push(format!("values[{index}]: Invalid value: {quoted}: for 'Gt', 'Lt' operators, the value must be an integer"));
             }
         }

@@ -126,6 +126,9 @@ const ENGINE_MAY_USE: &[&str] = &[
     "thiserror",
 ];
 
+/// The crates that exist for texts: parsers, and what reads and writes trees.
+const KUBE_TEXT_MAY_USE: &[&str] = &["jiff", "regex", "serde", "serde_json", "thiserror"];
+
 #[test]
 fn no_crate_imports_what_its_place_forbids() {
     let dependencies = dependencies();
@@ -149,6 +152,16 @@ fn the_engine_uses_small_data_crates_only() {
         assert!(
             ENGINE_MAY_USE.contains(&name.as_str()),
             "mullion-engine may not depend on {name}: it is pure"
+        );
+    }
+}
+
+#[test]
+fn the_lowest_layer_uses_no_crate_of_ours_and_no_runtime() {
+    for name in &dependencies()["mullion-kube-text"] {
+        assert!(
+            KUBE_TEXT_MAY_USE.contains(&name.as_str()),
+            "mullion-kube-text may not depend on {name}: it is pure, and every layer stands on it"
         );
     }
 }

@@ -1,10 +1,11 @@
 //! The rules of the baseline level: what is known to lead out of a container is forbidden. A rule that a version changed has the newer
 //! version in its name.
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{Pod, Violation, distinct, named, quoted};
-use crate::{field::quote, kinds::tree::Tree};
+use crate::kinds::tree::Tree;
 
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",

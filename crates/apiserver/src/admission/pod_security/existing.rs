@@ -5,10 +5,11 @@ use std::{
     sync::Arc,
 };
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{Pod, policy::Policy};
-use crate::{admission::Ctx, field::quote, kinds::tree::Tree};
+use crate::{admission::Ctx, kinds::tree::Tree};
 
 /// The largest number of pods that are checked (upstream stops after one second as well).
 const MAX_PODS: usize = 3000;

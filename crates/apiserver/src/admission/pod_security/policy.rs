@@ -1,5 +1,6 @@
 //! The pod security policy in a namespace's labels: for each mode a level and the Kubernetes version whose rules apply.
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{
@@ -7,7 +8,7 @@ use super::{
     checks::{BASELINE, RESTRICTED},
 };
 use crate::{
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
     kinds::tree::Tree,
 };
 

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use super::{
     Amounts, Ctx,
     usage::{Counted, DEVICES},
 };
-use crate::{kinds::tree::Tree, quantity::Quantity};
+use crate::kinds::tree::Tree;
 
 const GROUP: &str = "resource.k8s.io";
 /// Before the name of a class it makes the name of a resource that the class always stands for.

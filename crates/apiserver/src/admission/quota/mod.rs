@@ -9,6 +9,7 @@ mod usage;
 
 use std::collections::BTreeMap;
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use self::usage::Counted;
@@ -18,7 +19,6 @@ use crate::{
         podspec::totals::{self, Totals},
         tree::{Tree, object_at},
     },
-    quantity::Quantity,
     status::Status,
 };
 

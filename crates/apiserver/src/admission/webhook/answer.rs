@@ -3,13 +3,11 @@
 //! Upstream's client decodes what the data says it is and then converts that to what was asked for: nothing converts one version of a review
 //! to the other. A text that does not begin as a JSON object is YAML.
 
+use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value};
 
 use super::{hook::ReviewVersion, review::KIND};
-use crate::{
-    field::quote,
-    schema::decode::{self, base64},
-};
+use crate::schema::decode::{self, base64};
 
 /// The scheme of the clients of webhooks.
 const SCHEME: &str = "k8s.io/apiserver/pkg/util/webhook/client.go:69";

@@ -5,6 +5,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::future::join_all;
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -16,7 +17,7 @@ use super::{
     review::{self, Verdict},
     subject::{Subject, View, Views},
 };
-use crate::{field::quote, status::Status};
+use crate::status::Status;
 
 /// The state that the first round of mutation leaves for the second.
 #[derive(Default)]

@@ -5,9 +5,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
-use crate::{admission::Lookup, field::quote, kinds::tree::Tree};
+use crate::{admission::Lookup, kinds::tree::Tree};
 
 /// The largest number of addresses of one webhook that are tried.
 const MAX_ADDRESSES: usize = 8;

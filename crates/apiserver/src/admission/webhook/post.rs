@@ -12,10 +12,11 @@ use http::{
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use mullion_kube_text::golang::{quote, url::Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::client::{Address, Clients, Pool, words};
-use crate::{field::quote, golang::url::Url, http::body, server::ApiServer};
+use crate::{http::body, server::ApiServer};
 
 /// The largest number of retries of one call.
 const MOST_RETRIES: usize = 10;
@@ -292,7 +293,7 @@ fn refusal(status: StatusCode, is_text: bool, body: &Bytes) -> String {
             "the server was unable to return a response in the time allotted, but may still be processing the request"
         }
         code if code >= 500 => {
-            let quoted = crate::field::quote(text);
+            let quoted = mullion_kube_text::golang::quote(text);
             return format!(
                 "an error on the server ({quoted}) has prevented the request from succeeding"
             );

@@ -1,12 +1,12 @@
 //! AdmissionReview: the question that is sent and what its answer must be (upstream: webhook/request/admissionreview.go).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kube_text::golang::quote;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{answer, hook::ReviewVersion};
 use crate::{
-    field::quote,
     schema::decode::base64 as texts,
     status::{Cause, Details, Status},
 };

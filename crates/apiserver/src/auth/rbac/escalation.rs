@@ -117,7 +117,7 @@ fn confirm(ctx: &Ctx<'_>, wanted: &[Rule]) -> Result<(), String> {
     }
     let mut why = format!(
         "user {} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
-        crate::field::quote(&ctx.user.name),
+        mullion_kube_text::golang::quote(&ctx.user.name),
         quoted(&ctx.user.groups),
         missing.join("\n")
     );
@@ -155,7 +155,7 @@ fn forbidden(plural: &str, name: &str, why: &str) -> Status {
     let named = if name.is_empty() {
         String::new()
     } else {
-        format!(" {}", crate::field::quote(name))
+        format!(" {}", mullion_kube_text::golang::quote(name))
     };
     let message = format!("{plural}.{GROUP}{named} is forbidden: {why}");
     let mut status = Status::new(403, "Forbidden", message);
@@ -164,7 +164,10 @@ fn forbidden(plural: &str, name: &str, why: &str) -> Status {
 }
 
 fn not_found(plural: &str, name: &str) -> Status {
-    let message = format!("{plural}.{GROUP} {} not found", crate::field::quote(name));
+    let message = format!(
+        "{plural}.{GROUP} {} not found",
+        mullion_kube_text::golang::quote(name)
+    );
     let mut status = Status::new(404, "NotFound", message);
     status.details = about(plural, name);
     status

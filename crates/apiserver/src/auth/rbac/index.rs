@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use mullion_kube_text::golang::quote;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
@@ -12,7 +13,6 @@ use super::rule::Rule;
 use crate::{
     admission::User,
     auth::service_account,
-    field::quote,
     kinds::tree::Tree,
     store::{Collection, Cursor, Event, EventType, Object, Store},
 };

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use kube_cel::cel::Value;
+use mullion_kube_text::golang::regexp;
 
 use super::Checker;
-use crate::{
-    cel::{
-        Problem,
-        expr::{Expr, Literal, Node},
-        interpolation, times,
-        types::Type,
-    },
-    golang::regexp,
+use crate::cel::{
+    Problem,
+    expr::{Expr, Literal, Node},
+    interpolation, times,
+    types::Type,
 };
 
 impl Checker<'_> {

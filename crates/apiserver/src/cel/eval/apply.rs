@@ -3,24 +3,21 @@
 use std::{cmp::Ordering, sync::Arc};
 
 use kube_cel::cel::Value;
+use mullion_kube_text::golang::regexp;
 
 use super::{
     Evaluated, Failure, Run, count, failed, found, index, missing, no_overload, of_type, shown,
 };
-use crate::{
-    cel::{
-        complaints, conversions, formats, host,
-        keyed::{all_plain, plain},
-        library, lists,
-        maps::as_map,
-        quantities, texts, times, urls,
-        values::{
-            Looks, arithmetic, compare, equal_within, is_zero, none, optional, some, text,
-            type_name,
-        },
-        versions,
+use crate::cel::{
+    complaints, conversions, formats, host,
+    keyed::{all_plain, plain},
+    library, lists,
+    maps::as_map,
+    quantities, texts, times, urls,
+    values::{
+        Looks, arithmetic, compare, equal_within, is_zero, none, optional, some, text, type_name,
     },
-    golang::regexp,
+    versions,
 };
 
 impl Run<'_> {

@@ -1,9 +1,9 @@
 //! Evaluates a JSONPath on an object.
 
+use mullion_kube_text::golang::number;
 use serde_json::{Number, Value};
 
 use super::{JsonPath, Slice, Step, Unusable};
-use crate::golang::number;
 
 /// The number of values that a path may still visit. Consecutive unions, lists and `..` multiply the visits, and a path that exceeds the
 /// limit fails.

@@ -1,5 +1,6 @@
 //! Runs rules on a value and on the values in it, and reports the rules that fail.
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value as Json;
 
 use super::{Node, Rule, values};
@@ -9,7 +10,7 @@ use crate::{
         correlation::{Before, Correlation},
         structural::Schema,
     },
-    field::{BadValue, ErrorType, Errors, FieldError, quote},
+    field::{BadValue, ErrorType, Errors, FieldError},
 };
 
 /// The longest text of a messageExpression that is used, in bytes.

@@ -1,10 +1,10 @@
 //! Bodies that hold `DeleteOptions`.
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{MetaError, NO_META, TypeMeta, is_json};
 use crate::{
-    field::quote,
     http::negotiate::Media,
     schema::{
         Type,

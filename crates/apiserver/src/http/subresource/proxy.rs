@@ -8,10 +8,10 @@ use std::{future::Future, net::IpAddr, pin::Pin, sync::Arc};
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kube_text::golang::quote;
 use serde_json::{Value, json};
 
 use crate::{
-    field::quote,
     http::{call::Call, write},
     kinds::tree::Tree,
     status::Status,

@@ -2,10 +2,11 @@
 
 use axum::body::Body;
 use http::Response;
+use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
     http::{
         apply, body,
         call::{Call, FieldValidation},

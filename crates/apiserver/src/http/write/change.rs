@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use mullion_kube_text::golang::number;
 use serde_json::{Map, Value};
 
 use super::{
@@ -13,7 +14,6 @@ use crate::{
     admission::Operation,
     auth::attributes::{self, Attributes, Target},
     field::{Emptied, Errors, Path},
-    golang::number,
     http::{
         call::{Call, WriteOptions},
         list, metadata,

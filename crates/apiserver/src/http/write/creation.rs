@@ -1,12 +1,12 @@
 //! Creation: sets the server's metadata and the first status, generates a name if needed, validates, and stores the object.
 
+use mullion_kube_text::golang::number;
 use serde_json::Value;
 
 use super::{Admission, beside, claims, dedup_owners, draft_from, own, remove, stored_outcome};
 use crate::{
     admission::{Ctx, Operation},
     field::{Emptied, Errors, Path},
-    golang::number,
     http::{
         call::{Call, WriteOptions},
         metadata,

@@ -1,10 +1,10 @@
 //! Validates the address of a webhook: a URL, or a service with a path (source: apiserver/pkg/util/webhook/validation.go).
 
+use mullion_kube_text::golang::url::Url;
 use serde_json::Value;
 
 use crate::{
     field::{Errors, Path},
-    golang::url::Url,
     kinds::tree::Tree,
     validation::{check, names},
 };

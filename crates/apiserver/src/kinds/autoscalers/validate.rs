@@ -1,11 +1,11 @@
 //! Validates the spec of an autoscaler in the form of v2 (`pkg/apis/autoscaling/validation`).
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
-    quantity::Quantity,
     validation::{check, names, resources},
 };
 

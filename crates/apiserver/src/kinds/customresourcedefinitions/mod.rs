@@ -10,13 +10,14 @@ mod spec;
 
 use std::collections::HashSet;
 
+use mullion_kube_text::golang::quote;
 use serde_json::{Value, json};
 
 use super::{Check, Kind};
 use crate::{
     admission::Ctx,
     crd::{CLEANUP_FINALIZER, definition},
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
     schema::time,
 };
 

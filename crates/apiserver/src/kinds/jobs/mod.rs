@@ -10,6 +10,7 @@ mod status;
 mod update;
 
 use jiff::Timestamp;
+use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value};
 
 use super::{
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{ErrorType, Errors, Path, quote},
+    field::{ErrorType, Errors, Path},
     kinds::podspec::internal,
     validation::{
         names,

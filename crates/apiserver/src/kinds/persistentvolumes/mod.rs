@@ -4,6 +4,7 @@ mod change;
 mod warnings;
 
 use jiff::Timestamp;
+use mullion_kube_text::quantity;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    quantity,
     validation::{check, names, one_of, resources},
 };
 

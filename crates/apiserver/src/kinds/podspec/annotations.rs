@@ -90,7 +90,7 @@ fn apparmor(
     {
         let why = format!(
             "invalid AppArmor profile name: {}",
-            crate::field::quote(profile)
+            mullion_kube_text::golang::quote(profile)
         );
         errors.invalid(path, profile, why);
     }

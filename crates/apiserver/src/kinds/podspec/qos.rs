@@ -1,9 +1,10 @@
 //! Computes the quality-of-service class of a pod (`pkg/apis/core/helper/qos`).
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use super::totals::quantity;
-use crate::{kinds::tree::Tree, quantity::Quantity};
+use crate::kinds::tree::Tree;
 
 const COMPUTE: [&str; 2] = ["cpu", "memory"];
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
 use crate::{
     field::{ErrorType, Errors, Path},
     kinds::tree::Tree,
-    quantity::Quantity,
     validation::{
         check, names,
         resources::{self, is_huge_page},

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use super::defaults::is_restartable_init;
-use crate::{kinds::tree::Tree, quantity::Quantity};
+use crate::kinds::tree::Tree;
 
 /// A resource list with parsed quantities.
 pub(crate) type Totals<'a> = BTreeMap<&'a str, Quantity>;

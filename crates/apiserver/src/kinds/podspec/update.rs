@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{Scope, annotations, difference, internal, scheduling};
 use crate::{
-    field::{ErrorType, Errors, Path, quote},
+    field::{ErrorType, Errors, Path},
     kinds::tree::Tree,
     validation::names,
 };

@@ -4,12 +4,10 @@
 //! [`convert_numbers`] converts numbers before the tree is decoded. If [`super::value`] refuses the tree, [`unconvertible`] returns the
 //! error of the first field in Go's order that does not fit; the error names types but no path.
 
+use mullion_kube_text::golang::number;
 use serde_json::Value;
 
-use crate::{
-    golang::number,
-    schema::{Arena, Field, Node, Scalar, Type, TypeId},
-};
+use crate::schema::{Arena, Field, Node, Scalar, Type, TypeId};
 
 /// Returns Go's conversion error, or `None` if the tree fails only as JSON.
 pub fn unconvertible(kind: &Type, tree: &Value) -> Option<String> {

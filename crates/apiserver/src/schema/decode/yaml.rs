@@ -2,11 +2,11 @@
 
 mod complaint;
 
+use mullion_kube_text::golang::number;
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
 use super::{DecodeError, Problem, depth, duplicates};
-use crate::golang::number;
 
 /// Decodes YAML into JSON values and reports duplicate keys, of which the last wins. Whole numbers become integers however they are
 /// written, as in Go's conversion of YAML to JSON.

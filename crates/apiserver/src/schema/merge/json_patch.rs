@@ -4,12 +4,10 @@
 //! Negative indexes count from the end; `test` treats a missing member as null, and `copy` copies it as null; `replace` adds a missing
 //! member, and only `replace` and `test` accept the empty path. An operation that fails refuses the whole patch.
 
+use mullion_kube_text::golang::integer;
 use serde_json::{Map, Value};
 
-use crate::{
-    schema::decode::{check_depth, json_kind},
-    validation::go,
-};
+use crate::schema::decode::{check_depth, json_kind};
 
 /// The most operations of a patch.
 const MAX_OPERATIONS: usize = 10_000;
@@ -285,7 +283,9 @@ fn container<'v>(document: &'v mut Value, path: &str) -> Option<(&'v mut Value, 
 
 /// Parses an index into a list with `places` places; negative ones count from the end.
 fn index(segment: &str, places: usize) -> Result<usize, String> {
-    let at: i64 = segment.parse().map_err(|_| go::whole("Atoi", segment))?;
+    let at: i64 = segment
+        .parse()
+        .map_err(|_| integer::fault("Atoi", segment))?;
     let places = i64::try_from(places).unwrap_or(i64::MAX);
     let counted = if at < 0 {
         at.saturating_add(places)

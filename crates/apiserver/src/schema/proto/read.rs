@@ -3,15 +3,15 @@
 use std::cell::Cell;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kube_text::quantity;
 use serde_json::{Map, Value};
 
 use super::{
     ProtoError,
     wire::{self, Reader},
 };
-use crate::{
-    quantity,
-    schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, decode::DecodeError, time, zero},
+use crate::schema::{
+    Arena, Field, Node, Scalar, Struct, Type, TypeId, decode::DecodeError, time, zero,
 };
 
 /// The remaining levels of nested messages, and the remaining number of objects.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use mullion_kube_text::golang::quote;
 use serde_json::{Value, json};
 
 use super::{Bound, Misconfigured, is_exempt, refusal};
@@ -19,7 +20,6 @@ use crate::{
         },
     },
     cel::{self, Budget},
-    field::quote,
     kinds::tree::Tree,
     schema::{
         merge::{self, JsonPatchError},

@@ -16,6 +16,7 @@ use axum::body::Body;
 use http::{Method, Response};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use mullion_kube_text::golang::integer;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -36,7 +37,6 @@ use crate::{
     limits,
     listen::Busy,
     status::{Cause, Status},
-    validation::go,
 };
 
 /// The stream protocols of commands over SPDY (kubelet: SupportedStreamingProtocols).
@@ -111,7 +111,7 @@ fn check_ports(call: &Call) -> Result<(), Status> {
     match ports.find(is_wrong) {
         None => Ok(()),
         Some(port) => {
-            let why = go::whole("ParseUint", port);
+            let why = integer::fault("ParseUint", port);
             Err(Status::bad_request(format!(
                 "cannot convert to []int32: {why}"
             )))

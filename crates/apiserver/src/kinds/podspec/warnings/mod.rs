@@ -12,15 +12,11 @@ pub(crate) use placement::deprecated_node_label;
 
 use std::collections::HashSet;
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{CONTAINER_LISTS, annotations::APPARMOR_CONTAINER, totals::quantity};
-use crate::{
-    field::{Path, quote},
-    kinds::tree::Tree,
-    validation::names,
-    warnings::Warnings,
-};
+use crate::{field::Path, kinds::tree::Tree, validation::names, warnings::Warnings};
 
 const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
     (

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::Found;
 use crate::{
-    field::{Path, quote},
+    field::Path,
     kinds::{podspec::CONTAINER_LISTS, tree::Tree},
 };
 

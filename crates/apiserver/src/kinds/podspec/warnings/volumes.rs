@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
+use mullion_kube_text::golang::quote;
 use serde_json::Value;
 
 use super::{Found, overlaps::Overlaps};
 use crate::{
-    field::{Path, quote},
+    field::Path,
     kinds::{persistentvolumeclaims, tree::Tree},
 };
 

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
-    quantity::Quantity,
 };
 
 const MAX_AMOUNTS: usize = 10;

@@ -9,13 +9,13 @@ use serde_json::{Value, ser::Formatter};
 const END: f64 = 9_223_372_036_854_775_808.0;
 
 /// Returns a float as an integer, if it is a whole number that fits.
-pub(crate) fn whole(float: f64) -> Option<i64> {
+pub fn whole(float: f64) -> Option<i64> {
     let fits = float.fract() == 0.0 && (-END..END).contains(&float);
     fits.then_some(float as i64)
 }
 
 /// Formats a float as `%v` does: with an exponent from 1e+06 on, and below 0.0001.
-pub(crate) fn text(float: f64) -> String {
+pub fn text(float: f64) -> String {
     let exponent = exponent(float);
     match float == 0.0 || (-4..6).contains(&exponent) {
         true => float.to_string(),
@@ -49,7 +49,7 @@ fn with_exponent(float: f64, digits: usize) -> String {
 }
 
 /// Formats a tree as Go's JSON encoder does.
-pub(crate) fn json_text(value: &Value) -> String {
+pub fn json_text(value: &Value) -> String {
     let mut text = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, GoNumbers);
     match value.serialize(&mut serializer) {
@@ -67,7 +67,7 @@ impl Formatter for GoNumbers {
 }
 
 /// Converts floats that are whole numbers to integers, as they are when Go decodes them again.
-pub(crate) fn settle(value: &mut Value) {
+pub fn settle(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
             if let Some(whole) = number.as_f64().and_then(whole) {

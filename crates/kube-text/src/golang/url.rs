@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::address;
-use crate::field::quote;
+use super::{address, quote};
 
 /// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Url {
+pub struct Url {
     /// The scheme in lower case; empty for a path.
-    pub(crate) scheme: String,
+    pub scheme: String,
     /// The user information before the `@`, as written.
-    pub(crate) user: Option<String>,
+    pub user: Option<String>,
     /// The host with its port, decoded.
-    pub(crate) host: String,
+    pub host: String,
     /// The query as written.
-    pub(crate) query: String,
+    pub query: String,
     /// The fragment as written.
-    pub(crate) fragment: String,
+    pub fragment: String,
     path: String,
 }
 
@@ -37,7 +36,7 @@ impl Url {
     ///
     /// # Errors
     /// Go's error, for example `parse "http://a:b": invalid port ":b" after host`.
-    pub(crate) fn parse(text: &str) -> Result<Url, String> {
+    pub fn parse(text: &str) -> Result<Url, String> {
         let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
         let mut url = Url::read(rest, false).map_err(|why| told(rest, &why))?;
         unescaped(fragment, Part::Fragment).map_err(|why| told(text, &why))?;
@@ -49,7 +48,7 @@ impl Url {
     ///
     /// # Errors
     /// Go's error.
-    pub(crate) fn check_request(text: &str) -> Result<(), String> {
+    pub fn check_request(text: &str) -> Result<(), String> {
         Url::read(text, true).map_err(|why| told(text, &why))?;
         Ok(())
     }
@@ -113,7 +112,7 @@ impl Url {
     }
 
     /// Returns the host, without brackets, and the port.
-    pub(crate) fn host_and_port(&self) -> (&str, &str) {
+    pub fn host_and_port(&self) -> (&str, &str) {
         let colon = self.host.rfind(':').filter(|at| is_port(&self.host[*at..]));
         let (host, port) = match colon {
             Some(at) => (&self.host[..at], &self.host[at + 1..]),
@@ -126,7 +125,7 @@ impl Url {
     }
 
     /// Returns the path as it is sent: as written if that is valid, else escaped.
-    pub(crate) fn escaped_path(&self) -> String {
+    pub fn escaped_path(&self) -> String {
         let may_stand =
             |byte: u8| b"!$&'()*+,;=:@[]%".contains(&byte) || !must_be_escaped(byte, Part::Path);
         if self.path.bytes().all(may_stand) {
@@ -147,7 +146,7 @@ impl Url {
     ///
     /// # Errors
     /// Go's error for the reference.
-    pub(crate) fn resolve(&self, reference: &str) -> Result<Url, String> {
+    pub fn resolve(&self, reference: &str) -> Result<Url, String> {
         let mut resolved = Url::parse(reference)?;
         if !resolved.scheme.is_empty() || !resolved.host.is_empty() || resolved.user.is_some() {
             if resolved.scheme.is_empty() {
@@ -177,7 +176,7 @@ impl Url {
     }
 
     /// Returns the URL without its password, for error messages.
-    pub(crate) fn told(&self) -> String {
+    pub fn told(&self) -> String {
         let user = self.user.as_deref().map(|user| match user.split_once(':') {
             Some((name, _)) => format!("{name}:***@"),
             None => format!("{user}@"),
@@ -191,7 +190,7 @@ impl Url {
     }
 
     /// Returns the URL without its fragment, with `user` in front of the host.
-    pub(crate) fn requested(&self, user: &str) -> String {
+    pub fn requested(&self, user: &str) -> String {
         let mut text = String::new();
         if !self.scheme.is_empty() {
             text.push_str(&self.scheme);
@@ -212,7 +211,7 @@ impl Url {
     }
 
     /// Returns the values of the query by name; invalid pairs are left out.
-    pub(crate) fn query_values(&self) -> BTreeMap<String, Vec<String>> {
+    pub fn query_values(&self) -> BTreeMap<String, Vec<String>> {
         let mut values = BTreeMap::<String, Vec<String>>::new();
         let text = |part: &str| {
             let read = unescaped(part, Part::Query).ok()?;

@@ -1,10 +1,10 @@
-//! Parses durations like Go's `time.ParseDuration`: signed decimal numbers with units, at most 292 years.
+//! Parses durations like Go's `time.ParseDuration`: signed decimal numbers with units, at most 292 years. Errors have Go's messages.
 
 /// The largest magnitude; only a negative duration may have it.
 const MOST: u64 = 1 << 63;
 
 /// Returns the nanoseconds of a text such as `-1h30m` or `.5s`; `None` if Go refuses the text.
-pub(crate) fn parse(text: &str) -> Option<i64> {
+pub fn parse(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -77,6 +77,46 @@ fn nanoseconds(unit: &str) -> Option<u64> {
         "h" => 3_600_000_000_000,
         _ => return None,
     })
+}
+
+/// Returns the error that Go's `time.ParseDuration` gives for `text`, or `None` if it parses.
+pub fn fault(text: &str) -> Option<String> {
+    const UNITS: [&str; 7] = ["ns", "us", "µs", "ms", "s", "m", "h"];
+    let quoted = || format!("{text:?}");
+    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if rest == "0" {
+        return None;
+    }
+    if rest.is_empty() {
+        return Some(format!("time: invalid duration {}", quoted()));
+    }
+    while !rest.is_empty() {
+        let unit = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        let number = &rest[..unit];
+        let well_formed = number.bytes().any(|byte| byte.is_ascii_digit())
+            && number.bytes().filter(|byte| *byte == b'.').count() <= 1;
+        if !well_formed {
+            return Some(format!("time: invalid duration {}", quoted()));
+        }
+        rest = &rest[unit..];
+        let end = rest
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(rest.len());
+        let unit = &rest[..end];
+        if unit.is_empty() {
+            return Some(format!("time: missing unit in duration {}", quoted()));
+        }
+        if !UNITS.contains(&unit) {
+            return Some(format!(
+                "time: unknown unit {unit:?} in duration {}",
+                quoted()
+            ));
+        }
+        rest = &rest[end..];
+    }
+    None
 }
 
 #[cfg(test)]

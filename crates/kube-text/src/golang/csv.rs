@@ -2,7 +2,7 @@
 //! is trimmed, and there are no comments.
 
 /// An iterator over the records of a text, which ends at the first malformed one.
-pub(crate) struct Records<'a> {
+pub struct Records<'a> {
     rest: &'a str,
     /// The number of the last line that was read.
     line: u64,
@@ -10,20 +10,21 @@ pub(crate) struct Records<'a> {
 
 /// A record.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Record {
+pub struct Record {
     /// The line in which the record begins, counted from 1.
-    pub(crate) line: u64,
+    pub line: u64,
     /// The fields; at least one.
-    pub(crate) fields: Vec<String>,
+    pub fields: Vec<String>,
 }
 
 /// A malformed record. The message is Go's and contains nothing of the text.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{}parse error on line {line}, column {column}: {what}", record(*.start, *.line))]
-pub(crate) struct Malformed {
+pub struct Malformed {
     /// The line in which the record begins.
     start: u64,
-    pub(crate) line: u64,
+    /// The line of the error.
+    pub line: u64,
     /// The column in bytes, counted from 1.
     column: usize,
     what: &'static str,
@@ -40,7 +41,7 @@ fn record(start: u64, line: u64) -> String {
 }
 
 /// Returns the records of a text.
-pub(crate) fn records(text: &str) -> Records<'_> {
+pub fn records(text: &str) -> Records<'_> {
     Records {
         rest: text,
         line: 0,

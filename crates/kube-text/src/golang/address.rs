@@ -2,13 +2,13 @@
 
 use std::net::Ipv6Addr;
 
-use crate::field::quote;
+use super::quote;
 
 /// An error, and the rest of the text at which it was found.
 struct Fault<'t>(&'static str, &'t str);
 
 /// Returns the error of `netip.ParseAddr`, for example `ParseAddr("1.2.3"): IPv4 address too short`; `None` if the text is an address.
-pub(crate) fn fault(text: &str) -> Option<String> {
+pub fn fault(text: &str) -> Option<String> {
     let fault = match text.find(['.', ':', '%']).map(|at| text.as_bytes()[at]) {
         Some(b'.') => v4(text),
         Some(b':') => return v6(text),
@@ -19,7 +19,7 @@ pub(crate) fn fault(text: &str) -> Option<String> {
 }
 
 /// Returns the error of `netip.ParsePrefix`, for example `netip.ParsePrefix("1.2.3.4"): no '/'`; `None` if the text is a network.
-pub(crate) fn network_fault(text: &str) -> Option<String> {
+pub fn network_fault(text: &str) -> Option<String> {
     let why = match text.rsplit_once('/') {
         None => "no '/'".to_owned(),
         Some((address, bits)) => {
@@ -158,7 +158,7 @@ fn v6(text: &str) -> Option<String> {
 }
 
 /// Returns whether an IPv6 address, with or without a zone, is an IPv4-mapped one.
-pub(crate) fn is_mapped(text: &str) -> bool {
+pub fn is_mapped(text: &str) -> bool {
     let address = text.split('%').next().unwrap_or_default();
     let address = address.parse::<Ipv6Addr>();
     address.is_ok_and(|address| address.to_ipv4_mapped().is_some())

@@ -21,7 +21,7 @@ const KEPT: usize = 16;
 ///
 /// # Errors
 /// Go's error message: ``error parsing regexp: missing closing ]: `[a` ``.
-pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
+pub fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = Translator::new(pattern).run();
     let translated = translated.map_err(|(what, which)| told(what, which))?;
     let compiled = RegexBuilder::new(&translated)
@@ -34,7 +34,7 @@ pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
 ///
 /// # Errors
 /// The errors of [`compile`].
-pub(crate) fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, String> {
+pub fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, String> {
     thread_local! {
         static RECENT: RefCell<Vec<(String, Regex)>> = const { RefCell::new(Vec::new()) };
     }

@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 ///
 /// # Errors
 /// Go's error for an unknown or invalid name.
-pub(crate) fn load(name: &str) -> Result<TimeZone, String> {
+pub fn load(name: &str) -> Result<TimeZone, String> {
     if matches!(name, "" | "UTC" | "Local") {
         return Ok(TimeZone::UTC);
     }

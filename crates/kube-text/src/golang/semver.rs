@@ -1,9 +1,9 @@
 //! The errors of `github.com/blang/semver/v4` for invalid versions.
 
-use crate::{field::quote, validation::go};
+use super::{integer, quote};
 
 /// Returns the error for a text that is not a version; `None` if it is one.
-pub(crate) fn fault(text: &str) -> Option<String> {
+pub fn fault(text: &str) -> Option<String> {
     if text.is_empty() {
         return Some("Version string empty".to_owned());
     }
@@ -82,7 +82,7 @@ fn has_leading_zeros(digits: &str) -> bool {
 
 fn too_big(digits: &str) -> Option<String> {
     let is_read = digits.parse::<u64>().is_ok();
-    (!is_read).then(|| go::whole("ParseUint", digits))
+    (!is_read).then(|| integer::fault("ParseUint", digits))
 }
 
 #[cfg(test)]
