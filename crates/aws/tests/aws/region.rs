@@ -61,7 +61,7 @@ async fn images_are_selected_by_id_and_by_name() {
         id: Some(wanted.id.clone()),
         ..AmiSelectorTerm::default()
     };
-    assert_eq!(select(by_id).await, [wanted.id.clone()]);
+    assert_eq!(select(by_id).await, std::slice::from_ref(&wanted.id));
     let by_name = AmiSelectorTerm {
         name: Some(wanted.name.clone()),
         ..AmiSelectorTerm::default()
