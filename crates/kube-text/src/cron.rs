@@ -1,11 +1,12 @@
-//! Whether a text is a schedule, in the words of the cron library that upstream uses (`robfig/cron`, standard form: five fields or `@every 1h`).
+//! Checks cron schedules like `robfig/cron`, the library that kube-apiserver uses (standard form: five fields or `@every 1h`), with its
+//! error messages.
 
-use mullion_kube_text::golang::{duration, integer, zone};
+use crate::golang::{duration, integer, zone};
 
 /// The error for a text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct CronError(String);
+pub struct CronError(String);
 
 struct Bounds {
     min: u64,
@@ -30,7 +31,10 @@ const fn bounds(min: u64, max: u64, names: &'static [&'static str]) -> Bounds {
 }
 
 /// Checks a schedule.
-pub(crate) fn check(text: &str) -> Result<(), CronError> {
+///
+/// # Errors
+/// The library's error for a text that is not a schedule.
+pub fn check(text: &str) -> Result<(), CronError> {
     if text.is_empty() {
         return fail("empty spec string");
     }
