@@ -1,25 +1,25 @@
-//! SimulatedAccount (`cloud.mullion.dev/v1alpha1`): what an AWS account has that EKS's requirements for Windows are about.
+//! SimulatedAccount (`cloud.mullion.dev/v1alpha1`): the parts of an AWS account that EKS's requirements for Windows are about.
 //!
-//! The object `aws` of an embedded cluster stands for the account: its spec is what a user of the AWS console would change, its status what
-//! the simulated EC2 has. Its types are the facts of a real account too.
+//! The object `aws` of an embedded cluster stands for the account: its spec has what a user would change in the AWS console, and its status
+//! has the state of the simulated EC2. Facts of a real account have the same types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-/// Name of the one object of an embedded cluster.
+/// Name of the only object in an embedded cluster.
 pub const NAME: &str = "aws";
 /// Id of the simulated account, which AWS's documentation uses for examples.
 pub const ID: &str = "111122223333";
-/// The policy that lets EKS's controllers give nodes network interfaces and addresses.
+/// The policy that allows EKS's controllers to give nodes network interfaces and addresses.
 pub const CONTROLLER_POLICY: &str = "AmazonEKSVPCResourceController";
 /// Type of the access entry of a role of Windows nodes.
 pub const EC2_WINDOWS: &str = "EC2_WINDOWS";
 /// Type of the access entry of a role of Linux nodes.
 pub const EC2_LINUX: &str = "EC2_LINUX";
 
-/// What somebody has set up in the account.
+/// The settings of the account.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "cloud.mullion.dev",
@@ -45,8 +45,14 @@ pub struct SimulatedAccountSpec {
     pub fargate_profiles: BTreeMap<String, FargateProfile>,
     /// AMIs for EKS's Windows nodes, by id.
     pub images: BTreeMap<String, Image>,
+    /// The account's tags of AMIs, by image id (ec2:CreateTags).
+    pub image_tags: BTreeMap<String, BTreeMap<String, String>>,
+    /// The account's own SSM parameters that hold ids of AMIs, by name (ssm:PutParameter).
+    pub parameters: BTreeMap<String, String>,
     /// Capacity reservations by id, such as `cr-0123456789abcdef0`.
     pub capacity_reservations: BTreeMap<String, CapacityReservation>,
+    /// Placement groups by name.
+    pub placement_groups: BTreeMap<String, PlacementGroup>,
     /// AWS actions that are refused, such as `iam:ListAttachedRolePolicies`.
     pub denied: Vec<String>,
 }
@@ -100,7 +106,7 @@ pub struct AccessEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FargateProfile {
-    /// Which pods.
+    /// The pods that run on Fargate.
     pub selectors: Vec<FargateSelector>,
 }
 
@@ -118,7 +124,7 @@ pub struct FargateSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Image {
-    /// What it is an image of: images of one line follow each other.
+    /// The series of images that it belongs to; its images follow each other.
     pub line: String,
     /// Day of its release, `2025-03-14`.
     pub released: String,
@@ -134,21 +140,21 @@ pub struct CapacityReservation {
     pub instance_type: String,
     /// Availability zone of its machines.
     pub availability_zone: String,
-    /// How many machines.
+    /// Number of its machines.
     pub total_instance_count: u32,
-    /// `default` or `capacity-block`; the former where it is empty.
+    /// `default` or `capacity-block`; empty means `default`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reservation_type: String,
-    /// `open` or `targeted`; the former where it is empty.
+    /// `open` or `targeted`; empty means `open`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub instance_match_criteria: String,
-    /// When it ends, `2026-01-01T00:00:00Z`; never where it is empty.
+    /// The time at which it ends, `2026-01-01T00:00:00Z`; empty means never.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub end_date: String,
-    /// Whether its owner may take instances back.
+    /// Whether its owner may interrupt instances.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interruptible: bool,
-    /// Account that owns it; this one where it is empty.
+    /// Account that owns it; empty means this one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub owner_id: String,
     /// Tags.
@@ -156,20 +162,35 @@ pub struct CapacityReservation {
     pub tags: BTreeMap<String, String>,
 }
 
+/// A placement group (ec2:CreatePlacementGroup).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PlacementGroup {
+    /// `cluster`, `partition` or `spread`.
+    pub strategy: String,
+    /// How many partitions a group with that strategy has.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub partition_count: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 /// What has become of a capacity reservation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReservationFacts {
-    /// `active`, `expired`, or `failed` where EC2 has no such reservation.
+    /// `active`, `expired`, or `failed` if EC2 refuses such a reservation.
     pub state: String,
-    /// Machines that no instance runs on.
+    /// Machines without an instance.
     pub available_instance_count: u32,
-    /// Why it failed.
+    /// The reason why it failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// What the simulated EC2 has.
+/// The state of the simulated EC2.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SimulatedAccountStatus {
@@ -184,7 +205,7 @@ pub struct SimulatedAccountStatus {
     pub linux_profiles: BTreeSet<String>,
 }
 
-/// A subnet and what is left of it.
+/// A subnet and its free addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubnetFacts {
@@ -192,9 +213,9 @@ pub struct SubnetFacts {
     pub zone: String,
     /// CIDR block.
     pub cidr: String,
-    /// Addresses that are left.
+    /// Free addresses.
     pub free_addresses: usize,
-    /// Aligned /28 blocks of which not one address is taken.
+    /// Aligned /28 blocks without used addresses.
     pub free_prefixes: usize,
 }
 
@@ -208,7 +229,7 @@ pub struct InstanceFacts {
     pub instance_profile: String,
     /// Id of the subnet.
     pub subnet: String,
-    /// Single addresses of its interface beside the primary one.
+    /// Single addresses of its interface besides the primary one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
     /// /28 blocks of its interface.

@@ -1,7 +1,7 @@
-//! Image families: the names eksctl, Karpenter and EKS give to the same machine images.
+//! Image families: the names that eksctl, Karpenter and EKS give to the same machine images.
 //!
-//! Invariant: a family decides the operating system, and for Windows the build; what exactly a
-//! node of it reports (kernel, runtime) is told by the cloud crate.
+//! Invariant: a family determines the operating system, and for Windows the build. The cloud crate knows what else nodes of a family report
+//! (kernel, runtime).
 
 use std::{fmt, str::FromStr};
 
@@ -18,7 +18,7 @@ pub enum Os {
 }
 
 impl Os {
-    /// Value of the label `kubernetes.io/os`.
+    /// Returns the value of the label `kubernetes.io/os`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Linux => labels::OS_LINUX,
@@ -45,7 +45,7 @@ pub enum WindowsRelease {
 }
 
 impl WindowsRelease {
-    /// Value of the label `node.kubernetes.io/windows-build`.
+    /// Returns the value of the label `node.kubernetes.io/windows-build`.
     pub fn build(self) -> &'static str {
         match self {
             Self::V2019 => "10.0.17763",
@@ -54,7 +54,7 @@ impl WindowsRelease {
         }
     }
 
-    /// The year in its name.
+    /// Returns the year in its name.
     pub fn year(self) -> &'static str {
         match self {
             Self::V2019 => "2019",
@@ -103,7 +103,7 @@ pub enum AmiFamily {
 use WindowsEdition::{Core, Full};
 use WindowsRelease::{V2019, V2022, V2025};
 
-/// eksctl's names. The order is the one messages list them in.
+/// eksctl's names, in the order in which messages list them.
 const EKSCTL: &[(&str, AmiFamily)] = &[
     ("AmazonLinux2", AmiFamily::AmazonLinux2),
     ("AmazonLinux2023", AmiFamily::AmazonLinux2023),
@@ -140,7 +140,7 @@ const EKSCTL: &[(&str, AmiFamily)] = &[
     ),
 ];
 
-/// Karpenter's names (`spec.amiFamily`); lower case they are the families of its aliases.
+/// Karpenter's names (`spec.amiFamily`); in lower case they are the families in aliases.
 const KARPENTER: &[(&str, AmiFamily)] = &[
     ("AL2", AmiFamily::AmazonLinux2),
     ("AL2023", AmiFamily::AmazonLinux2023),
@@ -175,12 +175,12 @@ fn find(table: &[(&str, AmiFamily)], name: &str) -> Option<AmiFamily> {
 }
 
 impl AmiFamily {
-    /// The family behind Karpenter's `spec.amiFamily`.
+    /// Returns the family for Karpenter's `spec.amiFamily`.
     pub fn from_karpenter(name: &str) -> Option<Self> {
         find(KARPENTER, name)
     }
 
-    /// The family behind the first half of an alias such as `windows2022@latest`.
+    /// Returns the family for the first half of an alias such as `windows2022@latest`.
     pub fn from_alias(alias: &str) -> Option<Self> {
         let (family, _) = alias.split_once('@')?;
         let row = KARPENTER
@@ -189,23 +189,23 @@ impl AmiFamily {
         Some(row.1)
     }
 
-    /// Karpenter's names of the families that an alias can name, which is their name in lower case.
+    /// Returns Karpenter's names of the families that an alias can name, in lower case.
     pub fn alias_families() -> impl Iterator<Item = (&'static str, Self)> {
         let all = KARPENTER.iter().copied();
         all.filter(|(_, family)| !matches!(family, Self::Custom | Self::Ubuntu2204))
     }
 
-    /// The family behind a managed node group's `amiType`.
+    /// Returns the family for a managed node group's `amiType`.
     pub fn from_ami_type(name: &str) -> Option<Self> {
         find(AMI_TYPES, name)
     }
 
-    /// eksctl's names of all families.
+    /// Returns eksctl's names of all families.
     pub fn eksctl_names() -> impl Iterator<Item = &'static str> {
         EKSCTL.iter().map(|(name, _)| *name)
     }
 
-    /// Operating system.
+    /// Returns the operating system.
     pub fn os(self) -> Os {
         match self {
             Self::Windows(..) => Os::Windows,
@@ -213,7 +213,7 @@ impl AmiFamily {
         }
     }
 
-    /// Windows release, on Windows.
+    /// Returns the Windows release, on Windows.
     pub fn windows_release(self) -> Option<WindowsRelease> {
         match self {
             Self::Windows(release, _) => Some(release),
@@ -221,7 +221,7 @@ impl AmiFamily {
         }
     }
 
-    /// eksctl's name; Karpenter's `Custom` where eksctl has none.
+    /// Returns eksctl's name, or Karpenter's `Custom` if eksctl has none.
     pub fn as_str(self) -> &'static str {
         EKSCTL
             .iter()
@@ -236,7 +236,7 @@ impl fmt::Display for AmiFamily {
     }
 }
 
-/// A name that eksctl does not know.
+/// The error for a name that eksctl does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown AMI family")]
 pub struct UnknownFamily;
@@ -244,7 +244,7 @@ pub struct UnknownFamily;
 impl FromStr for AmiFamily {
     type Err = UnknownFamily;
 
-    /// Reads eksctl's name.
+    /// Parses eksctl's name.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         find(EKSCTL, name).ok_or(UnknownFamily)
     }

@@ -1,6 +1,6 @@
-//! CapacityBuffer (`autoscaling.x-k8s.io/v1beta1`): room that is kept free for pods to come, in the terms of a pod template and a number of chunks.
+//! CapacityBuffer (`autoscaling.x-k8s.io/v1beta1`): room that is kept free for future pods, given as a pod template and a number of chunks.
 //!
-//! Invariant: a chunk is never a pod of the API; it takes part in what is planned and in nothing else.
+//! Invariant: a chunk is never a pod of the API; only planning knows it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -10,13 +10,13 @@ use crate::karpenter::ResourceList;
 
 /// Condition types of a CapacityBuffer.
 pub mod condition {
-    /// It is known what a chunk is and how many there are.
+    /// The template and the number of chunks are known.
     pub const READY_FOR_PROVISIONING: &str = "ReadyForProvisioning";
-    /// All chunks have room on nodes that are there.
+    /// All chunks have room on existing nodes.
     pub const PROVISIONING: &str = "Provisioning";
 }
 
-/// How much room is kept free.
+/// The amount of room that is kept free.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "autoscaling.x-k8s.io",
@@ -32,22 +32,22 @@ pub mod condition {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityBufferSpec {
-    /// How the room is used; the schema's default is `buffer.x-k8s.io/active-capacity`, the only one there is.
+    /// The strategy by which the room is used. The schema's default, `buffer.x-k8s.io/active-capacity`, is the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning_strategy: Option<String>,
-    /// The PodTemplate that says what a chunk is.
+    /// The PodTemplate of a chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template_ref: Option<LocalObjectRef>,
-    /// The workload whose pods say what a chunk is; instead of a PodTemplate.
+    /// The workload whose pods are the template of a chunk, instead of a PodTemplate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scalable_ref: Option<ScalableRef>,
-    /// How many chunks.
+    /// The number of chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// How many chunks, as a share of the workload's pods.
+    /// The number of chunks, as a percentage of the workload's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentage: Option<i32>,
-    /// What all chunks together may ask for.
+    /// The limits of what all chunks together may request.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub limits: ResourceList,
 }
@@ -72,14 +72,14 @@ pub struct ScalableRef {
     pub name: String,
 }
 
-/// What is known of a buffer.
+/// The observed state of a buffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityBufferStatus {
     /// The PodTemplate that was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template_ref: Option<LocalObjectRef>,
-    /// How many chunks there are.
+    /// The number of chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
     /// Generation of the PodTemplate that was used.
@@ -88,7 +88,7 @@ pub struct CapacityBufferStatus {
     /// See [`condition`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// How the room is used.
+    /// The strategy by which the room is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning_strategy: Option<String>,
 }

@@ -1,11 +1,11 @@
 //! The manifests of the custom resources, as the API server installs them.
 //!
-//! Invariant: the YAML files are the only place a schema is written. Facts (fields, types,
-//! defaults, patterns, CEL rules, printer columns) equal Karpenter's and windows-gmsa's; a few descriptions are short.
+//! Invariant: the YAML files are the only source of the schemas. Their fields, types, defaults, patterns, CEL rules and printer columns
+//! equal Karpenter's and windows-gmsa's; a few descriptions are shorter.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-/// The manifests' texts, by file name.
+/// The texts of the manifests, by file name.
 pub const MANIFESTS: &[(&str, &str)] = &[
     (
         "karpenter.sh_nodepools.yaml",
@@ -53,7 +53,7 @@ pub const MANIFESTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// All custom resource definitions.
+/// Returns all custom resource definitions.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     MANIFESTS
         .iter()

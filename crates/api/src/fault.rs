@@ -1,14 +1,14 @@
-//! SimulatedFault (`cloud.mullion.dev/v1alpha1`): something that goes wrong in the simulated EC2 of an embedded cluster.
+//! SimulatedFault (`cloud.mullion.dev/v1alpha1`): an injected fault in the simulated EC2 of an embedded cluster.
 //!
-//! The fault is caused when the object is made, and ends when it is deleted. `mullion fault` and kubectl write it, the simulated EC2 of
-//! `mullion up` follows it.
+//! The fault begins when the object is created, and ends when it is deleted. `mullion fault` and kubectl write it; the simulated EC2 of
+//! `mullion up` acts on it.
 
 use std::{fmt, str::FromStr};
 
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-/// What goes wrong.
+/// The fault and its target.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "cloud.mullion.dev",
@@ -24,48 +24,48 @@ use serde::{Deserialize, Serialize};
 pub struct SimulatedFaultSpec {
     /// Name of a [`FaultKind`].
     pub fault: String,
-    /// To what it happens: a node, instance or NodeClaim, a zone, an offering or an image alias.
+    /// The target: a node, instance or NodeClaim, a zone, an offering or an image alias.
     pub target: String,
 }
 
-/// What became of a fault.
+/// The observed state of a fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SimulatedFaultStatus {
     /// One of the phases below.
     pub phase: String,
-    /// What is so now, or why it was refused.
+    /// The effect of the fault, or the reason why it was refused.
     pub message: String,
-    /// Everything the target is called.
+    /// All names of the target.
     pub names: Vec<String>,
-    /// Of a refused fault, targets whose names are near to its own.
+    /// For a refused fault, the targets with similar names.
     pub near: Vec<String>,
 }
 
-/// Phase of a fault that was caused.
+/// Phase of a fault that is in effect.
 pub const IN_FORCE: &str = "InForce";
-/// Phase of a fault that cannot be caused.
+/// Phase of a fault that cannot be injected.
 pub const REFUSED: &str = "Refused";
 
-/// What can go wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// EC2 takes a spot instance back in two minutes.
+    /// EC2 interrupts a spot instance in two minutes.
     SpotInterruption,
-    /// A spot instance is more likely than others to be taken back.
+    /// A spot instance has a higher risk of interruption than others.
     Rebalance,
     /// An instance stops without notice.
     Crash,
-    /// All instances of a zone stop, and none can be bought there.
+    /// All instances of a zone stop, and none can be launched there.
     ZoneOutage,
-    /// An offering is sold out.
+    /// An offering has no capacity.
     Capacity,
     /// An image family has a newer image.
     NewImage,
 }
 
 impl FaultKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] = [
         Self::SpotInterruption,
         Self::Rebalance,
@@ -75,7 +75,7 @@ impl FaultKind {
         Self::NewImage,
     ];
 
-    /// The name of the kind.
+    /// Returns the name of the kind.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::SpotInterruption => "spot-interruption",

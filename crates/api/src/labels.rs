@@ -1,8 +1,7 @@
-//! Names that Kubernetes, Karpenter, EKS and eksctl agreed on: labels, taints, annotations,
-//! finalizers and resource names.
+//! Names that Kubernetes, Karpenter, EKS and eksctl define: labels, taints, annotations, finalizers and resource names.
 //!
-//! Invariant: every such string is written here once; other crates use the constant. Which of the
-//! labels the provisioner may choose a value for is said by [`WELL_KNOWN`].
+//! Invariant: each such string is written only here, and other crates use the constant. [`WELL_KNOWN`] lists the labels whose value the
+//! provisioner may choose.
 
 /// Operating system of a node: `linux` or `windows`.
 pub const OS: &str = "kubernetes.io/os";
@@ -46,15 +45,19 @@ pub const CAPACITY_RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservat
 /// Whether the owner of that reservation may take the node back: `true` or `false`.
 pub const CAPACITY_RESERVATION_INTERRUPTIBLE: &str =
     "karpenter.k8s.aws/capacity-reservation-interruptible";
+/// Placement group that a node is in.
+pub const PLACEMENT_GROUP_ID: &str = "karpenter.k8s.aws/placement-group-id";
+/// Partition of that group, from 1 on.
+pub const PLACEMENT_GROUP_PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
 /// How a node is paid for: `on-demand`, `spot` or `reserved`.
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
 /// `true` once a node is ready for pods.
 pub const INITIALIZED: &str = "karpenter.sh/initialized";
-/// `true` once a node carries what its NodeClaim asked for.
+/// `true` once a node has the labels and taints of its NodeClaim.
 pub const REGISTERED: &str = "karpenter.sh/registered";
-/// Asks registration to leave the node's taints alone.
+/// Makes registration leave the node's taints unchanged.
 pub const DO_NOT_SYNC_TAINTS: &str = "karpenter.sh/do-not-sync-taints";
-/// v1alpha5's label for what is [`NODEPOOL`] today.
+/// v1alpha5's label with the meaning of [`NODEPOOL`].
 pub const PROVISIONER_NAME: &str = "karpenter.sh/provisioner-name";
 
 /// Keeps a node or a pod from being disrupted when `true`.
@@ -73,20 +76,22 @@ pub const PRICE_OVERLAY_APPLIED: &str = "karpenter.sh/price-overlay-applied";
 pub const CAPACITY_OVERLAY_APPLIED: &str = "karpenter.sh/capacity-overlay-applied";
 /// Hash of the EC2NodeClass a NodeClaim was made from.
 pub const EC2NODECLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
-/// On a NodePool: what replacing nodes must save of their price, such as `5%`.
+/// On a NodePool: the least saving of a replacement, as a part of the price, such as `5%`.
 pub const MIN_SAVING: &str = "mullion.dev/min-saving";
-/// On a NodePool: what each of its nodes costs an hour beside its machine and root volume, in US dollars, such as a licence by host: `0.05`.
+/// On a NodePool: the price per hour of each of its nodes besides machine and root volume, in US dollars, for example for a licence per
+/// host: `0.05`.
 pub const NODE_PRICE: &str = "mullion.dev/node-price";
-/// On a NodePool: by how much what pods prefer may make its nodes dearer, such as `10%`.
+/// On a NodePool: the price increase of nodes that pods' preferences may cause, such as `10%`.
 pub const PREFERENCE_PRICE: &str = "mullion.dev/preference-price";
-/// On a NodeClaim: whether fewer values stay possible than its pool's `minValues` demand.
+/// On a NodeClaim: whether fewer values are possible than its pool's `minValues` requires.
 pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
 /// Version of the algorithm behind [`EC2NODECLASS_HASH`].
 pub const EC2NODECLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
-/// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes. No version of Karpenter writes it: Karpenter's hash of a class also covers the
-/// certificate authority of the cluster and differs from release to release, so equal versions would compare hashes that mean different things.
+/// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes. No version of Karpenter writes it: Karpenter's hash of a class also
+/// covers the certificate authority of the cluster and differs between releases, so with equal versions, hashes with different meanings
+/// would be compared.
 pub const EC2NODECLASS_HASH_VERSION_VALUE: &str = "mullion-v1";
-/// On a NodeClaim: the instance profile its instance was launched with. Karpenter deletes profiles that no class and no claim names.
+/// On a NodeClaim: the instance profile with which its instance was launched. Karpenter deletes profiles that no class and no claim names.
 pub const INSTANCE_PROFILE: &str = "karpenter.k8s.aws/instance-profile-name";
 /// Tag with the name of the cluster that an instance, launch template or instance profile belongs to.
 pub const CLUSTER_TAG: &str = "eks:eks-cluster-name";
@@ -101,27 +106,27 @@ pub const MIRRORED_FROM: &str = "mullion.dev/mirrored-from";
 
 /// Keeps NodeClaims and their nodes until pods are drained and the instance is gone.
 pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
-/// On a pod or namespace: `false` keeps placement from images away, `true` lets it in.
+/// On a pod or namespace: `false` switches placement by image off, `true` on.
 pub const PLACE_BY_IMAGE: &str = "mullion.dev/place-by-image";
-/// On a namespace: where pods go whose images run on Linux and on Windows (`linux` or `windows`).
+/// On a namespace: the operating system for pods whose images run on Linux and on Windows (`linux` or `windows`).
 pub const DEFAULT_OS: &str = "mullion.dev/default-os";
-/// On a pod: what its images run on, instead of what their registries say (`windows/amd64:10.0.20348`).
+/// On a pod: the platform of its images, instead of the one in their registries (`windows/amd64:10.0.20348`).
 pub const RUNS_ON: &str = "mullion.dev/runs-on";
 /// Scheduling gate of a pod whose images were unknown when it was created.
 pub const IMAGE_GATE: &str = "mullion.dev/image";
-/// On a pod: what placement from images has added, and why (JSON).
+/// On a pod: the fields that placement by image has added, and the reasons (JSON).
 pub const PLACED_BY_IMAGE: &str = "mullion.dev/placed-by-image";
 
 /// Keeps EC2NodeClasses until no NodeClaim uses them.
 pub const EC2NODECLASS_FINALIZER: &str = "karpenter.k8s.aws/termination";
 
-/// Taint of a node that is on its way out (`NoSchedule`).
+/// Taint of a node that is being removed (`NoSchedule`).
 pub const DISRUPTED_TAINT: &str = "karpenter.sh/disrupted";
 /// Taint of a node that has not been registered yet (`NoExecute`).
 pub const UNREGISTERED_TAINT: &str = "karpenter.sh/unregistered";
 /// Taint the node lifecycle controller sets on a node that is not ready.
 pub const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
-/// Taint the node lifecycle controller sets on a node it cannot hear from.
+/// Taint that the node lifecycle controller sets on an unreachable node.
 pub const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 /// Taint of a cordoned node.
 pub const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
@@ -177,12 +182,15 @@ pub const INSTANCE_ACCELERATOR_MANUFACTURER: &str =
 pub const INSTANCE_ACCELERATOR_COUNT: &str = "karpenter.k8s.aws/instance-accelerator-count";
 /// EBS bandwidth in Mbit/s.
 pub const INSTANCE_EBS_BANDWIDTH: &str = "karpenter.k8s.aws/instance-ebs-bandwidth";
+/// Clock speed that all cores keep, in MHz.
+pub const INSTANCE_CPU_CLOCK_SPEED: &str =
+    "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz";
 
 /// EKS managed node group of a node.
 pub const EKS_NODEGROUP: &str = "eks.amazonaws.com/nodegroup";
 /// AMI of a node in an EKS managed node group.
 pub const EKS_NODEGROUP_IMAGE: &str = "eks.amazonaws.com/nodegroup-image";
-/// How a managed node group pays: `ON_DEMAND` or `SPOT`.
+/// Capacity type of a managed node group: `ON_DEMAND` or `SPOT`.
 pub const EKS_CAPACITY_TYPE: &str = "eks.amazonaws.com/capacityType";
 /// Cluster name that eksctl puts on nodes.
 pub const EKSCTL_CLUSTER: &str = "alpha.eksctl.io/cluster-name";
@@ -190,7 +198,7 @@ pub const EKSCTL_CLUSTER: &str = "alpha.eksctl.io/cluster-name";
 pub const EKSCTL_NODEGROUP: &str = "alpha.eksctl.io/nodegroup-name";
 /// Instance id that eksctl puts on nodes of unmanaged groups.
 pub const EKSCTL_INSTANCE: &str = "alpha.eksctl.io/instance-id";
-/// Tag by which the walkthroughs let Karpenter find subnets and security groups.
+/// Tag by which the walkthroughs make Karpenter find subnets and security groups.
 pub const DISCOVERY_TAG: &str = "karpenter.sh/discovery";
 
 /// Resource and pod annotation of a Windows pod's address.
@@ -207,6 +215,8 @@ pub const PODS: &str = "pods";
 pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
 /// Resource name of AMD GPUs.
 pub const AMD_GPU: &str = "amd.com/gpu";
+/// Resource name of Elastic Fabric Adapters.
+pub const EFA: &str = "vpc.amazonaws.com/efa";
 /// Resource name of AWS Neuron devices.
 pub const AWS_NEURON: &str = "aws.amazon.com/neuron";
 
@@ -221,8 +231,8 @@ pub const SPOT: &str = "spot";
 /// Value of [`CAPACITY_TYPE`]: paid for as part of a capacity reservation.
 pub const RESERVED: &str = "reserved";
 
-/// Labels the provisioner knows the values of, so that a pod may ask for them although no NodePool
-/// names them (Karpenter: `v1.WellKnownLabels` and the AWS provider's additions).
+/// Labels whose values the provisioner knows, so that pods may request them although no NodePool names them (Karpenter:
+/// `v1.WellKnownLabels` and the AWS provider's additions).
 pub const WELL_KNOWN: &[&str] = &[
     NODEPOOL,
     ZONE,
@@ -247,6 +257,7 @@ pub const WELL_KNOWN: &[&str] = &[
     INSTANCE_LOCAL_NVME,
     INSTANCE_NETWORK_BANDWIDTH,
     INSTANCE_EBS_BANDWIDTH,
+    INSTANCE_CPU_CLOCK_SPEED,
     INSTANCE_GPU_NAME,
     INSTANCE_GPU_MANUFACTURER,
     INSTANCE_GPU_COUNT,
@@ -257,9 +268,11 @@ pub const WELL_KNOWN: &[&str] = &[
     CAPACITY_RESERVATION_ID,
     CAPACITY_RESERVATION_TYPE,
     CAPACITY_RESERVATION_INTERRUPTIBLE,
+    PLACEMENT_GROUP_ID,
+    PLACEMENT_GROUP_PARTITION,
 ];
 
-/// Today's spelling of a label: old beta names are the same label under another name.
+/// Returns the current name of a label; beta names are old names of the same label.
 pub fn normalized(label: &str) -> &str {
     match label {
         BETA_OS => OS,

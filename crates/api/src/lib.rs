@@ -1,11 +1,10 @@
-//! The vocabulary of Mullion: the custom resources it serves and reads, the names it shares with
-//! Kubernetes, Karpenter and EKS, and the eksctl file a cluster is described in.
+//! The vocabulary of Mullion: the custom resources that it serves and reads, the names that it shares with Kubernetes, Karpenter and EKS,
+//! and eksctl's configuration file for a cluster.
 //!
-//! Invariant: this crate holds words, not behaviour. It knows no clock, no client and no engine.
-//! Start at [`labels`] for names, [`karpenter`] for resources, [`eksctl`] for `--config` files and
-//! [`crds`] for the manifests the API server installs.
+//! Invariant: this crate has types and names but no behaviour; it uses no clock, client or engine. Start at [`labels`] for names,
+//! [`karpenter`] for resources, [`eksctl`] for `--config` files and [`crds`] for the manifests that the API server installs.
 
-// An `expect` says which invariant holds; tests may do without.
+// An `expect` names the invariant that holds; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod account;

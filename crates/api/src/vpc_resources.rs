@@ -1,16 +1,17 @@
-//! CNINode (`vpcresources.k8s.aws/v1alpha1`): what a Windows node has of pod addresses.
+//! CNINode (`vpcresources.k8s.aws/v1alpha1`): the pod addresses of a Windows node.
 //!
-//! The kind is amazon-vpc-resource-controller-k8s's; the status fields for addresses are ours. Cluster-scoped, one per node and of its name.
+//! The kind is that of amazon-vpc-resource-controller-k8s; the status fields for addresses are ours. It is cluster-scoped, with one object
+//! per node, of the same name.
 
 use std::collections::BTreeMap;
 
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-/// Keeps a CNINode until its node is gone (VRC: `NodeTerminationFinalizer`).
+/// Keeps a CNINode until its node is deleted (VRC: `NodeTerminationFinalizer`).
 pub const FINALIZER: &str = "networking.k8s.aws/resource-cleanup";
 
-/// What is asked for on behalf of a node.
+/// The requested network features of a node.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "vpcresources.k8s.aws",
@@ -44,7 +45,7 @@ pub struct Feature {
     pub value: String,
 }
 
-/// What there is on the node's network interface.
+/// The state of the node's network interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CNINodeStatus {
@@ -57,10 +58,10 @@ pub struct CNINodeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ipv4Status {
-    /// `secondary` or `prefix`: what new pods get.
+    /// `secondary` or `prefix`: the kind of addresses for new pods.
     #[serde(default)]
     pub mode: String,
-    /// How many pods can have an address.
+    /// The number of pods that can have an address.
     #[serde(default)]
     pub capacity: usize,
     /// Addresses that pods have.
@@ -72,19 +73,19 @@ pub struct Ipv4Status {
     /// Addresses that were released a short time ago.
     #[serde(default)]
     pub cooling: usize,
-    /// Addresses that EC2 was asked for.
+    /// Addresses that EC2 is assigning.
     #[serde(default)]
     pub creating: usize,
-    /// Addresses that EC2 is taking back.
+    /// Addresses that EC2 is releasing.
     #[serde(default)]
     pub deleting: usize,
     /// Pods that wait for an address.
     #[serde(default)]
     pub waiting: usize,
-    /// Addresses that a controller which starts anew may give out at once. An address leaves the list before a pod gets it.
+    /// Addresses that a controller may assign at once after it starts. An address is removed from the list before a pod gets it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warm_addresses: Vec<String>,
-    /// Blocks that are being given back: addresses and, with `/28`, prefixes.
+    /// Blocks that are being released: addresses and, with `/28`, prefixes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub giving_back: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The custom resource manifests: structural, complete, and in step with the Rust types.
+//! Tests that the custom resource manifests are structural, complete, and consistent with the Rust types.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn schema(manifest: &Value) -> &Value {
     &manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 }
 
-/// Calls back for every schema node with its path.
+/// Calls `visit` for every schema node with its path.
 fn walk(schema: &Value, path: &str, visit: &mut dyn FnMut(&str, &Value)) {
     visit(path, schema);
     for (name, child) in schema["properties"].as_object().into_iter().flatten() {
@@ -142,7 +142,7 @@ fn every_field_is_described_in_a_short_sentence() {
     }
 }
 
-/// The definitions that a Rust type stands for; GMSACredentialSpecs are windows-gmsa's and have neither spec nor status.
+/// Returns the definitions that have a Rust type; GMSACredentialSpecs are windows-gmsa's and have neither spec nor status.
 fn with_types() -> impl Iterator<Item = CustomResourceDefinition> {
     let all = crds().into_iter();
     all.filter(|crd| crd.spec.group != "windows.k8s.io")

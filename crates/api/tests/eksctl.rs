@@ -1,4 +1,4 @@
-//! ClusterConfig files: those of the walkthroughs, and many wrong ones.
+//! Tests of ClusterConfig files: those of the walkthroughs, and many invalid ones.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ fn windows_taint() -> Taint {
     }
 }
 
-/// A config with one unmanaged and no managed group; `group` is indented by the caller.
+/// Returns a config with one unmanaged group and no managed one; the caller indents `group`.
 fn with_group(group: &str) -> String {
     format!(
         "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {{name: c, region: us-west-2}}\n\

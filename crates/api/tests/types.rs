@@ -1,4 +1,4 @@
-//! The Rust types read what users write and write back what they read.
+//! Tests that the Rust types can read what users write, and write it back unchanged.
 
 use mullion_api::karpenter::{
     ConsolidationPolicy, EC2NodeClass, NodeClaim, NodePool, Operator,
@@ -11,7 +11,7 @@ fn documents(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
-/// Reads a value as `K` and writes it back; numbers in resource maps become text on the way.
+/// Reads a value as `K` and writes it back; numbers in resource maps become text.
 fn round_trip<K: Serialize + DeserializeOwned>(value: &Value) -> (K, Value) {
     let typed: K = serde_json::from_value(value.clone()).unwrap();
     let written = serde_json::to_value(&typed).unwrap();

@@ -1,6 +1,6 @@
-//! Calls about one thing each that are made together (AWS provider: `pkg/batcher`).
+//! Combines calls about single objects into common calls (AWS provider: `pkg/batcher`).
 //!
-//! Invariant: everybody who asks gets the answer to what they asked, or none if the answers were fewer.
+//! Invariant: every caller gets the answer to its own question, or none if there were fewer answers than questions.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -10,18 +10,18 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// When a batch is complete.
+/// The conditions under which a batch is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Nothing came for this long.
+    /// The time without a new question.
     pub idle: Duration,
-    /// The first one has waited this long.
+    /// The time since the first question.
     pub longest: Duration,
-    /// There are so many.
+    /// The number of questions.
     pub most: usize,
 }
 
-/// DescribeInstances and TerminateInstances.
+/// The window of DescribeInstances and TerminateInstances.
 pub const OF_INSTANCES: Window = Window {
     idle: Duration::from_millis(100),
     longest: Duration::from_secs(1),
@@ -30,7 +30,7 @@ pub const OF_INSTANCES: Window = Window {
 
 type Asked<I, O> = (I, oneshot::Sender<O>);
 
-/// Gathers what is asked, and answers it together.
+/// Collects questions and answers them together.
 pub struct Batcher<I, O> {
     sender: mpsc::UnboundedSender<Asked<I, O>>,
 }
@@ -42,7 +42,8 @@ impl<I, O> fmt::Debug for Batcher<I, O> {
 }
 
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
-    /// Starts a task that gathers. It ends with the batcher. `answer` returns an answer for each thing that was asked, in the same order.
+    /// Starts a task that collects questions, and that ends with the batcher. `answer` returns an answer to each question, in the same
+    /// order.
     pub fn start(
         window: Window,
         answer: impl Fn(Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
@@ -53,7 +54,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             while let Some(first) = receiver.recv().await {
                 let batch = gather(window, first, &mut receiver).await;
                 let answer = Arc::clone(&answer);
-                // The next batch does not wait for this one.
+                // The next batch does not wait for the answers to this one.
                 tokio::spawn(async move {
                     let (asked, waiting): (Vec<I>, Vec<oneshot::Sender<O>>) =
                         batch.into_iter().unzip();
@@ -67,7 +68,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         Self { sender }
     }
 
-    /// Asks. `None`: nobody answered.
+    /// Asks a question, and waits for the answer. Returns `None` if there is none.
     pub async fn ask(&self, input: I) -> Option<O> {
         let (sender, receiver) = oneshot::channel();
         self.sender.send((input, sender)).ok()?;

@@ -1,8 +1,8 @@
-//! What error codes of AWS mean (AWS provider: `pkg/errors`).
+//! The meaning of AWS's error codes (AWS provider: `pkg/errors`).
 
 use mullion_cloud::{CapacityType, CloudError, Shortage};
 
-/// Codes of calls that were too many, of EC2 and of the other services.
+/// Codes for too many calls, from EC2 and other services.
 const THROTTLED: [&str; 9] = [
     "RequestLimitExceeded",
     "Throttling",
@@ -15,7 +15,7 @@ const THROTTLED: [&str; 9] = [
     "SlowDown",
 ];
 
-/// Codes by which something asked for is not there.
+/// Codes for objects that do not exist.
 const NOT_FOUND: [&str; 9] = [
     "InvalidCapacityReservationId.NotFound",
     "InvalidInstanceID.NotFound",
@@ -28,7 +28,7 @@ const NOT_FOUND: [&str; 9] = [
     "ResourceNotFoundException",
 ];
 
-/// Codes by which CreateFleet tells that an offering cannot be had now.
+/// Codes of CreateFleet for offerings without capacity.
 const UNFULFILLABLE: [&str; 8] = [
     "InsufficientInstanceCapacity",
     "MaxSpotInstanceCountExceeded",
@@ -40,20 +40,23 @@ const UNFULFILLABLE: [&str; 8] = [
     "ReservationCapacityExceeded",
 ];
 
+/// EC2's words for a spread placement group that has all the instances in a zone that it can have.
+const SPREAD_LIMIT: &str = "limit of instances in this spread placement group";
+
 /// The spot service cannot make its role: no spot offering can be had.
 const NO_SPOT_ROLE: &str = "AuthFailure.ServiceLinkedRoleCreationNotPermitted";
 
-/// Whether calls were too many.
+/// Returns whether there were too many calls.
 pub fn is_throttled(code: &str) -> bool {
     THROTTLED.contains(&code)
 }
 
-/// Whether what was asked for is not there.
+/// Returns whether the object does not exist.
 pub fn is_not_found(code: &str) -> bool {
     NOT_FOUND.contains(&code)
 }
 
-/// Whether the caller may not make the call.
+/// Returns whether the caller may not make the call.
 pub fn is_unauthorized(code: &str) -> bool {
     matches!(
         code,
@@ -65,18 +68,21 @@ pub fn is_unauthorized(code: &str) -> bool {
     )
 }
 
-/// Whether the call would have succeeded, had it not been a dry run.
+/// Returns whether a dry run would have succeeded.
 pub fn is_dry_run(code: &str) -> bool {
     code == "DryRunOperation"
 }
 
-/// Why an option of a fleet cannot be had, if that may pass by itself.
+/// Returns the reason why an option of a fleet has no capacity, or `None` for errors that do not pass by themselves.
 pub fn shortage(code: &str, message: &str, capacity_type: CapacityType) -> Option<Shortage> {
     if !UNFULFILLABLE.contains(&code) && code != NO_SPOT_ROLE {
         return None;
     }
     Some(match (code, capacity_type) {
         ("InsufficientFreeAddressesInSubnet", _) => Shortage::Addresses,
+        ("InsufficientInstanceCapacity", _) if message.contains(SPREAD_LIMIT) => {
+            Shortage::SpreadGroup
+        }
         (_, CapacityType::Reserved) => Shortage::Reservation,
         ("ReservationCapacityExceeded", _) => Shortage::Reservation,
         ("InsufficientInstanceCapacity", _) => Shortage::Hosts {
@@ -98,7 +104,7 @@ fn other(code: &str, message: &str) -> Shortage {
     }
 }
 
-/// The zones that EC2's sentence names as better ones: `... or choosing us-west-2a, us-west-2b.`
+/// Returns the zones that EC2's message recommends: `... or choosing us-west-2a, us-west-2b.`
 fn zones_elsewhere(message: &str) -> Vec<std::sync::Arc<str>> {
     let Some((_, list)) = message.split_once("or choosing ") else {
         return Vec::new();
@@ -111,14 +117,14 @@ fn zones_elsewhere(message: &str) -> Vec<std::sync::Arc<str>> {
         .collect()
 }
 
-/// The number in `... your current vCPU limit of 32 allows ...`.
+/// Returns the number in `... your current vCPU limit of 32 allows ...`.
 fn vcpu_limit(message: &str) -> Option<u64> {
     let (_, rest) = message.split_once("vCPU limit of ")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
 
-/// What a code and a sentence mean for whoever made a call.
+/// Converts a code and a message to the error for the caller.
 pub fn error(code: &str, message: &str) -> CloudError {
     if is_throttled(code) {
         return CloudError::Throttled;
@@ -171,6 +177,7 @@ mod tests {
                     zone: "us-west-2a".into(),
                     capacity_type,
                     reservation: None,
+                    placement: None,
                 },
                 shortage: shortage(code, message, capacity_type).expect("it may pass"),
                 unavailable_for: std::time::Duration::ZERO,

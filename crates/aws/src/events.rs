@@ -1,17 +1,17 @@
-//! Events of EventBridge about instances, as they lie in the interruption queue (AWS provider: `pkg/controllers/interruption/messages`).
+//! Parses EventBridge events about instances from the interruption queue (AWS provider: `pkg/controllers/interruption/messages`).
 
 use jiff::Timestamp;
 use mullion_cloud::{InstanceId, MessageKind};
 use serde::Deserialize;
 
-/// What an event says.
+/// An event about instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happens.
+    /// The kind of the event.
     pub kind: MessageKind,
-    /// To which instances.
+    /// The instances that it is about.
     pub instances: Vec<InstanceId>,
-    /// When.
+    /// The time of the event.
     pub at: Option<Timestamp>,
 }
 
@@ -49,7 +49,7 @@ struct Entity {
     value: String,
 }
 
-/// Reads the body of a message. `None`: it says nothing that somebody acts on.
+/// Parses the body of a message. Returns `None` for events that need no action.
 pub fn read(body: &str) -> Option<Event> {
     let Envelope {
         version,

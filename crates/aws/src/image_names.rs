@@ -1,4 +1,4 @@
-//! What names and parameters say of images: the SSM parameters that hold the ids of a family's images, and the family that a name belongs to.
+//! The SSM parameters with the ids of a family's images, and the family of an image by its name.
 
 use mullion_api::{
     ami::{AmiFamily, WindowsEdition, WindowsRelease},
@@ -6,16 +6,17 @@ use mullion_api::{
 };
 use mullion_cloud::image::{ImageVariant, LATEST};
 
-/// A parameter, and what hardware the images are for whose id it holds.
+/// An SSM parameter with the id of an image, and the hardware that the image is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name.
+    /// The name of the parameter.
     pub name: String,
-    /// What the image has drivers for.
+    /// The hardware that the image has drivers for.
     pub variant: ImageVariant,
 }
 
-/// The parameters that hold the images of a family's release (`latest`, or as the alias has it). None: AWS publishes no such parameters.
+/// Returns the parameters with the images of a family's release (`latest`, or the release of an alias). The list is empty if AWS publishes
+/// none.
 pub fn parameters(family: AmiFamily, version: KubernetesVersion, release: &str) -> Vec<Parameter> {
     let own = |name: String, variant| Parameter { name, variant };
     let is_latest = release == LATEST;
@@ -102,7 +103,7 @@ fn edition_name(edition: WindowsEdition) -> &'static str {
     }
 }
 
-/// The family and the Kubernetes version that the name of an image tells, if EKS, Bottlerocket or Canonical published it.
+/// Returns the family and the Kubernetes version of an image by its name, if EKS, Bottlerocket or Canonical published it.
 pub fn family_of(name: &str) -> Option<(AmiFamily, KubernetesVersion)> {
     let family = if name.starts_with("amazon-eks-node-al2023-") {
         AmiFamily::AmazonLinux2023
@@ -149,7 +150,7 @@ fn windows_family(rest: &str) -> Option<AmiFamily> {
     Some(AmiFamily::Windows(release, edition))
 }
 
-/// The first word `1.N` of a name.
+/// Returns the version in the first part `1.N` of a name.
 fn version_in(name: &str) -> Option<KubernetesVersion> {
     name.split(['-', '_', '/']).find_map(|word| {
         let minor = word.strip_prefix("1.")?.parse().ok()?;

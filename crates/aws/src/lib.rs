@@ -1,12 +1,12 @@
-//! Mullion's cloud over the AWS SDK for Rust: the traits of `mullion-cloud` as calls of EC2, SSM, SQS, Pricing, IAM and EKS.
+//! Mullion's cloud on the AWS SDK for Rust: implements the traits of `mullion-cloud` with calls of EC2, SSM, SQS, Pricing, IAM and EKS.
 //!
-//! What is written and read without the SDK is here always: [`bootstrap`] writes user data, [`events`] reads the interruption queue, [`prices`]
-//! keeps prices, [`image_names`] knows where images are found, [`codes`] knows what error codes mean, [`batch`] and [`limits`] make calls fewer. `Aws`, which makes the calls, needs the
-//! feature `sdk`, because the SDK's EC2 crate takes minutes to compile.
+//! The modules that need no SDK are always compiled: [`bootstrap`] writes user data, [`events`] parses the interruption queue's messages,
+//! [`prices`] stores prices, [`image_names`] finds images, [`codes`] interprets error codes, and [`batch`] and [`limits`] reduce the number
+//! of calls. `Aws`, which makes the calls, needs the feature `sdk`, because the SDK's EC2 crate takes minutes to compile.
 //!
-//! Invariant: nothing here speaks to Kubernetes; what machines have to know of their cluster is handed in ([`bootstrap::ClusterFacts`]).
+//! Invariant: nothing here uses Kubernetes' API; callers pass the facts about the cluster that machines need ([`bootstrap::ClusterFacts`]).
 
-// An `expect` says which invariant holds; tests may do without.
+// An `expect` names the invariant that holds; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod batch;

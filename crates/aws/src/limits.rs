@@ -1,8 +1,8 @@
-//! How many calls may be made: a token bucket for each kind of call, below what EC2 throttles at, so that a busy controller waits here and does
-//! not take the account's calls from others.
+//! Limits the rate of calls with a token bucket for each kind of call. The limits are below EC2's, so that a busy controller waits here
+//! instead of using up the account's calls.
 //!
-//! Sizes are those that the EC2 API Reference documents for an account and region ("Request throttling for the Amazon EC2 API"). Who still is
-//! throttled repeats by the SDK's standard retries, which wait a random time that doubles.
+//! The sizes are those that the EC2 API Reference documents for an account and region ("Request throttling for the Amazon EC2 API"). Calls
+//! that are throttled anyway are repeated by the SDK's standard retries, after random delays that double.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Size of the bucket, and tokens that come each second.
+    /// Returns the size of the bucket, and the tokens that it gets per second.
     fn bucket(self) -> (f64, f64) {
         match self {
             Self::Describe => (100.0, 20.0),
@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// Tokens that calls take.
+/// The tokens for calls of one kind.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     size: f64,
@@ -60,7 +60,7 @@ impl Bucket {
         }
     }
 
-    /// Takes a token, which may be one that has yet to come. Returns how long to wait for it.
+    /// Takes a token, which may become available only later, and returns the time to wait for it.
     fn take(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + passed * self.per_second).min(self.size) - 1.0;
@@ -76,7 +76,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Waits until a call of this kind may be made. Calls are made in the order in which they asked.
+    /// Waits until a call of this kind may be made. Calls are made in the order of their requests.
     pub async fn wait(&self, kind: Kind) {
         let now = Instant::now();
         let wait = {

@@ -1,6 +1,6 @@
-//! Prices of instances as AWS tells them: on demand from price lists, spot from the price history, both for Linux and Windows apart.
+//! Prices of instances from AWS: on-demand prices from price lists, and spot prices from the price history, each for Linux and Windows.
 //!
-//! Invariant: a price that was told once stays until another one is told. What was never told comes from the catalogue.
+//! Invariant: a known price stays until a new one is known. Prices that AWS has not returned come from the catalogue.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use mullion_cloud::{
 };
 use serde::Deserialize;
 
-/// Prices by operating system and type, spot also by zone.
+/// Prices by operating system and type, and spot prices also by zone.
 #[derive(Clone, Debug, Default)]
 pub struct PriceBook {
     on_demand: BTreeMap<(Os, String), Price>,
@@ -19,20 +19,20 @@ pub struct PriceBook {
 }
 
 impl PriceBook {
-    /// Writes down on-demand prices.
+    /// Stores on-demand prices.
     pub fn tell_on_demand(&mut self, os: Os, prices: impl IntoIterator<Item = (String, Price)>) {
         let prices = prices.into_iter();
         self.on_demand
             .extend(prices.map(|(name, price)| ((os, name), price)));
     }
 
-    /// Writes down the spot price of a type in a zone.
+    /// Stores the spot price of a type in a zone.
     pub fn tell_spot(&mut self, os: Os, instance_type: &str, zone: &str, price: Price) {
         let zones = self.spot.entry((os, instance_type.to_owned())).or_default();
         zones.insert(zone.to_owned(), price);
     }
 
-    /// What a type costs in a zone. `None`: it is not sold so there. Before any spot price is known, the catalogue's count.
+    /// Returns the price of a type in a zone, or `None` if it is not sold that way. While no spot price is known, the catalogue's are used.
     pub fn price(
         &self,
         instance_type: &InstanceType,
@@ -59,7 +59,7 @@ impl PriceBook {
     }
 }
 
-/// The system that a product description of the spot price history is about.
+/// Returns the operating system of a product description in the spot price history.
 pub fn os_of(description: &str) -> Option<Os> {
     match description {
         "Linux/UNIX" | "Linux/UNIX (Amazon VPC)" => Some(Os::Linux),
@@ -68,7 +68,7 @@ pub fn os_of(description: &str) -> Option<Os> {
     }
 }
 
-/// The product descriptions of the spot price history that are about a system.
+/// Returns the product descriptions of an operating system in the spot price history.
 pub fn descriptions_of(os: Os) -> [&'static str; 2] {
     match os {
         Os::Linux => ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
@@ -76,7 +76,7 @@ pub fn descriptions_of(os: Os) -> [&'static str; 2] {
     }
 }
 
-/// The region whose Pricing endpoint answers for a region.
+/// Returns the region whose Pricing endpoint has the prices of a region.
 pub fn pricing_region(region: &str) -> &'static str {
     match region.split('-').next() {
         Some("ap") => "ap-south-1",
@@ -86,7 +86,7 @@ pub fn pricing_region(region: &str) -> &'static str {
     }
 }
 
-/// Whether a region has a Pricing endpoint to ask.
+/// Returns whether a region has a Pricing endpoint.
 pub fn has_pricing(region: &str) -> bool {
     !region.starts_with("us-gov") && !region.starts_with("us-iso")
 }
@@ -130,7 +130,8 @@ struct Dimension {
     price_per_unit: BTreeMap<String, String>,
 }
 
-/// Reads an entry of a price list: a type and its price. `None`: it names neither, or costs nothing, as reserved capacity does.
+/// Parses an entry of a price list: a type and its price. Returns `None` if one of them is missing, or if the price is zero, as that of
+/// reserved capacity.
 pub fn read_item(text: &str, region: &str) -> Option<(String, Price)> {
     let item: Item = serde_json::from_str(text).ok()?;
     let name = item.product.attributes.instance_type;
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(price(&book, Os::Windows, OnDemand), Some(Price(200_000)));
         assert_eq!(price(&book, Os::Linux, OnDemand), Some(Price(96_000)));
         book.tell_spot(Os::Windows, "m5.large", "us-west-2b", Price(120_000));
-        // Of a system whose history is known, what is not in it is not sold.
+        // A type that is missing in the known price history of a system is not sold with it.
         assert_eq!(price(&book, Os::Windows, Spot), None);
         assert_eq!(
             price(&book, Os::Linux, Spot),

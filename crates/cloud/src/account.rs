@@ -1,8 +1,8 @@
-//! What an AWS account has beside instances that EKS's requirements for Windows are about: the cluster's description, IAM roles, access
-//! entries, Fargate profiles, AMIs, and what is left of subnets.
+//! The parts of an AWS account, besides instances, that EKS's requirements for Windows are about: the cluster's description, IAM roles,
+//! access entries, Fargate profiles, AMIs, and free addresses of subnets.
 //!
-//! [`Account`] is the door to the calls of EKS, IAM and EC2; [`crate::sim::SimulatedAccount`] answers from a custom resource. The facts are
-//! the types of [`mullion_api::account`].
+//! [`Account`] is the interface to the calls of EKS, IAM and EC2; [`crate::sim::SimulatedAccount`] implements it with a custom resource.
+//! The facts have the types of [`mullion_api::account`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,16 +15,16 @@ use mullion_api::account::{
 
 use crate::BoxFuture;
 
-/// Why a call to the account failed.
+/// The reason why a call to the account failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
     /// The caller may not make the call.
     #[error("AccessDenied: not authorized to perform {0}")]
     Denied(&'static str),
-    /// There is no such thing.
+    /// The entity does not exist.
     #[error("NoSuchEntity: {0} cannot be found")]
     NoSuchEntity(String),
-    /// The thing exists.
+    /// The entity exists already.
     #[error("ResourceInUseException: {0} exists already")]
     Exists(String),
 }
@@ -57,7 +57,7 @@ pub enum AccountChange {
     },
 }
 
-/// Writes the command of AWS's own program that makes the change.
+/// Formats the change as the AWS CLI command that makes it.
 impl fmt::Display for AccountChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,7 +86,7 @@ impl fmt::Display for AccountChange {
 /// The instances of a cluster's nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instances {
-    /// Those of Windows nodes, by id.
+    /// The instances of Windows nodes, by id.
     pub windows: BTreeMap<String, InstanceFacts>,
     /// Names of the instance profiles of Linux nodes.
     pub linux_profiles: BTreeSet<String>,
@@ -95,7 +95,7 @@ pub struct Instances {
 /// An AWS account, as far as EKS's requirements for Windows are about it.
 ///
 /// # Errors
-/// Every call may end in [`AccountError::Denied`], which names the missing action.
+/// Every call may return [`AccountError::Denied`], which names the missing action.
 pub trait Account: fmt::Debug + Send + Sync {
     /// Describes the cluster (eks:DescribeCluster).
     fn cluster(&self) -> BoxFuture<'_, Result<EksCluster, AccountError>>;

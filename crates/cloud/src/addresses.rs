@@ -69,7 +69,7 @@ pub struct SubnetFacts {
     pub free_prefixes: usize,
 }
 
-/// Why a call about addresses failed, with EC2's messages.
+/// The reason why a call about addresses failed, with EC2's messages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum AddressError {
     /// The subnet has fewer free addresses than requested.

@@ -1,10 +1,10 @@
-//! The one clock: stamps follow the machine's wall clock, waits follow tokio's time.
+//! The clock of the program: timestamps follow the machine's wall clock, and waiting follows tokio's time.
 //!
-//! The two part when the wall clock jumps: the machine slept, or somebody set its time. [`Clock::now`] is what objects are stamped with;
-//! [`Clock::steady`] is for what is waited for, so that a machine that slept for a night does not find every node silent in the morning.
+//! The two differ after the wall clock jumps, because the machine slept or a user set the time. Objects get the time of [`Clock::now`].
+//! Timeouts use [`Clock::steady`], so that a machine that slept for a night does not consider every node silent in the morning.
 //!
-//! Invariant: a clock without a wall clock, as tests have it, reads the same both ways. Under `tokio::time::pause` an hour of cluster life
-//! costs no time and is the same on every run.
+//! Invariant: without a wall clock, as in tests, both times are equal. Under `tokio::time::pause` an hour of cluster life takes no real
+//! time, and every run is the same.
 
 use std::{
     fmt,
@@ -14,17 +14,17 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// A change of the wall clock against tokio's time that is no drift.
+/// The smallest difference between the wall clock and tokio's time that counts as a jump instead of drift.
 const JUMP: SignedDuration = SignedDuration::from_secs(2);
 
-/// Wall-clock time, and time that only goes on. Cheap to clone; all clones tell the same time.
+/// A wall clock and a steady clock. Clones are cheap and show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Arc<(Timestamp, Instant)>,
     wall: Option<Arc<Wall>>,
 }
 
-/// A wall clock, and how far it is ahead of tokio's time.
+/// A wall clock, and its lead over tokio's time.
 struct Wall {
     read: Box<dyn Fn() -> Timestamp + Send + Sync>,
     ahead: Mutex<SignedDuration>,
@@ -37,7 +37,7 @@ impl fmt::Debug for Wall {
 }
 
 impl Clock {
-    /// A clock that reads `epoch` now and then follows tokio's time alone.
+    /// Creates a clock that shows `epoch` now and then follows tokio's time alone.
     pub fn starting_at(epoch: Timestamp) -> Self {
         Self {
             start: Arc::new((epoch, Instant::now())),
@@ -45,12 +45,12 @@ impl Clock {
         }
     }
 
-    /// A clock that follows the machine's. The one place that asks the machine.
+    /// Creates a clock that follows the machine's. Only this function reads the machine's clock.
     pub fn system() -> Self {
         Self::following(Timestamp::now)
     }
 
-    /// A clock that follows a wall clock, and logs each jump of it once.
+    /// Creates a clock that follows a wall clock, and that logs each of its jumps once.
     pub fn following(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self {
             start: Arc::new((wall(), Instant::now())),
@@ -61,7 +61,7 @@ impl Clock {
         }
     }
 
-    /// The present moment, to stamp objects with. It goes back if the wall clock does.
+    /// Returns the current time, for timestamps of objects. It goes back if the wall clock does.
     pub fn now(&self) -> Timestamp {
         let Some(wall) = &self.wall else {
             return self.steady();
@@ -75,22 +75,22 @@ impl Clock {
         now
     }
 
-    /// The moment at which the clock was made, and the time that has passed since without any jump: for what is waited for. The time in
-    /// which the machine sleeps does not pass.
+    /// Returns the time at which the clock was created plus the time that has passed since then, without any jumps, for timeouts. Time in
+    /// which the machine sleeps does not count.
     pub fn steady(&self) -> Timestamp {
         let (epoch, start) = *self.start;
         let elapsed = SignedDuration::try_from(start.elapsed()).unwrap_or(SignedDuration::MAX);
         epoch.saturating_add(elapsed).unwrap_or(Timestamp::MAX)
     }
 
-    /// What the wall clock reads, and how far it has jumped since it was asked last, if it has.
+    /// Returns the time of the wall clock, and its jump since the last call, if there was one.
     fn observe(&self, wall: &Wall) -> (Timestamp, Option<SignedDuration>) {
-        // Held while both clocks are read, so that no other thread sees the jump too.
+        // The lock is held while both clocks are read, so that no other thread sees the same jump.
         let mut ahead = wall.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.steady();
         let now = (wall.read)();
         let after = self.steady();
-        // This thread may have rested between any two of the readings.
+        // The thread may have been suspended between any two readings, so the jump is known only within bounds.
         let (least, most) = (now.duration_since(after), now.duration_since(before));
         let jump = match *ahead {
             known if most < known - JUMP => Some(most - known),
@@ -143,14 +143,14 @@ mod tests {
         assert_eq!(clock.steady(), epoch + seconds(5));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(clock.clone().now(), epoch + seconds(10_806));
-        // Somebody sets it back.
+        // A user sets the clock back.
         jump(seconds(-3600));
         assert_eq!(
             clock.observe(&wall),
             (epoch + seconds(7_206), Some(seconds(-3_600)))
         );
         assert_eq!(clock.steady(), epoch + seconds(6));
-        // A clock that is a little fast is followed, and no jump.
+        // A clock that runs slightly fast is followed without a jump.
         for _ in 0..1000 {
             jump(SignedDuration::from_millis(100));
             assert_eq!(clock.observe(&wall).1, None);

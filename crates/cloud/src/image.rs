@@ -1,7 +1,9 @@
-//! What nodes of an image family report: operating system image, kernel, runtime, kubelet.
+//! The values that nodes of an image family report: operating system image, kernel, runtime and kubelet.
 //!
-//! Invariant: a table, not code: one row per family, with versions that follow the Kubernetes version
-//! as EKS's images do. Ids are derived from family and version, so they are the same on every run.
+//! Invariant: the values are a table with one row per family, whose versions follow the Kubernetes version as those of EKS's images do. Ids
+//! are derived from family and version, so they are the same on every run.
+
+use std::collections::BTreeMap;
 
 use jiff::{
     Span,
@@ -20,22 +22,22 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What hardware an image has drivers for.
+/// The hardware that an image has drivers for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ImageVariant {
-    /// Runs on any machine of its architecture, as far as is known.
+    /// Any hardware of its architecture, as far as is known.
     #[default]
     Any,
-    /// For machines without accelerators.
+    /// Machines without accelerators.
     Standard,
-    /// For machines with graphics processors of NVIDIA.
+    /// Machines with NVIDIA GPUs.
     Nvidia,
-    /// For machines with AWS Neuron devices.
+    /// Machines with AWS Neuron devices.
     Neuron,
 }
 
 impl ImageVariant {
-    /// Whether machines of a type are to run images of this variant.
+    /// Returns whether machines of a type should run images of this variant.
     pub fn fits(self, instance_type: &InstanceType) -> bool {
         let (gpu, neuron) = (
             instance_type.gpu.is_some(),
@@ -59,23 +61,23 @@ pub struct NodeImage {
     pub version: KubernetesVersion,
     /// Architecture.
     pub arch: Arch,
-    /// How many months after the first image of the family it was published.
+    /// The number of months between the first image of the family and this one.
     pub release: u32,
     /// Image id, `ami-0123456789abcdef0`.
     pub id: String,
     /// Image name as EKS publishes it.
     pub name: String,
-    /// What hardware it has drivers for.
+    /// The hardware that it has drivers for.
     pub variant: ImageVariant,
 }
 
 impl NodeImage {
-    /// The first image of a family.
+    /// Returns the first image of a family.
     pub fn new(family: AmiFamily, version: KubernetesVersion, arch: Arch) -> Self {
         Self::released(family, version, arch, 0)
     }
 
-    /// The image of a family that was published so many months after the first one.
+    /// Returns the image of a family that was published `release` months after the first one.
     pub fn released(
         family: AmiFamily,
         version: KubernetesVersion,
@@ -94,9 +96,9 @@ impl NodeImage {
         }
     }
 
-    /// Whether a term of an EC2NodeClass selects this image: by an alias of any release or of the image's own, by its id, or by its name, in which `*`
-    /// and `?` stand for any characters. It has no tags and no SSM parameter, and Amazon owns it.
-    pub fn is_selected_by(&self, term: &AmiSelectorTerm) -> bool {
+    /// Returns whether a term of an EC2NodeClass that names no SSM parameter selects this image: by an alias of any release or of the image's own, by
+    /// its id, or by its name, in which `*` and `?` stand for any characters, and its tags. Amazon owns it.
+    pub fn is_selected_by(&self, term: &AmiSelectorTerm, tags: &BTreeMap<String, String>) -> bool {
         if let Some(alias) = &term.alias {
             let release = alias.split_once('@').map(|(_, release)| release);
             return release.is_some_and(|own| own == LATEST || self.is_of_release(own));
@@ -106,22 +108,28 @@ impl NodeImage {
         }
         let is_owned = term.owner.as_deref().is_none_or(|owner| owner == "amazon");
         let name = term.name.as_deref();
-        is_owned && term.tags.is_empty() && name.is_some_and(|name| is_like(name, &self.name))
+        let is_named = name.is_none_or(|name| is_like(name, &self.name));
+        let is_tagged = term.tags.iter().all(|(key, wanted)| {
+            let value = tags.get(key);
+            value.is_some_and(|value| wanted == "*" || wanted == value)
+        });
+        let is_said = name.is_some() || !term.tags.is_empty();
+        is_said && is_owned && is_named && is_tagged
     }
 
-    /// Whether the name ends with a release as aliases name it: `v20250317`, `1.32.0`.
+    /// Returns whether the name ends with a release in the form of aliases: `v20250317`, `1.32.0`.
     fn is_of_release(&self, release: &str) -> bool {
         let own = self.name.rsplit_once("-v").map(|(_, own)| own);
         let own = own.map(|own| own.split_once('-').map_or(own, |(own, _)| own));
         own == Some(release.trim_start_matches('v'))
     }
 
-    /// Operating system.
+    /// Returns the operating system.
     pub fn os(&self) -> Os {
         self.family.os()
     }
 
-    /// `status.nodeInfo.osImage`.
+    /// Returns `status.nodeInfo.osImage`.
     pub fn os_image(&self) -> String {
         match self.family {
             AmiFamily::AmazonLinux2 => "Amazon Linux 2".into(),
@@ -138,7 +146,7 @@ impl NodeImage {
         }
     }
 
-    /// `status.nodeInfo.kernelVersion`. On Windows its first three numbers are the build.
+    /// Returns `status.nodeInfo.kernelVersion`. On Windows its first three numbers are the build.
     pub fn kernel_version(&self) -> String {
         match self.family {
             AmiFamily::AmazonLinux2 => match self.arch {
@@ -164,7 +172,7 @@ impl NodeImage {
         }
     }
 
-    /// `status.nodeInfo.containerRuntimeVersion`.
+    /// Returns `status.nodeInfo.containerRuntimeVersion`.
     pub fn container_runtime_version(&self) -> &'static str {
         let recent = self.version.minor() >= 31;
         match (self.family, recent) {
@@ -176,18 +184,18 @@ impl NodeImage {
         }
     }
 
-    /// `status.nodeInfo.kubeletVersion`.
+    /// Returns `status.nodeInfo.kubeletVersion`.
     pub fn kubelet_version(&self) -> String {
         let (patch, build) = kubelet_build(self.version.minor());
         format!("v{}.{patch}-eks-{build}", self.version)
     }
 
-    /// Value of `node.kubernetes.io/windows-build`, on Windows.
+    /// Returns the value of `node.kubernetes.io/windows-build`, on Windows.
     pub fn windows_build(&self) -> Option<&'static str> {
         Some(self.family.windows_release()?.build())
     }
 
-    /// The labels that an image gives its nodes.
+    /// Returns the labels that nodes have because of their image.
     pub fn labels(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let os = (labels::OS, self.os().as_str());
         let build = self.windows_build();
@@ -196,10 +204,10 @@ impl NodeImage {
     }
 }
 
-/// The word of an alias that asks for the newest release.
+/// The version in an alias that stands for the newest release.
 pub const LATEST: &str = "latest";
 
-/// The architectures for which images of an operating system are published.
+/// Returns the architectures for which images of an operating system are published.
 pub(crate) fn architectures(os: Os) -> &'static [Arch] {
     match os {
         Os::Windows => &[Arch::Amd64],
@@ -207,7 +215,7 @@ pub(crate) fn architectures(os: Os) -> &'static [Arch] {
     }
 }
 
-/// Name of the image as EKS publishes it.
+/// Returns the name of an image in EKS's form.
 fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32) -> String {
     let day = |first: Date, form: &str| {
         let months = Span::new().try_months(release).unwrap_or_default();
@@ -255,7 +263,7 @@ fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch, release: u32)
     }
 }
 
-/// Patch release and build id of EKS's kubelets.
+/// Returns the patch release and build id of EKS's kubelet.
 fn kubelet_build(minor: u32) -> (u32, &'static str) {
     match minor {
         23 => (17, "a59e1f0"),
@@ -275,7 +283,7 @@ fn kubelet_build(minor: u32) -> (u32, &'static str) {
     }
 }
 
-fn fnv1a(text: &str) -> u64 {
+pub(crate) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
@@ -314,8 +322,9 @@ mod tests {
         let version = KubernetesVersion::from_minor(31).unwrap();
         let of = |family, release| NodeImage::released(family, version, Arch::Amd64, release);
         let al2023 = of(AmiFamily::AmazonLinux2023, 1);
+        let tags = BTreeMap::from([("team".to_owned(), "b".to_owned())]);
         let selects = |image: &NodeImage, term: serde_json::Value| {
-            image.is_selected_by(&serde_json::from_value(term).unwrap())
+            image.is_selected_by(&serde_json::from_value(term).unwrap(), &tags)
         };
         let yes = [
             json!({"alias": "al2023@latest"}),
@@ -324,6 +333,8 @@ mod tests {
             json!({"name": al2023.name}),
             json!({"name": "amazon-eks-node-al2023-*-1.31-v2025041?"}),
             json!({"name": "*", "owner": "amazon"}),
+            json!({"tags": {"team": "b"}}),
+            json!({"name": "amazon-*", "tags": {"team": "*"}}),
         ];
         for term in yes {
             assert!(selects(&al2023, term.clone()), "{term}");
@@ -335,6 +346,8 @@ mod tests {
             json!({"name": "*", "owner": "self"}),
             json!({"name": "*", "tags": {"team": "a"}}),
             json!({"tags": {"team": "a"}}),
+            json!({"tags": {"team": "b", "stage": "*"}}),
+            json!({"name": "bottlerocket-*", "tags": {"team": "b"}}),
             json!({"ssmParameter": "/a/b"}),
         ];
         for term in no {

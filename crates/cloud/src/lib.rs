@@ -1,14 +1,13 @@
-//! What a cloud can do, and a simulated EC2 that does it.
+//! The interface to clouds, and a simulated EC2 that implements it.
 //!
-//! [`CloudProvider`] is the small door through which controllers reach any cloud, [`Addresses`] the one to the addresses of its nodes' network
-//! interfaces, [`Account`] the one to what an AWS account has beside instances; [`catalogue`] holds
-//! EC2's instance types with what a node of each offers pods; [`image`] knows what nodes of an image
-//! family report; [`sim`] is the EC2 that answers when there is no AWS account.
+//! Controllers use any cloud through [`CloudProvider`], the addresses of its nodes' network interfaces through [`Addresses`], and the rest
+//! of an AWS account through [`Account`]. [`catalogue`] has EC2's instance types and the resources of their nodes, [`image`] has the values
+//! that nodes of an image family report, and [`sim`] is the EC2 that is used without an AWS account.
 //!
-//! Invariant: nothing here speaks to Kubernetes. Time is tokio's, stamps come from [`Clock`], and
-//! every random choice is seeded, so that a cluster's history repeats under paused time.
+//! Invariant: nothing here uses Kubernetes' API. Time is tokio's, timestamps are from [`Clock`], and every random choice has a seed, so
+//! that the history of a cluster repeats under paused time.
 
-// An `expect` says which invariant holds; tests may do without.
+// An `expect` names the invariant that holds; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod account;
@@ -16,9 +15,12 @@ mod addresses;
 pub mod catalogue;
 mod clock;
 pub mod image;
+mod machine;
 mod message;
 pub mod node_group;
+mod parameters;
 pub mod pattern;
+mod placement;
 mod provider;
 mod refusals;
 pub mod remote;
@@ -34,10 +36,11 @@ pub use addresses::{
 };
 pub use clock::Clock;
 pub use message::{Impairment, Message, MessageKind, StatusCheck};
+pub use placement::{MOST_SPREAD, Placement, PlacementGroup, PlacementStrategy};
 pub use provider::{
     BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
     InstanceState, Launch, LaunchClass, LaunchOption, LaunchRequest, Offer, Offering, Registration,
-    SecurityGroup, Shortage, Subnet, TagSelector, instance_id,
+    SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector, instance_id,
 };
 pub use refusals::{LONGEST_UNAVAILABLE, Refusals, UNAVAILABLE_FOR};
 pub use reservation::{

@@ -1,20 +1,20 @@
-//! What a cloud tells of its instances without being asked: messages in a queue, and checks that fail.
+//! Messages of a cloud about its instances, and failed status checks.
 //!
-//! On AWS the messages are EventBridge's, in an SQS queue, and the checks those of DescribeInstanceStatus.
+//! On AWS, the messages are EventBridge events in an SQS queue, and the checks are those of DescribeInstanceStatus.
 
 use jiff::Timestamp;
 
 use crate::{InstanceId, InstanceState};
 use serde::{Deserialize, Serialize};
 
-/// What a message says of an instance.
+/// The subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MessageKind {
-    /// EC2 takes a spot instance back in two minutes.
+    /// EC2 interrupts a spot instance in two minutes.
     SpotInterruption,
-    /// A spot instance is more likely than others to be taken back.
+    /// A spot instance has a higher risk of interruption than others.
     RebalanceRecommendation,
-    /// AWS Health: maintenance of the instance or its host is ahead.
+    /// AWS Health has scheduled maintenance of the instance or its host.
     ScheduledChange,
     /// The instance has stopped.
     InstanceStopped,
@@ -23,7 +23,7 @@ pub enum MessageKind {
 }
 
 impl MessageKind {
-    /// Returns what is told of an instance that has reached a state, if that is worth telling.
+    /// Returns the message about an instance that has reached a state, or `None` for states without a message.
     pub(crate) fn of(state: InstanceState) -> Option<Self> {
         match state {
             InstanceState::Pending | InstanceState::Running => None,
@@ -38,24 +38,24 @@ impl MessageKind {
 /// A message about an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// By which the queue knows the message.
+    /// The handle of the message in the queue.
     pub receipt: u64,
-    /// What it says.
+    /// The subject.
     pub kind: MessageKind,
-    /// Of which instance.
+    /// The instance that it is about.
     pub instance: InstanceId,
-    /// When it was sent.
+    /// The time at which it was sent.
     pub sent_at: Timestamp,
 }
 
-/// A check of EC2's.
+/// A status check of EC2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StatusCheck {
-    /// Whether the instance itself answers.
+    /// The check that the instance itself responds.
     Instance,
-    /// Whether the host below it works.
+    /// The check that the instance's host works.
     System,
-    /// Whether maintenance is ahead of it.
+    /// The check that no maintenance is scheduled.
     Event,
 }
 
@@ -66,6 +66,6 @@ pub struct Impairment {
     pub instance: InstanceId,
     /// The check.
     pub check: StatusCheck,
-    /// Since when.
+    /// The time since which it fails.
     pub since: Timestamp,
 }

@@ -1,7 +1,7 @@
-//! eksctl's node groups as orders for instances.
+//! Converts eksctl's node groups to launch requests.
 //!
-//! Invariant: nodes of a group are spread over its zones one after the other, as an auto scaling group
-//! balances them; the client token names group and place, so that repeating an order buys nothing new.
+//! Invariant: the nodes of a group are spread over its zones in turn, as by an auto scaling group. The client token consists of group and
+//! index, so that a repeated launch buys nothing new.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
     sim::{SimulatedEc2, zone_id},
 };
 
-/// Orders for all nodes that a cluster's groups start with.
+/// Returns the launch requests for all initial nodes of a cluster's groups.
 ///
 /// # Errors
 /// [`ConfigError`] with the group's path if an instance type is unknown or cannot run its image.
@@ -69,8 +69,7 @@ fn check_instance_types(group: &NodeGroup) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Refuses labels that nodes get from kubelet, cloud or eksctl, where the group gives them another value: two of them would say what the
-/// node is, and one would be wrong.
+/// Refuses labels whose value differs from the one that kubelet, cloud or eksctl gives the nodes.
 fn check_labels(cluster: &Cluster, group: &NodeGroup, zones: &[String]) -> Result<(), ConfigError> {
     let given = given_labels(cluster, group);
     for (key, value) in &group.labels {
@@ -109,8 +108,8 @@ fn check_labels(cluster: &Cluster, group: &NodeGroup, zones: &[String]) -> Resul
     Ok(())
 }
 
-/// Returns the values that nodes of a group get for a label by themselves, none of them where no machine of the group has the label; `None`
-/// for a label that is the user's.
+/// Returns the values that nodes of a group get for a label from kubelet, cloud or eksctl. The list is empty if no machine of the group has
+/// the label; the result is `None` for labels that only users set.
 fn values_of(
     key: &str,
     cluster: &Cluster,
@@ -151,6 +150,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
         true => CapacityType::Spot,
         false => CapacityType::OnDemand,
     };
+    // The first zone of each node is the next one in turn; the others follow in case it has no capacity.
     let first = index as usize % zones.len();
     let options = group
         .instance_types
@@ -166,6 +166,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
                     zone: zone.clone(),
                     capacity_type,
                     reservation: None,
+                    placement: None,
                 })
         })
         .collect();
@@ -199,7 +200,7 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
     }
 }
 
-/// Returns what eksctl and EKS put on nodes of a group, then the group's own labels.
+/// Returns the labels of eksctl and EKS for nodes of a group, and the group's own labels.
 fn node_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String> {
     let mut map = given_labels(cluster, group);
     if !group.managed && group.ami_family.os() == Os::Linux {
@@ -210,7 +211,7 @@ fn node_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String>
     map
 }
 
-/// Returns the labels by which eksctl and EKS know the nodes of a group again.
+/// Returns the labels by which eksctl and EKS identify the nodes of a group.
 fn given_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String> {
     let mut map = BTreeMap::from([
         (labels::EKSCTL_CLUSTER.to_owned(), cluster.name.clone()),

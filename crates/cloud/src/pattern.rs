@@ -1,10 +1,10 @@
-//! Patterns of EC2's filters and of selectors that are written like them.
+//! Matches the wildcard patterns of EC2's filters, which selectors use too.
 
-/// Returns whether a text is like a pattern, in which `*` stands for any text and `?` for any character.
+/// Returns whether a text matches a pattern, in which `*` stands for any text and `?` for any character.
 pub fn is_like(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<_>, Vec<_>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // Where the last star is, and how much of the text it stands for.
+    // The position of the last star, and the length of the text that it matches so far.
     let mut star = None;
     while t < text.len() {
         match pattern.get(p) {
@@ -44,7 +44,7 @@ mod tests {
         for (pattern, text) in [("m5.*", "m6.large"), ("a*b", "abc"), ("?", ""), ("a", "A")] {
             assert!(!is_like(pattern, text), "{pattern} {text}");
         }
-        // There are more ways to divide the text among the stars than anybody could try.
+        // There are too many ways to divide the text among the stars for backtracking.
         assert!(!is_like(&"*a".repeat(40), &"ab".repeat(60)));
     }
 }

@@ -16,12 +16,16 @@ use jiff::Timestamp;
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::{KubernetesVersion, Taint},
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, EC2NodeClassSpec},
+    karpenter::{
+        AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, EC2NodeClassSpec,
+        PlacementGroupSelector,
+    },
     labels,
 };
 
 use crate::{
-    CapacityReservation, Impairment, Message, NodeTemplate, Reservation, ReservedShare, Resources,
+    CapacityReservation, Impairment, Message, NodeTemplate, Placement, PlacementGroup, Reservation,
+    ReservedShare, Resources,
     catalogue::{self, Arch, InstanceType, Price},
     image::NodeImage,
 };
@@ -46,7 +50,7 @@ pub fn instance_id(provider_id: &str) -> Option<InstanceId> {
     id.starts_with("i-").then(|| InstanceId(id.into()))
 }
 
-/// How an instance is paid for.
+/// The way in which an instance is paid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CapacityType {
     /// At list price, until terminated.
@@ -101,6 +105,15 @@ pub struct Offer {
     pub instance_type: Arc<InstanceType>,
     /// Ways to buy it; never empty.
     pub offerings: Vec<Offering>,
+}
+
+/// The images that the terms of an EC2NodeClass select.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelectedImages {
+    /// The newest one of each architecture and variant.
+    pub images: Vec<NodeImage>,
+    /// Whether the terms select none, and these are the newest images of the family instead.
+    pub is_fallback: bool,
 }
 
 /// A subnet nodes can be in.
@@ -167,6 +180,8 @@ pub struct LaunchOption {
     pub capacity_type: CapacityType,
     /// Id of the capacity reservation that it uses, if its capacity is reserved.
     pub reservation: Option<String>,
+    /// Where in a placement group the instance is to be.
+    pub placement: Option<Placement>,
 }
 
 impl fmt::Display for LaunchOption {
@@ -176,8 +191,11 @@ impl fmt::Display for LaunchOption {
             "{} {} in {}",
             self.capacity_type, self.instance_type, self.zone
         )?;
-        match &self.reservation {
-            Some(id) => write!(f, " from {id}"),
+        if let Some(id) = &self.reservation {
+            write!(f, " from {id}")?;
+        }
+        match &self.placement {
+            Some(placement) => write!(f, " in {placement}"),
             None => Ok(()),
         }
     }
@@ -192,7 +210,7 @@ pub struct Registration {
     pub taints: Vec<Taint>,
 }
 
-/// Why EC2 has no capacity for an option now.
+/// The reason why EC2 has no capacity for an option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shortage {
     /// The zone has no host left for the instance type.
@@ -204,6 +222,8 @@ pub enum Shortage {
     Spot,
     /// The capacity reservation has no instance left, or does not exist.
     Reservation,
+    /// The spread placement group has as many instances in the zone as it can have.
+    SpreadGroup,
     /// No requested subnet has a free address in the zone.
     Addresses,
     /// The account's vCPU limit does not allow another instance.
@@ -225,7 +245,7 @@ impl Shortage {
     pub fn code(&self) -> &str {
         match self {
             Self::Other { code, .. } => code,
-            Self::Hosts { .. } => "InsufficientInstanceCapacity",
+            Self::Hosts { .. } | Self::SpreadGroup => "InsufficientInstanceCapacity",
             Self::Spot => "UnfulfillableCapacity",
             Self::Reservation => "ReservationCapacityExceeded",
             Self::Addresses => "InsufficientFreeAddressesInSubnet",
@@ -277,6 +297,10 @@ impl fmt::Display for FleetError {
             Shortage::Reservation => f.write_str(
                 "The requested reservation does not have sufficient compatible and available capacity for this request.",
             ),
+            Shortage::SpreadGroup => f.write_str(
+                "You've reached the limit of instances in this spread placement group. A spread placement group can have up to \
+                 seven instances per Availability Zone.",
+            ),
             Shortage::Addresses => f.write_str(
                 "The specified subnet does not have enough free addresses to satisfy the request.",
             ),
@@ -322,7 +346,7 @@ pub struct LaunchRequest {
     pub class: Option<Box<LaunchClass>>,
 }
 
-/// What a launch takes from an EC2NodeClass beyond the template.
+/// The parts of an EC2NodeClass that a launch needs besides the template.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaunchClass {
     /// The class's spec: user data, volumes, metadata options and so on.
@@ -390,6 +414,8 @@ pub struct Instance {
     pub capacity_type: CapacityType,
     /// The capacity reservation that it runs in; `None` if its capacity is not reserved.
     pub reservation: Option<Reservation>,
+    /// The placement group that it is in.
+    pub placement: Option<Placement>,
     /// Price per hour including the operating system.
     pub price: Price,
     /// First private address.
@@ -450,7 +476,7 @@ impl Instance {
     }
 }
 
-/// Why a call to the cloud failed.
+/// The reason why a call to the cloud failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum CloudError {
     /// None of the options has capacity now.
@@ -487,7 +513,7 @@ pub enum CloudError {
     NoAnswer(String),
 }
 
-/// Joins the refusals' messages, each once.
+/// Joins the messages of refusals, each once.
 fn told_once(refused: &[FleetError]) -> String {
     let texts: BTreeSet<_> = refused.iter().map(ToString::to_string).collect();
     texts.into_iter().collect::<Vec<_>>().join("; ")
@@ -527,6 +553,13 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         terms: &'a [CapacityReservationSelectorTerm],
     ) -> BoxFuture<'a, Result<Vec<CapacityReservation>, CloudError>>;
 
+    /// Returns the placement group that a class selects (EC2: DescribePlacementGroups); `None` if there is no such group.
+    /// Callers ask often.
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>>;
+
     /// Returns the newest image of a family (SSM: GetParameter).
     fn newest_image(
         &self,
@@ -535,13 +568,13 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
         arch: Arch,
     ) -> BoxFuture<'_, Result<NodeImage, CloudError>>;
 
-    /// Returns the images that terms of an EC2NodeClass select, for each architecture the newest first.
+    /// Returns the images that terms of an EC2NodeClass select.
     fn images<'a>(
         &'a self,
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>>;
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>>;
 
     /// Returns the name of the instance profile for a class's instances: the one it names, or that of its role, which is
     /// created if it does not exist. A cloud without IAM creates none.
@@ -617,6 +650,7 @@ mod tests {
                 zone: zone.into(),
                 capacity_type: CapacityType::OnDemand,
                 reservation: None,
+                placement: None,
             },
             shortage,
             unavailable_for: Duration::ZERO,

@@ -68,6 +68,15 @@ impl Refusals {
         refusal.is_some_and(|refusal| refusal.rests(now))
     }
 
+    /// Returns the launches into a placement group that are unavailable because of a refusal.
+    pub fn of_group(&self, group: &str, now: Instant) -> Vec<LaunchOption> {
+        let known = self.known.iter().filter(|(option, refusal)| {
+            let placement = option.placement.as_ref();
+            placement.is_some_and(|own| *own.group == *group) && refusal.rests(now)
+        });
+        known.map(|(option, _)| option.clone()).collect()
+    }
+
     /// Drops the refusal of an offering that was just launched successfully.
     pub fn sold(&mut self, option: &LaunchOption) {
         self.known.remove(option);
@@ -95,6 +104,7 @@ impl Refusals {
                     zone: offering.zone.to_string(),
                     capacity_type: offering.capacity_type,
                     reservation: None,
+                    placement: None,
                 };
                 if let Some(refusal) = self.known.get(&option) {
                     offering.available = !refusal.rests(now);
@@ -177,10 +187,11 @@ mod tests {
             zone: zone.to_owned(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
+            placement: None,
         }
     }
 
-    /// `+` for what can be had, `?` for what is on trial, `-` for what rests; zone by zone.
+    /// Shows each offering as `+` if it is available, `?` if it is on trial, and `-` if it is unavailable; zone by zone.
     fn shown(refusals: &mut Refusals, all: &Arc<[Offer]>, now: Instant) -> String {
         let offers = refusals.apply(all, now);
         let offerings = offers.iter().flat_map(|offer| &offer.offerings);
@@ -199,7 +210,7 @@ mod tests {
         for minutes in [3, 6, 12, 24, 30, 30] {
             let rest = Duration::from_secs(60 * minutes);
             assert_eq!(refusals.refuse(option("m5.large", "a"), now), rest);
-            // A launch that was on its way at the same time changes nothing.
+            // A launch that was under way at the same time changes nothing.
             assert_eq!(refusals.refuse(option("m5.large", "a"), now), rest);
             assert_eq!(shown(&mut refusals, &all, now), "-+");
             now += rest - Duration::from_millis(1);
@@ -240,7 +251,7 @@ mod tests {
         assert_eq!(shown(&mut refusals, &all, now), "---+++++");
         refusals.refuse(option("m5.xlarge", "b"), now + Duration::from_secs(1));
         assert_eq!(shown(&mut refusals, &all, now), "------++");
-        // When the first of them may be tried again the family is open.
+        // The family is available again as soon as the first of its types may be retried.
         let then = now + UNAVAILABLE_FOR;
         assert_eq!(shown(&mut refusals, &all, then), "???-++++");
     }

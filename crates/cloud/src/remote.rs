@@ -1,8 +1,8 @@
-//! A cloud in another process: the traits of this crate as calls that can be sent and answered.
+//! A cloud in another process: the traits of this crate as calls that are sent and answered.
 //!
-//! [`answer`] asks a cloud in this process what somebody else's [`Remote`] sent; what carries the bytes between them is a [`Wire`]. Calls and
-//! answers are JSON; an instance type goes by its name, since both sides have the same catalogue. An [`Unreliable`] cloud answers worse than that, so
-//! that what happens then can be tried.
+//! [`answer`] makes the calls of a [`Remote`] on a cloud in this process; a [`Wire`] carries the bytes. Calls and responses are JSON, in
+//! which instance types are names, because both sides have the same catalogue. An [`Unreliable`] cloud injects faults into the calls for
+//! tests.
 
 mod faults;
 
@@ -17,7 +17,7 @@ use std::{
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm},
+    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, PlacementGroupSelector},
 };
 use mullion_engine::ip::{Cidr, Kind, Listing};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -27,16 +27,16 @@ pub use faults::{CallFaults, Unreliable};
 use crate::{
     AddressError, Addresses, BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment,
     Instance, InstanceId, InterfaceFound, InterfaceId, Launch, LaunchOption, LaunchRequest,
-    Message, Offer, SecurityGroup, Subnet, SubnetFacts, TagSelector, catalogue::Arch,
-    image::NodeImage,
+    Message, Offer, PlacementGroup, SecurityGroup, SelectedImages, Subnet, SubnetFacts,
+    TagSelector, catalogue::Arch, image::NodeImage,
 };
 
 /// Carries calls to the process of a cloud.
 pub trait Wire: Debug + Send + Sync + 'static {
-    /// Sends the bytes of a call and returns those of its answer, within half a minute.
+    /// Sends the bytes of a call and returns those of its response, within half a minute.
     ///
     /// # Errors
-    /// Why there is no answer. The call may have been carried out all the same.
+    /// The reason why there is no response. The call may have been carried out anyway.
     fn send(&self, call: Vec<u8>) -> BoxFuture<'_, Result<Vec<u8>, String>>;
 }
 
@@ -46,7 +46,7 @@ enum Call {
     Region,
     Offers {
         os: Os,
-        /// The number of the offers that the caller has.
+        /// The number of the offers that the caller has already.
         known: Option<u64>,
     },
     Subnets(Vec<TagSelector>),
@@ -62,6 +62,7 @@ enum Call {
         family: AmiFamily,
         version: KubernetesVersion,
     },
+    PlacementGroup(PlacementGroupSelector),
     Launch(Box<LaunchRequest>),
     Get(InstanceId),
     List(BTreeMap<String, String>),
@@ -85,13 +86,13 @@ enum Call {
     Subnet(String),
 }
 
-/// Offers with their number; `None` where the caller has them.
+/// Offers with their number; `None` if the caller has them already.
 type Numbered = Option<(u64, Vec<Offer>)>;
 
-/// Answers a call that a [`Remote`] sent.
+/// Answers a call of a [`Remote`].
 ///
 /// # Errors
-/// The bytes are no call: the other process is of another version.
+/// The bytes are not a call, because the other process has another version.
 pub async fn answer<C: CloudProvider + Addresses>(
     cloud: &C,
     call: &[u8],
@@ -118,6 +119,7 @@ pub async fn answer<C: CloudProvider + Addresses>(
             family,
             version,
         } => bytes(&cloud.images(&terms, family, version).await),
+        Call::PlacementGroup(own) => bytes(&cloud.placement_group(&own).await),
         Call::Launch(request) => bytes(&cloud.launch(*request).await),
         Call::Get(id) => bytes(&cloud.get(id).await),
         Call::List(tags) => bytes(&CloudProvider::list(cloud, tags).await),
@@ -146,7 +148,8 @@ fn bytes<T: Serialize>(answer: &T) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(answer)
 }
 
-/// Numbers offers by what is in them: thousands of them change seldom, and are sent only then.
+/// Derives a number from the content of offers. There are thousands of them and they change seldom, so they are sent only if their number
+/// differs from `known`.
 fn numbered(offers: &[Offer], known: Option<u64>) -> Numbered {
     let mut hasher = DefaultHasher::new();
     for offer in offers {
@@ -170,7 +173,7 @@ fn numbered(offers: &[Offer], known: Option<u64>) -> Numbered {
     (known != Some(number)).then(|| (number, offers.to_vec()))
 }
 
-/// Offers for each system, with their number.
+/// The offers for each operating system, with their number.
 type Offers = BTreeMap<Os, (u64, Arc<[Offer]>)>;
 
 /// A cloud in another process.
@@ -178,7 +181,7 @@ type Offers = BTreeMap<Os, (u64, Arc<[Offer]>)>;
 pub struct Remote {
     wire: Arc<dyn Wire>,
     region: Arc<str>,
-    /// The offers for each system as they were last, with their number.
+    /// The last offers for each operating system, with their number.
     offers: Arc<Mutex<Offers>>,
 }
 
@@ -186,7 +189,7 @@ impl Remote {
     /// Connects to the cloud behind a wire.
     ///
     /// # Errors
-    /// Why it does not answer.
+    /// The reason why the cloud does not respond.
     pub async fn connect(wire: Arc<dyn Wire>) -> Result<Remote, String> {
         let mut remote = Remote {
             wire,
@@ -262,6 +265,13 @@ impl CloudProvider for Remote {
         Box::pin(self.cloud(Call::CapacityReservations(terms.to_vec())))
     }
 
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>> {
+        Box::pin(self.cloud(Call::PlacementGroup(selector.clone())))
+    }
+
     fn newest_image(
         &self,
         family: AmiFamily,
@@ -280,7 +290,7 @@ impl CloudProvider for Remote {
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>> {
         Box::pin(self.cloud(Call::Images {
             terms: terms.to_vec(),
             family,

@@ -1,14 +1,14 @@
-//! Amounts of resources as nodes report them.
+//! Amounts of resources that nodes report.
 //!
-//! Invariant: amounts are whole numbers (milli-cores, bytes, pieces); text is made once, in
-//! Kubernetes' canonical form, so that what is written compares equal to what the API server keeps.
+//! Invariant: amounts are whole numbers (milli-cores, bytes, pieces). They are formatted once, in Kubernetes' canonical form, so that
+//! written values equal those that the API server stores.
 
 use std::collections::BTreeMap;
 
 use mullion_api::{karpenter::ResourceList, labels};
 use serde::{Deserialize, Serialize};
 
-/// What a node has, or what it has for pods.
+/// The capacity of a node, or its allocatable amounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     /// Thousandths of a vCPU.
@@ -19,12 +19,12 @@ pub struct Resources {
     pub ephemeral_bytes: u64,
     /// Pod slots.
     pub pods: u64,
-    /// Extended resources by name, in pieces.
+    /// Extended resources by name.
     pub extended: BTreeMap<String, u64>,
 }
 
 impl Resources {
-    /// Windows addresses for pods.
+    /// Returns the number of Windows pod addresses.
     pub fn private_ipv4(&self) -> u64 {
         self.extended
             .get(labels::PRIVATE_IPV4)
@@ -32,7 +32,7 @@ impl Resources {
             .unwrap_or_default()
     }
 
-    /// The amounts as Kubernetes writes them.
+    /// Returns the amounts as Kubernetes quantities.
     pub fn to_list(&self) -> ResourceList {
         let basics = [
             (labels::CPU, format_milli(self.cpu_milli)),
@@ -55,7 +55,7 @@ impl Resources {
     }
 }
 
-/// Milli-units in canonical form: `3920m`, `4`.
+/// Formats milli-units in canonical form: `3920m`, `4`.
 pub fn format_milli(milli: u64) -> String {
     match milli % 1000 {
         0 => (milli / 1000).to_string(),
@@ -63,7 +63,7 @@ pub fn format_milli(milli: u64) -> String {
     }
 }
 
-/// Bytes in canonical form: the largest binary unit that divides them (`6012Mi`, `44Gi`).
+/// Formats bytes in canonical form, with the largest binary unit that divides them (`6012Mi`, `44Gi`).
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let mut number = bytes;

@@ -1,35 +1,35 @@
-//! How much faster than life simulated delays run.
+//! The speed of simulated delays.
 //!
-//! Invariant: only simulated work is scaled (launches, boots, shutdowns); controllers' timers are real.
+//! Invariant: only simulated work is scaled (launches, boots, shutdowns); the timers of controllers are real.
 
 use std::time::Duration;
 
-/// Divisor of simulated delays.
+/// The divisor of simulated delays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed(f64);
 
 impl Speed {
-    /// As slow as life.
+    /// Realistic delays.
     pub const REAL: Self = Self(1.0);
-    /// No simulated delay at all.
+    /// No simulated delays.
     pub const INSTANT: Self = Self(f64::INFINITY);
 
-    /// `factor` times as fast as life; infinity means no delay. `None` unless above zero.
+    /// Returns a speed that is `factor` times the real one; infinity means no delays. `None` unless the factor is above zero.
     pub fn times(factor: f64) -> Option<Self> {
         (factor > 0.0).then_some(Self(factor))
     }
 
-    /// What `work` takes at this speed.
+    /// Returns the duration of `work` at this speed.
     pub fn scale(self, work: Duration) -> Duration {
         match self.0.is_infinite() {
             true => Duration::ZERO,
-            // Very small factors would overflow; nobody waits longer than a century.
+            // Very small factors would overflow, so a delay is at most a century.
             false => Duration::try_from_secs_f64(work.as_secs_f64() / self.0)
                 .unwrap_or(Duration::from_secs(3_155_760_000)),
         }
     }
 
-    /// The factor.
+    /// Returns the factor.
     pub fn factor(self) -> f64 {
         self.0
     }

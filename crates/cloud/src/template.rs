@@ -6,7 +6,7 @@
 use mullion_api::{
     ami::AmiFamily,
     eksctl::KubernetesVersion,
-    karpenter::{EC2NodeClassSpec, KubeletConfiguration, ResourceList},
+    karpenter::{EC2NodeClassSpec, KubeletConfiguration, NetworkInterface, ResourceList},
     labels,
 };
 use mullion_engine::{
@@ -37,6 +37,15 @@ pub struct NodeTemplate {
     /// The number of network interfaces that are not used for pods where interfaces limit the number of pods (Karpenter:
     /// `RESERVED_ENIS`).
     pub reserved_enis: u64,
+    /// The network interfaces that the class lists; if there are none, instances have one.
+    pub interfaces: Vec<NetworkInterface>,
+    /// Whether nodes of a class that lists no interfaces have the Elastic Fabric Adapters of their type, because pods ask for
+    /// some.
+    pub has_efas: bool,
+    /// Whether virtual machines must be able to run virtual machines (`cpuOptions`).
+    pub nests_virtual_machines: bool,
+    /// Whether timeouts of tracked connections are set (`connectionTracking`).
+    pub tracks_connections: bool,
 }
 
 /// The part of a type's memory that hypervisor and kernel take, so that a node does not report it.
@@ -171,7 +180,7 @@ impl Threshold {
     }
 }
 
-/// Why a class cannot be turned into a template.
+/// The reason why a class cannot be converted to a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// Neither `amiFamily` nor an alias names a known family.
@@ -219,6 +228,10 @@ impl NodeTemplate {
             windows_addresses: WindowsAddresses::default(),
             memory_overhead: MemoryOverhead::default(),
             reserved_enis: 0,
+            interfaces: Vec::new(),
+            has_efas: false,
+            nests_virtual_machines: false,
+            tracks_connections: false,
         }
     }
 
@@ -235,10 +248,15 @@ impl NodeTemplate {
             Some(kubelet) => KubeletSettings::read(kubelet)?,
             None => KubeletSettings::default(),
         };
+        let cpu = spec.cpu_options.as_ref();
+        let nested = cpu.and_then(|own| own.nested_virtualization.as_deref());
         Ok(Self {
             root_volume_gib: root_volume_gib(spec, family)?,
             raid0: spec.instance_store_policy.as_deref() == Some("RAID0"),
             kubelet,
+            interfaces: spec.network_interfaces.clone(),
+            nests_virtual_machines: nested.is_some_and(|nested| nested == "enabled"),
+            tracks_connections: spec.connection_tracking.is_some(),
             ..Self::new(family, version)
         })
     }

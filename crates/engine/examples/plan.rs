@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mullion_engine::{
     Cluster, Options,
-    model::{Container, Operator, PodSpec, PodTemplate, Quantity, ResourceMap},
+    model::{Container, Operator, PodSpec, PodTemplate, Quantity, ResourceMap, StringMap},
     provision::{InstanceType, NodeTemplate, Offering, PlanRequest, Requirement},
 };
 
@@ -28,6 +28,7 @@ fn machine(name: &str, cpu: i64, gib: i64, price_micro_usd: u64) -> Arc<Instance
         capacity_type: "on-demand".to_owned(),
         price_micro_usd,
         available: true,
+        labels: StringMap::new(),
         reservation: None,
     };
     Arc::new(InstanceType {

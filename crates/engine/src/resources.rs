@@ -5,7 +5,7 @@
 
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
-use crate::model::ResourceMap;
+use crate::model::{Quantity, ResourceMap};
 
 /// Amounts of the native resources and of everything else by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -165,6 +165,17 @@ impl Amounts {
         .into_iter()
         .chain(self.scalars.iter().copied())
         .filter(|(_, amount)| *amount != 0)
+    }
+
+    /// Returns the amounts as quantities by resource name.
+    pub(crate) fn to_map(&self, names: &Interner) -> ResourceMap {
+        let quantity = |name: Symbol, amount: i64| match name {
+            Symbol::CPU => Quantity::from_milli(amount),
+            _ => Quantity::from_units(amount),
+        };
+        self.iter()
+            .map(|(name, amount)| (names.text(name).to_owned(), quantity(name, amount)))
+            .collect()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Checks cron schedules like `robfig/cron`, the library that kube-apiserver uses (standard form: five fields or `@every 1h`), with its
-//! error messages.
+//! Validates cron schedules with the messages of `robfig/cron`, which kube-apiserver uses: five fields, or a descriptor such as `@every
+//! 1h`.
 
 use crate::golang::{duration, integer, zone};
 
@@ -85,7 +85,7 @@ fn descriptor(text: &str) -> Result<(), CronError> {
     }
 }
 
-/// `a`, `a-b`, `*`, each with `/step`.
+/// Checks one range of a field: `a`, `a-b` or `*`, each with an optional `/step`.
 fn range(part: &str, bounds: &Bounds) -> Result<(), CronError> {
     let pieces: Vec<&str> = part.split('/').collect();
     let ends: Vec<&str> = pieces[0].split('-').collect();
@@ -110,6 +110,7 @@ fn range(part: &str, bounds: &Bounds) -> Result<(), CronError> {
         [_] => 1,
         [_, step] => {
             let step = number(step)?;
+            // A single start with a step, such as `5/10`, means the range from it to the maximum.
             if ends.len() == 1 {
                 end = bounds.max;
             }

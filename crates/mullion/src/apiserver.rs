@@ -1,4 +1,4 @@
-//! `mullion apiserver`: the API server alone, without controllers, nodes or cloud, until Ctrl-C. What tests of controllers need.
+//! `mullion apiserver`: the API server without controllers, nodes or cloud, until Ctrl-C. Tests of controllers use it.
 
 use std::{path::Path, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
     up::{self, plan::Port},
 };
 
-/// Name of the cluster, the user and the context in the kubeconfig.
+/// The name of the cluster, the user and the context in the kubeconfig.
 const NAME: &str = "apiserver";
 
 /// Runs the server until it is interrupted.
@@ -111,14 +111,14 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     ));
     up::interrupts().await?;
     stop.cancel();
-    // A panic in there has been reported; stopping goes on.
+    // A panic of the task was printed already, and stopping goes on.
     let _ = serving.await;
     server.close().await;
     drop(announced);
     Ok(())
 }
 
-/// The tokens of a file.
+/// Reads the tokens of a file.
 fn tokens(path: &Path) -> Result<StaticTokens, Failure> {
     let hint = "a line is: token,user,uid,\"group1,group2\"";
     let text = std::fs::read_to_string(path).map_err(|error| {

@@ -1,4 +1,4 @@
-//! `mullion bench`: figures that anyone can measure again. Each prints what it measured and on how much.
+//! `mullion bench`: benchmarks that users can repeat. Each prints what it measured, and on how many objects.
 
 pub(crate) mod api;
 pub(crate) mod consolidate;
@@ -32,14 +32,14 @@ use crate::{
     },
 };
 
-/// 16 vCPUs, 64 GiB, 234 pods.
+/// An instance type with 16 vCPUs, 64 GiB and 234 pods.
 const INSTANCE_TYPE: &str = "m5.4xlarge";
-/// How long nodes may take until pods are created without them.
+/// The time that nodes get until pods are created without them.
 const NODES_PATIENCE: Duration = Duration::from_secs(15);
-/// When to give up.
+/// The time after which the benchmark gives up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// From one manifest to all pods Running and Ready, without simulated delays, through the API server's TLS port.
+/// Measures the time from one manifest to all pods Running and Ready, without simulated delays, through the API server's TLS port.
 pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Failure> {
     let most = nodes.saturating_mul(MOST_PODS_PER_NODE);
     if pods > most {
@@ -52,7 +52,7 @@ pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Fail
         )));
     }
     let cluster = Cluster::start(plan(nodes)?).await?;
-    // One that is late is no failure: pods wait for it.
+    // A late node is not an error, because the pods wait for it.
     let _ = cluster.nodes_ready(NODES_PATIENCE).await;
     let client = client(&cluster).await?;
     let measured = tokio::time::timeout(PATIENCE, apply_and_wait(&client, pods)).await;
@@ -122,7 +122,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
     })
 }
 
-/// A client as a user has one: a socket, TLS, the administrator's certificate.
+/// Connects like a user: with a socket, TLS, and the administrator's certificate.
 async fn client(cluster: &Cluster) -> Result<Client, Failure> {
     let failed = |why: String| Failure::run(format!("no client for the cluster: {why}"));
     let server = format!("https://{}", cluster.address);
@@ -170,7 +170,7 @@ async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure>
             Some(Ok(pod)) if is_running(&pod) => {
                 running.insert(pod.name_any());
             }
-            // The watcher starts again by itself after an error.
+            // The watcher restarts by itself after an error.
             Some(_) => {}
             None => return Err(Failure::run("the watch on pods ended")),
         }

@@ -1,8 +1,8 @@
-//! The cluster's certificates: an authority, and what it signs at every start: the server's certificate for loopback, the administrator's
-//! client certificate.
+//! The cluster's certificates: an authority, and the certificates that it signs at every start: the server's for loopback, and the
+//! administrator's client certificate.
 //!
-//! A cluster in memory has a new authority at every start, so an old kubeconfig cannot reach a new cluster by mistake; one that is kept
-//! on disk keeps its authority, and a kubeconfig leads to it as long as there is one.
+//! A cluster in memory has a new authority at every start, so an old kubeconfig cannot reach a new cluster by mistake. A cluster on disk
+//! keeps its authority, so its kubeconfigs stay valid.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,27 +15,27 @@ use rcgen::{
 /// The common name of [`Authority`].
 const NAME: &str = "mullion-ca";
 
-/// Who signs the certificates of one cluster.
+/// The certificate authority of a cluster.
 pub(crate) struct Authority {
     pem: String,
     key: String,
 }
 
-/// PEM texts of everything a server and its administrator need.
+/// The PEM texts that a server and its administrator need.
 pub(crate) struct Certs {
     pub(crate) ca: String,
     pub(crate) server: Pair,
     pub(crate) admin: Pair,
 }
 
-/// A certificate and its private key, PEM.
+/// A certificate and its private key, in PEM.
 pub(crate) struct Pair {
     pub(crate) cert: String,
     pub(crate) key: String,
 }
 
 impl Authority {
-    /// A new one, valid from yesterday for ten years.
+    /// Generates an authority, valid from yesterday for ten years.
     pub(crate) fn generate(now: Timestamp) -> Result<Authority, rcgen::Error> {
         let key = KeyPair::generate()?;
         Ok(Authority {
@@ -44,17 +44,17 @@ impl Authority {
         })
     }
 
-    /// The one of these texts.
+    /// Creates an authority from its certificate and key.
     pub(crate) fn from_pem(pem: String, key: String) -> Authority {
         Authority { pem, key }
     }
 
-    /// Its certificate and its key.
+    /// Returns the certificate and the key.
     pub(crate) fn to_pem(&self) -> (&str, &str) {
         (&self.pem, &self.key)
     }
 
-    /// Signs a certificate for a webhook server that is called by these names or addresses, valid from yesterday for 90 days.
+    /// Signs a certificate for a webhook server with these names or addresses, valid from yesterday for 90 days.
     pub(crate) fn webhook(&self, now: Timestamp, names: &[String]) -> Result<Pair, rcgen::Error> {
         let today = date(now);
         let issuer = Issuer::new(authority_params(today, NAME), KeyPair::from_pem(&self.key)?);
@@ -70,10 +70,10 @@ impl Authority {
         signed(server, &issuer)
     }
 
-    /// Signs what a start needs, valid from yesterday for a year. `service_ip` is the address of the `kubernetes` Service.
+    /// Signs the certificates for a start, valid from yesterday for a year. `service_ip` is the address of the `kubernetes` Service.
     pub(crate) fn issue(&self, now: Timestamp, service_ip: IpAddr) -> Result<Certs, rcgen::Error> {
         let today = date(now);
-        // Of its parameters only the name and the key go into what it signs.
+        // Only the name and the key of the authority affect the certificates that it signs.
         let issuer = Issuer::new(authority_params(today, NAME), KeyPair::from_pem(&self.key)?);
         let mut server = params_for(today, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth);
         for address in [
@@ -113,14 +113,14 @@ impl Authority {
 }
 
 impl Certs {
-    /// Of an authority of their own.
+    /// Issues certificates of a new authority.
     pub(crate) fn generate(now: Timestamp, service_ip: Ipv4Addr) -> Result<Certs, rcgen::Error> {
         Authority::generate(now)?.issue(now, service_ip.into())
     }
 }
 
-/// Makes the certificate of an authority for front proxies, valid from yesterday for ten years, and forgets its key: servers behind the API server
-/// must be told of such an authority to start, but nothing here is a front proxy, so it never signs.
+/// Generates an authority for front proxies, valid from yesterday for ten years, and drops its key. Servers behind the API server need such
+/// an authority to start, but there is no front proxy, so it never signs.
 pub(crate) fn front_proxy_authority(now: Timestamp) -> Result<String, rcgen::Error> {
     let params = authority_params(date(now), "front-proxy-ca");
     Ok(params.self_signed(&KeyPair::generate()?)?.pem())

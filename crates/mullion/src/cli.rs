@@ -1,4 +1,4 @@
-//! The command line: what can be asked for and how help describes it. Flags are turned into ready objects by each command's module.
+//! The command line: its commands, flags and help. Each command's module converts the flags to ready objects.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -140,8 +140,8 @@ pub(crate) enum Command {
     },
 }
 
-/// Reads the command line. Help and versions are printed and end the process; whatever is wrong becomes one line and a hint, as every
-/// other error of the program.
+/// Parses the command line. Help and version are printed and end the process. An error becomes one line and a hint, like every other error
+/// of the program.
 pub(crate) fn parse() -> Result<Cli, Failure> {
     let args: Vec<OsString> = std::env::args_os().collect();
     let error = match Cli::try_parse_from(&args) {
@@ -167,7 +167,7 @@ fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
             message += &format!(": it must be one of {}", allowed.join(", "));
         }
         (_, Some(ContextValue::Strings(missing))) => message += &format!(" {}", missing.join(", ")),
-        // What it conflicts with follows in lines of their own.
+        // clap prints the conflicting flags on the following lines.
         _ if message.ends_with(':') => message += &after(first, &text),
         _ => {}
     }
@@ -198,7 +198,7 @@ fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
     Failure::input(message).hint(hint)
 }
 
-/// The indented lines that follow the first of a text, in one.
+/// Joins the indented lines that follow the line `first` in a text.
 fn after(first: &str, text: &str) -> String {
     let lines = text.lines().skip_while(|line| *line != first).skip(1);
     let lines = lines.take_while(|line| line.starts_with("  "));
@@ -206,7 +206,7 @@ fn after(first: &str, text: &str) -> String {
     format!(" {}", names.join(", "))
 }
 
-/// Returns the flag for which a word of `up` was meant that stands by itself: its time of `--wait`, else the name of a cluster.
+/// Returns the flag that a stray word of `up` was probably meant for: the time of `--wait`, or else the name of a cluster.
 fn misplaced(word: &str, args: &[OsString]) -> Option<String> {
     if args.get(1)? != "up" || word.starts_with('-') {
         return None;
@@ -218,7 +218,7 @@ fn misplaced(word: &str, args: &[OsString]) -> Option<String> {
     }
 }
 
-/// The help of the command that these arguments name.
+/// Returns the help command for these arguments.
 fn help_command(args: &[OsString]) -> String {
     let known = Cli::command();
     let (mut command, mut path) = (&known, vec!["mullion"]);
@@ -247,7 +247,7 @@ pub(crate) struct WhichArgs {
 }
 
 impl WhichArgs {
-    /// The cluster that is meant.
+    /// Returns the cluster that is meant.
     pub(crate) fn chosen(self) -> Chosen {
         Chosen {
             name: self.name,
@@ -269,7 +269,7 @@ pub(crate) struct NamedArgs {
 }
 
 impl NamedArgs {
-    /// The cluster that is meant.
+    /// Returns the cluster that is meant.
     pub(crate) fn chosen(self) -> Chosen {
         Chosen {
             name: self.name,
@@ -568,7 +568,7 @@ fn pods(text: &str) -> Result<u32, String> {
     whole(text, 1, MOST_NODES * MOST_PODS_PER_NODE)
 }
 
-/// A number in a range, or what it must be.
+/// Parses a number in a range, or returns the range as the error.
 pub(crate) fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
     let number = text.parse().ok();
     number
@@ -586,7 +586,7 @@ pub(crate) fn speed(text: &str) -> Result<Speed, String> {
         .ok_or_else(|| "it must be a number above 0, or max".to_owned())
 }
 
-/// Reads the size of a subnet, `/24` or `24`, as the length of its mask.
+/// Parses the size of a subnet, `/24` or `24`, and returns its prefix length.
 pub(crate) fn subnet_size(text: &str) -> Result<u8, String> {
     let bits = text.strip_prefix('/').unwrap_or(text).parse().ok();
     bits.filter(|bits| (largest_subnet(1)..=SMALLEST_SUBNET).contains(bits))

@@ -1,4 +1,4 @@
-//! `mullion cloud`: the simulated EC2 alone, for programs that are made for AWS.
+//! `mullion cloud`: the simulated EC2 alone, for programs that use AWS.
 
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: CloudArgs) -> Result<(), Failure> {
     config.speed = args.speed;
     config.subnet_bits = args.subnet_size;
     let ec2 = SimulatedEc2::new(config, Clock::system());
-    // The control plane of a cluster has them before any instance.
+    // In a cluster, the control plane gets its addresses before the first instance does.
     ec2.control_plane_addresses();
     let settings = Settings {
         roles: args.roles,
@@ -79,10 +79,10 @@ pub(crate) async fn run(args: CloudArgs) -> Result<(), Failure> {
     up::interrupts().await
 }
 
-/// Answers requests on loopback until the process ends. Returns how clients reach it, in a sentence and a line for a shell.
+/// Answers requests on loopback until the process ends. Returns a sentence with the address, and a line for a shell that sets it.
 ///
 /// # Errors
-/// The port cannot be had.
+/// The port is not available.
 pub(crate) async fn serve(endpoint: Endpoint, port: u16, flag: &str) -> Result<String, Failure> {
     let failed = |error: &std::io::Error| {
         Failure::run(format!(

@@ -1,4 +1,4 @@
-//! Who says which devices an expression chooses: the engine asks, the API server's language answers.
+//! Evaluates the expressions of the engine that select devices, with the API server's CEL.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use mullion_engine::model::{DeviceAttribute, DeviceJudge, DeviceSpec};
 /// Evaluates expressions as the API server checks them.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
-    /// The expression asked about last: it is asked about slice after slice.
+    /// The last expression, because the engine evaluates the same one for slice after slice.
     last: Mutex<Option<(String, Arc<Selector>)>>,
 }
 
@@ -39,7 +39,7 @@ impl DeviceJudge for Judge {
     }
 }
 
-/// A device as expressions see it.
+/// Converts a device to the form that expressions see.
 fn seen(driver: &str, device: &DeviceSpec) -> Result<Device, String> {
     let attributes = device.attributes.iter().map(|(name, value)| {
         let value = match value {

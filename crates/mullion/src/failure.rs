@@ -1,4 +1,4 @@
-//! What a user is told when a command cannot do its work: one line that names the thing and the cause, a hint, an exit code.
+//! The failure of a command as users see it: one line that names the object and the cause, a hint, and an exit code.
 
 use std::{
     fmt::{self, Display},
@@ -14,7 +14,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Wrong input or set-up: exit code 2.
+    /// Creates a failure because of wrong input or set-up, with exit code 2.
     pub(crate) fn input(message: impl Display) -> Self {
         Failure {
             message: message.to_string(),
@@ -23,7 +23,7 @@ impl Failure {
         }
     }
 
-    /// The answer is no, or the work went wrong on the way: exit code 1.
+    /// Creates a failure because the answer is no or the work failed, with exit code 1.
     pub(crate) fn run(message: impl Display) -> Self {
         Failure {
             message: message.to_string(),
@@ -32,25 +32,25 @@ impl Failure {
         }
     }
 
-    /// Says first what it is about.
+    /// Puts the object of the failure before the message.
     pub(crate) fn about(mut self, what: impl Display) -> Self {
         self.message = format!("{what}: {}", self.message);
         self
     }
 
-    /// Adds to what is said of it.
+    /// Appends a text to the message.
     pub(crate) fn add(mut self, more: &str) -> Self {
         self.message += more;
         self
     }
 
-    /// Adds what to do about it.
+    /// Adds a hint about what to do.
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());
         self
     }
 
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
     }
@@ -68,21 +68,21 @@ impl Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What a YAML reader says first; the lines of the file that it shows after that are too many for a sentence.
+/// Returns the first line of a YAML parser's error. The lines of the file that follow are too many for a sentence.
 pub(crate) fn first_line(error: &dyn Display) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     line.trim_start_matches("error: ").to_owned()
 }
 
-/// Words without the system's error number.
+/// Returns an error's text without the system's error number.
 pub(crate) fn without_number(error: &dyn Display) -> String {
     let mut text = error.to_string();
     text.truncate(text.find(" (os error").unwrap_or(text.len()));
     text
 }
 
-/// Why a file cannot be read or written, in words without the system's error number.
+/// Describes why a file cannot be read or written, without the system's error number.
 pub(crate) fn file_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),

@@ -1,6 +1,6 @@
-//! Replacing files: in one step for whoever reads them meanwhile, through symbolic links, and nothing but regular files.
+//! Replaces files: atomically for concurrent readers, through symbolic links, and only regular files.
 //!
-//! A rename takes the place of whatever has the name, a device such as `/dev/full` too, so every replacement asks [`replaceable`] first.
+//! A rename replaces whatever has the name, even a device such as `/dev/full`, so [`replaceable`] is checked before every replacement.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
@@ -8,10 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns where a file that replaces the one at `path` belongs: the path itself, or where its symbolic links lead.
+/// Returns the path of the file to replace: the path itself, or the target of its symbolic links.
 ///
 /// # Errors
-/// There is a directory, a device, a pipe or a socket, or nobody can say what there is.
+/// There is a directory, a device, a pipe or a socket, or the path cannot be examined.
 pub(crate) fn replaceable(path: &Path) -> io::Result<PathBuf> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(led_to(path)),
@@ -41,7 +41,7 @@ fn special(_found: &Metadata) -> &'static str {
     "device"
 }
 
-/// Replaces a file, or makes one that only its owner may read. A file that is there keeps its mode.
+/// Replaces a file, or creates one that only its owner may read. An existing file keeps its mode.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = &replaceable(path)?;
     if let Some(directory) = path.parent() {
@@ -56,13 +56,14 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         })
         .and_then(|()| fs::rename(&part, path));
     if written.is_err() {
-        // It may not exist; either way the error of the write is the one to report.
+        // The file may not exist; either way the error of the write is reported.
         let _ = fs::remove_file(&part);
     }
     written
 }
 
-/// Returns the name of a file that becomes the one at `path` when it is whole: in the same directory, and no other process uses it.
+/// Returns the name of a temporary file that becomes the one at `path` when it is complete. It is in the same directory, and no other
+/// process uses it.
 pub(crate) fn beside(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()
@@ -81,9 +82,9 @@ pub(crate) fn private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Returns where a path leads through symbolic links, also to a file that is not there yet.
+/// Returns the target of a path through symbolic links, even if it does not exist yet.
 fn led_to(path: &Path) -> PathBuf {
-    /// As many links lead from one to the next (Linux: MAXSYMLINKS).
+    /// The most links that are followed (Linux: MAXSYMLINKS).
     const LINKS: usize = 40;
     if let Ok(path) = fs::canonicalize(path) {
         return path;

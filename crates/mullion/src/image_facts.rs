@@ -1,6 +1,6 @@
-//! What registries and nodes say about images, as the rule that places pods asks for it ([`Facts`]).
+//! The facts about images from registries and nodes, for the rule that places pods by their images ([`Facts`]).
 //!
-//! The rule never waits: whoever calls it has the registries asked first ([`ImageFacts::fetch`]).
+//! The rule never waits: its caller asks the registries first ([`ImageFacts::fetch`]).
 
 use std::{
     cell::LazyCell,
@@ -21,19 +21,19 @@ use mullion_images::{Keyring, Known as Answer, Registries};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long the taints of Windows nodes are believed: looking at all nodes for every pod would cost too much.
+/// The time for which the taints of Windows nodes are cached: examining all nodes for every pod would take too long.
 const TAINTS_HOLD: Duration = Duration::from_secs(1);
-/// Images of one pod that are asked for.
+/// The most images of a pod that are looked up.
 const MOST_IMAGES: usize = 64;
 
-/// What registries and nodes say.
+/// The facts from registries and nodes.
 pub(crate) struct ImageFacts {
     registries: Arc<Registries>,
     taints: Mutex<Option<(Instant, Vec<Taint>)>>,
 }
 
 impl ImageFacts {
-    /// Facts from those registries.
+    /// Creates the facts with these registries.
     pub(crate) fn new(registries: Arc<Registries>) -> Self {
         ImageFacts {
             registries,
@@ -43,14 +43,14 @@ impl ImageFacts {
 }
 
 impl ImageFacts {
-    /// Those of a pod's images whose registries may be asked.
+    /// Returns the images of a pod whose registries may be asked.
     pub(crate) fn permitted(&self, mut images: Vec<ImageRef>) -> Vec<ImageRef> {
         images.retain(|image| self.registries.permits(image));
         images.truncate(MOST_IMAGES);
         images
     }
 
-    /// Asks the registries about images that they have not answered for, with those pull secrets. It waits for a second at most.
+    /// Asks the registries about images without a known answer, with these pull secrets. It waits for at most a second.
     pub(crate) async fn fetch(&self, images: Vec<ImageRef>, secrets: &[Arc<Value>]) {
         let keyring = Keyring::of(secrets);
         join_all(
@@ -101,7 +101,7 @@ impl Facts for ImageFacts {
         {
             return taints.clone();
         }
-        // Not under the lock: other pods may go on with what they find.
+        // The lock is not held during the lookup, so that other pods need not wait for it.
         let taints = taints::common(known);
         if known.is_complete() {
             *lock() = Some((now, taints.clone()));
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A cluster whose one NodePool buys tainted Windows nodes; its list of pools is read, or not yet.
+    /// A cluster whose only NodePool buys tainted Windows nodes; its list of pools may not be loaded yet.
     struct Cluster {
         is_read: bool,
     }
@@ -167,7 +167,7 @@ mod tests {
         };
         assert_eq!(key(false), "os");
         assert_eq!(key(true), "team");
-        // What is known is believed for a second.
+        // Taints that are known are used for a second without another lookup.
         assert_eq!(key(false), "team");
     }
 }

@@ -1,4 +1,4 @@
-//! Files that flags name: `-` is stdin, and is called so in messages.
+//! Reads the files that flags name; `-` is stdin, and messages call it so.
 
 use std::{io::Read, path::Path};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::failure::{Failure, file_error, first_line};
 
-/// Returns how a file is called in messages.
+/// Returns the name of a file for messages.
 pub(crate) fn named(path: &Path) -> String {
     match is_stdin(path) {
         true => "stdin".to_owned(),
@@ -15,7 +15,7 @@ pub(crate) fn named(path: &Path) -> String {
     }
 }
 
-/// Whether a flag names stdin.
+/// Returns whether a path stands for stdin.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
@@ -37,7 +37,7 @@ pub(crate) fn text_of(path: &Path) -> Result<String, Failure> {
     read.map(|()| text).map_err(refuse)
 }
 
-/// Reads a YAML text that is a map of fields, or says in a line why it is none.
+/// Parses a YAML text as a map of fields, or returns a line that says why it is not one.
 pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let whole: Value = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
     match whole {
@@ -50,9 +50,9 @@ pub(crate) fn fields<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     }
 }
 
-/// Says what a YAML text is that should be something else: `the text "hello"`.
+/// Describes a YAML value that has the wrong type: `the text "hello"`.
 pub(crate) fn shape(value: &Value) -> String {
-    /// More of a text does not help to find it.
+    /// The longest text that is shown; more of it does not help to find it.
     const SHOWN: usize = 40;
     match value {
         Value::Null => "empty".to_owned(),

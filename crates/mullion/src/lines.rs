@@ -1,8 +1,8 @@
-//! Cases: questions of a line each, answered in order on all processors.
+//! Answers cases, which are questions of one line each, in order and on all processors.
 //!
-//! One thread reads blocks of lines, a worker per processor answers them, another thread writes them in order. Blocks are
-//! used again once they are written, so memory stays bounded however long the input is, and nobody waits for a whole round of
-//! the others. A line that cannot be answered becomes `{"error": ...}`, and the command ends with 2.
+//! One thread reads blocks of lines, a worker per processor answers them, and another thread writes them in order. Written blocks are used
+//! again, so memory stays bounded for any input, and no worker waits for a round of the others. A line without an answer becomes `{"error":
+//! ...}`, and the command ends with 2.
 
 use std::{
     any::Any,
@@ -25,18 +25,18 @@ use crate::{
     input,
 };
 
-/// A block ends with the line that brings it to this: what a processor holds near itself.
+/// A block ends with the line that reaches this size, which fits into a processor's cache.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Blocks on their way, for each worker.
+/// The number of blocks for each worker.
 const BLOCKS: usize = 4;
-/// No case is longer than this.
+/// The longest line, in bytes.
 const MAX_LINE_BYTES: u64 = 256 << 20;
 
-/// What a worker panicked with.
+/// The value with which a worker panicked.
 type Panic = Box<dyn Any + Send>;
 
-/// Answers every line of a file, or of stdin for `-`. `form` is what a line looks like, for whoever names no file that can be read; `worker` makes
-/// what answers the lines of one processor: it appends the answer to a text, or says why there is none.
+/// Answers every line of a file, or of stdin for `-`. `form` shows the form of a line in the error about a file that cannot be read.
+/// `worker` returns a function that answers the lines of one processor: it appends the answer to a text, or returns an error.
 ///
 /// # Errors
 /// The file cannot be read, or a line was not answered.
@@ -71,8 +71,8 @@ where
     )))
 }
 
-/// Reads, answers and writes; gives how many cases there were and how many of them were not answered. Whoever reads the output may
-/// have seen enough, which ends it without a word.
+/// Reads, answers and writes lines. Returns the number of cases and the number of those without an answer. If the reader closes the output,
+/// it ends without an error.
 pub(crate) fn pass_through<W>(
     input: impl Read,
     output: impl Write + Send,
@@ -87,13 +87,13 @@ where
     let (work, waiting) = channel();
     let (done, answered) = channel();
     for _ in 0..BLOCKS * workers {
-        // The receiver is right here.
+        // The receiver exists, so sending cannot fail.
         let _ = idle.send(Block::default());
     }
     let waiting = Mutex::new(waiting);
     thread::scope(|scope| {
         for _ in 0..workers {
-            // What is remembered about questions is each worker's own.
+            // Each worker has its own cache of questions.
             let (waiting, done) = (&waiting, done.clone());
             scope.spawn(move || answer_blocks(waiting, &done, worker()));
         }
@@ -107,7 +107,7 @@ where
     })
 }
 
-/// Hands out blocks until the input or the demand ends.
+/// Reads blocks until the input ends or no block is needed any more.
 fn read_blocks(
     input: &mut BufReader<impl Read>,
     free: &Receiver<Block>,
@@ -129,7 +129,7 @@ fn read_blocks(
     Ok(())
 }
 
-/// A worker: answers blocks until there are no more.
+/// Answers blocks until there are no more; runs in each worker.
 fn answer_blocks(
     waiting: &Mutex<Receiver<Block>>,
     done: &Sender<Result<Block, Panic>>,
@@ -141,7 +141,7 @@ fn answer_blocks(
             .unwrap_or_else(PoisonError::into_inner)
             .recv();
         let Ok(mut block) = next else { return };
-        // A panic that only ended this worker would leave the others waiting.
+        // A panic is caught, because a worker that just ended would leave the others waiting.
         let whole = catch_unwind(AssertUnwindSafe(|| block.answer(&mut answer)));
         if done.send(whole.map(|()| block)).is_err() {
             return;
@@ -149,8 +149,8 @@ fn answer_blocks(
     }
 }
 
-/// Writes blocks in the order of their numbers and lets them be used again; gives how many cases there were and how many were
-/// not answered.
+/// Writes blocks in the order of their numbers and makes them available again. Returns the number of cases and the number of those without
+/// an answer.
 fn write_in_order(
     answered: &Receiver<Result<Block, Panic>>,
     idle: &Sender<Block>,
@@ -168,7 +168,7 @@ fn write_in_order(
             if output.write_all(&block.text).is_err() {
                 return Ok((cases, 0));
             }
-            // Nobody reads any more once the input has ended.
+            // The receiver is gone once the input has ended.
             let _ = idle.send(block);
         }
     }
@@ -178,25 +178,24 @@ fn write_in_order(
     }
 }
 
-/// Lines in one buffer that is used again, and their answers.
+/// Lines in one reusable buffer, and their answers.
 #[derive(Default)]
 struct Block {
-    /// Its place in the input.
+    /// The position in the input.
     number: usize,
     /// The number of its first line.
     first: usize,
     bytes: Vec<u8>,
-    /// Where each line ends.
+    /// The end of each line.
     ends: Vec<usize>,
     text: Vec<u8>,
-    /// Lines that are not blank, and those of them that were not answered.
+    /// The number of lines that are not blank, and the number of those without an answer.
     cases: usize,
     wrong: usize,
 }
 
 impl Block {
-    /// Takes the next lines in, as many as there are without waiting for more; none at the end. Blank lines count and are answered
-    /// with nothing.
+    /// Reads the next lines, as many as are available without waiting; none at the end of the input. Blank lines get an empty answer.
     fn fill(&mut self, input: &mut BufReader<impl Read>) -> io::Result<()> {
         self.bytes.clear();
         self.ends.clear();

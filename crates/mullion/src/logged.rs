@@ -1,7 +1,7 @@
-//! How the fields of a log line are written: the message, then `name=value`, all in one line.
+//! Formats the fields of a log line: the message, then `name=value`, all in one line.
 //!
-//! The client library prints an error of the API server as message, reason and then the whole Status as Rust sees it. Who reads a log needs
-//! the first two.
+//! The client library prints an error of the API server as message, reason and then the whole Status in Rust's debug form. A reader of the
+//! log needs only the first two.
 
 use std::fmt::{self, Debug};
 
@@ -11,10 +11,10 @@ use tracing_subscriber::{
     fmt::{FormatFields, format},
 };
 
-/// Where the client library's text of an error goes on with the whole Status.
+/// The text after which the client library prints the whole Status.
 const STATUS: &str = " (Status {";
 
-/// The form of all fields.
+/// Returns the format of the fields.
 pub(crate) fn fields() -> impl for<'writer> FormatFields<'writer> {
     format::debug_fn(write_field).delimited(" ")
 }

@@ -1,9 +1,9 @@
-//! The one binary: the command line, and the wiring of the other crates into a running cluster.
+//! The program: the command line, and the wiring of the other crates into a running cluster.
 //!
-//! Every output for people and every exit code is decided here: 0 done, 1 the answer is "no" or the work failed, 2 wrong input or set-up.
-//! Data goes to stdout, logs and errors to stderr. Start at [`up`].
+//! Every output for people and every exit code is decided here: 0 success, 1 the answer is "no" or the work failed, 2 wrong input or
+//! set-up. Data goes to stdout, logs and errors to stderr. Start at [`up`].
 
-// An `expect` says which invariant holds; tests may do without.
+// An `expect` names the invariant that holds; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod apiserver;
@@ -43,7 +43,7 @@ use cli::{Bench, Cli, Command, ConnectivityCommand, SnapshotCommand};
 use clusters::{Chosen, snapshot};
 use failure::Failure;
 
-/// Writes allocate thousands of small pieces, on every thread at once: a fifth less CPU than the allocator of glibc.
+/// Writes allocate thousands of small pieces on all threads; this allocator needs a fifth less CPU than that of glibc.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command. False: it did its work, and the answer is "no".
+/// Runs a command. Returns false if it succeeded and the answer is "no".
 fn run(cli: Cli) -> Result<bool, Failure> {
     let done = match cli.command {
         Command::Check(args) => {
@@ -75,7 +75,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Plan(args) => {
             return runtime()?.block_on(plan::run(args));
         }
-        // Whatever goes wrong ends the command and is said once, as its failure.
+        // Any failure ends the command and is printed once, so no log is set up.
         Command::Why(args) => {
             return runtime()?.block_on(why::run(args));
         }
@@ -84,7 +84,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             None => Ok(()),
         },
         Command::Up(args) => {
-            // What a terminal shows in colours is a log's text later.
+            // In the background, stderr becomes a log file, which must not have colours.
             let colours = !args.detached && out::colours_on(&std::io::stderr());
             log_to_stderr(args.verbose, colours);
             runtime()?.block_on(up::run(args))
@@ -174,7 +174,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(runtime)
 }
 
-/// A write that `ulimit -f` forbids is to fail, not to end the process: once somebody listens to the signal, it does.
+/// Makes a write that `ulimit -f` forbids fail instead of ending the process, which happens if the signal has no handler.
 #[cfg(unix)]
 fn survive_long_files(runtime: &tokio::runtime::Runtime) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -184,7 +184,8 @@ fn survive_long_files(runtime: &tokio::runtime::Runtime) -> std::io::Result<()> 
     signal(SignalKind::from_raw(FILE_TOO_LARGE)).map(drop)
 }
 
-/// Warnings unless more is asked for; `RUST_LOG` overrules. Once, it is the story of the cluster; twice, what each part does, under its name.
+/// Logs warnings to stderr, or more with `-v`; `RUST_LOG` takes precedence. With one `-v`, the log tells the story of the cluster; with
+/// two, the work of each part, under its name.
 fn log_to_stderr(verbose: u8, colours: bool) {
     tracing_subscriber::fmt()
         .with_env_filter(filter(verbose))
@@ -195,7 +196,7 @@ fn log_to_stderr(verbose: u8, colours: bool) {
         .init();
 }
 
-/// The same with one JSON object in a line.
+/// Logs to stderr with one JSON object per line.
 fn log_json_to_stderr(verbose: u8) {
     tracing_subscriber::fmt()
         .json()
@@ -205,7 +206,7 @@ fn log_json_to_stderr(verbose: u8) {
 }
 
 fn filter(verbose: u8) -> EnvFilter {
-    // Kube's client says that a request failed; whoever made the request says it in a sentence.
+    // kube's client logs every failed request, but the caller prints a sentence about it anyway.
     let level = match verbose {
         0 => "warn,kube_client::client::builder=off",
         1 => {

@@ -1,11 +1,11 @@
-//! How much memory this process holds.
+//! The memory of this process.
 
-/// Resident bytes of this process; `None` where the system does not say (anything but Linux).
+/// Returns the resident bytes of this process, or `None` on systems other than Linux.
 pub(crate) fn resident_bytes() -> Option<u64> {
     read("/proc/self/status")
 }
 
-/// Resident bytes of another process; `None` where the system does not say, or there is no such process.
+/// Returns the resident bytes of another process, or `None` on systems other than Linux and if the process does not exist.
 pub(crate) fn resident_bytes_of(pid: u32) -> Option<u64> {
     read(&format!("/proc/{pid}/status"))
 }

@@ -1,8 +1,8 @@
 //! `mullion nodes`: simulated Linux and Windows nodes for a cluster whose API server, scheduler and controllers run elsewhere.
 //!
-//! The instances of a ClusterConfig's node groups are bought in a simulated EC2 in this process. A kubelet of each registers it with the cluster,
-//! runs the pods that are bound to it, and reports. Windows pods get their addresses as on EKS, from this process unless another controller is
-//! there. The same config gives the same nodes again, so that another start goes on with them.
+//! The instances of a ClusterConfig's node groups are launched in a simulated EC2 in this process. The kubelet of each registers it with
+//! the cluster, runs the pods bound to it, and reports their status. Windows pods get their addresses as on EKS, from this process unless
+//! another controller assigns them. The same config gives the same nodes, so a new start continues with them.
 
 use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
@@ -38,9 +38,9 @@ use crate::{
     why::source,
 };
 
-/// How long stopping may take.
+/// The time that stopping may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long one request may take.
+/// The time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Flags of `mullion nodes`.
@@ -124,6 +124,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     prepare(&client, &spec).await?;
     let context = Context::new(client.clone(), clock);
     context.informers.nodes.synced().await;
+    // This snapshot is taken before any instance exists, so that the progress display reports all of them.
     let begun = Seen::now(Vec::new());
     for order in orders {
         ec2.provide(order)
@@ -131,6 +132,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     }
     check_names(&client, &ec2).await?;
     let settings = Settings {
+        // Simulated kubelets need the sizes of images, which determine how long a pull takes.
         sizes: true,
         ..args.registries.unwrap_or_default()
     };
@@ -182,8 +184,8 @@ fn call_faults(text: &str) -> Result<CallFaults, String> {
         .map_err(|error: ParseFaultsError| error.to_string())
 }
 
-/// Gives the cluster what EKS and eksctl give one with Windows nodes, if it is not there: the kind that keeps a node's addresses, and the switch
-/// of Windows addresses.
+/// Adds what EKS and eksctl add to a cluster with Windows nodes, unless it exists: the kind CNINode, and the ConfigMap that enables Windows
+/// addresses.
 async fn prepare(client: &Client, spec: &eksctl::Cluster) -> Result<(), Failure> {
     if !spec.has_windows() {
         return Ok(());
@@ -195,7 +197,7 @@ async fn prepare(client: &Client, spec: &eksctl::Cluster) -> Result<(), Failure>
     setup::switch_windows_addresses_on(client).await
 }
 
-/// Refuses a cluster that has nodes of these names which are not these instances: their objects would be overwritten.
+/// Refuses a cluster that has other nodes with these names: their objects would be overwritten.
 async fn check_names(client: &Client, ec2: &SimulatedEc2) -> Result<(), Failure> {
     let nodes: Api<Node> = Api::all(client.clone());
     for instance in ec2.instances() {

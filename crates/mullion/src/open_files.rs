@@ -1,14 +1,14 @@
-//! How many files the process may open: every connection to the API server is one.
+//! The number of files that the process may open: every connection to the API server is one.
 //!
-//! Shells start programs with a soft limit of 1,024 or less, which every process may raise to the hard one.
+//! Shells start programs with a soft limit of 1,024 or less, which every process may raise to the hard limit.
 
 use mullion_apiserver::{ConnectionLimits, Limits};
 
-/// Raises the limit as far as the system lets it, and returns what is then allowed.
+/// Raises the limit as far as possible, and returns it.
 #[cfg(unix)]
 pub(crate) fn raise() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    /// What macOS takes where it names no hard limit (OPEN_MAX).
+    /// The limit that macOS accepts if it has no hard limit (OPEN_MAX).
     const SURELY: u64 = 10_240;
     let limit = getrlimit(Resource::Nofile);
     let wanted = [limit.maximum, Some(SURELY)];
@@ -22,7 +22,7 @@ pub(crate) fn raise() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Windows has no such limit.
+/// Returns the largest number, because Windows has no such limit.
 #[cfg(not(unix))]
 pub(crate) fn raise() -> u64 {
     u64::MAX

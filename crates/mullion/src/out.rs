@@ -1,4 +1,4 @@
-//! The only place that writes to the terminal. A closed stdout (`mullion up | head -1`) is not an error worth dying for.
+//! The only module that writes to the terminal. A closed stdout (`mullion up | head -1`) is not an error.
 
 use std::io::{IsTerminal, Write};
 
@@ -6,13 +6,13 @@ use crate::failure::Failure;
 
 /// Prints a line of data.
 pub(crate) fn line(text: &str) {
-    // A reader that has gone away wants no more lines.
+    // An error means that the reader has closed the output and wants no more lines.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints data as it is.
 pub(crate) fn whole(text: &str) {
-    // A reader that has gone away wants no more of it.
+    // An error means that the reader has closed the output and wants no more of it.
     let _ = write!(std::io::stdout(), "{text}");
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn aside(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Prints why the program ends, in red where a person reads it.
+/// Prints the reason why the program ends, in red on a terminal.
 pub(crate) fn error(failure: &Failure) {
     let text = failure.to_string();
     let text = match colours_on(&std::io::stderr()) {
@@ -33,28 +33,28 @@ pub(crate) fn error(failure: &Failure) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Prints a remark that is not data.
+/// Prints a note that is not data.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "note:  {text}");
 }
 
-/// Whether stdout takes colours.
+/// Returns whether stdout may have colours.
 pub(crate) fn colours() -> bool {
     colours_on(&std::io::stdout())
 }
 
-/// Whether a person reads a stream on a terminal and has not asked for plain text.
+/// Returns whether a stream is a terminal and the user has not asked for plain text.
 pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !plain
 }
 
-/// How many columns the terminal has that a person reads stdout on; none where it is no terminal.
+/// Returns the number of columns of the terminal at stdout; `None` if it is not a terminal.
 pub(crate) fn width() -> Option<usize> {
     width_of(&std::io::stdout())
 }
 
-/// The same of stderr.
+/// Returns the number of columns of the terminal at stderr.
 pub(crate) fn stderr_width() -> Option<usize> {
     width_of(&std::io::stderr())
 }

@@ -1,7 +1,7 @@
-//! Whether a cluster's API server answers, for commands that run for as long as one wants them to.
+//! Waits for a cluster's API server, for commands that run until they are stopped.
 //!
-//! Such a command does not end because the API server is not there, and does not keep it to itself either: one sentence says what is tried and why
-//! it failed, after longer and longer pauses.
+//! Such a command does not end when the API server is unreachable, but says so: one sentence names the request and the error, after longer
+//! and longer pauses.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use tokio::time::{sleep, timeout};
 
 use crate::why::source::root;
 
-/// How long one try may take.
+/// The time that one request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause after the first try that failed, and the longest one.
+/// The pause after the first failed request.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How often an API server that answers is asked again.
+/// The interval at which a working API server is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Waits until the API server answers, whatever the answer is. `server` is what it is called in the log.
+/// Waits until the API server answers, even with an error. `server` is its name in the log.
 pub(crate) async fn answering(client: &Client, server: &str) {
     let mut pause = FIRST_PAUSE;
     while let Err(why) = ask(client).await {
@@ -34,7 +34,7 @@ pub(crate) async fn answering(client: &Client, server: &str) {
     }
 }
 
-/// Says when the API server stops answering and when it is back, as long as it is polled.
+/// Logs when the API server stops answering and when it answers again, as long as the future is polled.
 pub(crate) async fn follow(client: &Client, server: &str) {
     loop {
         answering(client, server).await;
@@ -42,12 +42,12 @@ pub(crate) async fn follow(client: &Client, server: &str) {
     }
 }
 
-/// Asks for the version, which everybody may know.
+/// Requests the version, which every client may read.
 async fn ask(client: &Client) -> Result<(), String> {
     match timeout(PATIENCE, client.apiserver_version()).await {
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         Ok(Ok(_)) => Ok(()),
-        // It is there, and says no; what is asked next says why.
+        // The server answers, even if it refuses; the next request will say why.
         Ok(Err(kube::Error::Api(status))) if status.code < 500 => Ok(()),
         Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
         Ok(Err(error)) => Err(root(&error)),

@@ -1,6 +1,6 @@
-//! The simulated EC2 of `mullion nodes` for the controllers of other processes: calls of the cloud's traits over HTTP on loopback.
+//! The simulated EC2 of `mullion nodes` for controllers in other processes: calls of the cloud's traits over HTTP on loopback.
 //!
-//! Where it listens stands in a ConfigMap of the cluster whose nodes it has, so that `mullion controller --cloud simulated` finds it.
+//! A ConfigMap in the cluster with its nodes has the address, so that `mullion controller --cloud simulated` finds it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -31,15 +31,15 @@ const NAME: &str = "mullion-simulated-cloud";
 const NAMESPACE: &str = "kube-system";
 const ENDPOINT: &str = "endpoint";
 const PATH: &str = "/v1/call";
-/// The bytes of a call or an answer at most: all offers are two megabytes.
+/// The largest call or response, in bytes: all offers have two megabytes.
 const MOST_BYTES: usize = 32 * 1024 * 1024;
-/// How long a call may take. Receiving messages takes 20 s when there are none.
+/// The time that a call may take. Receiving messages takes 20 s if there are none.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Answers calls on loopback until the process ends, and says in the cluster where.
+/// Answers calls on loopback until the process ends, and publishes the address in the cluster.
 ///
 /// # Errors
-/// No port can be had, or the ConfigMap not be written.
+/// No port is available, or the ConfigMap cannot be written.
 pub(crate) async fn serve(
     cloud: Unreliable<SimulatedEc2>,
     client: &Client,
@@ -79,7 +79,7 @@ pub(crate) async fn serve(
     Ok(endpoint)
 }
 
-/// Takes back what [`serve`] said in the cluster.
+/// Deletes the ConfigMap that [`serve`] has written.
 pub(crate) async fn withdraw(client: &Client) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     match timeout(PATIENCE, api.delete(NAME, &DeleteParams::default())).await {
@@ -148,10 +148,10 @@ impl Wire for Http {
     }
 }
 
-/// Connects to the simulated EC2 at `endpoint`, or at the one that the cluster names.
+/// Connects to the simulated EC2 at `endpoint`, or to the one that the cluster names.
 ///
 /// # Errors
-/// There is none, or it does not answer.
+/// There is none, or it does not respond.
 pub(crate) async fn connect(client: &Client, endpoint: Option<String>) -> Result<Remote, Failure> {
     let hint = "start it with `mullion nodes`, which also makes the nodes of what is bought";
     let endpoint = match endpoint {

@@ -1,7 +1,7 @@
-//! Node groups: `nodeGroups` (auto scaling groups) and `managedNodeGroups` (EKS managed).
+//! Node groups: `nodeGroups` (auto scaling groups) and `managedNodeGroups` (managed by EKS).
 //!
-//! Invariant: sizes are ordered (min <= desired <= max) and a group has at least one instance type;
-//! whether a type exists is for the catalogue to say, which is why a group knows its own path.
+//! Invariant: sizes are ordered (min <= desired <= max), and a group has at least one instance type. The catalogue checks later whether a
+//! type exists, so a group stores its own path for the error.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use crate::ami::{AmiFamily, WindowsRelease};
 
 use super::{Cluster, ConfigError, Taint, reader::Field, taints};
 
-/// eksctl's instance type where a group names none.
+/// eksctl's instance type for groups that name none.
 pub const DEFAULT_INSTANCE_TYPE: &str = "m5.large";
 const DEFAULT_NODES: u32 = 2;
 const DEFAULT_VOLUME_GIB: u32 = 80;
 const MOST_NODES: u32 = 100_000;
 
-/// A group of equal nodes.
+/// A group of identical nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeGroup {
-    /// Where the group stands in the file, for errors found later.
+    /// The path of the group in the file, for errors found later.
     pub path: String,
     /// Name.
     pub name: String,
@@ -46,7 +46,7 @@ pub struct NodeGroup {
     pub volume_gib: u32,
     /// Whether its instances are spot.
     pub spot: bool,
-    /// Most pods a node may run, where the file says so.
+    /// Maximum number of pods per node, if the file sets it.
     pub max_pods: Option<u32>,
 }
 
@@ -68,7 +68,7 @@ const USED: &[&str] = &[
     "maxPodsPerNode",
 ];
 
-/// Fields eksctl knows that change nothing here.
+/// Fields of eksctl without an effect here.
 const UNUSED: &[&str] = &[
     "additionalEncryptedVolume",
     "additionalVolumes",
@@ -159,7 +159,7 @@ impl NodeGroup {
         })
     }
 
-    /// Windows release of its nodes, if they run Windows.
+    /// Returns the Windows release of its nodes, if they run Windows.
     pub fn windows_release(&self) -> Option<WindowsRelease> {
         self.ami_family.windows_release()
     }
@@ -217,7 +217,7 @@ fn instance_types(group: &Field<'_>) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// min, desired and max with eksctl's defaults.
+/// Returns min, desired and max with eksctl's defaults.
 fn sizes(group: &Field<'_>) -> Result<(u32, u32, u32), ConfigError> {
     let read = |name: &str| match group.get(name) {
         Some(field) => field.number(0, MOST_NODES).map(Some),

@@ -1,8 +1,7 @@
-//! eksctl's ClusterConfig (`eksctl.io/v1alpha5`): read once, into a ready [`Cluster`].
+//! eksctl's ClusterConfig (`eksctl.io/v1alpha5`), which is parsed once into a [`Cluster`].
 //!
-//! Invariant: a [`Cluster`] is valid. Whatever is unknown or wrong is refused with the path of the
-//! field, what is allowed and, where there is one, the way out; whatever eksctl knows but a
-//! simulation has no use for is accepted and named once in [`Cluster::ignored`].
+//! Invariant: a [`Cluster`] is valid. Unknown or invalid fields are refused with their path, the allowed values and, if there is one, the
+//! remedy. Fields of eksctl that a simulation does not need are accepted and listed once in [`Cluster::ignored`].
 
 mod group;
 mod reader;
@@ -21,7 +20,7 @@ pub use taints::{Taint, TaintEffect};
 
 /// Oldest minor version of Kubernetes that is accepted.
 pub const OLDEST_MINOR: u32 = 23;
-/// Newest minor version of Kubernetes that is accepted, and the one used where none is given.
+/// Newest minor version of Kubernetes that is accepted, and the default.
 pub const NEWEST_MINOR: u32 = 36;
 
 /// A cluster to be simulated.
@@ -68,14 +67,14 @@ impl KubernetesVersion {
         minor: NEWEST_MINOR,
     };
 
-    /// Version `1.minor`, if it is one of those accepted.
+    /// Returns the version `1.minor`, if it is accepted.
     pub fn from_minor(minor: u32) -> Option<Self> {
         (OLDEST_MINOR..=NEWEST_MINOR)
             .contains(&minor)
             .then_some(Self { minor })
     }
 
-    /// The minor number.
+    /// Returns the minor number.
     pub fn minor(self) -> u32 {
         self.minor
     }
@@ -87,19 +86,19 @@ impl fmt::Display for KubernetesVersion {
     }
 }
 
-/// What is wrong with a file, where, and what to do.
+/// An error in a file: its place, its cause, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Path of the field, for example `nodeGroups[0].taints.os`; empty for the file as a whole.
     pub path: String,
-    /// What is wrong and what is allowed.
+    /// What is wrong, and what is allowed.
     pub message: String,
-    /// An example of a right value, or the next step.
+    /// An example of a valid value, or the next step.
     pub hint: Option<String>,
 }
 
 impl ConfigError {
-    /// An error without a hint.
+    /// Creates an error without a hint.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -108,7 +107,7 @@ impl ConfigError {
         }
     }
 
-    /// The same error with a hint.
+    /// Adds a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -126,7 +125,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Fields of the file that a simulation has no use for.
+/// Fields of the file that a simulation does not need.
 const IGNORED_TOP: &[&str] = &[
     "accessConfig",
     "addons",
@@ -153,10 +152,10 @@ const IGNORED_TOP: &[&str] = &[
 ];
 
 impl Cluster {
-    /// Reads a ClusterConfig.
+    /// Parses a ClusterConfig.
     ///
     /// # Errors
-    /// [`ConfigError`] at the first thing that is wrong.
+    /// [`ConfigError`] for the first mistake.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let value = only_document(text)?;
         let mut ignored = Vec::new();
@@ -213,7 +212,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Whether any group runs Windows.
+    /// Returns whether any group runs Windows.
     pub fn has_windows(&self) -> bool {
         self.node_groups
             .iter()
@@ -239,7 +238,7 @@ impl Cluster {
     }
 }
 
-/// Reads the mappings of roles; those of users and accounts, and what eksctl would refuse, are left out.
+/// Parses the mappings of roles. Those of users and accounts, and those that eksctl would refuse, are left out.
 fn identity_mappings(document: &Value) -> Vec<IdentityMapping> {
     let items = document["iamIdentityMappings"].as_array();
     let text = |item: &Value, key: &str| item[key].as_str().unwrap_or_default().to_owned();
@@ -280,7 +279,7 @@ fn version(field: &Field<'_>) -> Result<KubernetesVersion, ConfigError> {
         let error = field.error(format!(
             "{shown} is not one of 1.{OLDEST_MINOR} to 1.{NEWEST_MINOR}"
         ));
-        // YAML takes 1.30 without quotes for the number 1.3.
+        // YAML parses an unquoted 1.30 as the number 1.3.
         match read_version(&format!("{text}0")) {
             Some(meant) if field.value().is_number() => error.hint(format!(
                 "version: \"{meant}\", in quotes: without them {meant} is the number {text}"
@@ -295,7 +294,7 @@ fn read_version(text: &str) -> Option<KubernetesVersion> {
     KubernetesVersion::from_minor(minor)
 }
 
-/// Replaces list indices by `[]` and keeps the first of each path.
+/// Replaces list indices by `[]`, and keeps the first of each path.
 fn once_each(paths: Vec<String>) -> Vec<String> {
     let mut seen = Vec::new();
     for path in paths {
@@ -315,7 +314,7 @@ fn once_each(paths: Vec<String>) -> Vec<String> {
     seen
 }
 
-/// The one document of a file; empty ones beside it do not count.
+/// Returns the only document of a file; empty documents do not count.
 fn only_document(text: &str) -> Result<Value, ConfigError> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| {
         ConfigError::new("", format!("not a YAML document: {}", one_line(&error)))

@@ -1,6 +1,6 @@
-//! Reading one field of a ClusterConfig with its path at hand.
+//! Reads fields of a ClusterConfig together with their paths.
 //!
-//! Invariant: every error says the path of the value it is about and what would be right.
+//! Invariant: every error names the path of its value and says what would be valid.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::ConfigError;
 
-/// The regions of EC2, those of the separate partitions last.
+/// The regions of EC2; those of separate partitions are last.
 const REGIONS: [&str; 38] = [
     "af-south-1",
     "ap-east-1",
@@ -50,10 +50,10 @@ const REGIONS: [&str; 38] = [
     "cn-northwest-1",
 ];
 
-/// What to do with a file of other objects.
+/// The hint for a file with other objects.
 pub(super) const MANIFESTS: &str = "--config takes an eksctl ClusterConfig; manifests go in with kubectl apply -f once the cluster runs";
 
-/// A value and where it stands in the file.
+/// A value, and its path in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
     path: String,
@@ -80,7 +80,7 @@ impl<'a> Field<'a> {
         ConfigError::new(self.path.clone(), message)
     }
 
-    /// Refuses everything that is not a ClusterConfig of the version we read.
+    /// Refuses everything except a ClusterConfig of the supported version.
     pub(super) fn check_kind(&self) -> Result<(), ConfigError> {
         let text = |name| self.get(name).and_then(|field| field.string().ok());
         let elsewhere = text("apiVersion").is_none_or(|version| !version.starts_with("eksctl.io/"));
@@ -104,7 +104,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// Refuses fields nobody knows and collects those that have no effect.
+    /// Refuses unknown fields, and collects those without an effect.
     pub(super) fn check_fields(
         &self,
         used: &[&str],
@@ -128,7 +128,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| self.wrong_type("a map of fields"))
     }
 
-    /// The field of this name; `null` counts as absent.
+    /// Returns the field of this name; `null` counts as absent.
     pub(super) fn get(&self, name: &str) -> Option<Field<'a>> {
         let value = self.value.as_object()?.get(name)?;
         (!value.is_null()).then(|| Field {
@@ -143,7 +143,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| ConfigError::new(self.child_path(name), "is required"))
     }
 
-    /// The elements of a list; none where the field is absent.
+    /// Returns the elements of a list; none if the field is absent.
     pub(super) fn items(&self, name: &str) -> Result<Vec<Field<'a>>, ConfigError> {
         match self.get(name) {
             Some(list) => list.elements(),
@@ -179,7 +179,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| self.wrong_type("true or false"))
     }
 
-    /// A whole number in the range, both ends included.
+    /// Returns a whole number in the range, both ends included.
     pub(super) fn number(&self, least: u32, most: u32) -> Result<u32, ConfigError> {
         let range = || format!("a whole number from {least} to {most}");
         let number = self
@@ -196,7 +196,7 @@ impl<'a> Field<'a> {
         self.items(name)?.iter().map(Field::string).collect()
     }
 
-    /// A map of text to text. Numbers and booleans are refused: Kubernetes refuses them too.
+    /// Returns a map of text to text. Numbers and booleans are refused, as Kubernetes does.
     pub(super) fn string_map(&self, name: &str) -> Result<BTreeMap<String, String>, ConfigError> {
         let Some(field) = self.get(name) else {
             return Ok(BTreeMap::new());
@@ -233,7 +233,7 @@ impl<'a> Field<'a> {
             .hint(hint))
     }
 
-    /// eksctl's rule: letters, digits and dashes, starting with a letter, at most 100.
+    /// Returns a valid cluster name by eksctl's rule: letters, digits and dashes, starting with a letter, at most 100.
     pub(super) fn cluster_name(&self) -> Result<String, ConfigError> {
         let text = self.string()?;
         let well_formed = text.len() <= 100
@@ -247,7 +247,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Zones of the region, each at most once.
+    /// Returns zones of the region, each at most once.
     pub(super) fn zones(&self, name: &str, region: &str) -> Result<Vec<String>, ConfigError> {
         let mut zones = Vec::new();
         for field in self.items(name)? {
@@ -304,7 +304,7 @@ fn unknown_field(path: String, name: &str, used: &[&str], unused: &[&str]) -> Co
     }
 }
 
-/// Edit distance without regard to case.
+/// Returns the edit distance, ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,7 +1,6 @@
 //! Taints of a node group, in eksctl's map form (`os: "windows:NoSchedule"`) and list form.
 //!
-//! Invariant: effects are closed. A map value is `value:Effect`, `:Effect` or `Effect` alone, and
-//! nothing with two colons, as in eksctl.
+//! Invariant: effects are a closed enum. As in eksctl, a map value is `value:Effect`, `:Effect` or just `Effect`; two colons are invalid.
 
 use std::str::FromStr;
 
@@ -10,12 +9,12 @@ use serde_json::Value;
 use super::{ConfigError, reader::Field};
 use serde::{Deserialize, Serialize};
 
-/// A taint nodes register with.
+/// A taint with which nodes register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taint {
     /// Key.
     pub key: String,
-    /// Value; empty where there is none.
+    /// Value; may be empty.
     pub value: String,
     /// Effect.
     pub effect: TaintEffect,
@@ -24,18 +23,18 @@ pub struct Taint {
 /// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaintEffect {
-    /// New pods stay away.
+    /// New pods are not scheduled.
     NoSchedule,
-    /// New pods prefer other nodes.
+    /// New pods are scheduled on other nodes if possible.
     PreferNoSchedule,
-    /// Pods that run there are evicted too.
+    /// Running pods are evicted too.
     NoExecute,
 }
 
 impl TaintEffect {
     const ALL: [Self; 3] = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
 
-    /// Kubernetes' name.
+    /// Returns Kubernetes' name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -59,7 +58,7 @@ impl FromStr for TaintEffect {
 const FORMS: &str =
     "taints are a map (os: \"windows:NoSchedule\") or a list ({key, value, effect})";
 
-/// Reads `taints` in either form.
+/// Parses `taints` in either form.
 pub(super) fn read(group: &Field<'_>) -> Result<Vec<Taint>, ConfigError> {
     let Some(taints) = group.get("taints") else {
         return Ok(Vec::new());
@@ -152,7 +151,7 @@ fn check_value(field: &Field<'_>, value: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// Kubernetes' qualified name without prefix, which is also the rule of label values.
+/// Returns whether a text is a qualified name without prefix, by Kubernetes' rule, which label values follow too.
 pub(super) fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];

@@ -1,7 +1,6 @@
-//! Durations as Karpenter writes them: Go's form (`1h30m`), or `Never` where a timer can be off.
+//! Durations in Karpenter's form: Go's (`1h30m`), or `Never` for timers that can be off.
 //!
-//! Invariant: a value keeps the text it was read from, so that writing an object back changes
-//! nothing; equality is by meaning.
+//! Invariant: a value keeps its original text, so that writing an object back changes nothing; values are equal if their durations are.
 
 use std::{fmt, time::Duration};
 
@@ -15,7 +14,7 @@ pub struct NillableDuration {
 }
 
 impl NillableDuration {
-    /// The timer that never fires.
+    /// Returns the duration of a timer that never fires.
     pub fn never() -> Self {
         Self {
             text: "Never".into(),
@@ -23,7 +22,7 @@ impl NillableDuration {
         }
     }
 
-    /// A duration of whole seconds, written as `30s`.
+    /// Returns a duration of whole seconds, written as `30s`.
     pub fn seconds(seconds: u64) -> Self {
         Self {
             text: format!("{seconds}s"),
@@ -31,10 +30,10 @@ impl NillableDuration {
         }
     }
 
-    /// Reads `Never` or a Go duration.
+    /// Parses `Never` or a Go duration.
     ///
     /// # Errors
-    /// When the text is neither.
+    /// The text is neither.
     pub fn parse(text: &str) -> Result<Self, ParseDurationError> {
         let duration = match text {
             "Never" => None,
@@ -46,7 +45,7 @@ impl NillableDuration {
         })
     }
 
-    /// The duration, or `None` for `Never`.
+    /// Returns the duration, or `None` for `Never`.
     pub fn duration(&self) -> Option<Duration> {
         self.duration
     }
@@ -77,15 +76,15 @@ impl<'de> Deserialize<'de> for NillableDuration {
     }
 }
 
-/// A text that is no duration.
+/// The error for a text that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a duration such as 30s, 15m or 720h")]
 pub struct ParseDurationError(String);
 
-/// Reads a Go duration made of whole numbers and the units h, m, s and ms.
+/// Parses a Go duration of whole numbers with the units h, m, s and ms.
 ///
 /// # Errors
-/// When the text is empty, has another unit, or overflows.
+/// The text is empty, has another unit, or overflows.
 pub fn parse_go_duration(text: &str) -> Result<Duration, ParseDurationError> {
     let error = || ParseDurationError(text.to_owned());
     let mut rest = text;

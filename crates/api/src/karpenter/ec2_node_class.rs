@@ -1,8 +1,7 @@
-//! EC2NodeClass (`karpenter.k8s.aws/v1`): how instances of a pool are launched on EC2.
+//! EC2NodeClass (`karpenter.k8s.aws/v1`): the settings with which instances of a pool are launched on EC2.
 //!
-//! Invariant: every field of the schema has a place here, so that reading and writing an object
-//! loses nothing; what the simulated EC2 acts on is the AMI family or alias, the subnet and
-//! security group selectors, tags, `kubelet`, the root volume and `instanceStorePolicy`.
+//! Invariant: every field of the schema has a field here, so that no data is lost when an object is read and written. The simulated EC2
+//! uses only the AMI family or alias, the subnet and security group selectors, tags, `kubelet`, the root volume and `instanceStorePolicy`.
 
 use std::collections::BTreeMap;
 
@@ -31,19 +30,19 @@ type Tags = BTreeMap<String, String>;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct EC2NodeClassSpec {
-    /// Which subnets nodes may be in; the terms are alternatives.
+    /// The subnets of nodes; the terms are alternatives.
     #[serde(default)]
     pub subnet_selector_terms: Vec<SubnetSelectorTerm>,
-    /// Which security groups nodes get; the terms are alternatives.
+    /// The security groups of nodes; the terms are alternatives.
     #[serde(default)]
     pub security_group_selector_terms: Vec<SecurityGroupSelectorTerm>,
-    /// Which capacity reservations may be used; the terms are alternatives.
+    /// The usable capacity reservations; the terms are alternatives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capacity_reservation_selector_terms: Vec<CapacityReservationSelectorTerm>,
     /// Placement group of the instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement_group_selector: Option<PlacementGroupSelector>,
-    /// Whether instances get a public address; none means what the subnet says.
+    /// Whether instances get a public address; `None` means the subnet's setting.
     #[serde(
         rename = "associatePublicIPAddress",
         default,
@@ -53,10 +52,10 @@ pub struct EC2NodeClassSpec {
     /// Number of /28 prefixes the first interface starts with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_prefix_count: Option<i32>,
-    /// Which images; the terms are alternatives, an alias stands alone.
+    /// The images; the terms are alternatives, and an alias excludes other terms.
     #[serde(default)]
     pub ami_selector_terms: Vec<AmiSelectorTerm>,
-    /// Family of the images where no alias says it.
+    /// Family of the images, if no alias names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ami_family: Option<String>,
     /// User data put in front of (or merged into) the bootstrap.
@@ -100,7 +99,7 @@ pub struct EC2NodeClassSpec {
     pub context: Option<String>,
 }
 
-/// Chooses subnets by tags or id.
+/// Selects subnets by tags or id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubnetSelectorTerm {
     /// All of these tags; the value `*` matches any.
@@ -111,7 +110,7 @@ pub struct SubnetSelectorTerm {
     pub id: Option<String>,
 }
 
-/// Chooses security groups by tags, id or name.
+/// Selects security groups by tags, id or name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecurityGroupSelectorTerm {
     /// All of these tags; the value `*` matches any.
@@ -125,7 +124,7 @@ pub struct SecurityGroupSelectorTerm {
     pub name: Option<String>,
 }
 
-/// Chooses capacity reservations.
+/// Selects capacity reservations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityReservationSelectorTerm {
@@ -143,7 +142,7 @@ pub struct CapacityReservationSelectorTerm {
     pub instance_match_criteria: Option<String>,
 }
 
-/// Chooses a placement group by name or id.
+/// Selects a placement group by name or id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementGroupSelector {
     /// Placement group name.
@@ -154,7 +153,7 @@ pub struct PlacementGroupSelector {
     pub id: Option<String>,
 }
 
-/// Chooses images.
+/// Selects images.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AmiSelectorTerm {
@@ -254,7 +253,7 @@ pub struct BlockDeviceMapping {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockDevice {
-    /// Whether the volume goes with the instance.
+    /// Whether the volume is deleted with the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delete_on_termination: Option<bool>,
     /// Whether the volume is encrypted.
@@ -263,7 +262,7 @@ pub struct BlockDevice {
     /// Operations per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops: Option<i64>,
-    /// Key of the encryption.
+    /// Key for the encryption.
     #[serde(rename = "kmsKeyID", default, skip_serializing_if = "Option::is_none")]
     pub kms_key_id: Option<String>,
     /// Snapshot the volume starts from.
@@ -291,9 +290,9 @@ pub struct BlockDevice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkInterface {
-    /// Which network card.
+    /// Index of the network card.
     pub network_card_index: i32,
-    /// Place of the interface on the card.
+    /// Index of the interface on the card.
     pub device_index: i32,
     /// `interface` or `efa-only`.
     pub interface_type: String,
@@ -345,7 +344,7 @@ pub struct CpuOptions {
     pub nested_virtualization: Option<String>,
 }
 
-/// What the selectors resolved to.
+/// The objects that the selectors select.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EC2NodeClassStatus {
@@ -402,7 +401,7 @@ pub struct AmiStatus {
     /// Image name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// What an instance must be to run the image.
+    /// The requirements that an instance must meet to run the image.
     pub requirements: Vec<Requirement>,
 }
 
@@ -412,7 +411,7 @@ pub struct AmiStatus {
 pub struct CapacityReservation {
     /// Availability zone.
     pub availability_zone: String,
-    /// When it ends, if it does.
+    /// The time at which it ends, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
     /// Reservation id.

@@ -1,8 +1,8 @@
-//! The v1alpha5 generation: Provisioner (`karpenter.sh/v1alpha5`) and AWSNodeTemplate
-//! (`karpenter.k8s.aws/v1alpha1`), as the 2023 walkthroughs use them.
+//! The v1alpha5 generation: Provisioner (`karpenter.sh/v1alpha5`) and AWSNodeTemplate (`karpenter.k8s.aws/v1alpha1`), as the walkthroughs
+//! of 2023 use them.
 //!
-//! Invariant: these are read and mirrored into NodePool and EC2NodeClass by a controller; nothing
-//! else acts on them, so there is one internal path.
+//! Invariant: only a controller reads them and mirrors them as NodePool and EC2NodeClass; no other code uses them, so there is one code
+//! path.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::{
     SecurityGroupStatus, SubnetStatus,
 };
 
-/// What is a NodePool today.
+/// The predecessor of NodePool.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "karpenter.sh",
@@ -60,13 +60,13 @@ pub struct ProvisionerSpec {
     /// Removes a node this long after it became empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_empty: Option<i64>,
-    /// Replaces a node at this age; none means never.
+    /// Replaces a node at this age; `None` means never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_until_expired: Option<i64>,
-    /// How much may be bought.
+    /// The limits of the provisioner's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ProvisionerLimits>,
-    /// 1 to 100; greater weights are tried first.
+    /// 1 to 100; provisioners with greater weights are tried first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<i32>,
     /// Whether nodes are consolidated; excludes `ttl_seconds_after_empty`.
@@ -104,7 +104,7 @@ pub struct Consolidation {
     pub enabled: Option<bool>,
 }
 
-/// What is known of a provisioner.
+/// The observed state of a provisioner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProvisionerStatus {
@@ -128,7 +128,7 @@ pub struct LegacyCondition {
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// How bad it is when not `True`.
+    /// Severity, if the status is not `True`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<String>,
     /// When the status changed.
@@ -155,7 +155,7 @@ impl From<Condition> for LegacyCondition {
     }
 }
 
-/// What is an EC2NodeClass today.
+/// The predecessor of EC2NodeClass.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "karpenter.k8s.aws",
@@ -225,7 +225,7 @@ pub struct LegacyBlockDeviceMapping {
     pub ebs: Option<BTreeMap<String, Value>>,
 }
 
-/// What the selectors resolved to.
+/// The objects that the selectors select.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AWSNodeTemplateStatus {

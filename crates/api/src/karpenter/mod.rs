@@ -1,9 +1,8 @@
 //! Karpenter's resources as Rust types: [`NodePool`] and [`NodeClaim`] (`karpenter.sh/v1`), [`NodeOverlay`] (`karpenter.sh/v1alpha1`),
 //! [`EC2NodeClass`] (`karpenter.k8s.aws/v1`) and, in [`legacy`], the v1alpha5 generation.
 //!
-//! Invariant: a type here reads every object its schema in `crds/` admits; what a type does not
-//! name is not acted on. Schemas live in the YAML manifests, not in derives, because they carry
-//! Karpenter's patterns and CEL rules.
+//! Invariant: these types can parse every object that the schemas in `crds/` allow; fields that a type does not have are not used. Schemas
+//! are in the YAML manifests instead of derives, because they contain Karpenter's patterns and CEL rules.
 
 mod duration;
 mod ec2_node_class;

@@ -1,7 +1,7 @@
-//! NodeClaim (`karpenter.sh/v1`): one node that was asked for, from order to removal.
+//! NodeClaim (`karpenter.sh/v1`): one requested node, from its launch to its removal.
 //!
-//! Invariant: the spec never changes after creation (the schema says so); everything that happens
-//! to the node is told by conditions, in the order Launched, Registered, Initialized.
+//! Invariant: the spec never changes after creation (the schema enforces this); conditions describe what happens to the node, in the order
+//! Launched, Registered, Initialized.
 
 use k8s_openapi::{
     api::core::v1::Taint,
@@ -16,7 +16,7 @@ use super::{NillableDuration, Requirement, ResourceList};
 pub mod condition {
     /// The instance exists.
     pub const LAUNCHED: &str = "Launched";
-    /// The node joined and carries what the claim asked for.
+    /// The node joined and has the claim's labels and taints.
     pub const REGISTERED: &str = "Registered";
     /// The node is ready, without startup taints, with all its resources.
     pub const INITIALIZED: &str = "Initialized";
@@ -24,21 +24,21 @@ pub mod condition {
     pub const READY: &str = "Ready";
     /// The node may be consolidated.
     pub const CONSOLIDATABLE: &str = "Consolidatable";
-    /// The node no longer equals what its NodePool or class asks for.
+    /// The node no longer matches its NodePool or class.
     pub const DRIFTED: &str = "Drifted";
-    /// The node is empty of pods that need draining.
+    /// The node has no pods that must be drained.
     pub const DRAINED: &str = "Drained";
     /// All volumes are detached.
     pub const VOLUMES_DETACHED: &str = "VolumesDetached";
     /// The instance is being terminated.
     pub const INSTANCE_TERMINATING: &str = "InstanceTerminating";
-    /// The node is what its instance type promised.
+    /// The node has the resources of its instance type.
     pub const CONSISTENT_STATE_FOUND: &str = "ConsistentStateFound";
-    /// Why the node is being disrupted.
+    /// The reason why the node is being disrupted.
     pub const DISRUPTION_REASON: &str = "DisruptionReason";
 }
 
-/// What a node must be.
+/// The requirements of a node.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "karpenter.sh",
@@ -55,13 +55,13 @@ pub struct NodeClaimSpec {
     /// Taints of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// Taints the node starts with and that somebody removes before it is initialized.
+    /// Taints that the node starts with, and that some controller removes before it is initialized.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup_taints: Vec<Taint>,
     /// Labels the node may have.
     #[serde(default)]
     pub requirements: Vec<Requirement>,
-    /// What the node must have room for.
+    /// The resources that the node must have room for.
     #[serde(default)]
     pub resources: ResourceRequirements,
     /// Class with the cloud's settings.
@@ -94,14 +94,14 @@ pub struct NodeClassReference {
 }
 
 impl NodeClassReference {
-    /// The label that nodes and claims of the class carry, with the class's name as its value.
+    /// Returns the label of the class's nodes and claims, whose value is the class's name.
     pub fn label(&self) -> (String, String) {
         let key = format!("{}/{}", self.group, self.kind.to_lowercase());
         (key, self.name.clone())
     }
 }
 
-/// What is known of the node.
+/// The observed state of the node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimStatus {
@@ -133,36 +133,36 @@ pub struct NodeClaimStatus {
 }
 
 impl NodeClaim {
-    /// The condition of this type, if it was ever set.
+    /// Returns the condition of this type, if it was ever set.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         let conditions = &self.status.as_ref()?.conditions;
         conditions.iter().find(|condition| condition.type_ == kind)
     }
 
-    /// Whether the condition is `True`.
+    /// Returns whether the condition is `True`.
     pub fn is(&self, kind: &str) -> bool {
         self.condition(kind)
             .is_some_and(|condition| condition.status == "True")
     }
 
-    /// Value of a label, if set.
+    /// Returns the value of a label, if it is set.
     pub fn label(&self, key: &str) -> Option<&str> {
         let labels = self.metadata.labels.as_ref()?;
         labels.get(key).map(String::as_str)
     }
 
-    /// Name of the NodePool that ordered this claim.
+    /// Returns the name of the NodePool that created this claim.
     pub fn node_pool(&self) -> Option<&str> {
         self.label(crate::labels::NODEPOOL)
     }
 
-    /// `aws:///zone/i-...`, once launched.
+    /// Returns the provider id `aws:///zone/i-...`, once the instance is launched.
     pub fn provider_id(&self) -> Option<&str> {
         let id = &self.status.as_ref()?.provider_id;
         (!id.is_empty()).then_some(id)
     }
 
-    /// Name of the node, once registered.
+    /// Returns the name of the node, once it is registered.
     pub fn node_name(&self) -> Option<&str> {
         let name = &self.status.as_ref()?.node_name;
         (!name.is_empty()).then_some(name)

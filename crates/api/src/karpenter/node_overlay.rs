@@ -1,6 +1,6 @@
-//! NodeOverlay (`karpenter.sh/v1alpha1`): another price, or more extended resources, for machines that may be bought.
+//! NodeOverlay (`karpenter.sh/v1alpha1`): another price, or additional extended resources, for offered machines.
 //!
-//! Invariant: an overlay changes what is decided, never what a machine is: EC2's bill and the node's own resources stay as they are.
+//! Invariant: an overlay changes decisions, but not machines: EC2's bill and the node's own resources stay the same.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -10,13 +10,13 @@ use super::{Requirement, ResourceList};
 
 /// Condition types of a NodeOverlay.
 pub mod condition {
-    /// The overlay makes sense, and no other of its weight changes the same.
+    /// The overlay is valid, and no other one of the same weight changes the same.
     pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
-    /// The overlay counts.
+    /// The overlay is applied.
     pub const READY: &str = "Ready";
 }
 
-/// Which machines an overlay is about, and what it changes about them.
+/// The machines that an overlay applies to, and the changes that it makes.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "karpenter.sh",
@@ -31,24 +31,24 @@ pub mod condition {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeOverlaySpec {
-    /// Labels of the machines, and of the template of their NodePool; all must hold.
+    /// Labels of the machines, or of the template of their NodePool; all must match.
     #[serde(default)]
     pub requirements: Vec<Requirement>,
-    /// More or less than their price an hour: `+0.5`, `-1.2`, `+10%`, `-15%`.
+    /// A change of their price per hour: `+0.5`, `-1.2`, `+10%`, `-15%`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_adjustment: Option<String>,
-    /// Their price an hour, in US dollars.
+    /// Their price per hour, in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<String>,
-    /// Extended resources that they have beside their own.
+    /// Additional extended resources.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub capacity: ResourceList,
-    /// 1 to 10,000; overlays of greater weight count before others. None counts as 0.
+    /// 1 to 10,000; overlays with greater weights take precedence. `None` counts as 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<i32>,
 }
 
-/// What is known of an overlay.
+/// The observed state of an overlay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeOverlayStatus {
@@ -58,7 +58,7 @@ pub struct NodeOverlayStatus {
 }
 
 impl NodeOverlay {
-    /// Weight with the default filled in.
+    /// Returns the weight, with the default filled in.
     pub fn weight(&self) -> i32 {
         self.spec.weight.unwrap_or_default()
     }

@@ -1,7 +1,6 @@
-//! NodePool (`karpenter.sh/v1`): a template of nodes that may be bought, and when they may go.
+//! NodePool (`karpenter.sh/v1`): a template of nodes to be launched, and the rules for removing them.
 //!
-//! Invariant: defaults are those of the schema, so an object that never passed the API server
-//! (a file on disk) means what it will mean there.
+//! Invariant: defaults are those of the schema, so an object from a file, which no API server has defaulted, has the same meaning.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +12,13 @@ use super::{NillableDuration, NodeClassReference, Requirement, ResourceList};
 
 /// Condition types of a NodePool.
 pub mod condition {
-    /// The spec makes sense beyond what the schema can say.
+    /// The spec is valid by rules that the schema cannot express.
     pub const VALIDATION_SUCCEEDED: &str = "ValidationSucceeded";
     /// The referenced node class is ready.
     pub const NODE_CLASS_READY: &str = "NodeClassReady";
     /// The last launches ended in registered nodes.
     pub const NODE_REGISTRATION_HEALTHY: &str = "NodeRegistrationHealthy";
-    /// The pool may buy nodes.
+    /// The pool may launch nodes.
     pub const READY: &str = "Ready";
 }
 
@@ -37,15 +36,15 @@ pub mod condition {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolSpec {
-    /// What its nodes look like.
+    /// The template of its nodes.
     pub template: NodeClaimTemplate,
-    /// When its nodes may be removed.
+    /// The rules for removing its nodes.
     #[serde(default)]
     pub disruption: Disruption,
-    /// How much the pool may buy.
+    /// The limits of the pool's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ResourceList>,
-    /// 1 to 100; pools of greater weight are tried first. None counts as 0.
+    /// 1 to 100; pools with greater weights are tried first. `None` counts as 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<i32>,
     /// Fixed number of nodes (static pools).
@@ -59,7 +58,7 @@ pub struct NodeClaimTemplate {
     /// Labels and annotations of claims and nodes.
     #[serde(default)]
     pub metadata: TemplateMetadata,
-    /// Everything else.
+    /// All other fields.
     pub spec: NodeClaimTemplateSpec,
 }
 
@@ -84,7 +83,7 @@ pub struct NodeClaimTemplateSpec {
     /// Taints the nodes start with; pods need not tolerate them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup_taints: Vec<Taint>,
-    /// Labels the nodes may have.
+    /// The labels that nodes may have.
     #[serde(default)]
     pub requirements: Vec<Requirement>,
     /// Class with the cloud's settings.
@@ -97,17 +96,17 @@ pub struct NodeClaimTemplateSpec {
     pub expire_after: Option<NillableDuration>,
 }
 
-/// When nodes of a pool may be removed.
+/// The rules for removing nodes of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Disruption {
-    /// How long a node must have been without pod events.
+    /// The time without pod events after which a node may be consolidated.
     #[serde(default = "at_once")]
     pub consolidate_after: NillableDuration,
-    /// Which nodes are candidates.
+    /// The nodes that consolidation considers.
     #[serde(default)]
     pub consolidation_policy: ConsolidationPolicy,
-    /// How many nodes may go at a time.
+    /// The number of nodes that may be disrupted at a time.
     #[serde(default = "ten_percent")]
     pub budgets: Vec<Budget>,
 }
@@ -130,7 +129,7 @@ fn ten_percent() -> Vec<Budget> {
     vec![Budget::default()]
 }
 
-/// Which nodes consolidation looks at.
+/// The nodes that consolidation considers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConsolidationPolicy {
     /// Only nodes without pods.
@@ -138,14 +137,14 @@ pub enum ConsolidationPolicy {
     /// Empty nodes and those whose pods fit elsewhere more cheaply.
     #[default]
     WhenEmptyOrUnderutilized,
-    /// Savings weighed against the disruption they cost.
+    /// Nodes whose savings justify the disruption.
     Balanced,
 }
 
-/// How many nodes may be disrupted at a time.
+/// A limit of the number of nodes that are disrupted at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// Reasons the budget is for; none means all.
+    /// The reasons that the budget applies to; empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<DisruptionReason>,
     /// A count (`5`) or a share (`10%`, rounded up).
@@ -154,7 +153,7 @@ pub struct Budget {
     /// Cron expression in UTC that opens the budget's window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// How long the window stays open.
+    /// The duration for which the window stays open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration: Option<String>,
 }
@@ -176,19 +175,19 @@ impl Default for Budget {
     }
 }
 
-/// Why a node is disrupted.
+/// The reason for disrupting a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DisruptionReason {
-    /// Its pods fit elsewhere.
+    /// Its pods fit on other nodes.
     Underutilized,
     /// It has no pods.
     Empty,
-    /// It is no longer what its pool asks for.
+    /// It no longer matches its pool.
     Drifted,
 }
 
 impl DisruptionReason {
-    /// The name in conditions, events and logs.
+    /// Returns the name in conditions, events and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Underutilized => "Underutilized",
@@ -198,7 +197,7 @@ impl DisruptionReason {
     }
 }
 
-/// What is known of a pool.
+/// The observed state of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodePoolStatus {
@@ -208,7 +207,7 @@ pub struct NodePoolStatus {
     /// Number of the pool's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i64>,
-    /// Generation of the node class that readiness was computed from.
+    /// Generation of the node class for which readiness was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_class_observed_generation: Option<i64>,
     /// See [`condition`].
@@ -217,12 +216,12 @@ pub struct NodePoolStatus {
 }
 
 impl NodePool {
-    /// Weight with the default filled in.
+    /// Returns the weight, with the default filled in.
     pub fn weight(&self) -> i32 {
         self.spec.weight.unwrap_or_default()
     }
 
-    /// Whether the condition is `True`.
+    /// Returns whether the condition is `True`.
     pub fn is(&self, kind: &str) -> bool {
         self.status
             .iter()

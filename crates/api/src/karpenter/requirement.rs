@@ -1,19 +1,19 @@
-//! Requirements: what the labels of a node may be.
+//! Requirements for the labels of a node.
 //!
-//! Invariant: operators are closed; an unknown one is a reading error, not a silent "anything".
+//! Invariant: operators are a closed enum; an unknown one is a parse error and never matches everything.
 
 use serde::{Deserialize, Serialize};
 
-/// How a label relates to a requirement's values.
+/// The relation between a label and a requirement's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Operator {
-    /// The label is one of the values.
+    /// The label has one of the values.
     In,
-    /// The label is none of the values.
+    /// The label has none of the values.
     NotIn,
-    /// The label is there.
+    /// The label exists.
     Exists,
-    /// The label is not there.
+    /// The label does not exist.
     DoesNotExist,
     /// The label, as an integer, is greater than the one value.
     Gt,
@@ -36,13 +36,13 @@ pub struct Requirement {
     /// Values; empty for `Exists` and `DoesNotExist`, one integer for the comparisons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
-    /// Least number of distinct values that must be left after filtering (alpha upstream).
+    /// Least number of distinct values that must be left after filtering (alpha in Karpenter).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_values: Option<u32>,
 }
 
 impl Requirement {
-    /// A requirement without `minValues`.
+    /// Creates a requirement without `minValues`.
     pub fn new<V: Into<String>>(
         key: impl Into<String>,
         operator: Operator,
@@ -56,7 +56,7 @@ impl Requirement {
         }
     }
 
-    /// `key In [value]`.
+    /// Creates the requirement `key In [value]`.
     pub fn is(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self::new(key, Operator::In, [value.into()])
     }

@@ -1,7 +1,7 @@
-//! Maps of resource quantities as custom resources hold them.
+//! Maps of resource quantities in custom resources.
 //!
-//! Invariant: a quantity written as a number (`cpu: 1000`) reads like the same text (`"1000"`);
-//! built-in types never see numbers because the API server canonicalises them, custom resources do.
+//! Invariant: a quantity that is written as a number (`cpu: 1000`) equals the same text (`"1000"`). The API server canonicalises quantities
+//! of built-in types only, so custom resources may have numbers.
 
 use std::{
     collections::BTreeMap,
@@ -17,12 +17,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct ResourceList(pub BTreeMap<String, Quantity>);
 
 impl ResourceList {
-    /// Whether no resource is named.
+    /// Returns whether there is no resource.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The quantity's text, if the resource is named.
+    /// Returns the text of a resource's quantity, if it is set.
     pub fn text(&self, resource: &str) -> Option<&str> {
         self.0.get(resource).map(|quantity| quantity.0.as_str())
     }

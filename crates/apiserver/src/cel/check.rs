@@ -402,6 +402,7 @@ impl<'e> Checker<'e> {
             self.must_be_bool(at, "_?_:_", &kind);
         }
         let body = self.inside(&variables, &fold.body);
+        // The macros expand to these operators, so the errors name them.
         match fold.kind {
             FoldKind::All => self.must_be_bool(at, "_&&_", &body),
             FoldKind::Exists => self.must_be_bool(at, "_||_", &body),

@@ -69,6 +69,7 @@ impl Run<'_> {
                 field,
                 test,
             } => {
+                // A chain such as `a.b.c` may be the name of a variable or a type, which takes precedence over selecting fields.
                 if let Some(root) = root(expression) {
                     if let Some(value) = scope.dotted(expression, root) {
                         return Ok(value.clone());
@@ -124,6 +125,7 @@ impl Run<'_> {
                     let value = self.value(value, scope)?;
                     match held(*is_optional, value, || named_entry(&key))? {
                         Some(value) => map.insert(key, value).map_err(Failure::Error)?,
+                        // As in cel-go, an optional entry without a value removes an earlier entry with the same key.
                         None => map.remove(&key),
                     }
                 }

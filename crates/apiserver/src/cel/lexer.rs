@@ -270,6 +270,7 @@ impl Lexer {
             'u' => (4, 16),
             'U' => (8, 16),
             '0'..='3' => {
+                // An octal escape includes its first digit, which was read already.
                 self.at -= 1;
                 (3, 8)
             }

@@ -23,6 +23,7 @@ pub(super) fn call(
     target: Option<Value>,
     arguments: Vec<Value>,
 ) -> Result<Value, String> {
+    // The cel crate's functions can only be called from an expression, so the values become variables of one.
     let mut scope = FUNCTIONS.new_inner_scope();
     let name = |name: &str| IdedExpr {
         id: 0,
@@ -59,6 +60,7 @@ pub(super) fn call(
         | ExecutionError::UnexpectedType { .. }
         | ExecutionError::NotSupportedAsMethod { .. } => "no such overload".to_owned(),
         other => {
+            // The crate's messages begin with a capital letter, unlike cel-go's.
             let text = other.to_string();
             let mut letters = text.chars();
             let first = letters.next().map(|first| first.to_ascii_lowercase());

@@ -324,6 +324,7 @@ impl Parser {
             } else if let Some(name) = self.name_of_message(&operand) {
                 operand = self.message(name)?;
             } else {
+                // The chain is complete, so its depth does not count for what follows.
                 self.depths[Rule::Member as usize] = before;
                 return Ok(operand);
             }

@@ -285,6 +285,7 @@ pub(super) fn equal_within(left: &Value, right: &Value, looks: &mut Looks) -> Re
             Ok(true)
         }
         (Value::Opaque(_), Value::Opaque(_)) => match (optional(left), optional(right)) {
+            // Optionals are equal if both are empty, or if their values are equal.
             (Some(Some(left)), Some(Some(right))) => equal_within(left, right, looks),
             (Some(left), Some(right)) => Ok(left.is_none() && right.is_none()),
             _ => Ok(left == right),

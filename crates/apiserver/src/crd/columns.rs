@@ -1,7 +1,7 @@
-//! Printer columns of custom resources, and how what their paths find becomes cells.
+//! Prints custom resources as table rows: the printer columns of a definition, and the cells that their JSONPaths select.
 //!
-//! A path that finds nothing makes an empty cell, and of several values the first is shown. Where a path cannot be read, there are the columns
-//! before it. Source: k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor.
+//! A path that selects nothing makes an empty cell, and of several values the first is shown. If a path cannot be parsed, the table ends
+//! before its column. Source: k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor.
 
 use jiff::Timestamp;
 use mullion_kube_text::golang::number;
@@ -18,7 +18,7 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Name, then the definition's own columns, then (if it has none) the age.
+    /// Returns the columns of a version: the name, then the definition's columns or, if it has none, the age.
     pub(crate) fn of(version: &Value) -> Columns {
         let mut columns = vec![Column {
             name: "Name",
@@ -89,10 +89,10 @@ fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
         return Value::Null;
     };
     match kind {
-        // What Go's templates print of nothing.
+        // Go's templates print this for null.
         "string" if first.is_null() => "<no value>".into(),
         _ if first.is_null() => Value::Null,
-        // Go cuts fractions off.
+        // Go's conversion to an integer drops the fraction.
         "integer" => match (first.as_i64(), first.as_f64()) {
             (Some(whole), _) => whole.into(),
             (None, Some(number)) => (number as i64).into(),
@@ -118,7 +118,7 @@ fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        // Go escapes what HTML could misread; outside of strings there is none of it.
+        // Go's JSON encoder escapes `<`, `>` and `&`, which occur only inside strings.
         Value::Array(_) | Value::Object(_) => number::json_text(value)
             .replace('<', "\\u003c")
             .replace('>', "\\u003e")

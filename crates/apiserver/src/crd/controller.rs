@@ -1,7 +1,7 @@
-//! Follows the custom resource definitions: accepts their names, serves their rows, and cleans up after deleted ones.
+//! Watches the custom resource definitions: accepts their names, registers the rows of their versions, and cleans up after deleted ones.
 //!
-//! Everything is written through the server's own router as `kube-apiserver`, so that it looks to watchers and in managedFields as
-//! upstream's controllers do. The registry changes only here.
+//! Every write goes through the server's own router as the user `kube-apiserver`, so watch events and managedFields look as if the
+//! controllers of apiextensions-apiserver had written them. Only this module changes the registry.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -67,14 +67,14 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
                     settle(&server, &definition).await;
                     waiting.note(&definition);
                 }
-                // The definition may have let go of a name.
+                // The update or deletion may have released a name that another definition waits for.
                 waiting.reconsider(&server, &definition).await;
             }
         }
     }
 }
 
-/// The definitions that have not got all of their names, with their groups.
+/// The definitions with refused names, and the group of each.
 #[derive(Default)]
 struct Waiting(BTreeMap<String, String>);
 
@@ -85,7 +85,7 @@ impl Waiting {
         let is_refused = |condition: &Value| {
             condition["type"] == "NamesAccepted" && condition["status"] == "False"
         };
-        // One that goes gets no names any more.
+        // A definition that is being deleted is not given names any more.
         let stays = definition["metadata"].get("deletionTimestamp").is_none();
         let name = name_of(definition);
         if stays && conditions.any(is_refused) {
@@ -119,7 +119,7 @@ impl Waiting {
     }
 }
 
-/// Serves the definitions that a restart has brought back and that were served before, without waiting for [`run`].
+/// Registers the rows of definitions that were established before a restart, without waiting for [`run`].
 pub(crate) fn serve_established(server: &ApiServer) {
     let collection = server
         .store()
@@ -138,11 +138,11 @@ fn name_of(definition: &Value) -> &str {
     definition["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// Brings status and rows in line with one definition.
+/// Reconciles one definition: writes its status if that has changed, else registers its rows. For a deleted one, it starts the cleanup.
 async fn settle(server: &Arc<ApiServer>, definition: &Value) {
     if definition["metadata"].get("deletionTimestamp").is_some() {
         if is_established(definition) {
-            // From now on nothing is created.
+            // The rows of a terminating definition refuse new instances.
             server
                 .registry()
                 .define(name_of(definition), resource::rows(definition));
@@ -179,8 +179,8 @@ fn has_finalizer(definition: &Value) -> bool {
         .any(|name| name == CLEANUP_FINALIZER)
 }
 
-/// The status a definition should have: each of its names is accepted unless it is another name in the group already. Of several
-/// conflicts the last one is told.
+/// Returns the status that a definition should have: each of its names is accepted unless the group has that name already. If several names
+/// conflict, the condition reports the last one.
 fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
     let wanted = &definition["spec"]["names"];
     let before = &definition["status"]["acceptedNames"];
@@ -265,7 +265,7 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
             .iter()
             .any(|ours| ours["type"] == condition["type"])
     };
-    // Others have conditions of their own here.
+    // Other clients' conditions in the status are kept.
     let others: Vec<Value> = given
         .filter(|condition| !known(condition))
         .cloned()
@@ -293,7 +293,7 @@ fn approval(definition: &Value) -> Option<(&'static str, bool, &'static str, Str
     ))
 }
 
-/// Copies a field, or its absence.
+/// Copies a field, or removes it if `from` does not have it.
 fn take(to: &mut Value, from: &Value, field: &str) {
     match from.get(field) {
         Some(value) => to[field] = value.clone(),
@@ -313,7 +313,7 @@ fn texts(value: &Value) -> impl Iterator<Item = &str> {
     value.as_str().into_iter().chain(list)
 }
 
-/// The names of resources and of kinds that the definitions of the group have, this one included.
+/// Returns the accepted resource names and kinds of all definitions in the group, including this one's.
 fn accepted_names(
     server: &Arc<ApiServer>,
     definition: &Value,
@@ -359,12 +359,12 @@ async fn announce(server: &Arc<ApiServer>, definition: &Value) -> bool {
         json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
     match send(server, Method::PATCH, &path, &patch).await {
         Ok(_) => true,
-        // Who has changed it meanwhile has started another round, too.
+        // The client that changed or deleted the definition meanwhile has caused another watch event, which starts another round.
         Err(status) => matches!(status.as_u16(), 404 | 409),
     }
 }
 
-/// Deletes the instances of a deleted definition, then lets it go.
+/// Deletes the instances of a deleted definition, then removes the definition's finalizer.
 async fn clean_up(server: Weak<ApiServer>, definition: Value) {
     match server.upgrade() {
         Some(server) if announce(&server, &definition).await => return,
@@ -392,6 +392,7 @@ async fn clean_up(server: Weak<ApiServer>, definition: Value) {
             break let_go(&server, &definition).await;
         };
         let prefix = format!("/apis/{}", row.api_version());
+        // Deleting through the router honours the instances' finalizers, so some instances may remain.
         for object in instances.objects.iter() {
             let key = object.key();
             let namespace = key
@@ -403,6 +404,7 @@ async fn clean_up(server: Weak<ApiServer>, definition: Value) {
             }
         }
         let remain = !server.store().collection(&storage).is_empty();
+        // The server must not be kept alive while this task sleeps.
         drop(server);
         if remain {
             tokio::time::sleep(RETRY).await;

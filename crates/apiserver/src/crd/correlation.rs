@@ -1,8 +1,8 @@
-//! Which value of the stored object a value of the new one goes back to, and whether a write leaves it alone.
+//! Finds the stored value that corresponds to each value of an updated object, to tell whether an update changes it.
 //!
-//! Errors about what a write does not change are forgiven (ratcheting): a value is unchanged when it equals the one it goes back to, or, where
-//! none can be told (items of lists without keys), when the nearest value around it that can be told is unchanged. Source:
-//! k8s.io/apiserver/pkg/cel/common: CorrelatedObject.
+//! kube-apiserver forgives errors about values that an update does not change (ratcheting). A value is unchanged if it equals its stored
+//! counterpart. Items of lists without keys have no counterpart: such a value is unchanged if the nearest enclosing value with a
+//! counterpart is. Source: k8s.io/apiserver/pkg/cel/common: CorrelatedObject.
 
 use std::{cell::OnceCell, collections::HashMap};
 
@@ -10,16 +10,16 @@ use serde_json::Value;
 
 use super::structural::Schema;
 
-/// A new value and what it goes back to.
+/// A value of the updated object, and its counterpart in the stored object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Correlation<'v> {
-    /// The new and the old value; `None` where the old one cannot be told.
+    /// The new and the stored value; `None` if the value has no counterpart.
     here: Option<Pair<'v>>,
-    /// The nearest pair around it.
+    /// The nearest enclosing pair.
     around: Option<Pair<'v>>,
 }
 
-/// A new value, the old one, and what both are.
+/// A new value, the stored one, and the schema of both.
 #[derive(Clone, Copy, Debug)]
 struct Pair<'v> {
     new: &'v Value,
@@ -28,7 +28,7 @@ struct Pair<'v> {
 }
 
 impl<'v> Correlation<'v> {
-    /// A whole object.
+    /// Returns the correlation of a whole object.
     pub(super) fn new(schema: &'v Schema, new: &'v Value, old: &'v Value) -> Self {
         Correlation {
             here: Some(Pair { new, old, schema }),
@@ -76,7 +76,7 @@ impl<'v> Correlation<'v> {
     }
 }
 
-/// The items of a list, and what each goes back to.
+/// The items of a list, each to be correlated with an item of the stored list.
 pub(super) struct Items<'v> {
     list: Correlation<'v>,
     before: Option<Before<'v>>,
@@ -140,16 +140,16 @@ fn has_keys(schema: &Schema) -> bool {
     schema.list_type.as_deref() == Some("map")
 }
 
-/// The items of a stored list of type map, found by their keys.
+/// The items of a stored list of type map, looked up by their keys.
 pub(super) struct Before<'v> {
     keys: &'v [String],
     items: &'v [Value],
-    /// Made for the first item that is not where it was.
+    /// The index by keys; built for the first item that is not at its old position.
     by_keys: OnceCell<HashMap<Vec<Option<&'v Value>>, &'v Value>>,
 }
 
 impl<'v> Before<'v> {
-    /// `None` for lists without keys, whose items go back to nothing.
+    /// Returns the items of a stored list, or `None` if the list has no keys, so that its items have no counterparts.
     pub(super) fn of(schema: &'v Schema, old: &'v Value) -> Option<Self> {
         let items = old.as_array().filter(|_| has_keys(schema))?;
         Some(Before {
@@ -159,7 +159,7 @@ impl<'v> Before<'v> {
         })
     }
 
-    /// The item with the same keys, which is often at the same place.
+    /// Returns the stored item with the same keys; the position `index` is tried first, because items seldom move.
     pub(super) fn item(&self, item: &Value, index: usize) -> Option<&'v Value> {
         let is_same = |other: &&Value| self.keys.iter().all(|key| other.get(key) == item.get(key));
         let here = self.items.get(index).filter(is_same);

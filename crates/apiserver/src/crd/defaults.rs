@@ -1,14 +1,14 @@
-//! Defaults of custom resources, and what becomes of nulls that their schema does not allow.
+//! Fills in the defaults of custom resources and drops nulls that their schema does not allow.
 //!
-//! A null for a field that is not nullable means that the field is not there: it is dropped, and defaulted like an absent one.
+//! A null for a field that is not nullable is treated as an absent field: it is dropped, and the field gets its default.
 
 use serde_json::Value;
 
 use super::structural::Schema;
 use crate::field::bytes_of;
 
-/// The bytes of JSON that all defaults of an object may have together. A default of a list's items is there once for each item, so a short
-/// object could get any size; one that has used this up is too large to be stored, and the rest of it is not defaulted.
+/// The most bytes of JSON that defaults may add to an object. The default of a list's items is added once for each item, so a short object
+/// could grow without limit. An object that reaches this size is too large to be stored, and the rest of it is not defaulted.
 const MAX_DEFAULT_BYTES: usize = 3 << 20;
 
 /// Drops disallowed nulls and fills in defaults, from the outside inwards, so that defaults are themselves completed.
@@ -54,6 +54,7 @@ impl Defaults<'_> {
                 let Some(additional) = schema.additional_schema() else {
                     return;
                 };
+                // A null entry stays only if it is allowed, or if a default replaces it below.
                 if additional.default.is_none() && !additional.nullable {
                     map.retain(|name, value| {
                         schema.properties.contains_key(name) || !value.is_null()
@@ -77,7 +78,7 @@ impl Defaults<'_> {
         }
     }
 
-    /// An item or a value of a map: a null that may not be one becomes the default.
+    /// Completes a list item or a map value: a disallowed null becomes the default.
     fn complete(&mut self, schema: &Schema, value: &mut Value) {
         if let (true, false, Some(default)) = (value.is_null(), schema.nullable, &schema.default)
             && let Some(default) = self.take(default)

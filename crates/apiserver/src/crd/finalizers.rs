@@ -1,4 +1,4 @@
-//! What the writer of a custom resource is told about its finalizers, which a built-in kind would refuse. Source:
+//! Warnings for malformed finalizers of custom resources, which a built-in kind would refuse. Source:
 //! k8s.io/apiextensions-apiserver/pkg/registry/customresource: validateKubeFinalizerName.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use crate::validation::names;
 
 const STANDARD: &[&str] = &["foregroundDeletion", "kubernetes", "orphan"];
 
-/// Warnings about the finalizers that a write adds.
+/// Returns warnings about the finalizers that a write adds.
 pub(super) fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let before = old.map(given).unwrap_or_default();
     let mut warnings = Vec::new();

@@ -16,7 +16,7 @@ pub(super) struct Finding {
 
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    /// A sentence about the value.
+    /// The message is about the value.
     Invalid,
     /// A wrong JSON type or format.
     Type,
@@ -27,13 +27,13 @@ pub(super) enum What {
         actual: usize,
         max: u64,
     },
-    /// A sentence that belongs to no field.
+    /// The message is about the object as a whole, not about a field.
     Nowhere,
 }
 
 impl Finding {
     pub(super) fn record(self, errors: &mut Errors) {
-        // The whole object has no path.
+        // The path of the whole object is empty; kube-apiserver prints `<nil>` for it.
         let field = match self.path.as_str() {
             "" => "<nil>",
             path => path,

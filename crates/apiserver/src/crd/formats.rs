@@ -1,6 +1,6 @@
-//! String formats that custom resource schemas may ask for, as `k8s.io/kube-openapi/pkg/validation/strfmt` knows them.
+//! Checks the string formats that custom resource schemas may name (source: `k8s.io/kube-openapi/pkg/validation/strfmt`).
 //!
-//! A format that is not known here is not checked, as upstream does not check it.
+//! As in kube-apiserver, a format that is not known is not checked.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -13,7 +13,7 @@ use regex::Regex;
 
 use crate::validation::names;
 
-/// The formats of texts that are checked, without dashes.
+/// The formats that are checked, without dashes.
 const KNOWN: &[&str] = &[
     "bsonobjectid",
     "byte",
@@ -135,7 +135,7 @@ pub(crate) fn holds(format: &str, text: &str) -> bool {
         "bsonobjectid" => text.len() == 24 && text.bytes().all(|b| b.is_ascii_hexdigit()),
         "k8sshortname" => names::dns_label(text).is_empty(),
         "k8slongname" => names::dns_subdomain(text).is_empty(),
-        // Passwords are as people like them.
+        // `password` has no rules.
         _ => true,
     }
 }
@@ -144,7 +144,7 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && text.split('.').all(|label| label.len() <= 63) && HOSTNAME.is_match(text)
 }
 
-/// Version, and for random and named ones the variant.
+/// Returns whether a text is a UUID of the version that `kind` names; for versions 4 and 5 the variant is checked too.
 fn is_uuid_of(kind: &str, text: &str) -> bool {
     let digits = text.replace('-', "");
     let digit = |at: usize| digits.as_bytes().get(at).map(u8::to_ascii_lowercase);
@@ -153,7 +153,7 @@ fn is_uuid_of(kind: &str, text: &str) -> bool {
         && (kind == "uuid3" || digit(16).is_some_and(|digit| b"89ab".contains(&digit)))
 }
 
-/// The right kind of digits, of which the last checks the others (Luhn).
+/// Returns whether a text has the digits of a credit card number, the last of which is the check digit of the others (Luhn).
 fn is_credit_card(text: &str) -> bool {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     let sum: u32 = digits

@@ -1,7 +1,7 @@
-//! JSONPath as client-go reads and walks it (`k8s.io/client-go/util/jsonpath`): what printer columns and selectable fields name.
+//! JSONPath with the semantics of `k8s.io/client-go/util/jsonpath`, for printer columns and selectable fields.
 //!
-//! Fields, indexes, slices, unions, `*`, `..` and filters. A path that cannot be read is an error of the whole; one that cannot be walked in
-//! an object, such as an index past a list's end, finds nothing there.
+//! Supports fields, indexes, slices, unions, `*`, `..` and filters. A path that cannot be parsed is an error. A path that cannot be
+//! followed in an object, for example an index past a list's end, finds nothing there.
 
 mod reader;
 mod walk;
@@ -23,7 +23,7 @@ enum Step {
     Field(String),
     Slice(Slice),
     All,
-    /// Every object, list and text below.
+    /// All objects, lists and texts at any depth below (`..`).
     Descend,
     Union(Vec<JsonPath>),
     Filter {
@@ -31,11 +31,11 @@ enum Step {
         operator: String,
         right: JsonPath,
     },
-    /// A value that stands in the path itself.
+    /// A constant in the path itself.
     Literal(Value),
 }
 
-/// `[from:to:step]`; `to` is one past `from` where only that is given.
+/// `[from:to:step]`; `[from]` alone is a slice with `to` one past `from`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Slice {
     from: Option<i64>,
@@ -49,7 +49,7 @@ struct Slice {
 pub(crate) struct Unusable;
 
 impl JsonPath {
-    /// Reads a path; texts behind it, which Go would print, are not.
+    /// Parses a path. Text after the path, which client-go would print, is ignored.
     pub(crate) fn parse(text: &str) -> Result<JsonPath, Unusable> {
         Reader::new(text).steps().map(JsonPath)
     }
@@ -84,7 +84,7 @@ mod tests {
         };
         assert_eq!(found(10), Ok(1024));
         assert_eq!(found(30), Err(Unusable));
-        // Whatever the step is then, and however little it finds.
+        // The limit holds for every kind of last step, even if that step finds little.
         let many: Vec<u32> = (0..2_000).collect();
         let object = json!({"a": (0..16).fold(json!(many), |inner, _| json!([inner]))});
         let name = ["'x'"; 100].join(",");

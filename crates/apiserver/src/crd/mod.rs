@@ -1,9 +1,9 @@
 //! Custom resource definitions: from a definition object to served rows.
 //!
-//! [`structural`] parses a version's schema once; [`defaults`], [`validation`] and [`rules`] ([`crate::cel`]) walk it for every write, and it makes
-//! the [`crate::schema::Type`] that decoding, pruning and field ownership walk; [`correlation`] says what a write left alone. [`resource`] is the
-//! [`crate::kinds::Kind`] of the instances, [`controller`] accepts names, establishes, and cleans up. What a definition itself must look like is in
-//! [`definition`] and `kinds/customresourcedefinitions.rs`.
+//! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`crate::cel`]) apply the schema to every
+//! write, and the schema becomes the [`crate::schema::Type`] that decoding, pruning and field ownership use. [`correlation`] finds the
+//! values that a write does not change. [`resource`] is the [`crate::kinds::Kind`] of the instances. [`controller`] accepts names,
+//! establishes definitions and cleans up. [`definition`] and `kinds/customresourcedefinitions.rs` validate the definitions themselves.
 
 pub(crate) mod columns;
 pub(crate) mod controller;
@@ -28,8 +28,8 @@ use std::{
 /// The finalizer that keeps a definition until its instances are gone.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// A text that lives as long as the program. Column names and selectable fields come through here: they are few, and the same ones come
-/// back with every version of a definition.
+/// Returns a copy of the text that lives as long as the program. Only column names and selectable fields are interned: they are few, and
+/// each new version of a definition brings the same ones again.
 pub(crate) fn intern(text: &str) -> &'static str {
     static TEXTS: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -35,13 +35,14 @@ struct CustomResource {
     list_kind: String,
     selectable: Vec<&'static str>,
     selectable_paths: Vec<Option<JsonPath>>,
-    /// The fields that this version's schema knows.
+    /// The type that this version's schema describes.
     known: Type,
-    /// The storage version, if that is another one.
+    /// The schema of the storage version, if this version is another one.
     stored: Option<Arc<Stored>>,
-    /// Stored objects may be older than the schema: they have what it does not know, and not its defaults.
+    /// Whether the schema may have changed since objects were stored: they may then have fields that the schema does not know, and lack its
+    /// defaults.
     is_newer_than_objects: bool,
-    /// The definition is being deleted: `plural.group`, of which nothing new is created.
+    /// The name `plural.group` of the definition if it is being deleted, which forbids new instances.
     going: Option<String>,
 }
 
@@ -63,8 +64,8 @@ impl CustomResource {
         self.rules.check(&self.schema, object, old, errors);
     }
 
-    /// Validates a status update. Outside of `status` only list types and rules are checked. Errors about values are found relative to
-    /// `status` and get it as prefix.
+    /// Validates a status update. Outside of `status` only list types and rules are checked. The paths of errors about values are relative
+    /// to `status`, so they get it as a prefix.
     fn check_status(&self, object: &Value, old: &Value, errors: &mut Errors) {
         let schema = self.schema.properties.get("status");
         if let Some((schema, status)) = schema.zip(object.get("status")) {
@@ -182,7 +183,7 @@ impl Kind for CustomResource {
     }
 }
 
-/// The rows of an accepted definition; that of the storage version comes first.
+/// Returns the rows of an accepted definition; the row of the storage version comes first.
 pub(crate) fn rows(definition: &Value) -> Vec<Resource> {
     let mut versions: Vec<&Value> = definition["spec"]["versions"]
         .as_array()

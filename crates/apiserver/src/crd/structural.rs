@@ -1,7 +1,7 @@
 //! A structural schema, parsed from the `openAPIV3Schema` of a definition.
 //!
-//! One struct serves structure and value validation: what a definition may combine is checked in [`super::definition`], so this
-//! parser takes what it finds. [`Schema::to_type`] makes the type that decoding, pruning and ownership walk.
+//! The same struct serves structural and value validation. [`super::definition`] checks which keywords a definition may combine, so this
+//! parser accepts any combination. [`Schema::to_type`] makes the type that decoding, pruning and field ownership use.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -15,17 +15,17 @@ use crate::schema::{
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// `additionalProperties`, `additionalItems`: a schema or a yes or no.
+/// The value of `additionalProperties` or `additionalItems`: a schema or a boolean.
 #[derive(Clone, Debug)]
 pub(crate) enum Additional {
     Allowed(bool),
     Schema(Box<Schema>),
 }
 
-/// A JSON schema as custom resource definitions know it.
+/// A JSON schema with the extensions of custom resource definitions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Schema {
-    /// The JSON type; empty when not given.
+    /// The JSON type; empty if the schema has none.
     pub kind: String,
     pub format: String,
     pub nullable: bool,
@@ -58,19 +58,19 @@ pub(crate) struct Schema {
     pub any_of: Vec<Schema>,
     pub one_of: Vec<Schema>,
     pub not: Option<Box<Schema>>,
-    /// There are CEL rules here or below.
+    /// Whether this schema, or one below it, has CEL rules.
     pub has_rules: bool,
-    /// There are lists of type set or map here or below.
+    /// Whether this schema, or one below it, is a list of type set or map.
     pub has_keys: bool,
-    /// There are embedded resources here or below.
+    /// Whether this schema, or one below it, is an embedded resource.
     pub has_embedded: bool,
 }
 
-/// A pattern with its source, which error texts show.
+/// A regular expression with its source, which error messages show.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     pub source: String,
-    /// `None` when it is none, which no definition is accepted with; it then matches everything.
+    /// The compiled expression; `None` if the source is invalid, which every definition is refused for. It then matches everything.
     pub regex: Option<Regex>,
 }
 
@@ -118,6 +118,8 @@ impl Schema {
             _ => None,
         };
         let items = one("items");
+        // The structural check forbids these extensions in the branches of `allOf`, `anyOf`, `oneOf` and `not`, so only these schemas
+        // matter.
         let below = properties
             .values()
             .chain(items.as_deref())
@@ -183,7 +185,7 @@ impl Schema {
         }
     }
 
-    /// The schema of properties that have none of their own.
+    /// Returns the schema of the properties that `properties` does not list.
     pub(crate) fn additional_schema(&self) -> Option<&Schema> {
         match &self.additional {
             Some(Additional::Schema(schema)) => Some(schema),
@@ -191,14 +193,14 @@ impl Schema {
         }
     }
 
-    /// The type of a value with this schema inside a custom resource.
+    /// Returns the type of a value with this schema inside a custom resource.
     pub(crate) fn to_value_type(&self) -> Type {
         let mut builder = Builder::new();
         let id = builder.value(self);
         Type::of(Arc::new(builder.arena), id)
     }
 
-    /// The type of a custom resource with this schema.
+    /// Returns the type of a custom resource with this schema.
     pub(crate) fn to_type(&self) -> Type {
         let mut builder = Builder::new();
         let mut root = builder.object(self);
@@ -272,7 +274,7 @@ impl Builder {
             "number" => self.scalar(Scalar::Double),
             "array" => {
                 let item = match schema.items.as_deref() {
-                    // What keeps the unknown fields of a list keeps those of its items.
+                    // A list that preserves unknown fields preserves those of its items too.
                     Some(items) if schema.preserve => self.value(&Schema {
                         preserve: true,
                         ..items.clone()

@@ -1,7 +1,7 @@
-//! Validates custom resources against their schema, in the words of `k8s.io/kube-openapi/pkg/validation`.
+//! Validates custom resources against their schema, with the messages of `k8s.io/kube-openapi/pkg/validation`.
 //!
-//! The order of checks and the count of passed ones follow upstream's validators, because the count decides whose errors an
-//! `anyOf` or `oneOf` shows. On an update, errors about values that the write does not change are forgiven ([`Correlation`]).
+//! The order of checks and the number of passed checks are those of kube-openapi's validators, because the numbers decide which branch's
+//! errors an `anyOf` or `oneOf` reports. On an update, errors about values that the write does not change are forgiven ([`Correlation`]).
 
 mod combinations;
 pub(super) mod embedded;
@@ -30,7 +30,7 @@ pub(crate) fn check(schema: &Schema, object: &Value, old: Option<&Value>, errors
     }
 }
 
-/// Checks that lists of type set and map have no item twice, unless the stored object has some already.
+/// Checks that no list of type set or map has an item twice, unless the stored object already has duplicates.
 pub(crate) fn check_lists(
     schema: &Schema,
     object: &Value,
@@ -49,7 +49,7 @@ pub(crate) fn check_lists(
     }
 }
 
-/// Visits what is directly in a value and has a schema; the whole object has no path.
+/// Visits the items or fields of a value that have a schema. The path of the whole object is `None`.
 fn each_below(
     schema: &Schema,
     value: &Value,
@@ -91,7 +91,7 @@ fn child(path: &str, name: &str) -> String {
     }
 }
 
-/// The JSON type of a value and Go's name for its format.
+/// Returns the JSON type of a value and Go's name for its format.
 fn type_of(value: &Value) -> (&'static str, &'static str) {
     match value {
         Value::Null => ("null", ""),
@@ -125,6 +125,7 @@ fn validate_anew(
 ) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.merge(value_type(schema, value, path));
+    // kube-openapi checks only the type and the enum of a null.
     if value.is_null() {
         outcome.merge(enumeration(schema, value, path));
         return outcome;
@@ -158,6 +159,7 @@ fn validate_anew(
         _ => {}
     }
     outcome.merge(enumeration(schema, value, path));
+    // One passed check is the enum, the other the schema as a whole.
     outcome.passed += 2;
     outcome
 }

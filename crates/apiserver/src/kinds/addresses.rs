@@ -1,7 +1,8 @@
-//! networking.k8s.io/v1 ServiceCIDR and IPAddress: the ranges that Services take their addresses from, and the addresses that are taken.
+//! networking.k8s.io/v1 ServiceCIDR and IPAddress: the ranges that Services get their addresses from, and the allocated addresses.
 //!
-//! Addresses are given out of every ServiceCIDR that is ready ([`super::services::pools`]): the one named `kubernetes`, which is the range the
-//! server was started with, and those of users. The addresses of Services come and go with them ([`objects`]); those of users are taken.
+//! Addresses are allocated from every ready ServiceCIDR ([`super::services::pools`]): the one named `kubernetes`, which is the range that
+//! the server was started with, and those that users create. The IPAddress objects of Services are created and deleted with them
+//! ([`objects`]). An address whose IPAddress a user created is not allocated to Services.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -31,13 +32,13 @@ pub(super) struct IpAddress {
 }
 
 impl IpAddress {
-    /// Addresses that are taken in these pools.
+    /// Creates the kind; its objects mark their addresses as used in `pools`.
     pub(super) fn new(pools: Arc<Pools>) -> Self {
         IpAddress { pools }
     }
 }
 
-/// The Service that an address names, if it has the address.
+/// Returns the Service that an IPAddress refers to, if the Service has the address.
 fn owner(ctx: &Ctx<'_>, address: &Value) -> Option<Arc<Value>> {
     let parent = &address["spec"]["parentRef"];
     if !parent.text("group").is_empty() || parent.text("resource") != "services" {
@@ -124,7 +125,8 @@ fn ranges(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 impl Kind for IpAddress {
-    /// An address of a user's is given to no Service. That of a Service is taken already, and comes back if it is deleted.
+    /// Marks the address of a user's IPAddress as used, so that no Service gets it. The address of a Service is in use already, and its
+    /// IPAddress is created again when a user deletes it.
     fn allocate(
         &self,
         ctx: &Ctx<'_>,
@@ -135,7 +137,7 @@ impl Kind for IpAddress {
         let mut again = None;
         match old {
             None => {
-                // One that is taken is on its way to a Service.
+                // An address that is already allocated belongs to a Service whose IPAddress is being created.
                 let _ = claim.address(object["metadata"].text("name"));
             }
             Some(old) if object.is_null() => {
@@ -150,7 +152,7 @@ impl Kind for IpAddress {
         Ok(Box::new(objects::Given::to_address(claim, again)))
     }
 
-    /// Upstream looks at all of it at each update, and at the metadata twice.
+    /// As in kube-apiserver, every update validates the whole object, and the metadata twice.
     fn update_checks(&self, _: &str) -> &'static [Check] {
         &[
             Check::Metadata,

@@ -1,7 +1,7 @@
-//! apiregistration.k8s.io/v1 APIService: which server answers for a group and version (`pkg/apis/apiregistration` of the aggregator).
+//! apiregistration.k8s.io/v1 APIService: the server that serves a group and version (`pkg/apis/apiregistration` of kube-aggregator).
 //!
-//! [`crate::aggregation`] keeps one per built-in or defined group and version, and tells of all whether they are available. Those of users
-//! are kept as they are; no request is forwarded to their Services.
+//! [`crate::aggregation`] keeps an object for every built-in or custom group and version, and writes whether they are available. Objects of
+//! users are only stored: no request is forwarded to their Services.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ impl Kind for ApiServices {
     }
 
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
-        // What this server answers for itself is there at once.
+        // A group that this server serves itself is available at once.
         if !object["spec"].has("service") {
             object["status"] = json!({"conditions": [{
                 "type": "Available", "status": "True", "reason": "Local",
@@ -131,7 +131,7 @@ fn backend(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let skip = path.child("insecureSkipTLSVerify");
     let Some(service) = spec.field("service") else {
         if !bundle.is_empty() {
-            // Base64: three bytes are four characters.
+            // In base64, four characters encode three bytes.
             let bytes = bundle.trim_end_matches('=').len() * 3 / 4;
             let detail = "local APIServices may not have a caBundle";
             errors.invalid(&path.child("caBundle"), format!("{bytes} bytes"), detail);

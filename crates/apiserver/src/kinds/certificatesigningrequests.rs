@@ -1,7 +1,8 @@
-//! certificates.k8s.io/v1 CertificateSigningRequest: somebody asks a signer for a certificate (`pkg/apis/certificates`, `pkg/registry/certificates`).
+//! certificates.k8s.io/v1 CertificateSigningRequest: a user's request to a signer for a certificate (`pkg/apis/certificates`,
+//! `pkg/registry/certificates`).
 //!
-//! Who asks is written down by the server and stays; whether the request is granted is written through `/approval`, the certificate through
-//! `/status`. Nobody here signs: signers are programs of users.
+//! The server records the requesting user, which never changes. The decision is written through `/approval`, and the certificate through
+//! `/status`. This server has no signer of its own: signers are programs of users.
 
 use std::collections::HashSet;
 
@@ -30,7 +31,7 @@ const MIN_SECONDS: i64 = 600;
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const REQUEST_BLOCK: &str = "CERTIFICATE REQUEST";
 const CERTIFICATE_BLOCK: &str = "CERTIFICATE";
-/// Conditions that hold or are not there, and stay once they are.
+/// The conditions that can only be `True`, and that cannot be removed.
 const FINAL: [&str; 3] = ["Approved", "Denied", "Failed"];
 /// The condition types that only the `/approval` subresource may write.
 const DECISIONS: [&str; 2] = ["Approved", "Denied"];
@@ -89,7 +90,7 @@ impl Kind for CertificateSigningRequest {
     }
 
     fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
-        // A decision that is sent back as it was read keeps the times it has.
+        // A decision that a client sends back unchanged keeps its times.
         for decision in DECISIONS {
             let before: Vec<Value> = of_type(old, decision).cloned().collect();
             if of_type(object, decision).count() != before.len() {
@@ -184,7 +185,7 @@ fn of_type<'a>(request: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Va
     conditions.filter(move |condition| condition.text("type") == kind)
 }
 
-/// Fills in the times of conditions that have none; what held before holds since then.
+/// Fills in missing times of conditions: a condition that has not changed keeps its time.
 fn stamp(ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
     let now = time::format_seconds(&ctx.now);
     let conditions = object["status"]
@@ -336,7 +337,7 @@ fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// By which door a write comes.
+/// The subresource through which a write comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Through {
     Main,

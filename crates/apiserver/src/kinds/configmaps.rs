@@ -1,4 +1,4 @@
-//! core/v1 ConfigMap: keys that can be file names, a limited size, immutable when it says so.
+//! core/v1 ConfigMap: its keys are valid file names, its size is limited, and it can be declared immutable.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -14,9 +14,9 @@ use crate::{
     validation::{check, names},
 };
 
-/// The most that the data of one ConfigMap or Secret may hold.
+/// The largest size of the data of a ConfigMap or Secret, in bytes.
 pub(crate) const MAX_DATA_BYTES: usize = 1024 * 1024;
-/// Upstream's sentence for a change of immutable data.
+/// kube-apiserver's message for a change of immutable data.
 pub(crate) const IMMUTABLE: &str = "field is immutable when `immutable` is set";
 
 /// core/v1 ConfigMap.
@@ -85,7 +85,7 @@ pub(crate) fn decoded_length(value: &Value) -> usize {
             .count()
 }
 
-/// Records changes of an object that was declared immutable. What holds nothing differs from what is not there, as Go sees it.
+/// Records changes of an object that was declared immutable. As in Go's comparison, an empty field differs from an absent one.
 pub(crate) fn immutable(errors: &mut Errors, object: &Value, old: &Value, fields: &[&str]) {
     if !old.flag("immutable") {
         return;

@@ -1,4 +1,4 @@
-//! apps/v1 ControllerRevision: one state a controller can go back to; its data never changes.
+//! apps/v1 ControllerRevision: a state that a controller can roll back to; its data never changes.
 
 use jiff::Timestamp;
 use serde_json::Value;

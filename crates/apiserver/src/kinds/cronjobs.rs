@@ -1,4 +1,4 @@
-//! CronJobs: defaults, validation, table (`pkg/apis/batch`, `pkg/registry/batch/cronjob`). What a schedule may say is in [`cron`].
+//! CronJobs: defaults, validation and table columns (`pkg/apis/batch`, `pkg/registry/batch/cronjob`). [`cron`] validates the schedule.
 
 use jiff::Timestamp;
 use mullion_kube_text::{cron, golang::zone};
@@ -21,7 +21,7 @@ use crate::{
 /// The behaviour of batch/v1 cronjobs.
 pub(super) struct CronJobs;
 
-/// A Job's name is that of its CronJob and 11 characters more.
+/// The longest name: the name of a Job is its CronJob's with 11 more characters, and a Job's name may have 63.
 const MAX_NAME: usize = 52;
 const COLUMNS: [Column; 10] = [
     print::NAME,
@@ -158,7 +158,7 @@ fn schedule(text: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The name of a time zone: parts of up to 14 characters, known to the database.
+/// Validates the name of a time zone: it must be in the time zone database, with parts of at most 14 characters.
 fn time_zone(name: &str, path: &Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         return errors.invalid(path, name, "timeZone must be nil or non-empty string");

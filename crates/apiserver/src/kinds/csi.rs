@@ -1,4 +1,4 @@
-//! storage.k8s.io/v1 kinds of the Container Storage Interface: drivers, and what nodes know of them.
+//! storage.k8s.io/v1 kinds of the Container Storage Interface: CSIDriver, and CSINode with the drivers on a node.
 
 use std::collections::{HashMap, HashSet};
 
@@ -150,7 +150,7 @@ impl Kind for CsiDriver {
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
         for field in ["attachRequired", "volumeLifecycleModes"] {
-            // Upstream misspells the path of the first one; clients see it so.
+            // kube-apiserver misspells the path of the first field, and clients see that path.
             let shown = if field == "attachRequired" {
                 "attachedRequired"
             } else {

@@ -1,4 +1,4 @@
-//! storage.k8s.io/v1 CSIStorageCapacity: how much of a class a driver could still provide for some nodes.
+//! storage.k8s.io/v1 CSIStorageCapacity: the capacity that a driver has left for a StorageClass on some nodes.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! DaemonSets: defaults, validation, table, the template generation that lives in an annotation (`pkg/apis/apps`).
+//! DaemonSets: defaults, validation, table columns, and the template generation, which is kept in an annotation (`pkg/apis/apps`).
 
 use std::num::IntErrorKind;
 
@@ -49,7 +49,8 @@ impl Workload for DaemonSets {
         set_default(spec, "revisionHistoryLimit", 10);
     }
 
-    /// The annotation stands for a field of upstream's internal type: it is there in whatever a client sends.
+    /// Adds the annotation with the template generation, which is a field in kube-apiserver's internal type: every object has it, whatever
+    /// the client sent.
     fn default_metadata(&self, object: &mut Value) {
         if self.readable(object).is_ok() {
             let generation = template_generation(object);

@@ -54,7 +54,7 @@ impl Kind for Endpoints {
     ) {
         let mut found = Errors::default();
         subsets(object, &mut found);
-        // What was once valid may stay; compared only when something is wrong, as the lists are long.
+        // Invalid subsets that are unchanged may stay. The lists are long, so they are compared only if there are errors.
         let same = |old: &Value| old["subsets"] == object["subsets"];
         if !found.is_empty() && !old.is_some_and(same) {
             errors.0.append(&mut found.0);
@@ -66,7 +66,7 @@ impl Kind for Endpoints {
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        // The controller that mirrors slices writes good addresses.
+        // The controller writes canonical addresses, so they need no warnings.
         if object["metadata"]["labels"]["endpoints.kubernetes.io/managed-by"]
             == "endpoint-controller"
         {

@@ -64,7 +64,7 @@ impl Kind for EndpointSlice {
         if old.is_none() && object["addressType"] == "FQDN" {
             warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
         }
-        // These write addresses as they should be.
+        // These controllers write canonical addresses, so they need no warnings.
         let writer = object["metadata"]["labels"].text(MANAGED_BY);
         if CONTROLLERS.contains(&writer) {
             return warnings;
@@ -102,7 +102,7 @@ impl Kind for EndpointSlice {
         ports(errors, &Path::new("ports"), object.items("ports"));
         let mut found = Errors::default();
         endpoints(object.items("endpoints"), kind, &mut found);
-        // What was once valid may stay; compared only when something is wrong, as the list is long.
+        // Invalid endpoints that are unchanged may stay. The list is long, so it is compared only if there are errors.
         let same = |old: &Value| old["endpoints"] == object["endpoints"];
         if !found.is_empty() && !old.is_some_and(same) {
             errors.0.append(&mut found.0);

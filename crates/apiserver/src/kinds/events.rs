@@ -1,7 +1,7 @@
-//! Events, served as core/v1 and as events.k8s.io/v1: one storage (in the core form), two sets of field names.
+//! Events, served as core/v1 and as events.k8s.io/v1: the objects are stored in the core form, and the two APIs have different field names.
 //!
-//! Rules come from the core form: a face other than core is translated first. Events of the new API must say who reports what; those
-//! of the old API only have to agree with the namespace of their object.
+//! The rules apply to the core form, so an event of the new API is converted first. An event of the new API must name its reporting
+//! controller; one of the old API only has to be in the namespace of its object.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ use crate::{
     validation::{self, check, names},
 };
 
-/// (core name, events.k8s.io name) of the fields that differ.
+/// The core names and the events.k8s.io names of fields that differ.
 const RENAMED: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -28,7 +28,7 @@ const RENAMED: [(&str, &str); 7] = [
     ("lastTimestamp", "deprecatedLastTimestamp"),
     ("count", "deprecatedCount"),
 ];
-/// The time that an event is kept (kube-apiserver: `--event-ttl`).
+/// The time for which events are kept (kube-apiserver: `--event-ttl`).
 pub(super) const TTL: SignedDuration = SignedDuration::from_hours(1);
 const MAX_TEXT: usize = 128;
 const MAX_NOTE: usize = 1024;
@@ -57,7 +57,7 @@ pub(crate) struct CoreEvent;
 /// events.k8s.io/v1 Event.
 pub(crate) struct Event;
 
-/// As an old API, core never looks at the metadata itself.
+/// As in kube-apiserver, the metadata of core events is not validated.
 impl Kind for CoreEvent {
     fn creation_checks(&self) -> &'static [Check] {
         &[Check::Object]
@@ -172,7 +172,7 @@ impl Kind for Event {
             RENAMED
                 .iter()
                 .for_each(|(core, new)| rename(object, core, new));
-            // The core form always shows these two, the new one only when they are set.
+            // The core form always has these two fields; the new form has them only if they are set.
             for field in ["reportingController", "reportingInstance"] {
                 if object.get(field).is_some_and(|text| text == "") {
                     object.remove(field);
@@ -182,7 +182,7 @@ impl Kind for Event {
     }
 }
 
-/// (core name, name in messages) of what an event of the new API never changes.
+/// The fields that an event of the new API never changes: core names, and names in messages.
 const IMMUTABLE: [(&str, &str); 14] = [
     ("involvedObject", "involvedObject"),
     ("reason", "reason"),
@@ -191,7 +191,7 @@ const IMMUTABLE: [(&str, &str); 14] = [
     ("firstTimestamp", "firstTimestamp"),
     ("lastTimestamp", "lastTimestamp"),
     ("count", "count"),
-    // Upstream looks twice.
+    // kube-apiserver checks `reason` twice, so a change is reported twice.
     ("reason", "reason"),
     ("type", "type"),
     ("eventTime", "eventTime"),
@@ -201,7 +201,7 @@ const IMMUTABLE: [(&str, &str); 14] = [
     ("reportingInstance", "reportingInstance"),
 ];
 
-/// Records what differs of what an event of the new API never changes; both in the core form.
+/// Records changes of fields that an event of the new API never changes. Both events are in the core form.
 fn unchanged(errors: &mut Errors, event: &Value, old: &Value) {
     for (field, name) in IMMUTABLE {
         let (path, now) = (Path::new(name), &event[field]);
@@ -232,14 +232,14 @@ fn core_form(object: &Value) -> Value {
     core
 }
 
-/// An event whose fields are asked for by their core names.
+/// An event with access to its fields by their core names.
 enum Face<'a> {
     Core(&'a Value),
     New(&'a Value),
 }
 
 impl Face<'_> {
-    /// The field of that core name; null if it is not there.
+    /// Returns the field with a core name; null if the field is absent.
     fn at(&self, core: &str) -> &Value {
         match self {
             Face::Core(event) => &event[core],

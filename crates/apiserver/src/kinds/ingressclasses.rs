@@ -1,4 +1,4 @@
-//! networking.k8s.io/v1 IngressClass: which controller serves an Ingress.
+//! networking.k8s.io/v1 IngressClass: the controller that implements an Ingress.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! networking.k8s.io/v1 Ingress: which requests from outside go to which Service (`pkg/apis/networking/validation`).
+//! networking.k8s.io/v1 Ingress: rules that route requests from outside the cluster to Services (`pkg/apis/networking/validation`).
 
 use std::collections::BTreeSet;
 
@@ -254,7 +254,7 @@ fn service_backend(service: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A reference to an object of any kind.
+/// Validates a reference to an object of any kind.
 pub(super) fn local_reference(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
     if reference.has("apiGroup") {
         let group = reference.text("apiGroup");

@@ -8,7 +8,7 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Go's complaint about the pair; `None` if they go together.
+/// Returns Go's error for a certificate and key; `None` if they belong together.
 pub(super) fn complaint(certificate: &[u8], key: &[u8]) -> Option<String> {
     judge(certificate, key).err()
 }
@@ -46,7 +46,7 @@ fn judge(certificate: &[u8], key: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The first PEM block of a wanted kind, or the kinds of those there are.
+/// Returns the content of the first PEM block of a wanted kind, or the kinds of all blocks if there is none.
 fn find(text: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<String>> {
     let text = String::from_utf8_lossy(text);
     let mut skipped = Vec::new();
@@ -61,7 +61,7 @@ fn find(text: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<Strin
     Err(skipped)
 }
 
-/// The next well-formed block: its kind, what it holds, and the text behind it.
+/// Returns the kind and the content of the next well-formed PEM block, and the text after it.
 fn next_block(text: &str) -> Option<(&str, Vec<u8>, &str)> {
     const BEGIN: &str = "-----BEGIN ";
     const DASHES: &str = "-----";
@@ -79,7 +79,7 @@ fn next_block(text: &str) -> Option<(&str, Vec<u8>, &str)> {
         let Some((body, after)) = body.split_once(&format!("-----END {kind}{DASHES}")) else {
             continue;
         };
-        // Headers, as of encrypted keys, end in an empty line.
+        // Headers, for example of encrypted keys, end with an empty line.
         let body = body.rsplit_once("\n\n").map_or(body, |(_, body)| body);
         let digits: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
         if let Ok(block) = STANDARD.decode(digits) {

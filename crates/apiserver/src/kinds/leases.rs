@@ -1,4 +1,4 @@
-//! coordination.k8s.io/v1 Lease: who holds something, and until when.
+//! coordination.k8s.io/v1 Lease: the current holder of a lock, and the time until which it holds.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -92,7 +92,7 @@ fn drop_coordination(lease: &mut Value, old: &Value) {
     }
 }
 
-/// Strategies with a domain are anybody's, those without are Kubernetes' own.
+/// Validates the name of a strategy: names with a domain are free, the others are Kubernetes' own.
 fn strategy_name(errors: &mut Errors, path: &Path<'_>, strategy: &str) {
     if strategy.contains('/') {
         check(errors, path, strategy, names::qualified_name(strategy));

@@ -1,4 +1,4 @@
-//! core/v1 LimitRange: how much one container, pod or claim of a namespace may ask for. The LimitRanger plugin enforces it.
+//! core/v1 LimitRange: limits for each container, pod or claim of a namespace, which the LimitRanger plugin enforces.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -25,7 +25,7 @@ const LISTS: [&str; 5] = [
     "defaultRequest",
     "maxLimitRequestRatio",
 ];
-/// The greatest value whose thousandths still fit.
+/// The largest value whose thousandths fit into 64 bits.
 const MAX_MILLI: i64 = i64::MAX / 1000;
 
 impl Kind for LimitRange {
@@ -48,7 +48,7 @@ impl Kind for LimitRange {
         }
     }
 
-    /// A range without a name gets one.
+    /// Gives a LimitRange without a name a random one.
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
         if object["metadata"].text("name").is_empty() {
             object["metadata"]["name"] = uuid::Uuid::new_v4().to_string().into();
@@ -76,7 +76,7 @@ impl Kind for LimitRange {
     }
 }
 
-/// Copies the amounts that the other list does not have.
+/// Copies the amounts of resources that the other list lacks.
 fn fill(item: &mut Map<String, Value>, from: &str, to: &str) {
     let given: Vec<(String, Value)> = item
         .get(from)
@@ -154,7 +154,7 @@ fn amounts(item: &Value, kind: &str, name: &str, path: &Path<'_>, errors: &mut E
     };
     let (min, max) = (amount("min"), amount("max"));
     let (default, request) = (amount("default"), amount("defaultRequest"));
-    // Each row: what may not be above what, where that is said, and which of the two is shown.
+    // Each row names the smaller and the larger amount, the field that the error is about, and the value that it shows.
     let rows = [
         (&min, "min", &max, "max", "min", &min),
         (
@@ -222,7 +222,7 @@ fn amounts(item: &Value, kind: &str, name: &str, path: &Path<'_>, errors: &mut E
     }
 }
 
-/// The greatest ratio the bounds leave room for, if the given one is above it.
+/// Returns the largest ratio that the bounds allow, if the given ratio exceeds it.
 fn ratio_above(ratio: &Quantity, min: &Quantity, max: &Quantity) -> Option<f64> {
     let fine = [ratio, min, max]
         .iter()

@@ -1,7 +1,7 @@
-//! The registry: one file per kind, one row per served resource.
+//! The registry: one file per kind, and one row per served resource.
 //!
-//! A [`Resource`] says where a kind is served and how the generic handlers treat it (as data); its [`Kind`] holds what only code
-//! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
+//! A [`Resource`] says, as data, where a kind is served and how the generic handlers treat it. Its [`Kind`] has the rest as code: defaults,
+//! validation and table cells. Custom resource definitions add such rows at run time. Handlers never name a kind.
 
 mod addresses;
 pub(crate) mod admissionregistration;
@@ -81,17 +81,17 @@ type Text = Cow<'static, str>;
 pub struct Resource {
     /// API group; empty for core.
     pub group: Text,
-    /// API version, as `v1`.
+    /// API version, for example `v1`.
     pub version: Text,
-    /// Kind, as `Pod`.
+    /// Kind, for example `Pod`.
     pub kind: Text,
-    /// Plural name in paths, as `pods`.
+    /// Plural name in paths, for example `pods`.
     pub plural: Text,
-    /// Singular name for clients, as `pod`.
+    /// Singular name for clients, for example `pod`.
     pub singular: Text,
-    /// Short names for clients, as `po`.
+    /// Short names for clients, for example `po`.
     pub short_names: Vec<Text>,
-    /// Categories, as `all`.
+    /// Categories, for example `all`.
     pub categories: Vec<Text>,
     /// True if the objects are namespaced.
     pub namespaced: bool,
@@ -102,7 +102,7 @@ pub struct Resource {
     pub schema: Type,
     /// The properties by which the generic handlers treat the resource.
     pub rules: Rules,
-    /// Its subresources, in the order discovery lists them.
+    /// The subresources, in the order in which discovery lists them.
     pub subresources: Vec<Subresource>,
     /// A deprecation warning for every request, if this version is deprecated.
     pub deprecated: Option<Text>,
@@ -111,7 +111,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// `plural` or `plural.group`, as messages name a resource.
+    /// Returns `plural` or `plural.group`, the name of the resource in messages.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_string()
@@ -120,7 +120,7 @@ impl Resource {
         }
     }
 
-    /// `group/version`, or `version` for core: the objects' apiVersion.
+    /// Returns the `apiVersion` of the objects: `group/version`, or `version` for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_string()
@@ -133,42 +133,42 @@ impl Resource {
 /// A subresource of a resource.
 #[derive(Clone, Debug)]
 pub struct Subresource {
-    /// Path segment, as `status`.
+    /// Path segment, for example `status`.
     pub name: &'static str,
     /// Group of the body's kind where it differs from the resource's (`autoscaling` for scale).
     pub group: Option<&'static str>,
     /// Version of the body's kind where it differs.
     pub version: Option<&'static str>,
-    /// Kind of the body, as `Scale`.
+    /// Kind of the body, for example `Scale`.
     pub kind: Text,
     /// Verbs in discovery.
     pub verbs: &'static [&'static str],
-    /// Which handler serves it.
+    /// The handler that serves the subresource.
     pub handler: SubresourceHandler,
 }
 
 /// The handler behind a subresource.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SubresourceHandler {
-    /// The object itself, of which only `status` (and some metadata) is written.
+    /// The object itself; a write changes only `status` and some metadata.
     Status(StatusMetadata),
-    /// autoscaling/v1 Scale over these JSON paths (dotted).
+    /// An autoscaling/v1 Scale, whose fields are at these paths of the object (with dots).
     Scale {
-        /// Path of the wanted count, as `spec.replicas`.
+        /// Path of the desired number of replicas, for example `spec.replicas`.
         spec_replicas: String,
-        /// Path of the observed count.
+        /// Path of the observed number of replicas.
         status_replicas: String,
         /// Path of the selector: a labelSelector object or, for custom resources, a string.
         selector: Option<String>,
     },
-    /// The object itself, of which the kind's `prepare_part` lets a part be written; the generation counts (pods/ephemeralcontainers,
-    /// pods/resize, namespaces/finalize, certificatesigningrequests/approval).
+    /// The object itself; a write changes only the part that the kind's `prepare_part` allows, and counts in the generation
+    /// (pods/ephemeralcontainers, pods/resize, namespaces/finalize, certificatesigningrequests/approval).
     Part(StatusMetadata),
     /// A handler of its own in `http/subresource/` (binding, eviction, log, finalize, token, approval ...).
     Named,
 }
 
-/// Which metadata a write to `/status`, or to another part of an object, may change.
+/// The metadata that a write to `/status`, or to another part of an object, may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusMetadata {
     /// A write may change all metadata.
@@ -177,7 +177,7 @@ pub enum StatusMetadata {
     KeepLabels,
     /// A write may change all metadata but ownerReferences and deletionTimestamp (pods).
     KeepOwnerReferences,
-    /// Labels, annotations, finalizers, ownerReferences, deletionTimestamp and generation are kept.
+    /// A write may not change labels, annotations, finalizers, ownerReferences, deletionTimestamp and generation.
     KeepMost,
     /// A write may change no metadata but managedFields (custom resources).
     KeepAll,
@@ -220,9 +220,9 @@ pub struct Column {
 /// the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// The metadata as such.
+    /// The metadata itself.
     Metadata,
-    /// The rules for the change of metadata against the stored one.
+    /// The change of the metadata, compared with the stored one.
     MetadataChange,
     /// [`Kind::validate_against`].
     Object,
@@ -230,19 +230,21 @@ pub enum Check {
     Change,
 }
 
-/// What is special about a kind. Every hook has a default that does nothing, so plain storage needs no code.
+/// The hooks in which kinds differ. Every hook has a default that does nothing, so a kind that is only stored needs no code.
 ///
-/// Order of a create: decode, [`Kind::default`], mutating admission, [`Kind::permit`], metadata filled in, [`Kind::prepare_create`],
-/// [`Kind::validate`], validating admission, [`Kind::allocate`], store. An update: decode, default, mutating admission, metadata
-/// carried over, [`Kind::prepare_update`] (or `prepare_status`), the [`Kind::update_checks`] (or `validate_status`), ...
+/// A create decodes the object, and then runs [`Kind::default`], mutating admission, [`Kind::permit`], the filling in of metadata,
+/// [`Kind::prepare_create`], [`Kind::validate`], validating admission and [`Kind::allocate`], before it stores the object. An update
+/// decodes, defaults, runs mutating admission, carries metadata over, and then runs [`Kind::prepare_update`] (or `prepare_status`), the
+/// [`Kind::update_checks`] (or `validate_status`), ...
 pub trait Kind: Send + Sync + 'static {
-    /// Fills in the fields that upstream's `SetDefaults_*` would.
+    /// Fills in the fields that kube-apiserver's `SetDefaults_*` functions fill in.
     fn default(&self, object: &mut Value) {
         let _ = object;
     }
 
-    /// Whether the user may write this content, where being allowed to write the kind is not enough (roles: nobody grants more than they
-    /// have). Asked after mutating admission; `name` is empty before `generateName` has been expanded, `old` is `None` at creation.
+    /// Checks whether the user may write this content, for kinds where the right to write the kind is not enough (a user must not grant a
+    /// role more rights than the user has). Runs after mutating admission. `name` is empty while `generateName` is not expanded, and `old`
+    /// is `None` for a create.
     fn permit(
         &self,
         ctx: &Ctx<'_>,
@@ -254,17 +256,17 @@ pub trait Kind: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The strategy's PrepareForCreate: first status, fields a client may not set.
+    /// Implements the strategy's PrepareForCreate: sets the first status, and drops fields that a client may not set.
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
         let _ = (ctx, object);
     }
 
-    /// The strategy's PrepareForUpdate on the main endpoint; status and generation are handled by the rules.
+    /// Implements the strategy's PrepareForUpdate of the main endpoint; [`Rules`] cover status and generation.
     fn prepare_update(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         let _ = (ctx, object, old);
     }
 
-    /// PrepareForUpdate of the status endpoint; spec and metadata are handled by the rules.
+    /// Implements PrepareForUpdate of the status endpoint; [`Rules`] cover spec and metadata.
     fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         let _ = (ctx, object, old);
     }
@@ -274,7 +276,8 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, object, errors);
     }
 
-    /// [`Kind::validate`], and what of it depends on the stored object, whose values may stay as they are; `old` is `None` at creation.
+    /// Validates like [`Kind::validate`], and allows values that are invalid now but unchanged in the stored object. `old` is `None` for a
+    /// create.
     fn validate_against(
         &self,
         ctx: &Ctx<'_>,
@@ -286,19 +289,20 @@ pub trait Kind: Send + Sync + 'static {
         self.validate(ctx, object, errors);
     }
 
-    /// Validates what only a creation must keep; after [`Kind::validate`].
+    /// Validates the rules that apply only to a create; runs after [`Kind::validate`].
     fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let _ = (ctx, object, errors);
     }
 
-    /// What is looked at when an object is created, in order: the strategy's Validate. Metadata that is not among it is looked at last, by
-    /// what every kind has in common, and only if nothing else was found. [`Check::Change`] stands for [`Kind::validate_creation`].
+    /// Returns the checks of a create, in order, as in the strategy's Validate. If [`Check::Metadata`] is not among them, the metadata is
+    /// validated last, by the rules for all kinds, and only if there are no other errors. [`Check::Change`] stands for
+    /// [`Kind::validate_creation`].
     fn creation_checks(&self) -> &'static [Check] {
         &[Check::Metadata, Check::Object, Check::Change]
     }
 
-    /// What is looked at when an object changes, in order, after what every kind has in common: the strategy's ValidateUpdate. `subresource`
-    /// is empty on the main endpoint, and the name of a [`SubresourceHandler::Part`] there.
+    /// Returns the checks of an update, in order, as in the strategy's ValidateUpdate; they follow those for all kinds. `subresource` is
+    /// empty on the main endpoint, and else the name of a [`SubresourceHandler::Part`].
     fn update_checks(&self, subresource: &str) -> &'static [Check] {
         let _ = subresource;
         &[Check::MetadataChange, Check::Object, Check::Change]
@@ -314,14 +318,14 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, object, old, errors);
     }
 
-    /// The field that a write of the status leaves alone, and what [`Kind::prepare_status`], [`Kind::validate_status`] and
-    /// [`Kind::selectable_value`] ask of it. The rest of it is then neither read nor written again. Items of keyed lists that may lack
-    /// their keys must be among what is read.
+    /// Returns the field that a status update does not change, with the parts of it that [`Kind::prepare_status`],
+    /// [`Kind::validate_status`] and [`Kind::selectable_value`] read. The rest of the field is then neither parsed nor encoded. Items of
+    /// keyed lists that may lack their keys must be among the parsed parts.
     fn lends(&self) -> Option<&'static Lends> {
         None
     }
 
-    /// Keeps of a write to a [`SubresourceHandler::Part`] only what that subresource is for.
+    /// Restores everything that a write to a [`SubresourceHandler::Part`] may not change.
     fn prepare_part(&self, ctx: &Ctx<'_>, subresource: &str, object: &mut Value, old: &Value) {
         let _ = (ctx, subresource, object, old);
     }
@@ -338,20 +342,20 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, subresource, object, old, errors);
     }
 
-    /// Warnings for the client about what it sent.
+    /// Returns warnings for the client about the object that it sent.
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         let _ = (object, old);
         Vec::new()
     }
 
-    /// Warnings for who writes the status.
+    /// Returns warnings for a client that writes the status.
     fn status_warnings(&self, object: &Value) -> Vec<String> {
         let _ = object;
         Vec::new()
     }
 
-    /// Gives out what is unique in the cluster (cluster IPs, node ports) and writes it into the object. What was given is kept
-    /// when the returned allocation is committed and given back when it is dropped. `object` is `Null` when `old` was deleted.
+    /// Allocates values that are unique in the cluster (cluster IPs, node ports) and writes them into the object. They are kept when the
+    /// returned allocation is committed, and released when it is dropped. `object` is `Null` if `old` was deleted.
     fn allocate(
         &self,
         ctx: &Ctx<'_>,
@@ -362,30 +366,30 @@ pub trait Kind: Send + Sync + 'static {
         Ok(Box::new(Nothing))
     }
 
-    /// Reserves what an object that was restored at start holds, so that no other object is given it.
+    /// Reserves the allocated values of an object that was loaded at start, so that no other object gets them.
     fn adopt(&self, object: &mut Value) -> Result<(), Status> {
         let _ = object;
         Ok(())
     }
 
-    /// The table's columns; `None` for the default Name and Created At (Age for custom resources).
+    /// Returns the columns of the table; `None` for the default columns Name and Created At (Age for custom resources).
     fn columns(&self) -> Option<&[Column]> {
         None
     }
 
-    /// The cells of one row, one per column.
+    /// Returns the cells of a row, one for each column.
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let _ = (object, now);
         Vec::new()
     }
 
-    /// The row's conditions (Completed pods).
+    /// Returns the conditions of a row (for example `Completed` of pods).
     fn row_conditions(&self, object: &Value) -> Vec<Value> {
         let _ = object;
         Vec::new()
     }
 
-    /// Field selectors beyond metadata.name and metadata.namespace.
+    /// Returns the fields that field selectors support besides metadata.name and metadata.namespace.
     fn selectable_fields(&self) -> &[&'static str] {
         &[]
     }
@@ -396,18 +400,18 @@ pub trait Kind: Send + Sync + 'static {
         None
     }
 
-    /// The value of a selectable field; the empty string when it is not set.
+    /// Returns the value of a selectable field; the empty string if the field is not set.
     fn selectable_value(&self, object: &Value, field: &str) -> String {
         let _ = (object, field);
         String::new()
     }
 
-    /// From the served form to the stored one (other versions, events' two faces).
+    /// Converts the served form to the stored one (for kinds with several versions, and events).
     fn to_storage(&self, object: &mut Value) {
         let _ = object;
     }
 
-    /// From the stored form to the served one.
+    /// Converts the stored form to the served one.
     fn to_served(&self, object: &mut Value) {
         let _ = object;
     }
@@ -423,17 +427,17 @@ pub trait Kind: Send + Sync + 'static {
         None
     }
 
-    /// The kind of a list, where a definition names it.
+    /// Returns the kind of a list, if a definition names it.
     fn list_kind(&self) -> Option<&str> {
         None
     }
 
-    /// The fields of the protobuf message, where the table has none.
+    /// Returns the fields of the protobuf message, for kinds that the schema table does not have.
     fn message(&self) -> &'static [Tagged] {
         &[]
     }
 
-    /// The OpenAPI schema, where neither the table nor a definition has it.
+    /// Returns the OpenAPI schema, for kinds that neither the schema table nor a definition has.
     fn openapi(&self) -> Option<&Value> {
         None
     }
@@ -456,9 +460,9 @@ pub trait Kind: Send + Sync + 'static {
     }
 }
 
-/// Something given out for an object that is not stored yet.
+/// Values that are allocated for an object that is not stored yet.
 pub trait Allocation: Send {
-    /// The object is stored: keep it. Dropping without this gives it back.
+    /// Keeps the values, because the object is stored. Dropping the allocation releases them instead.
     fn commit(self: Box<Self>);
 
     /// Takes the objects of other kinds that are created or deleted with the allocation.
@@ -469,24 +473,24 @@ pub trait Allocation: Send {
 
 /// An object of another kind that is created or deleted with a write. It passes no admission or validation.
 pub struct Beside {
-    /// Its group.
+    /// The group of the object.
     pub group: &'static str,
-    /// Its plural.
+    /// The plural of the object's kind.
     pub plural: &'static str,
-    /// Its name; it is in no namespace.
+    /// The name of the object, which has no namespace.
     pub name: String,
     /// The object to create, or `None` to delete it.
     pub object: Option<Value>,
 }
 
-/// The allocation of kinds that need none.
+/// The allocation of kinds that allocate nothing.
 pub struct Nothing;
 
 impl Allocation for Nothing {
     fn commit(self: Box<Self>) {}
 }
 
-/// A kind without anything special: plain storage.
+/// A kind without special behaviour, which is only stored.
 pub struct Plain;
 
 impl Kind for Plain {}

@@ -1,4 +1,4 @@
-//! core/v1 Namespace: born Active with the finalizer `kubernetes`, which only `/finalize` removes once everything inside is gone.
+//! core/v1 Namespace: created in phase Active with the finalizer `kubernetes`, which `/finalize` removes when the namespace is empty.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::{
     validation::{check, metadata, names},
 };
 
-/// The finalizer every namespace is created with.
+/// The finalizer that every namespace gets when it is created.
 pub(crate) const FINALIZER: &str = "kubernetes";
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
@@ -75,7 +75,7 @@ impl Kind for Namespace {
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
         let path = Path::new("status");
-        // The capital letter is upstream's.
+        // kube-apiserver writes this path with a capital letter.
         let path = path.child("Phase");
         let phase = object["status"].text("phase");
         if object["metadata"].has("deletionTimestamp") {
@@ -105,7 +105,7 @@ impl Kind for Namespace {
 
     fn prepare_delete(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         object["status"]["phase"] = "Terminating".into();
-        // Namespaces go when their content is gone, not after a time.
+        // A namespace is deleted when its content is gone, not after a grace period.
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("deletionGracePeriodSeconds");
         }
@@ -143,7 +143,7 @@ fn label_with_name(object: &mut Value) {
     }
 }
 
-/// Carries one field of the stored object over, whatever the client sent.
+/// Restores one field of the stored object, whatever the client sent.
 fn keep(object: &mut Value, old: &Value, part: &str, field: &str) {
     match old[part].field(field) {
         Some(value) => object[part][field] = value.clone(),
@@ -155,7 +155,7 @@ fn keep(object: &mut Value, old: &Value, part: &str, field: &str) {
     }
 }
 
-/// The finalizers in `spec` must be the standard one or have a domain.
+/// Validates the finalizers in `spec`: each is the standard one, or has a domain.
 pub(crate) fn spec_finalizers(errors: &mut Errors, object: &Value) {
     let path = Path::new("spec");
     let path = path.child("finalizers");

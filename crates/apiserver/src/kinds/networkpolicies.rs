@@ -1,4 +1,4 @@
-//! networking.k8s.io/v1 NetworkPolicy: who may talk to the pods of a namespace (`pkg/apis/networking/validation`).
+//! networking.k8s.io/v1 NetworkPolicy: the connections that the pods of a namespace may have (`pkg/apis/networking/validation`).
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -21,7 +21,7 @@ use crate::{
 pub(super) struct NetworkPolicy;
 
 const COLUMNS: [Column; 3] = [print::NAME, print::column("Pod-Selector"), print::AGE];
-/// Both directions, and where their rules name the other side.
+/// The two directions, and the field of each that names the peers.
 const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
 
 impl Kind for NetworkPolicy {
@@ -132,7 +132,7 @@ fn spec(spec: &Value, kept: &Kept<'_>, errors: &mut Errors) {
     }
 }
 
-/// Every network that a policy names.
+/// Returns all networks that a policy names.
 fn networks(spec: &Value) -> Kept<'_> {
     let peers = DIRECTIONS.iter().flat_map(|(direction, peers)| {
         let rules = spec.items(direction).iter();
@@ -179,6 +179,7 @@ fn port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
             }
             if let Some(end) = end {
                 if end < number {
+                    // kube-apiserver's error shows the port here, not the end port.
                     errors.invalid(&end_path, number, "must be greater than or equal to `port`");
                 }
                 for sentence in names::port_number(end) {

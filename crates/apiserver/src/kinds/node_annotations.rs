@@ -1,4 +1,5 @@
-//! The annotations of nodes that upstream still reads, years after what they were for has gone: a malformed one refuses the node.
+//! Validates the annotations of nodes that kube-apiserver still checks although their features are gone: a node with a malformed one is
+//! refused.
 
 use serde_json::Value;
 
@@ -36,7 +37,7 @@ fn given<'a>(annotations: &'a Value, name: &str) -> Option<&'a str> {
     Some(annotations.text(name)).filter(|text| !text.is_empty())
 }
 
-/// The JSON of an annotation, or Go's complaint about it.
+/// Parses an annotation as JSON, or returns Go's error for it.
 fn read(text: &str, go_type: &str, fits: fn(&Value) -> bool) -> Result<Value, String> {
     match serde_json::from_str::<Value>(text) {
         Ok(value) if value.is_null() || fits(&value) => Ok(value),

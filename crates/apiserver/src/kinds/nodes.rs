@@ -1,4 +1,5 @@
-//! core/v1 Node: kept with the status its kubelet sends, tainted until ready by admission, immutable where the cloud is concerned.
+//! core/v1 Node: its kubelet writes the status, admission taints new nodes as not ready, and the fields of the cloud provider are
+//! immutable.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -59,7 +60,7 @@ impl Kind for Node {
         }
     }
 
-    /// Configuring kubelets through nodes is gone: only those that did may say so.
+    /// Drops `configSource`, which configured kubelets and has no effect any more, unless the stored node has it.
     fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
         drop_unless_kept(object, old, "spec", "configSource");
     }
@@ -166,7 +167,7 @@ fn drop_unless_kept(object: &mut Value, old: &Value, part: &str, field: &str) {
     }
 }
 
-/// `podCIDR` is the first of `podCIDRs`; where a client sends both and they differ, the single one wins.
+/// Sets `podCIDRs` and `podCIDR`, which is the first of `podCIDRs`. If a client sends both and they differ, `podCIDR` wins.
 fn align_pod_cidrs(spec: &mut serde_json::Map<String, Value>) {
     let first = spec
         .get("podCIDRs")
@@ -189,12 +190,12 @@ fn align_pod_cidrs(spec: &mut serde_json::Map<String, Value>) {
 }
 
 fn taints(errors: &mut Errors, node: &Value) {
-    // Upstream reports taints below metadata.
+    // kube-apiserver reports errors about taints below metadata.
     let path = Path::new("metadata");
     taint_list(errors, &path.child("taints"), node["spec"].items("taints"));
 }
 
-/// Records what is wrong with taints, wherever they stand.
+/// Records the errors of taints; `path` is the list's.
 pub(super) fn taint_list(errors: &mut Errors, path: &Path<'_>, taints: &[Value]) {
     let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
     for (index, taint) in taints.iter().enumerate() {
@@ -261,7 +262,7 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
         .enumerate()
         .find(|(_, cidr)| net::parse_cidr(cidr).is_none());
     if let (Some((index, cidr)), true) = (unreadable, texts.len() > 1) {
-        // Upstream counts the families all the same, and tells of that too.
+        // kube-apiserver then counts the families too, and reports that error as well.
         let why = format!(
             "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{index}]: <nil> (invalid CIDR address: {cidr})"
         );
@@ -399,7 +400,7 @@ mod tests {
         const TWO: &str = "may specify no more than one CIDR for each IP family";
         let rows: [(Value, Vec<String>); 4] = [
             (json!(["10.0.0.0/8", "fd00::/64"]), vec![]),
-            // An IPv4 range that is written as an IPv6 one.
+            // An IPv4 range in IPv6 notation.
             (
                 json!(["::ffff:10.0.0.0/104", "10.0.0.0/8"]),
                 vec![

@@ -1,4 +1,4 @@
-//! core/v1 PersistentVolumeClaim: what a user asks of storage. The spec is fixed but for growing a bound claim.
+//! core/v1 PersistentVolumeClaim: a user's request for storage. The spec is immutable, except that a bound claim can grow.
 
 use jiff::Timestamp;
 use mullion_kube_text::quantity::{self, Quantity};
@@ -16,7 +16,7 @@ use crate::{
     validation::{self, check, names, one_of, resources, selector},
 };
 
-/// The class of a claim before it became a field.
+/// The annotation that named the class of a claim before `storageClassName` existed.
 pub(crate) const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const MODES: &[&str] = &[
     "ReadOnlyMany",
@@ -161,7 +161,7 @@ pub(crate) fn beta_class_warning() -> String {
     )
 }
 
-/// Warnings about a claim's spec.
+/// Returns the warnings about fractional amounts in a claim's spec.
 pub(crate) fn fraction_warnings(path: &Path<'_>, spec: &Value) -> Vec<String> {
     let fraction = |list: &str| {
         let text = spec["resources"][list]["storage"].as_str()?;
@@ -183,7 +183,7 @@ fn pending(claim: &mut Map<String, Value>) {
     set_zero(object_at(claim, "status"), "phase", "Pending");
 }
 
-/// The phase cell of claims and volumes.
+/// Returns the phase of a claim or volume, as the table prints it.
 pub(crate) fn phase(object: &Value) -> &str {
     if object["metadata"].has("deletionTimestamp") {
         "Terminating"
@@ -192,7 +192,7 @@ pub(crate) fn phase(object: &Value) -> &str {
     }
 }
 
-/// The class of a claim or volume: the annotation of old, else the field.
+/// Returns the class of a claim or volume: the annotation, or else the field.
 pub(crate) fn class(object: &Value) -> &str {
     object["metadata"]["annotations"][BETA_CLASS]
         .as_str()
@@ -204,7 +204,7 @@ pub(crate) fn or_unset(text: &str) -> &str {
     if text.is_empty() { "<unset>" } else { text }
 }
 
-/// Access modes in short, each once, in upstream's order.
+/// Returns the abbreviated access modes, each once, in the order of kube-apiserver's printer.
 pub(crate) fn access_modes(modes: &[Value]) -> String {
     const SHORT: [(&str, &str); 4] = [
         ("ReadWriteOnce", "RWO"),
@@ -220,7 +220,7 @@ pub(crate) fn access_modes(modes: &[Value]) -> String {
     present.join(",")
 }
 
-/// Records what is wrong with access modes that are there.
+/// Records the errors of access modes; an empty list has none.
 pub(crate) fn validate_access_modes(errors: &mut Errors, path: &Path<'_>, modes: &[Value]) {
     const ALONE: &str = "ReadWriteOncePod";
     let texts = || modes.iter().filter_map(Value::as_str);
@@ -234,8 +234,8 @@ pub(crate) fn validate_access_modes(errors: &mut Errors, path: &Path<'_>, modes:
     }
 }
 
-/// What the two fields for a data source come to. A claim that had no source before may name in the old field only what that field was made
-/// for; a source of another namespace is a feature that is off by default; and the fields say the same where only one of them is set.
+/// Reconciles `dataSource` and `dataSourceRef`. A claim that had neither may use `dataSource` only for a claim or a snapshot. A source in
+/// another namespace is dropped, because its feature gate is off by default. If only one of the fields is set, the other gets its value.
 fn settle_data_source(object: &mut Value, old: Option<&Value>) {
     let before = old.map(|old| &old["spec"]);
     let had = |field: &str| before.is_some_and(|before| before.has(field));
@@ -266,6 +266,7 @@ fn settle_data_source(object: &mut Value, old: Option<&Value>) {
         source = None;
         spec.remove("dataSource");
     }
+    // Clients may know only one of the two fields.
     match (source, reference) {
         (Some(source), None) => {
             spec.insert("dataSourceRef".to_owned(), source);
@@ -287,7 +288,7 @@ fn is_claim_or_snapshot(source: &Value) -> bool {
     )
 }
 
-/// Records what is wrong with the spec of a claim (also that of an ephemeral volume's template).
+/// Records the errors of a claim's spec, or of the template of an ephemeral volume.
 pub(crate) fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let modes = spec.items("accessModes");
     if modes.is_empty() {
@@ -325,7 +326,7 @@ pub(crate) fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     class_name(errors, "volumeAttributesClassName");
 }
 
-/// Two sources must be one.
+/// Requires `dataSource` and `dataSourceRef` to be equal if both are set.
 fn data_sources(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let (Some(source), Some(reference)) = (spec.field("dataSource"), spec.field("dataSourceRef"))
     else {
@@ -339,7 +340,7 @@ fn data_sources(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     } else {
         return;
     };
-    // The value upstream gives is a path, which prints as nothing.
+    // The value in kube-apiserver's error is a field path, which prints as an empty struct.
     errors.with_text(ErrorType::Invalid, path, "{}".to_owned(), detail);
 }
 
@@ -412,7 +413,7 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
             "field can not be less than status.capacity",
         );
     }
-    // The path is upstream's.
+    // This path is the one that kube-apiserver reports.
     validation::immutable(
         errors,
         &Path::new("volumeMode"),
@@ -431,7 +432,7 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     }
 }
 
-/// The class of a claim may come where there was none: from the annotation of old, or from nothing.
+/// Validates a change of the class: a claim without one may get one, for example the one that its annotation names.
 fn class_change(errors: &mut Errors, claim: &Value, old: &Value, compared: &mut Value) {
     let annotation = |claim: &'_ Value| {
         let annotations = &claim["metadata"]["annotations"];
@@ -456,7 +457,7 @@ fn class_change(errors: &mut Errors, claim: &Value, old: &Value, compared: &mut 
     }
 }
 
-/// The resources of a claim's status: storage and what has a domain.
+/// Validates the name of a resource in a claim's status, which is `storage` or has a domain; returns whether the name is supported.
 fn claim_resource(errors: &mut Errors, path: &Path<'_>, name: &str) -> bool {
     let sentences = names::qualified_name(name);
     let good = sentences.is_empty();
@@ -482,7 +483,7 @@ fn status(errors: &mut Errors, claim: &Value) {
         resources::basic(errors, &path.key(resource), amount.as_str().unwrap_or(""));
     }
     for (resource, step) in status.entries("allocatedResourceStatuses") {
-        // Name and value are upstream's.
+        // This name and value are the ones that kube-apiserver reports.
         let path = path.child("allocatedResourceStatus");
         claim_resource(errors, &path, resource);
         if !STEPS.contains(&step.as_str().unwrap_or("")) {

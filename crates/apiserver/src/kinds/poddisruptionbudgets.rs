@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets: validation and table (`pkg/apis/policy`). Evictions count against them in `http/subresource/eviction.rs`.
+//! PodDisruptionBudgets: validation and table columns (`pkg/apis/policy`). `http/subresource/eviction.rs` counts evictions against them.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,6 +1,6 @@
-//! Pods: first status, graceful deletion, immutability, what `kubectl get` prints.
+//! Pods: the first status, graceful deletion, immutable fields, and the columns of `kubectl get`.
 //!
-//! The spec's rules are in [`podspec`]; STATUS and READY follow `pkg/printers/internalversion` and are the words people know pods by.
+//! [`podspec`] validates the spec. The columns READY and STATUS follow `pkg/printers/internalversion`.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ const COLUMNS: [Column; 9] = [
     print::wide("Nominated Node"),
     print::wide("Readiness Gates"),
 ];
-/// `status.podIPs` may be asked for and is never set: upstream knows the label and gives it no value.
+/// `status.podIPs` is a valid field selector, but its value is always empty: kube-apiserver knows the label and does not set it.
 const FIELDS: [&str; 10] = [
     "spec.nodeName",
     "spec.restartPolicy",
@@ -43,8 +43,7 @@ const FIELDS: [&str; 10] = [
     "status.nominatedNodeName",
 ];
 
-/// What the status and bindings ask of a spec: its words and flags, who may restart, what gates and claims there are, what
-/// is asked for.
+/// The parts of a spec that status updates and bindings read.
 static LENDS: Lends = Lends {
     field: "spec",
     thin: Thin {
@@ -301,7 +300,7 @@ impl Summary {
         summary
     }
 
-    /// The first init container that is neither done nor a started sidecar says why the pod waits. Whether there is one.
+    /// Sets the reason from the first init container that is neither done nor a started sidecar. Returns whether there is such a container.
     fn init_containers(&mut self, spec: &Value, status: &Value) -> bool {
         let all = spec.items("initContainers");
         let sidecar = |name: &str| {
@@ -344,8 +343,9 @@ impl Summary {
         waiting
     }
 
-    /// From the last container to the first, each overwriting what the one after it said.
+    /// Sets the reason from the containers. They are visited in reverse order, so the first container with a reason decides.
     fn running_containers(&mut self, spec: &Value, status: &Value) {
+        // The restarts of finished init containers do not count any more, only those of sidecars.
         self.restarts = 0;
         self.last_restart = None;
         let sidecar = |name: &str| {
@@ -388,6 +388,7 @@ impl Summary {
                 _ => {}
             }
         }
+        // The deciding container has completed, but others may still run or may have failed.
         if self.reason == "Completed" {
             if running && condition(status, "Ready") == "True" {
                 "Running".clone_into(&mut self.reason);

@@ -1,4 +1,4 @@
-//! core/v1 PodTemplate: a template of pods kept for itself; nobody makes pods of it.
+//! core/v1 PodTemplate: a stored pod template, which no controller uses.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -1,11 +1,11 @@
-//! What table cells have in common: ages, durations, labels, `<none>`. The texts are those of upstream's printers.
+//! Formats the table cells that kinds share: ages, durations, labels, `<none>`, as kube-apiserver's printers do.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::Column;
 
-/// A column that is always shown.
+/// Returns a column that is always shown.
 pub(crate) const fn column(name: &'static str) -> Column {
     Column {
         name,
@@ -26,7 +26,7 @@ pub(crate) const NAME: Column = Column {
 /// The column with the object's age.
 pub(crate) const AGE: Column = column("Age");
 
-/// A column shown with `-o wide`.
+/// Returns a column that is shown only with `-o wide`.
 pub(crate) const fn wide(name: &'static str) -> Column {
     Column {
         name,
@@ -36,7 +36,7 @@ pub(crate) const fn wide(name: &'static str) -> Column {
     }
 }
 
-/// A column whose cells are no strings.
+/// Returns a column whose cells are not strings.
 pub(crate) const fn typed(name: &'static str, cell_type: &'static str) -> Column {
     Column {
         name,
@@ -46,7 +46,7 @@ pub(crate) const fn typed(name: &'static str, cell_type: &'static str) -> Column
     }
 }
 
-/// Formats seconds as upstream's `HumanDuration` does: at most two units, and `<invalid>` for a negative span.
+/// Formats seconds like apimachinery's `HumanDuration`: at most two units, and `<invalid>` for a negative span.
 pub(crate) fn duration(seconds: i64) -> String {
     let two = |first: i64, unit: char, second: i64, smaller: char| {
         if second == 0 {
@@ -71,7 +71,7 @@ pub(crate) fn duration(seconds: i64) -> String {
     }
 }
 
-/// The time since a timestamp's text; `<unknown>` when there is none.
+/// Formats the time since a timestamp; `<unknown>` if the text is not a timestamp.
 pub(crate) fn since(timestamp: &str, now: Timestamp) -> String {
     match timestamp.parse::<Timestamp>() {
         Ok(then) => duration(now.duration_since(then).as_secs()),
@@ -79,7 +79,7 @@ pub(crate) fn since(timestamp: &str, now: Timestamp) -> String {
     }
 }
 
-/// The cell of the Age column.
+/// Returns the cell of the Age column.
 pub(crate) fn age(object: &Value, now: Timestamp) -> Value {
     since(
         object["metadata"]["creationTimestamp"]
@@ -90,7 +90,7 @@ pub(crate) fn age(object: &Value, now: Timestamp) -> Value {
     .into()
 }
 
-/// The cell of the Name column.
+/// Returns the cell of the Name column.
 pub(crate) fn name(object: &Value) -> Value {
     object["metadata"]["name"].clone()
 }
@@ -100,7 +100,7 @@ pub(crate) fn or_none(text: &str) -> &str {
     if text.is_empty() { "<none>" } else { text }
 }
 
-/// A flag that may be unset.
+/// Formats a boolean that may be unset.
 pub(crate) fn flag(value: &Value) -> &'static str {
     match value.as_bool() {
         Some(true) => "True",
@@ -109,7 +109,7 @@ pub(crate) fn flag(value: &Value) -> &'static str {
     }
 }
 
-/// Labels as `k=v,l=w`, or `<none>`; in the order of these texts, as `labels.Set` has them: `a-b=1` comes before `a=1`.
+/// Formats labels as `k=v,l=w`, or `<none>`. The pairs are sorted as texts, as in `labels.Set`: `a-b=1` precedes `a=1`.
 pub(crate) fn labels(labels: Option<&Map<String, Value>>) -> String {
     let mut pairs: Vec<String> = labels
         .into_iter()

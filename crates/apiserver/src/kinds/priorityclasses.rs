@@ -1,4 +1,4 @@
-//! scheduling.k8s.io/v1 PriorityClass, and the two that exist from the start.
+//! scheduling.k8s.io/v1 PriorityClass, and the two classes that every cluster has.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ const SYSTEM_CLASSES: [(&str, i64, &str); 2] = [
     ),
 ];
 
-/// The classes every cluster has, to be created when it starts.
+/// Returns the classes that every cluster has, to be created when the cluster starts.
 pub fn system_classes() -> impl Iterator<Item = Value> {
     SYSTEM_CLASSES.iter().map(|(name, value, description)| {
         json!({
@@ -109,7 +109,7 @@ impl Kind for PriorityClass {
     }
 }
 
-/// A reserved name must be that of a system class and have all of its values.
+/// Requires a class with a reserved name to equal a system class.
 fn system_class(errors: &mut Errors, class: &Value, name: &str, value: i64) {
     let Some((_, expected, _)) = SYSTEM_CLASSES.iter().find(|(known, ..)| *known == name) else {
         return refuse_reserved(

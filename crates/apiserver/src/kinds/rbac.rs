@@ -1,7 +1,7 @@
-//! rbac.authorization.k8s.io/v1: Role and ClusterRole hold rules, RoleBinding and ClusterRoleBinding give a role to subjects.
+//! rbac.authorization.k8s.io/v1: Role and ClusterRole have rules, RoleBinding and ClusterRoleBinding grant a role to subjects.
 //!
-//! What a writer may put into them is limited twice: validation says what makes sense at all, [`Kind::permit`] that nobody hands on more
-//! than they have ([`crate::auth::rbac::escalation`]). The words are those of pkg/apis/rbac/validation.
+//! Two checks limit a writer: validation checks that the object makes sense, and [`Kind::permit`] that no user grants more rights than the
+//! user has ([`crate::auth::rbac::escalation`]). The messages are those of pkg/apis/rbac/validation.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
 pub(crate) enum Scope {
     /// The rules hold in one namespace.
     Namespace,
-    /// Everywhere.
+    /// The rules hold in the whole cluster.
     Cluster,
 }
 

@@ -1,4 +1,4 @@
-//! core/v1 ReplicationController: what a ReplicaSet is with a plain map for a selector (`pkg/apis/core/validation`).
+//! core/v1 ReplicationController: like a ReplicaSet, with a plain map as its selector (`pkg/apis/core/validation`).
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -33,7 +33,7 @@ const COLUMNS: [Column; 8] = [
 ];
 
 impl Kind for ReplicationController {
-    /// Selector and labels are the template's unless they are given.
+    /// Sets the defaults; selector and labels default to the labels of the template.
     fn default(&self, object: &mut Value) {
         let Some(root) = object.as_object_mut() else {
             return;

@@ -1,4 +1,4 @@
-//! core/v1 ResourceQuota: how much all objects of a namespace together may use. The ResourceQuota plugin enforces what its status says.
+//! core/v1 ResourceQuota: the resources that all objects of a namespace may use together. The ResourceQuota plugin enforces the status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ const SCOPES: [&str; 7] = [
     "CrossNamespacePodAffinity",
     "VolumeAttributesClass",
 ];
-/// Pairs of scopes that nothing is in at once.
+/// Pairs of scopes that exclude each other.
 const OPPOSITES: [[&str; 2]; 2] = [
     ["BestEffort", "NotBestEffort"],
     ["Terminating", "NotTerminating"],
@@ -190,7 +190,7 @@ fn scopes(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for scope in &scopes {
         let counted = misapplied_by_scope.entry(scope);
         let counted = *counted.or_insert_with(|| misapplied(spec, scope));
-        // Each error shows all scopes.
+        // Each error shows all scopes, so a long list of scopes would make too much text.
         if errors.is_full() {
             break;
         }
@@ -216,6 +216,7 @@ fn scope_selector(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         if !SCOPES.contains(&scope) {
             errors.invalid(&path.child("scopeName"), scope, "unsupported scope");
         }
+        // kube-apiserver reports this once for each resource that the scope does not fit.
         for _ in 0..misapplied(spec, scope) {
             errors.with_text(
                 ErrorType::Invalid,
@@ -260,6 +261,7 @@ fn scope_selector(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                 .any(|other| other["scopeName"] == **scope)
         };
         if pair.iter().all(has) {
+            // kube-apiserver's error shows `scopes`, even if the scopes are in the selector.
             errors.invalid(path, spec["scopes"].clone(), "conflicting scopes");
         }
     }

@@ -1,4 +1,5 @@
-//! node.k8s.io RuntimeClass, v1 and v1beta1 (one shape): handler, overhead and where its pods may run. Admission applies it to pods.
+//! node.k8s.io RuntimeClass, v1 and v1beta1 with the same fields: handler, overhead, and nodes that can run its pods. Admission applies it
+//! to pods.
 
 use std::collections::HashSet;
 
@@ -42,7 +43,7 @@ impl Kind for RuntimeClass {
                 names::dns_label(handler),
             );
         }
-        // Upstream checks the amounts as the limits of a container and says so in the path.
+        // kube-apiserver validates the amounts like the limits of a container, and reports that path.
         if let Some(fixed) = object["overhead"].field("podFixed") {
             podspec::validate_overhead(fixed, &Path::new("overhead"), errors);
         }

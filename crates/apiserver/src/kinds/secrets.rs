@@ -1,4 +1,4 @@
-//! core/v1 Secret: `stringData` is merged into `data` and forgotten; some types must hold certain keys.
+//! core/v1 Secret: `stringData` is merged into `data` and not stored; some types require certain keys.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! core/v1 ServiceAccount: plain storage; what it does for pods is in admission.
+//! core/v1 ServiceAccount: stored as it is; an admission plugin adds it to pods.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ impl Kind for ServiceAccount {
     }
 }
 
-/// The secrets are those of the account's namespace: nothing but their names is kept.
+/// Keeps only the names of the secrets, because they are in the account's namespace.
 fn name_secrets(account: &mut Value) {
     let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
     for secret in secrets.into_iter().flatten() {

@@ -1,6 +1,6 @@
-//! StatefulSets: defaults, validation, table (`pkg/apis/apps`, `pkg/registry/apps/statefulset`).
+//! StatefulSets: defaults, validation and table columns (`pkg/apis/apps`, `pkg/registry/apps/statefulset`).
 //!
-//! The claims of `volumeClaimTemplates` become volumes of every pod, so the template is judged as if it had them already.
+//! Every pod gets volumes for the claims of `volumeClaimTemplates`, so the template is validated as if it already had them.
 
 use std::collections::HashSet;
 
@@ -37,7 +37,7 @@ const COLUMNS: [Column; 5] = [
     print::wide("Containers"),
     print::wide("Images"),
 ];
-/// The fields of the spec that may change, in the order in which upstream names them.
+/// The mutable fields of the spec, in the order in which kube-apiserver's message lists them.
 const MUTABLE: [&str; 7] = [
     "replicas",
     "ordinals",
@@ -142,7 +142,7 @@ impl Workload for StatefulSets {
         claim_templates(spec, &path.child("volumeClaimTemplates"), errors);
     }
 
-    /// The name of the service was free text once; only new objects are held to it.
+    /// Validates the service name. Stored objects may have an invalid name, so only a create is checked.
     fn validate_creation(&self, object: &Value, errors: &mut Errors) {
         let service = object["spec"].text("serviceName");
         if !service.is_empty() {
@@ -203,7 +203,7 @@ impl Workload for StatefulSets {
         let path = path.child("volumeClaimTemplates");
         for (index, claim) in spec.items("volumeClaimTemplates").iter().enumerate() {
             let at = path.index(index);
-            // The path of an update is upstream's.
+            // kube-apiserver reports this path for an update.
             let within = at.child("Spec");
             let at = if new { at } else { within };
             found.extend(persistentvolumeclaims::fraction_warnings(

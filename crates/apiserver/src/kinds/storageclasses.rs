@@ -1,4 +1,4 @@
-//! storage.k8s.io/v1 StorageClass: how claims are served; fixed once it exists.
+//! storage.k8s.io/v1 StorageClass: the provisioner of volumes for claims, and its parameters; all of it is immutable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -135,7 +135,7 @@ impl Kind for StorageClass {
     }
 }
 
-/// The name of who makes volumes: a qualified name, in whatever case.
+/// Validates the name of a provisioner: a qualified name in any case.
 pub(super) fn provisioner(name: &str, path: &Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.required(path, "");
@@ -149,7 +149,8 @@ pub(super) fn provisioner(name: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// More duplicate terms are not told: upstream tells each as often as there are terms, which of a large body is more than memory holds.
+/// The most duplicate terms that are reported. kube-apiserver reports each as often as there are terms, which takes more memory than there
+/// is for a large body.
 const MOST_DUPLICATES: usize = 10_000;
 
 fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
@@ -179,7 +180,7 @@ fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
                 errors.duplicate(&at.child("key"), key);
             }
         }
-        // Upstream's list of earlier terms begins with as many empty ones as there are terms.
+        // kube-apiserver's list of earlier terms begins with an empty entry for each term, which an empty term equals.
         let blanks = if expressions.is_empty() {
             terms.len()
         } else {
@@ -208,7 +209,7 @@ fn sets(term: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
         .collect()
 }
 
-/// Settings for a driver; only their number and size are limited.
+/// Validates the parameters for a driver; only their number and size are limited.
 pub(super) fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
     let count = class.entries("parameters").count();
     if count > MAX_PARAMETERS {

@@ -1,10 +1,10 @@
-//! Reading JSON trees the way Go reads structs: what is absent has the zero value.
+//! Reads fields of JSON trees like fields of Go structs: an absent field has the zero value.
 //!
-//! Every accessor borrows, none allocates, and none fails: decoding has already refused values of a wrong type.
+//! Accessors borrow, do not allocate, and do not fail, because decoding has refused values of a wrong type.
 
 use serde_json::{Map, Value};
 
-/// Counts accesses to fields in tests, so that a test can tell how many steps a request takes.
+/// Counts accesses to fields, so that tests can measure the work of a request.
 pub(crate) mod steps {
     #[cfg(test)]
     thread_local! {
@@ -27,17 +27,17 @@ pub(crate) mod steps {
 
 /// Field access with Go's zero values.
 pub(crate) trait Tree {
-    /// A string field; empty when absent.
+    /// Returns a string field; empty if the field is absent.
     fn text(&self, field: &str) -> &str;
-    /// A list field; empty when absent.
+    /// Returns a list field; empty if the field is absent.
     fn items(&self, field: &str) -> &[Value];
-    /// The entries of a map field in key order; none when absent.
+    /// Returns the entries of a map field in key order; none if the field is absent.
     fn entries(&self, field: &str) -> impl Iterator<Item = (&str, &Value)>;
-    /// A boolean field; false when absent.
+    /// Returns a boolean field; false if the field is absent.
     fn flag(&self, field: &str) -> bool;
-    /// An integer field.
+    /// Returns an integer field.
     fn integer(&self, field: &str) -> Option<i64>;
-    /// The field, unless it is absent or null.
+    /// Returns the field, unless it is absent or null.
     fn field(&self, field: &str) -> Option<&Value>;
     /// Returns whether the field is set.
     fn has(&self, field: &str) -> bool {
@@ -83,7 +83,7 @@ impl Tree for Value {
     }
 }
 
-/// The object at a field, made when it is absent.
+/// Returns the object in a field, which is created if it is absent.
 pub(crate) fn object_at<'a>(
     parent: &'a mut Map<String, Value>,
     field: &str,
@@ -95,7 +95,7 @@ pub(crate) fn object_at<'a>(
     value.as_object_mut().expect("made an object just above")
 }
 
-/// Sets a field that is absent or null.
+/// Sets a field if it is absent or null.
 pub(crate) fn set_default(parent: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
     let slot = entry(parent, field);
     if slot.is_null() {
@@ -103,7 +103,7 @@ pub(crate) fn set_default(parent: &mut Map<String, Value>, field: &str, value: i
     }
 }
 
-/// Sets a string or number field that is absent or has Go's zero value.
+/// Sets a string or number field if it is absent or has Go's zero value.
 pub(crate) fn set_zero(parent: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
     let slot = entry(parent, field);
     let zero = match slot {

@@ -1,4 +1,4 @@
-//! storage.k8s.io/v1 VolumeAttachment: a volume that is, or is to be, attached to a node. Its spec never changes.
+//! storage.k8s.io/v1 VolumeAttachment: the request to attach a volume to a node, and its result. The spec never changes.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::{
     validation::{self, names},
 };
 
-/// The most bytes that an attachment may say about itself, and about what went wrong.
+/// The largest size of the attachment metadata, in bytes; kube-apiserver's message about a long error message names it too.
 const MAX_METADATA: usize = 256 * 1024;
 const MAX_ERROR_MESSAGE: usize = 1024;
 const ONE_SOURCE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
@@ -113,7 +113,7 @@ fn source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
     }
 }
 
-/// The spec of a volume that no PersistentVolume stands for: a volume of a pod that moved to a CSI driver.
+/// Validates an inline volume spec, which replaces a PersistentVolume for pods whose in-tree volume has moved to a CSI driver.
 fn inline_volume(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     if spec.has("claimRef") {
         errors.forbidden(&path.child("claimRef"), NOT_INLINE);
@@ -155,7 +155,7 @@ fn status(status: &Value, path: &Path<'_>, errors: &mut Errors) {
     for field in ["attachError", "detachError"] {
         let (error, at) = (&status[field], path.child(field));
         if error.text("message").len() > MAX_ERROR_MESSAGE {
-            // The limit in the message is upstream's.
+            // kube-apiserver's message names this limit instead of its own.
             errors.too_long(&at.child("message"), MAX_METADATA);
         }
         if let Some(code) = error.integer("errorCode").filter(|code| *code < 0) {

@@ -1,4 +1,4 @@
-//! storage.k8s.io/v1 VolumeAttributesClass: attributes that a driver can change while a volume is in use; fixed once it exists.
+//! storage.k8s.io/v1 VolumeAttributesClass: attributes of volumes that a driver can change while they are in use. It is immutable.
 
 use jiff::Timestamp;
 use serde_json::Value;

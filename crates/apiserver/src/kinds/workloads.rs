@@ -1,6 +1,6 @@
-//! The kinds that make pods of a template: the strategy they share, and the checks of selectors, templates, counts and percentages.
+//! The kinds with a pod template: their common strategy, and the checks of selectors, templates, counts and percentages.
 //!
-//! A kind says in [`Workload`] what is its own; [`Templated`] makes a [`Kind`] of it.
+//! A kind implements [`Workload`] with its own rules; [`Templated`] makes it a [`Kind`].
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -22,16 +22,16 @@ use crate::{
 
 /// The hooks in which the workload kinds differ.
 pub(super) trait Workload: Send + Sync + 'static {
-    /// Defaults of the spec beside the template.
+    /// Sets the defaults of the spec, except those of the template.
     fn default_spec(&self, spec: &mut Map<String, Value>);
 
-    /// Whether upstream could read the object as its internal type.
+    /// Checks whether kube-apiserver could convert the object to its internal type.
     fn readable(&self, object: &Value) -> Result<(), Status> {
         let _ = object;
         Ok(())
     }
 
-    /// Defaults beside the spec.
+    /// Sets the defaults outside of the spec.
     fn default_metadata(&self, object: &mut Value) {
         let _ = object;
     }
@@ -41,10 +41,10 @@ pub(super) trait Workload: Send + Sync + 'static {
         let _ = (object, old);
     }
 
-    /// Validates `spec`, at the path of that name.
+    /// Validates `spec`; `path` is the spec's.
     fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors);
 
-    /// Validates what only a creation must keep.
+    /// Validates the rules that apply only to a create.
     fn validate_creation(&self, object: &Value, errors: &mut Errors) {
         let _ = (object, errors);
     }
@@ -57,19 +57,19 @@ pub(super) trait Workload: Send + Sync + 'static {
     /// Validates a change of the status.
     fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors);
 
-    /// Warnings beside those about the template.
+    /// Returns the warnings, except those about the template.
     fn more_warnings(&self, object: &Value, new: bool) -> Vec<String> {
         let _ = (object, new);
         Vec::new()
     }
 
-    /// All columns of the table; the last ones are those of the wide cells.
+    /// Returns the columns of the table; the last ones are those of the wide cells.
     fn columns(&self) -> &[Column];
 
-    /// The cells before the wide ones.
+    /// Returns the cells before the wide ones.
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value>;
 
-    /// The cells that are shown with `-o wide`.
+    /// Returns the cells that are shown only with `-o wide`.
     fn wide_cells(&self, object: &Value) -> Vec<Value> {
         let spec = &object["spec"];
         let mut cells = container_cells(&spec["template"]["spec"]).to_vec();
@@ -77,12 +77,12 @@ pub(super) trait Workload: Send + Sync + 'static {
         cells
     }
 
-    /// As [`Kind::selectable_fields`].
+    /// Like [`Kind::selectable_fields`].
     fn selectable_fields(&self) -> &[&'static str] {
         &[]
     }
 
-    /// As [`Kind::selectable_value`].
+    /// Like [`Kind::selectable_value`].
     fn selectable_value(&self, object: &Value, field: &str) -> String {
         let _ = (object, field);
         String::new()
@@ -171,19 +171,19 @@ impl<W: Workload> Kind for Templated<W> {
 
 /// The names of the owner of a selector and template, as error messages print them.
 pub(super) struct Owner {
-    /// In `empty selector is invalid for ...`.
+    /// The name in `empty selector is invalid for ...`.
     pub(super) selector_of: &'static str,
-    /// In `activeDeadlineSeconds in ... is not Supported`.
+    /// The name in `activeDeadlineSeconds in ... is not Supported`.
     pub(super) deadline_in: &'static str,
 }
 
-/// Deployments, and replica sets, which upstream's sentences name the same way.
+/// The names for Deployments and ReplicaSets, which are the same in kube-apiserver's messages.
 pub(super) const OF_DEPLOYMENT: Owner = Owner {
     selector_of: "deployment",
     deadline_in: "ReplicaSet",
 };
 
-/// `spec.selector` and `spec.template`.
+/// Validates `spec.selector` and `spec.template`.
 pub(super) fn selector_and_template(
     spec: &Value,
     owner: &Owner,
@@ -216,7 +216,7 @@ pub(super) fn selector_and_template(
     }
 }
 
-/// A selector of nothing in particular would select every pod.
+/// Refuses an empty selector, which would select every pod.
 pub(super) fn not_empty(selector: &Value, owner: &Owner, path: &Path<'_>, errors: &mut Errors) {
     let empty = selector.entries("matchLabels").next().is_none()
         && selector.items("matchExpressions").is_empty();
@@ -244,7 +244,7 @@ fn template(
     template_of(template, owner, path, errors);
 }
 
-/// The labels of a template must be those that the selector looks for.
+/// Requires the labels of a template to match the selector.
 pub(super) fn selected(
     template: &Value,
     selector: &Selector,
@@ -264,7 +264,7 @@ pub(super) fn selected(
     }
 }
 
-/// The template of a kind whose pods run until they are deleted.
+/// Validates the template of a kind whose pods run until they are deleted.
 pub(super) fn template_of(template: &Value, owner: &Owner, path: &Path<'_>, errors: &mut Errors) {
     podspec::validate_template(template, path, errors);
     let none = Value::Null;
@@ -285,7 +285,7 @@ pub(super) fn template_of(template: &Value, owner: &Owner, path: &Path<'_>, erro
     }
 }
 
-/// Numbers below `path` that may not be negative.
+/// Requires numbers below `path` not to be negative.
 pub(super) fn counts(owner: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Errors) {
     for field in fields {
         if let Some(count) = owner.integer(field) {
@@ -294,7 +294,8 @@ pub(super) fn counts(owner: &Value, fields: &[&str], path: &Path<'_>, errors: &m
     }
 }
 
-/// Pods that are said to be there must be among `replicas`, and available ones among the ready; `ready` is what the kind calls those.
+/// Requires the counts in `parts` not to exceed `replicas`, and available pods not to exceed ready ones. `ready` is the name of ready pods
+/// in the message.
 pub(super) fn parts_of_replicas(status: &Value, parts: &[&str], ready: &str, errors: &mut Errors) {
     let path = Path::new("status");
     at_most(status, parts, "replicas", "status.replicas", &path, errors);
@@ -302,7 +303,7 @@ pub(super) fn parts_of_replicas(status: &Value, parts: &[&str], ready: &str, err
     at_most(status, available, "readyReplicas", ready, &path, errors);
 }
 
-/// Numbers that may not exceed another one.
+/// Requires numbers not to exceed another one.
 fn at_most(
     status: &Value,
     fields: &[&str],
@@ -324,7 +325,7 @@ fn at_most(
     }
 }
 
-/// A count or a percentage that is not negative.
+/// Validates an int-or-percent value: a valid percentage, or a number that is not negative.
 pub(super) fn int_or_percent(value: &Value, path: &Path<'_>, errors: &mut Errors) {
     match value {
         Value::String(text) => {
@@ -336,7 +337,7 @@ pub(super) fn int_or_percent(value: &Value, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-/// At most 100%; counts pass.
+/// Refuses percentages above 100%; numbers are not limited.
 pub(super) fn at_most_all(value: &Value, path: &Path<'_>, errors: &mut Errors) {
     let percent = value.as_str().and_then(percentage);
     if percent.is_some_and(|percent| percent > 100) {
@@ -344,11 +345,11 @@ pub(super) fn at_most_all(value: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The number of a well-formed percentage.
+/// Returns the number of a well-formed percentage.
 fn percentage(text: &str) -> Option<i64> {
     let digits = text.strip_suffix('%')?;
     let well_formed = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // More than fits is more than any limit.
+    // A percentage that overflows exceeds every limit.
     well_formed.then(|| digits.parse().unwrap_or(i64::MAX))
 }
 
@@ -360,7 +361,7 @@ pub(super) fn number(value: &Value) -> i64 {
     }
 }
 
-/// `spec.selector` may not change.
+/// Requires `spec.selector` to be unchanged.
 fn same_selector(object: &Value, old: &Value, errors: &mut Errors) {
     let selector = &object["spec"]["selector"];
     if *selector != old["spec"]["selector"] {
@@ -374,7 +375,7 @@ fn same_selector(object: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// A counter that may not fall.
+/// Requires a counter not to fall.
 pub(super) fn not_decremented(object: &Value, old: &Value, field: &str, errors: &mut Errors) {
     let (count, before) = (
         object["status"].integer(field),
@@ -396,7 +397,7 @@ pub(super) fn is_new_generation(object: &Value, old: Option<&Value>) -> bool {
     old.is_none_or(|old| generation(old) != generation(object))
 }
 
-/// The names and the images of a pod spec's containers, for `-o wide`.
+/// Returns the names and the images of a pod spec's containers, for `-o wide`.
 pub(super) fn container_cells(spec: &Value) -> [Value; 2] {
     let containers = spec.items("containers");
     ["name", "image"].map(|field| {

@@ -1,7 +1,5 @@
 //! Machine images: those that nodes of EKS boot, as their makers publish them.
 
-use std::collections::BTreeMap;
-
 use jiff::{
     Span,
     civil::{Date, date},
@@ -39,6 +37,7 @@ pub(super) fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let mut found = Vec::new();
     for image in all {
         let owner = owner(call, image.family);
+        let tags = call.ec2().image_tags(&image.id);
         let is_named = ids.is_empty() || ids.contains(&image.id.as_str());
         let is_owned = owners.is_empty()
             || owners.contains(&owner.id)
@@ -59,7 +58,7 @@ pub(super) fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
             "creation-date" => one(created(&image)),
             _ => None,
         };
-        if filters.match_all(&BTreeMap::new(), find)? && is_named && is_owned {
+        if filters.match_all(&tags, find)? && is_named && is_owned {
             found.push(image);
         }
     }

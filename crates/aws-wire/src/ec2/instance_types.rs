@@ -70,7 +70,8 @@ fn matches(filters: &Filters, own: &InstanceType) -> Result<bool, Refusal> {
         "instance-storage-supported" => one(own.local_nvme_gb > 0),
         "memory-info.size-in-mib" => one(own.memory_mib),
         "vcpu-info.default-vcpus" => one(own.vcpus),
-        "network-info.maximum-network-interfaces" => one(own.max_enis),
+        "network-info.maximum-network-interfaces" => one(own.max_enis * own.network_cards),
+        "network-info.efa-supported" => one(own.efa_interfaces > 0),
         "network-info.ipv4-addresses-per-interface" => one(own.ipv4_per_eni),
         _ => None,
     })
@@ -102,6 +103,9 @@ fn write(xml: &mut Xml, own: &InstanceType) {
             other => other.to_ascii_uppercase(),
         });
         xml.maybe("manufacturer", maker);
+        let ghz = own.clock_mhz.filter(|mhz| *mhz > 0);
+        let ghz = ghz.map(|mhz| mhz as f64 / 1000.0);
+        xml.maybe("sustainedClockSpeedInGhz", ghz);
     });
     xml.node("vCpuInfo", |xml| xml.leaf("defaultVCpus", own.vcpus));
     xml.node("memoryInfo", |xml| xml.leaf("sizeInMiB", own.memory_mib));
@@ -112,12 +116,27 @@ fn write(xml: &mut Xml, own: &InstanceType) {
             xml.leaf("nvmeSupport", "required");
         });
     }
+    xml.node("ebsInfo", |xml| match own.ebs_mbps {
+        Some(mbps) => {
+            xml.leaf("ebsOptimizedSupport", "default");
+            xml.node("ebsOptimizedInfo", |xml| {
+                xml.leaf("maximumBandwidthInMbps", mbps);
+            });
+        }
+        None => xml.leaf("ebsOptimizedSupport", "unsupported"),
+    });
     xml.node("networkInfo", |xml| {
-        xml.leaf("maximumNetworkInterfaces", own.max_enis);
-        xml.leaf("maximumNetworkCards", 1);
+        xml.leaf("maximumNetworkInterfaces", own.max_enis * own.network_cards);
+        xml.leaf("maximumNetworkCards", own.network_cards);
         xml.leaf("defaultNetworkCardIndex", 0);
-        xml.list("networkCards", [()], |xml, ()| {
-            xml.leaf("networkCardIndex", 0);
+        xml.leaf("efaSupported", own.efa_interfaces > 0);
+        if own.efa_interfaces > 0 {
+            xml.node("efaInfo", |xml| {
+                xml.leaf("maximumEfaInterfaces", own.efa_interfaces);
+            });
+        }
+        xml.list("networkCards", 0..own.network_cards, |xml, card| {
+            xml.leaf("networkCardIndex", card);
             xml.leaf("maximumNetworkInterfaces", own.max_enis);
             let gbps = own.network_mbps.map(|mbps| mbps as f64 / 1000.0);
             xml.maybe("baselineBandwidthInGbps", gbps);

@@ -146,6 +146,7 @@ impl Wanted {
                 .reservation
                 .clone()
                 .filter(|_| capacity_type == CapacityType::Reserved),
+            placement: None,
         });
         Ok(Self {
             options: options.collect(),

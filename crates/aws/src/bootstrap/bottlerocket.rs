@@ -1,11 +1,11 @@
-//! Bottlerocket: its settings as TOML. The user's own document stays as it is but for what the class and the claim decide.
+//! Bottlerocket: its settings as TOML. The user's own document is kept, except for the settings that the class and the claim decide.
 
 use mullion_api::karpenter::ResourceList;
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 
 use super::{BootstrapError, Input};
 
-/// The first release whose `ephemeral-storage bind` knows what to bind by itself.
+/// The first release whose `ephemeral-storage bind` has default directories.
 const DEFAULT_BIND: (u32, u32) = (1, 46);
 
 pub(super) fn write(input: &Input<'_>, image_name: &str) -> Result<String, BootstrapError> {
@@ -31,7 +31,7 @@ pub(super) fn write(input: &Input<'_>, image_name: &str) -> Result<String, Boots
     for (key, text) in &input.labels {
         labels[key] = value(*text);
     }
-    // Taints are the claim's alone.
+    // Taints come only from the claim.
     let mut taints = Table::new();
     for taint in input.taints {
         let text = format!("{}:{}", taint.value, taint.effect.as_str());
@@ -73,7 +73,7 @@ fn set_kubelet(kubernetes: &mut Table, input: &Input<'_>) -> Result<(), Bootstra
     ];
     for (key, percent) in percents {
         if let Some(percent) = percent {
-            // Bottlerocket has them as text.
+            // Bottlerocket's settings have percentages as text.
             kubernetes[key] = value(percent.to_string());
         }
     }
@@ -110,7 +110,7 @@ fn set_kubelet(kubernetes: &mut Table, input: &Input<'_>) -> Result<(), Bootstra
     Ok(())
 }
 
-/// Has the local disks hold pods, images and logs.
+/// Configures the local disks to hold pods, images and logs.
 fn mount_instance_storage(
     settings: &mut Table,
     alias: Option<&str>,
@@ -136,7 +136,7 @@ fn mount_instance_storage(
     Ok(())
 }
 
-/// Whether the release is new enough, which its alias tells, else the name of the image.
+/// Returns whether the release is new enough; it is in the alias, or else in the image's name.
 fn binds_by_default(alias: Option<&str>, image_name: &str) -> bool {
     let release = match alias.and_then(|alias| alias.split_once('@')) {
         Some((_, "latest")) => return true,
@@ -152,7 +152,7 @@ fn binds_by_default(alias: Option<&str>, image_name: &str) -> bool {
     numbers.is_some_and(|numbers: (u32, u32)| numbers >= DEFAULT_BIND)
 }
 
-/// The table of this name, made if it is not there.
+/// Returns the table with this name, which is created if it does not exist.
 fn table<'a>(parent: &'a mut Table, key: &str) -> Result<&'a mut Table, BootstrapError> {
     let item = parent
         .entry(key)

@@ -7,7 +7,7 @@ use mullion_api::eksctl::Taint;
 use super::Input;
 
 impl Input<'_> {
-    /// All arguments, in a fixed order.
+    /// Returns all arguments in a fixed order.
     pub(super) fn kubelet_args(&self) -> Vec<String> {
         let kubelet = &self.kubelet;
         let mut args = Vec::new();
@@ -58,7 +58,7 @@ impl Input<'_> {
         args
     }
 
-    /// `--node-labels`, if there are any.
+    /// Returns `--node-labels`, if there are any labels.
     pub(super) fn label_arg(&self) -> Option<String> {
         let pairs = self.labels.iter().map(|(k, v)| format!("{k}={v}"));
         let pairs: Vec<_> = pairs.collect();
@@ -71,7 +71,7 @@ impl Input<'_> {
     }
 }
 
-/// A taint as kubectl and the kubelet write it.
+/// Formats a taint like kubectl and the kubelet.
 fn written(taint: &Taint) -> String {
     let Taint { key, value, effect } = taint;
     match value.is_empty() {

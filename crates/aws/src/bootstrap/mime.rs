@@ -1,4 +1,4 @@
-//! MIME archives, in which cloud-init and nodeadm take several documents at once.
+//! MIME archives, with which cloud-init and nodeadm accept several documents at once.
 
 use super::BootstrapError;
 
@@ -24,7 +24,7 @@ impl Part {
         }
     }
 
-    /// The parts of user data: those of an archive, or the whole of what is none, whose type `type_of` tells. Nothing has no parts.
+    /// Splits user data into parts: those of an archive, or the whole text, whose type `type_of` returns. Empty user data has no parts.
     pub(super) fn read(
         user_data: &str,
         type_of: impl FnOnce(&str) -> &'static str,
@@ -72,7 +72,7 @@ fn read_archive(text: &str) -> Result<Vec<Part>, &'static str> {
         match end.strip_prefix(delimiter.as_str()) {
             Some("") => parts.push(Vec::new()),
             Some("--") => break,
-            // What stands before the first delimiter is nobody's.
+            // Text before the first delimiter belongs to no part.
             _ => parts
                 .iter_mut()
                 .last()
@@ -81,7 +81,7 @@ fn read_archive(text: &str) -> Result<Vec<Part>, &'static str> {
         }
     }
     let all = parts.iter().map(|lines| lines.join("\n"));
-    // An archive may end with a delimiter instead of its closing form.
+    // The last delimiter may lack its closing dashes, which leaves an empty part.
     let all = all.filter(|part| !part.trim().is_empty());
     all.map(|part| {
         let (head, content) = match part.strip_prefix('\n') {

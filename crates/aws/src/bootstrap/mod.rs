@@ -1,7 +1,7 @@
-//! User data: what a new machine runs so that it joins the cluster, in the form that its image family wants.
+//! User data: the script or settings with which a new machine joins the cluster, in the form of its image family.
 //!
-//! [`user_data`] writes it as text; EC2 takes it in base64. The user's own user data comes first, or is merged where the form allows it (AWS
-//! provider: `pkg/providers/amifamily/bootstrap`). The same input gives the same bytes, because launch templates are found again by their hash.
+//! [`user_data`] returns text, which EC2 takes in base64. The user's own user data comes first, or is merged if the form allows that (AWS
+//! provider: `pkg/providers/amifamily/bootstrap`). The same input gives the same bytes, because launch templates are found by their hash.
 
 mod bottlerocket;
 mod kubelet_args;
@@ -20,29 +20,29 @@ use mullion_api::{
     labels,
 };
 
-/// What machines have to know of the cluster that they join.
+/// The facts about a cluster that machines need to join it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterFacts {
-    /// Name.
+    /// The name of the cluster.
     pub name: String,
-    /// URL of the API server.
+    /// The URL of the API server.
     pub endpoint: String,
-    /// Its certificate authority, PEM in base64.
+    /// The certificate authority of the API server, PEM in base64.
     pub ca_bundle: Option<String>,
-    /// Address of the DNS service.
+    /// The address of the DNS service.
     pub dns: Option<String>,
-    /// Addresses of services, a CIDR block.
+    /// The CIDR block of the Services' addresses.
     pub service_cidr: Option<String>,
 }
 
-/// What the user data of a machine is made from.
+/// The input of a machine's user data.
 #[derive(Clone, Debug)]
 pub struct Bootstrap<'a> {
-    /// The cluster.
+    /// The cluster that the machine joins.
     pub cluster: &'a ClusterFacts,
     /// The class of the machine.
     pub class: &'a EC2NodeClassSpec,
-    /// Pods that the machine may run.
+    /// The number of pods that the machine may run.
     pub max_pods: u64,
     /// Labels of the node.
     pub labels: &'a BTreeMap<String, String>,
@@ -52,10 +52,10 @@ pub struct Bootstrap<'a> {
     pub image_name: &'a str,
 }
 
-/// Why there is no user data.
+/// The reason why there is no user data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
-    /// The class's own user data cannot be read.
+    /// The class's own user data cannot be parsed.
     #[error("spec.userData of the EC2NodeClass cannot be merged: {0}")]
     UserData(String),
     /// The service CIDR is unknown.
@@ -86,7 +86,7 @@ pub fn user_data(family: AmiFamily, bootstrap: &Bootstrap<'_>) -> Result<String,
     }
 }
 
-/// What every form is written from: labels that a kubelet may set, kubelet settings with the number of pods and the DNS service.
+/// The common input of all forms: labels that a kubelet may set, and kubelet settings including the number of pods and the DNS service.
 struct Input<'a> {
     cluster: &'a ClusterFacts,
     kubelet: KubeletConfiguration,
@@ -128,7 +128,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Whether a kubelet may give its node a label (kube-apiserver: NodeRestriction).
+/// Returns whether a kubelet may set a label of its node (kube-apiserver: NodeRestriction).
 fn may_set(label: &str) -> bool {
     let domain = label.split_once('/').map_or("", |(domain, _)| domain);
     let is_within = |of: &str| {

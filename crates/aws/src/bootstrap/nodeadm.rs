@@ -1,4 +1,4 @@
-//! Amazon Linux 2023: a NodeConfig of nodeadm behind the user's own NodeConfigs and scripts, which nodeadm merges in their order.
+//! Amazon Linux 2023: a NodeConfig of nodeadm after the user's own NodeConfigs and scripts, which nodeadm merges in their order.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ pub(super) fn write(input: &Input<'_>) -> Result<String, BootstrapError> {
     Ok(archive(&parts))
 }
 
-/// What is a YAML mapping is a NodeConfig, all else a script.
+/// Returns the type of user data: a YAML mapping is a NodeConfig, everything else a script.
 fn type_of(user_data: &str) -> &'static str {
     match serde_saphyr::from_str::<Map<String, Value>>(user_data) {
         Ok(_) => NODE_CONFIG,

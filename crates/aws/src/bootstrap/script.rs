@@ -1,4 +1,4 @@
-//! Amazon Linux 2 and Ubuntu: a shell script that calls EKS's `bootstrap.sh`, as a part of a MIME archive behind the user's own.
+//! Amazon Linux 2 and Ubuntu: a shell script that calls EKS's `bootstrap.sh`, as the last part of a MIME archive with the user's own parts.
 
 use super::{
     BootstrapError, Input,
@@ -15,7 +15,7 @@ fn script(input: &Input<'_>) -> String {
     let cluster = input.cluster;
     let bundle = cluster.ca_bundle.as_ref();
     let bundle = bundle.map(|bundle| format!("--b64-cluster-ca '{bundle}'"));
-    // bootstrap.sh takes no equals signs.
+    // bootstrap.sh does not accept equals signs.
     let mut lines = vec![format!(
         "/etc/eks/bootstrap.sh '{}' --apiserver-endpoint '{}' {}",
         cluster.name,

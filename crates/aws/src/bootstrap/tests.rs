@@ -1,4 +1,4 @@
-//! User data of each family, as it is written for the same class.
+//! Tests of the user data of each family for the same class.
 
 use mullion_api::ami::{WindowsEdition, WindowsRelease};
 use mullion_api::eksctl::{Taint, TaintEffect};
@@ -24,7 +24,7 @@ fn written(family: AmiFamily, spec: Value) -> Result<String, BootstrapError> {
         ("karpenter.sh/nodepool", "web"),
         ("karpenter.sh/capacity-type", "spot"),
         ("team.example.com/name", "shop"),
-        // What a kubelet may not set.
+        // These are labels that a kubelet may not set.
         ("kubernetes.io/os", "windows"),
         ("node-restriction.kubernetes.io/tier", "a"),
         ("topology.k8s.io/x", "a"),
@@ -52,7 +52,7 @@ fn written(family: AmiFamily, spec: Value) -> Result<String, BootstrapError> {
     )
 }
 
-/// Kubelet settings with something of every kind.
+/// Returns kubelet settings of every kind.
 fn kubelet() -> Value {
     json!({
         "maxPods": 42, "podsPerCore": 3,

@@ -1,6 +1,6 @@
-//! Windows: PowerShell in one block, the user's own lines in front of the call of EKS's bootstrap script.
+//! Windows: one block of PowerShell, with the user's own lines before the call of EKS's bootstrap script.
 //!
-//! EKS's script itself sets up its log, the volumes and containerd; what it has to be told is the cluster and the kubelet's arguments.
+//! EKS's script sets up its log, the volumes and containerd itself; it needs only the cluster and the kubelet's arguments.
 
 use super::Input;
 

@@ -1,8 +1,8 @@
-//! JSON values as block-style YAML with sorted keys.
+//! Writes JSON values as block-style YAML with sorted keys.
 
 use serde_json::Value;
 
-/// Writes an object or a list, one entry a line.
+/// Formats an object or a list, with one entry per line.
 pub(super) fn write(value: &Value) -> String {
     let mut text = String::new();
     block(value, 0, &mut text);
@@ -17,7 +17,7 @@ fn block(value: &Value, indent: usize, text: &mut String) {
             keys.sort_unstable();
             for key in keys {
                 text.push_str(&format!("{pad}{}:", scalar(&Value::String(key.clone()))));
-                // Lists stand as far left as their key, as Go's writers have them.
+                // Lists have the indentation of their key, as in the output of Go's encoders.
                 let deeper = indent + if map[key].is_array() { 0 } else { 2 };
                 entry(&map[key], deeper, text);
             }
@@ -57,7 +57,7 @@ fn is_block(value: &Value) -> bool {
     }
 }
 
-/// A string stands without quotes where every reader of YAML takes it for the same string.
+/// Formats a scalar. A string has no quotes if every YAML parser reads it as the same string.
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) if is_plain(text) => text.clone(),
@@ -68,7 +68,7 @@ fn scalar(value: &Value) -> String {
 fn is_plain(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_./=\",:".contains(c);
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '-');
-    // `a: b` and `a:` would be mappings; numbers and the words of YAML have other types.
+    // `a: b` and `a:` would be mappings, and numbers and YAML's keywords would have other types.
     let is_mapping = text.ends_with(':') || text.contains(": ");
     let is_reserved = matches!(
         text.to_ascii_lowercase().as_str(),

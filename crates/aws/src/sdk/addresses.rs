@@ -1,4 +1,4 @@
-//! Pod addresses on network interfaces.
+//! Implements the calls about pod addresses on network interfaces.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::limits;
 const STATES: [&str; 4] = ["pending", "running", "stopping", "stopped"];
 
 impl Inner {
-    /// The CIDR block of a subnet.
+    /// Returns the CIDR block of a subnet.
     async fn cidr_of(&self, subnet: &str) -> Result<Cidr, AddressError> {
         let known = lock(&self.network).get(subnet).map(|own| own.cidr.clone());
         let cidr = match known {
@@ -84,7 +84,7 @@ impl Addresses for Aws {
     ) -> BoxFuture<'a, Result<Vec<Cidr>, AddressError>> {
         Box::pin(async move {
             let inner = &self.inner;
-            // Known before the call, so that nothing is assigned that could not be told.
+            // The prefix length is looked up first, so that no address is assigned that could not be returned.
             let bits = match kind {
                 Kind::Prefix => 28,
                 Kind::Address => {
@@ -235,7 +235,7 @@ impl Addresses for Aws {
     }
 }
 
-/// The primary interface of an instance with what is on it.
+/// Returns the primary interface of an instance, with its addresses.
 async fn primary(
     inner: &Inner,
     own: &aws_sdk_ec2::types::Instance,
@@ -280,12 +280,13 @@ async fn primary(
     }))
 }
 
-/// The start of the /28 block that holds an address.
+/// Returns the number of the /28 block with an address.
 fn base(ip: Ipv4Addr) -> u32 {
     ip.to_bits() / PREFIX_SIZE as u32
 }
 
-/// Aligned /28 blocks of a subnet of which nothing is taken. EC2 keeps the first four addresses of a subnet and its last one.
+/// Returns the number of aligned /28 blocks of a subnet without used addresses. EC2 reserves the first four addresses and the last one of a
+/// subnet.
 fn free_prefixes(cidr: Cidr, taken: &BTreeSet<u32>) -> usize {
     let size = 1u64 << (32 - u32::from(cidr.bits));
     let first = u64::from(cidr.ip.to_bits());
@@ -310,7 +311,7 @@ mod tests {
             let ips = ips.iter().map(|ip| ip.parse().expect("an address"));
             ips.map(base).collect()
         };
-        // Sixteen blocks less the first and the last, of which EC2 keeps some.
+        // There are sixteen blocks, of which the first and the last have reserved addresses.
         assert_eq!(free_prefixes(cidr, &taken(&[])), 14);
         let some = ["10.0.0.17", "10.0.0.18", "10.0.0.32", "10.0.0.5"];
         assert_eq!(free_prefixes(cidr, &taken(&some)), 12);

@@ -1,4 +1,4 @@
-//! The way to AWS: region and credentials as the SDK finds them, one HTTP client with the TLS of the rest of the program.
+//! Connects to AWS: region and credentials as the SDK finds them, and one HTTP client with the same TLS as the rest of the program.
 
 use std::{
     sync::{Arc, Weak},
@@ -17,12 +17,12 @@ use crate::{
     prices::pricing_region,
 };
 
-/// How often a call that is throttled or gets no answer is made: the waits in between are random and double.
+/// The number of times that a call is made if it is throttled or not answered; the waits between them are random and double.
 const ATTEMPTS: u32 = 5;
-/// How often launch templates are looked through.
+/// The interval at which unused launch templates are looked for.
 const TIDY: Duration = Duration::from_secs(60);
 
-/// Why AWS cannot be asked.
+/// The reason why there is no connection to AWS.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No region is configured.
@@ -37,13 +37,13 @@ pub enum ConnectError {
     Cluster {
         /// The cluster.
         name: String,
-        /// EKS's answer.
+        /// EKS's error.
         error: CloudError,
     },
 }
 
-/// Region, credentials and endpoints as the SDK finds them: variables (AWS_REGION, AWS_PROFILE, AWS_ENDPOINT_URL, ...), files, the identity of the
-/// pod, the instance's metadata service.
+/// Loads region, credentials and endpoints from the sources of the SDK: variables (AWS_REGION, AWS_PROFILE, AWS_ENDPOINT_URL, ...), files,
+/// the identity of the pod, and the instance metadata service.
 pub async fn sdk_config() -> SdkConfig {
     let client = aws_smithy_http_client::Builder::new()
         .tls_provider(Provider::Rustls(CryptoMode::Ring))
@@ -56,15 +56,16 @@ pub async fn sdk_config() -> SdkConfig {
 }
 
 impl Aws {
-    /// Looks up what is missing of the cluster, and starts to tidy up launch templates. It ends when the last clone is dropped.
+    /// Looks up missing facts about the cluster, and starts a task that deletes unused launch templates. The task ends when the last clone
+    /// is dropped.
     ///
     /// # Errors
-    /// There is no region, or the cluster's endpoint is neither given nor to be had.
+    /// There is no region, or the cluster's endpoint is neither given nor returned by EKS.
     pub async fn connect(config: &SdkConfig, mut settings: Settings) -> Result<Self, ConnectError> {
         let region = config.region().ok_or(ConnectError::NoRegion)?.to_string();
         let limits = Limits::default();
         complete(&mut settings.cluster, config, &limits).await?;
-        // The Pricing service is in few regions.
+        // Only a few regions have a Pricing endpoint.
         let pricing = aws_sdk_pricing::config::Builder::from(config)
             .region(Region::new(pricing_region(&region)))
             .build();
@@ -84,6 +85,7 @@ impl Aws {
                 templates: Default::default(),
                 profiles: Default::default(),
                 reservations: Default::default(),
+                groups: Default::default(),
                 young: Default::default(),
                 queue: Queue::default(),
                 describe: Batcher::start(OF_INSTANCES, move |ids| {
@@ -112,13 +114,13 @@ impl Aws {
         Ok(Self { inner })
     }
 
-    /// The cluster that machines join.
+    /// Returns the cluster that machines join.
     pub fn cluster(&self) -> &ClusterFacts {
         &self.inner.settings.cluster
     }
 }
 
-/// Deletes launch templates that nobody has used for a while.
+/// Deletes launch templates that have not been used for a while.
 async fn tidy(inner: Weak<Inner>) {
     let mut adopted = false;
     loop {
@@ -134,7 +136,7 @@ async fn tidy(inner: Weak<Inner>) {
     }
 }
 
-/// Asks EKS for what is missing. Without an endpoint nothing can join; a service CIDR only AL2023 needs.
+/// Gets missing facts about the cluster from EKS. Nodes cannot join without an endpoint; only AL2023 needs the service CIDR.
 async fn complete(
     cluster: &mut ClusterFacts,
     config: &SdkConfig,

@@ -1,4 +1,4 @@
-//! Errors of the SDK as those of the traits.
+//! Converts errors of the SDK to those of the traits.
 
 use aws_smithy_runtime_api::client::result::SdkError;
 use aws_smithy_types::error::{display::DisplayErrorContext, metadata::ProvideErrorMetadata};
@@ -9,9 +9,9 @@ use crate::codes;
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// AWS's code; `None`: no answer came, or one without a code.
+    /// AWS's error code; `None` if there was no response, or one without a code.
     pub(super) code: Option<String>,
-    /// AWS's sentence, or what happened on the way.
+    /// AWS's message, or the cause of the failed transfer.
     pub(super) message: String,
 }
 
@@ -29,7 +29,7 @@ impl Failed {
         Self { code, message }
     }
 
-    /// Whether AWS's code is this one.
+    /// Returns whether AWS's code is this one.
     pub(super) fn is(&self, code: &str) -> bool {
         self.code.as_deref() == Some(code)
     }
@@ -38,7 +38,7 @@ impl Failed {
         self.code.as_deref().is_some_and(codes::is_not_found)
     }
 
-    /// The error of a call about addresses of an interface.
+    /// Returns the error of a call about addresses of an interface.
     pub(super) fn of_interface(self, interface: &InterfaceId) -> AddressError {
         match self.code.as_deref() {
             Some("InvalidNetworkInterfaceID.NotFound") => {

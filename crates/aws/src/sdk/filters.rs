@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use aws_sdk_ec2::types::{Filter, Tag};
 use mullion_cloud::TagSelector;
 
-/// A filter by some values.
+/// Returns a filter for some values.
 pub(super) fn filter<T: Into<String>>(
     name: impl Into<String>,
     values: impl IntoIterator<Item = T>,
@@ -17,7 +17,7 @@ pub(super) fn filter<T: Into<String>>(
         .build()
 }
 
-/// Filters that ask for all of these tags; `*` matches any value.
+/// Returns filters that require all of these tags; `*` matches any value.
 pub(super) fn of_tags(tags: &BTreeMap<String, String>) -> Vec<Filter> {
     tags.iter()
         .map(|(key, value)| match value.as_str() {
@@ -27,7 +27,8 @@ pub(super) fn of_tags(tags: &BTreeMap<String, String>) -> Vec<Filter> {
         .collect()
 }
 
-/// Filters of one call each for selectors of which any may choose. Those that choose by id share one; one that says nothing chooses nothing.
+/// Returns the filters of the calls for alternative selectors, one call each. Selectors with an id share a call, and an empty selector
+/// selects nothing.
 pub(super) fn of_selectors(
     selectors: &[TagSelector],
     id_filter: &str,
@@ -50,7 +51,7 @@ pub(super) fn of_selectors(
     all
 }
 
-/// Tags as a map.
+/// Converts tags to a map.
 pub(super) fn tag_map(tags: &[Tag]) -> BTreeMap<String, String> {
     tags.iter()
         .filter_map(|tag| {
@@ -62,7 +63,7 @@ pub(super) fn tag_map(tags: &[Tag]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A map as tags.
+/// Converts a map to tags.
 pub(super) fn to_tags(tags: &BTreeMap<String, String>) -> Vec<Tag> {
     tags.iter()
         .map(|(key, value)| Tag::builder().key(key).value(value).build())

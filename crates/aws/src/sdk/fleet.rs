@@ -1,8 +1,8 @@
-//! Launching: one CreateFleet of type `instant` for the options that are paid for alike.
+//! Launches instances: one CreateFleet of type `instant` for the options with the same capacity type and reservation.
 //!
-//! A fleet is asked for with the order's client token, so that a launch that is repeated after a crash buys nothing twice. Options that are paid for in
-//! another way are tried with a token of their own after the first ones were refused. Because the token is the claim's and tags name the claim, the
-//! orders of several claims are not put into one fleet.
+//! A fleet has the client token of the launch request, so that a launch that is repeated after a crash buys nothing twice. Options that are
+//! paid for in another way are tried with a token of their own, after the first ones were refused. A fleet is for one claim only, because
+//! its token and its tags are those of the claim.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
 
@@ -38,10 +38,10 @@ use crate::{
     limits::Kind,
 };
 
-/// Tags that tell one claim from another, which templates that several claims share cannot have.
+/// Tags of a single claim, which launch templates that several claims share cannot have.
 const OF_ONE_CLAIM: [&str; 2] = ["Name", "karpenter.sh/nodeclaim"];
 
-/// What every fleet of an order is made from.
+/// The common input of all fleets of a launch.
 struct Order<'a> {
     request: &'a LaunchRequest,
     class: &'a EC2NodeClassSpec,
@@ -52,13 +52,14 @@ struct Order<'a> {
     tags: BTreeMap<String, String>,
 }
 
-/// An option with what it would be launched as.
+/// An option with its instance type, image, subnet and number of pods.
 struct Candidate<'a> {
     option: &'a LaunchOption,
     instance_type: Arc<InstanceType>,
     image: &'a NodeImage,
     subnet: &'a Subnet,
     max_pods: u64,
+    efas: u64,
     /// Its place among the options.
     rank: usize,
 }
@@ -114,7 +115,7 @@ impl Inner {
         Ok(found.iter().map(|group| group.id.to_string()).collect())
     }
 
-    /// The images that may be launched, as far as they are known; without names the newest ones of the family.
+    /// Returns the images that may be launched, as far as they are known; if the request names none, the newest ones of the family.
     async fn launch_images(&self, request: &LaunchRequest) -> Result<Vec<NodeImage>, CloudError> {
         let (family, version) = (request.template.family, request.template.version);
         if request.images.is_empty() {
@@ -124,7 +125,7 @@ impl Inner {
             };
             return self.images(&[alias], family, version).await;
         }
-        // The class's own look-up has told this process which variants they are, unless it has just started.
+        // The class's lookup has stored the variants of its images, unless this process has just started.
         let terms = match &request.class {
             Some(class) => class.spec.ami_selector_terms.clone(),
             None => Vec::new(),
@@ -140,7 +141,7 @@ impl Inner {
         Ok(self.known_images(&request.images))
     }
 
-    /// The order's tags, and the one by which AWS's own controllers know the cluster's machines.
+    /// Returns the tags of the request, and the tag by which AWS's own controllers find the cluster's machines.
     fn launch_tags(&self, request: &LaunchRequest) -> BTreeMap<String, String> {
         let cluster = &self.settings.cluster.name;
         let mut tags = request.tags.clone();
@@ -173,6 +174,7 @@ impl Inner {
                     image,
                     subnet,
                     max_pods: resources.capacity.pods,
+                    efas: order.request.template.efas_on(&instance_type),
                     rank,
                     instance_type,
                 });
@@ -181,7 +183,7 @@ impl Inner {
         candidates
     }
 
-    /// Asks for one instance of these candidates. Returns it, if there is one, and the options that were refused.
+    /// Requests one instance of these candidates. Returns the instance, if there is one, and the refused options.
     async fn fleet(
         &self,
         order: &Order<'_>,
@@ -203,7 +205,7 @@ impl Inner {
             let sent = request.client_token(token).send().await;
             match sent.map_err(Failed::of) {
                 Ok(answer) => break answer,
-                // Another process has tidied them up: they are made again, once.
+                // Another process has deleted unused templates, so they are created again, once.
                 Err(failed) if is_template_gone(&failed) && tries == 0 => {
                     tries += 1;
                     for (template, _) in &templates {
@@ -226,7 +228,7 @@ impl Inner {
         Ok((Some(instance), refused))
     }
 
-    /// The instance that an earlier try has bought with the order's token, when other options were the best ones.
+    /// Returns the instance that an earlier attempt bought with the same token but with other best options.
     async fn bought_before(
         &self,
         order: &Order<'_>,
@@ -249,16 +251,16 @@ impl Inner {
         }
     }
 
-    /// One template for each image and number of pods, with its candidates.
+    /// One template for each image, number of pods and number of Elastic Fabric Adapters, with its candidates.
     fn templates_of<'c, 'a>(
         &self,
         order: &Order<'_>,
         candidates: &'c [Candidate<'a>],
         reservation: Option<&Reservation>,
     ) -> Result<Vec<(Template, Vec<&'c Candidate<'a>>)>, CloudError> {
-        let mut groups: BTreeMap<(&str, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
+        let mut groups: BTreeMap<(&str, u64, u64), Vec<&Candidate<'a>>> = BTreeMap::new();
         for own in candidates {
-            let key = (own.image.id.as_str(), own.max_pods);
+            let key = (own.image.id.as_str(), own.max_pods, own.efas);
             groups.entry(key).or_default().push(own);
         }
         let capacity_type = candidates[0].option.capacity_type;
@@ -269,7 +271,7 @@ impl Inner {
         let cluster = &self.settings.cluster;
         let is_ipv6 = |dns: &String| dns.contains(':');
         let mut templates = Vec::new();
-        for ((image, max_pods), own) in groups {
+        for ((image, max_pods, efas), own) in groups {
             let template = &order.request.template;
             let user_data = user_data(
                 template.family,
@@ -291,6 +293,8 @@ impl Inner {
                 image,
                 profile: order.profile,
                 security_groups: &order.security_groups,
+                efas,
+                placement: candidates[0].option.placement.as_ref(),
                 user_data: &user_data,
                 tags: &tags,
                 capacity_type,
@@ -316,7 +320,7 @@ impl Inner {
                     .instance_type(own.option.instance_type.as_str().into())
                     .subnet_id(&*own.subnet.id)
                     .image_id(&own.image.id)
-                    // Errors name it again, which saves looking up the subnet.
+                    // EC2's errors repeat the zone, which saves looking up the subnet.
                     .availability_zone(&own.option.zone)
                     .priority(own.rank as f64)
                     .build()
@@ -381,7 +385,7 @@ impl Inner {
         request.on_demand_options(on_demand.build())
     }
 
-    /// Remembers what was refused, each option once.
+    /// Records the refused options, each once.
     fn refused(
         &self,
         errors: &[CreateFleetError],
@@ -414,27 +418,36 @@ impl Inner {
             if shortage == Shortage::Addresses {
                 lock(&self.network).is_full(&candidate.subnet.id);
             }
-            let option = candidate.option;
-            if refused.iter().any(|own| own.option == *option) {
-                continue;
-            }
-            let unavailable_for = match &option.reservation {
-                Some(id) => {
-                    self.reservation_is_full(id);
-                    UNAVAILABLE_FOR
+            // A spread group that is full in a zone is so for every type.
+            let is_full = shortage == Shortage::SpreadGroup;
+            let zone = &candidate.option.zone;
+            let all = candidates.iter().map(|own| own.option);
+            let concerned =
+                all.filter(|own| *own == candidate.option || (is_full && own.zone == *zone));
+            for option in concerned {
+                if refused.iter().any(|own| own.option == *option) {
+                    continue;
                 }
-                None => lock(&self.refusals).refuse(option.clone(), Instant::now()),
-            };
-            refused.push(FleetError {
-                option: option.clone(),
-                shortage,
-                unavailable_for,
-            });
+                let unavailable_for = match &option.reservation {
+                    Some(_) if is_full => UNAVAILABLE_FOR,
+                    Some(id) => {
+                        self.reservation_is_full(id);
+                        UNAVAILABLE_FOR
+                    }
+                    None => lock(&self.refusals).refuse(option.clone(), Instant::now()),
+                };
+                refused.push(FleetError {
+                    option: option.clone(),
+                    shortage: shortage.clone(),
+                    unavailable_for,
+                });
+            }
         }
         refused
     }
 
-    /// What a fleet without an instance comes to: nothing, if all of it may pass by itself, else the error that will not.
+    /// Returns the result of a fleet without an instance: the refused options if all errors may pass by themselves, else the error that
+    /// will not.
     fn unfulfilled(
         &self,
         errors: &[CreateFleetError],
@@ -458,7 +471,7 @@ impl Inner {
         Ok((None, refused))
     }
 
-    /// The instance that a fleet has bought. Its address and name are not known before it is described.
+    /// Returns the instance that a fleet has bought. EC2 has not described its address and name yet.
     async fn bought(
         &self,
         order: &Order<'_>,
@@ -481,7 +494,7 @@ impl Inner {
         };
         let id = InstanceId(id.into());
         let Some(candidate) = candidates.iter().find(is_bought) else {
-            // A retried fleet may have been filled from options of another subnet.
+            // A repeated fleet may have launched an option in another subnet.
             let found = self.describe_all(vec![id.clone()]).await;
             return found
                 .into_iter()
@@ -512,6 +525,7 @@ impl Inner {
                 .unwrap_or_default(),
             capacity_type: option.capacity_type,
             reservation,
+            placement: option.placement.clone(),
             price: price.await,
             private_ip: Ipv4Addr::UNSPECIFIED,
             private_dns_name: String::new(),
@@ -551,7 +565,7 @@ fn shared_tags(tags: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     tags
 }
 
-/// Options that one fleet can ask for, in the order of the first of each.
+/// Groups options that one fleet can request, in the order of the first option of each group.
 fn paid_alike(options: &[LaunchOption]) -> Vec<Vec<&LaunchOption>> {
     let mut groups: Vec<Vec<&LaunchOption>> = Vec::new();
     for option in options {
@@ -578,6 +592,7 @@ mod tests {
             zone: "a".to_owned(),
             capacity_type,
             reservation: reservation.map(str::to_owned),
+            placement: None,
         };
         use CapacityType::{OnDemand, Reserved, Spot};
         let options = [

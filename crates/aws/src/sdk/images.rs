@@ -1,4 +1,4 @@
-//! Images: by alias through SSM parameters, by the selectors of a class, and those that instances were launched from.
+//! Finds images: by alias through SSM parameters, by the selectors of a class, and by the ids of running instances' images.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,25 +24,25 @@ use crate::{
     limits::Kind,
 };
 
-/// How long the value of a parameter is used. AWS publishes images every week or two.
+/// The time for which the value of a parameter is used. AWS publishes images every one or two weeks.
 const PARAMETERS_FOR: Duration = Duration::from_secs(3600);
-/// How long it is used what selectors have chosen (AWS provider: `DefaultTTL`).
+/// The time for which the result of selectors is used (AWS provider: `DefaultTTL`).
 const CHOSEN_FOR: Duration = Duration::from_secs(60);
-/// How many ids one call asks about (EC2: a filter has up to 200 values).
+/// The number of ids per call (EC2: a filter has up to 200 values).
 const MOST_IDS: usize = 200;
 
-/// What is known of images.
+/// The known images.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    /// Values of SSM parameters; `None`: there is no such parameter.
+    /// Values of SSM parameters; `None` if the parameter does not exist.
     parameters: BTreeMap<String, Dated<Option<String>>>,
-    /// Images by id. What an image is never changes.
+    /// Images by id; the properties of an image never change.
     known: BTreeMap<String, NodeImage>,
-    /// What selectors have chosen, by selectors, family and version.
+    /// The images that selectors have selected, by selectors, family and version.
     chosen: BTreeMap<String, Dated<Vec<NodeImage>>>,
 }
 
-/// An image that a class may use, with what decides which one it does.
+/// An image that a class may use, with the properties that decide whether it is chosen.
 struct Found {
     image: NodeImage,
     created: Option<Timestamp>,
@@ -92,7 +92,7 @@ impl Inner {
                 filters.extend(term.name.iter().map(|name| filter("name", [name])));
                 let owners = match (&term.owner, &term.name) {
                     (Some(owner), _) => vec![owner.clone()],
-                    // A name alone would also choose images that strangers have published under it.
+                    // A name alone would also select images that strangers have published with it.
                     (None, Some(_)) => vec!["self".to_owned(), "amazon".to_owned()],
                     (None, None) => Vec::new(),
                 };
@@ -129,7 +129,7 @@ impl Inner {
         })
     }
 
-    /// The images of a family's release, one for each architecture and variant that there is.
+    /// Returns the images of a family's release, one for each architecture and variant.
     async fn images_of_release(
         &self,
         family: AmiFamily,
@@ -158,7 +158,7 @@ impl Inner {
         Ok(self.choose(found))
     }
 
-    /// The newest image of each architecture and variant, those first that are not deprecated; they are known from now on.
+    /// Returns the newest image of each architecture and variant, preferring images that are not deprecated, and stores them as known.
     fn choose(&self, mut found: Vec<Found>) -> Vec<NodeImage> {
         found.sort_by(|a, b| {
             let deprecated = a.deprecated.cmp(&b.deprecated);
@@ -228,7 +228,7 @@ impl Inner {
         Ok(found)
     }
 
-    /// The value of a parameter, if there is one.
+    /// Returns the value of a parameter, if it exists.
     async fn parameter(&self, name: &str) -> Result<Option<String>, CloudError> {
         {
             let mut images = lock(&self.images);
@@ -250,7 +250,7 @@ impl Inner {
         Ok(value)
     }
 
-    /// Looks up images of which nothing is known. Those that are gone stay unknown.
+    /// Looks up unknown images. Deleted ones stay unknown.
     pub(super) async fn learn_images(&self, ids: BTreeSet<String>) -> Result<(), Failed> {
         let unknown: Vec<String> = {
             let images = lock(&self.images);
@@ -276,14 +276,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The images of these ids that are known, in their order.
+    /// Returns the known images with these ids, in their order.
     pub(super) fn known_images(&self, ids: &[String]) -> Vec<NodeImage> {
         let images = lock(&self.images);
         let known = ids.iter().filter_map(|id| images.known.get(id));
         known.cloned().collect()
     }
 
-    /// What is known of an image; if nothing is, an image of the user's own with this system.
+    /// Returns a known image, or else a custom image with this operating system.
     pub(super) fn image(&self, id: &str, os: Os, arch: Arch) -> NodeImage {
         let known = lock(&self.images).known.get(id).cloned();
         known.unwrap_or_else(|| {
@@ -297,7 +297,7 @@ impl Inner {
     }
 }
 
-/// What an image is taken for whose name says nothing.
+/// Returns the family and version that are assumed for an unknown image.
 fn unnamed(os: Os) -> (AmiFamily, KubernetesVersion) {
     let family = match os {
         Os::Linux => AmiFamily::Custom,

@@ -1,7 +1,7 @@
-//! Instances: as EC2 describes them, listed by tags, and ended.
+//! Instances: describes, lists and terminates them.
 //!
-//! EC2 is eventually consistent: an instance that was just launched may not be described yet. Invariant: what this process has launched less than a
-//! minute ago is there until it is described or ended.
+//! EC2 is eventually consistent: an instance that was just launched may not be described yet. Invariant: an instance that this process
+//! launched less than a minute ago exists until it is described or terminated.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use mullion_api::ami::Os;
 use mullion_cloud::{
     CapacityType, CloudError, Impairment, Instance, InstanceId, InstanceState, NodeTemplate,
-    Registration, Reservation, ReservationKind, StatusCheck, catalogue::allocatable,
+    Placement, Registration, Reservation, ReservationKind, StatusCheck, catalogue::allocatable,
 };
 use tokio::time::Instant;
 
@@ -29,13 +29,13 @@ use super::{
 };
 use crate::limits::Kind;
 
-/// How long an instance that was launched here is taken to be there while EC2 does not describe it.
+/// The time for which a launched instance is assumed to exist although EC2 does not describe it.
 const YOUNG: Duration = Duration::from_secs(60);
-/// Instances of a page at most.
+/// The maximum number of instances on a page.
 const PAGE: i32 = 1000;
-/// Instances whose state may still matter.
+/// The states in which an instance still matters.
 const STATES: [&str; 5] = ["pending", "running", "stopping", "stopped", "shutting-down"];
-/// Maintenance that a node is given up for (AWS provider: `providers/instancestatus`).
+/// The maintenance events for which a node is replaced (AWS provider: `providers/instancestatus`).
 const EVENTS: [&str; 5] = [
     "instance-reboot",
     "system-reboot",
@@ -44,7 +44,7 @@ const EVENTS: [&str; 5] = [
     "instance-stop",
 ];
 
-/// Instances that were launched a moment ago.
+/// The instances that were launched within the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Young(BTreeMap<InstanceId, (Instant, Arc<Instance>)>);
 
@@ -79,7 +79,7 @@ fn state_of(state: &InstanceStateName) -> InstanceState {
 }
 
 impl Inner {
-    /// Describes instances by filters, all pages of them.
+    /// Describes the instances that match filters, all pages of them.
     async fn describe_by(&self, filters: Vec<Filter>) -> Result<Vec<Arc<Instance>>, Failed> {
         self.may(Kind::Describe).await;
         let mut pages = self
@@ -99,7 +99,7 @@ impl Inner {
         self.read_all(&found).await
     }
 
-    /// Reads descriptions, after looking up the images and subnets that are not known.
+    /// Converts descriptions, after looking up unknown images and subnets.
     async fn read_all(
         &self,
         found: &[aws_sdk_ec2::types::Instance],
@@ -124,7 +124,8 @@ impl Inner {
         Ok(instances)
     }
 
-    /// An instance as it is described. What its node says of itself is what nodes of its type and image do, as far as that is known.
+    /// Converts a description to an instance. The resources of its node are the usual ones of its type and image, as far as those are
+    /// known.
     async fn read_instance(&self, own: &aws_sdk_ec2::types::Instance) -> Option<Instance> {
         let id = own.instance_id()?;
         let instance_type = self.instance_type(own.instance_type()?.as_str()).await?;
@@ -167,6 +168,7 @@ impl Inner {
             subnet_prefix_len: prefix_len.unwrap_or_default(),
             capacity_type,
             reservation,
+            placement: placement.and_then(placed),
             price,
             private_ip: own
                 .private_ip_address()
@@ -205,7 +207,7 @@ impl Inner {
         Ok(found)
     }
 
-    /// Answers a batch of questions, each about one instance. Where one id makes the common call fail, each is asked about alone.
+    /// Answers a batch of questions, each about one instance. If one id makes the common call fail, each instance is described alone.
     pub(super) async fn describe_all(&self, ids: Vec<InstanceId>) -> Vec<Described> {
         let unique: BTreeSet<String> = ids.iter().map(ToString::to_string).collect();
         let mut known: BTreeMap<InstanceId, Described> = BTreeMap::new();
@@ -224,7 +226,7 @@ impl Inner {
             .collect();
         for id in missing {
             let alone = match unique.len() {
-                // It was alone already.
+                // The instance was already described alone.
                 1 => Ok(Vec::new()),
                 _ => self.describe_ids(vec![id.to_string()]).await,
             };
@@ -264,7 +266,7 @@ impl Inner {
         self.read_all(&found).await
     }
 
-    /// Ends a batch of instances. Where that fails for one of them, each is ended alone.
+    /// Terminates a batch of instances. If that fails for one of them, each is terminated alone.
     pub(super) async fn terminate_all(&self, ids: Vec<InstanceId>) -> Vec<Ended> {
         let unique: BTreeSet<InstanceId> = ids.iter().cloned().collect();
         let mut ended: BTreeMap<InstanceId, Ended> = BTreeMap::new();
@@ -303,7 +305,8 @@ impl Inner {
         ids.iter().map(answer).collect()
     }
 
-    /// Returns those that are on their way out now. One that was gone before is not found, although EC2 takes the call.
+    /// Terminates instances, and returns those that are shutting down now. An instance that was terminated before is not found, although
+    /// EC2 accepts the call.
     async fn terminate_ids<'a>(
         &self,
         ids: impl Iterator<Item = &'a InstanceId>,
@@ -331,7 +334,7 @@ impl Inner {
         Ok(ended)
     }
 
-    /// What EC2's checks find, and what maintenance is ahead.
+    /// Returns failed status checks and scheduled maintenance.
     pub(super) async fn impairments(&self) -> Result<Vec<Impairment>, CloudError> {
         let mut found = BTreeMap::new();
         let now = Timestamp::now();
@@ -368,7 +371,8 @@ fn gone(failed: Failed, id: &InstanceId) -> Ended {
     }
 }
 
-/// How an instance is paid for, and the reservation that it runs in. One that happens to run in an open reservation counts as on demand.
+/// Returns the capacity type of an instance, and its reservation. An instance that only happens to use an open reservation counts as
+/// on-demand.
 fn paid(own: &aws_sdk_ec2::types::Instance) -> (CapacityType, Option<Reservation>) {
     let lifecycle = own.instance_lifecycle();
     if own.spot_instance_request_id().is_some() || lifecycle == Some(&InstanceLifecycleType::Spot) {
@@ -395,6 +399,15 @@ fn paid(own: &aws_sdk_ec2::types::Instance) -> (CapacityType, Option<Reservation
         }
         _ => (CapacityType::OnDemand, None),
     }
+}
+
+/// The placement group that an instance is in.
+fn placed(own: &aws_sdk_ec2::types::Placement) -> Option<Placement> {
+    let partition = own.partition_number();
+    Some(Placement {
+        group: own.group_id()?.into(),
+        partition: partition.and_then(|number| u32::try_from(number).ok()),
+    })
 }
 
 fn impairments_of(own: &aws_sdk_ec2::types::InstanceStatus, now: Timestamp) -> Vec<Impairment> {
@@ -425,7 +438,7 @@ fn impairments_of(own: &aws_sdk_ec2::types::InstanceStatus, now: Timestamp) -> V
     let ahead = own.events().iter().any(|event| {
         let code = event.code().map(|code| code.as_str());
         let over = event.description().unwrap_or_default();
-        // Events stay listed for a week after they are over.
+        // EC2 lists events for a week after they are over.
         let is_over = over.starts_with("[Completed]") || over.starts_with("[Canceled]");
         code.is_some_and(|code| EVENTS.contains(&code)) && !is_over
     });

@@ -1,4 +1,4 @@
-//! What can be bought: instance types, the zones that have them, and prices for each operating system.
+//! The offers of the region: instance types, the zones that have them, and prices for each operating system.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,34 +21,34 @@ use crate::{
     prices::{self, PriceBook},
 };
 
-/// How long types and zones are used (AWS provider: `InstanceTypesZonesAndOfferingsTTL`).
+/// The time for which types and zones are used (AWS provider: `InstanceTypesZonesAndOfferingsTTL`).
 const TYPES_FOR: Duration = Duration::from_secs(300);
-/// How long prices are used (AWS provider: `providers/pricing/controller.go`).
+/// The time for which prices are used (AWS provider: `providers/pricing/controller.go`).
 const PRICES_FOR: Duration = Duration::from_secs(12 * 3600);
-/// After a call about prices that failed.
+/// The time until prices are requested again after a failed call.
 const PRICES_AGAIN: Duration = Duration::from_secs(300);
 
-/// What is known of the region's market.
+/// The known offers of the region.
 #[derive(Default)]
 pub(super) struct Market {
     types: Option<Dated<Types>>,
     prices: PriceBook,
-    /// When prices are asked for next.
+    /// The time of the next request for prices.
     prices_at: Option<Instant>,
-    /// Everything on sale as if all of it could be had.
+    /// All offers, as if all of them had capacity.
     offers: BTreeMap<Os, Arc<[Offer]>>,
 }
 
 struct Types {
     types: BTreeMap<String, Arc<InstanceType>>,
-    /// Zones of each type.
+    /// The zones of each type.
     zones: BTreeMap<String, BTreeSet<Arc<str>>>,
-    /// Ids of zones in which the account has subnets.
+    /// The ids of zones in which the account has subnets.
     zone_ids: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 impl Inner {
-    /// Everything on sale, with what was refused a moment ago marked.
+    /// Returns all offers, with recently refused ones marked.
     pub(super) async fn offers(&self, os: Os) -> Result<Arc<[Offer]>, CloudError> {
         let all = {
             let mut market = self.market.lock().await;
@@ -65,7 +65,7 @@ impl Inner {
         Ok(lock(&self.refusals).apply(&all, Instant::now()))
     }
 
-    /// A type as EC2 describes it, or as the catalogue does where EC2 was not asked yet.
+    /// Returns a type as EC2 describes it, or as the catalogue does before EC2 was asked.
     pub(super) async fn instance_type(&self, name: &str) -> Option<Arc<InstanceType>> {
         let market = self.market.lock().await;
         let described = market.types.as_ref();
@@ -74,7 +74,7 @@ impl Inner {
             .or_else(|| catalogue::get(name).cloned())
     }
 
-    /// What a type costs.
+    /// Returns the price of a type, or zero if it is not sold that way.
     pub(super) async fn price(
         &self,
         instance_type: &InstanceType,
@@ -87,7 +87,7 @@ impl Inner {
         price.unwrap_or_default()
     }
 
-    /// Asks for what is too old. What cannot be had again stays as it was.
+    /// Requests everything that is too old. If a request fails, the old values stay.
     async fn renew(&self, market: &mut Market) -> Result<(), CloudError> {
         let fresh = market.types.as_ref();
         if fresh.is_none_or(|dated| dated.younger_than(TYPES_FOR).is_none()) {
@@ -161,7 +161,7 @@ impl Inner {
         })
     }
 
-    /// Returns whether all prices were told.
+    /// Requests new prices, and returns whether all of them were received.
     async fn renew_prices(&self, book: &mut PriceBook) -> bool {
         let mut all = true;
         for os in [Os::Linux, Os::Windows] {
@@ -199,7 +199,7 @@ impl Inner {
             Os::Windows => "Windows",
         };
         let mut told = Vec::new();
-        // Whole machines are sold as dedicated ones.
+        // AWS sells bare-metal machines with dedicated tenancy.
         for (tenancy, family) in [
             ("Shared", "Compute Instance"),
             ("Dedicated", "Compute Instance (bare metal)"),
@@ -209,7 +209,7 @@ impl Inner {
                 ("serviceCode", "AmazonEC2"),
                 ("preInstalledSw", "NA"),
                 ("operatingSystem", system),
-                // Windows is sold without its licence, too, for less.
+                // Windows is also sold without its licence, for less.
                 ("licenseModel", "No License required"),
                 ("capacitystatus", "Used"),
                 ("marketoption", "OnDemand"),
@@ -248,7 +248,7 @@ impl Inner {
         Ok(told)
     }
 
-    /// Types, zones and prices, the newest of each last.
+    /// Returns types, zones and spot prices; the newest price of each is last.
     async fn spot_prices(&self, os: Os) -> Result<Vec<(String, String, Price)>, Failed> {
         self.may(Kind::Describe).await;
         let descriptions = prices::descriptions_of(os).map(str::to_owned);
@@ -256,7 +256,7 @@ impl Inner {
             .ec2
             .describe_spot_price_history()
             .set_product_descriptions(Some(descriptions.into()))
-            // From now on: the price that holds for each type and zone.
+            // With a start in the present, EC2 returns only the current price of each type and zone.
             .start_time(DateTime::from(std::time::SystemTime::now()))
             .max_results(1000)
             .into_paginator()

@@ -1,15 +1,16 @@
 //! AWS through its SDK.
 //!
-//! [`Aws`] implements the traits of `mullion-cloud`; each file beside this one holds the calls about one thing. What is known of the region (types,
-//! prices, subnets, images) is kept and looked up again after a while, what was refused as `mullion_cloud::Refusals` keeps it.
+//! [`Aws`] implements the traits of `mullion-cloud`; each other file here has the calls about one topic. Facts about the region (types,
+//! prices, subnets, images) are stored for some time and then looked up again. Refusals are stored as in `mullion_cloud::Refusals`.
 //!
-//! Invariant: no lock is held while a call is under way, but for the one that lets a single task renew the offers.
+//! Invariant: no lock is held during a call, except for the lock by which only a single task renews the offers.
 
 mod addresses;
 mod connect;
 mod errors;
 mod filters;
 mod fleet;
+mod groups;
 mod images;
 mod instances;
 mod market;
@@ -44,20 +45,20 @@ use crate::{
 
 pub use connect::{ConnectError, sdk_config};
 
-/// What is asked of AWS beside the region and the credentials, which the SDK finds.
+/// The settings besides the region and the credentials, which the SDK finds.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The cluster that machines join. An endpoint or service CIDR that is missing is asked for (eks:DescribeCluster).
+    /// The cluster that machines join. A missing endpoint or service CIDR is looked up (eks:DescribeCluster).
     pub cluster: ClusterFacts,
     /// Name of the SQS queue with messages about instances (`INTERRUPTION_QUEUE`).
     pub interruption_queue: Option<String>,
-    /// There is no way to AWS's endpoints that have none within the VPC: prices on demand are the catalogue's (`ISOLATED_VPC`).
+    /// Whether AWS endpoints outside of the VPC cannot be reached. On-demand prices are then the catalogue's (`ISOLATED_VPC`).
     pub isolated_vpc: bool,
-    /// Whether nodes can have reserved capacity (feature gate ReservedCapacity): then others stay out of open reservations.
+    /// Whether nodes can have reserved capacity (feature gate ReservedCapacity). Other instances then do not use open reservations.
     pub reserved_capacity: bool,
 }
 
-/// AWS, in one region.
+/// AWS in one region.
 #[derive(Clone)]
 pub struct Aws {
     inner: Arc<Inner>,
@@ -88,6 +89,7 @@ struct Inner {
     templates: Mutex<Templates>,
     profiles: Mutex<Profiles>,
     reservations: Mutex<Reservations>,
+    groups: Mutex<groups::Groups>,
     young: Mutex<Young>,
     queue: Queue,
     describe: Batcher<InstanceId, Described>,
@@ -101,7 +103,7 @@ impl Inner {
     }
 }
 
-/// What was found, with the time at which it was.
+/// A value with the time of its lookup.
 #[derive(Clone, Debug)]
 struct Dated<T> {
     at: Instant,
@@ -116,13 +118,13 @@ impl<T> Dated<T> {
         }
     }
 
-    /// The value, unless it is this old.
+    /// Returns the value, unless it is this old.
     fn younger_than(&self, age: Duration) -> Option<&T> {
         (self.at.elapsed() < age).then_some(&self.value)
     }
 }
 
-/// Drops what is this old.
+/// Drops the values that are this old.
 fn forget_older<K: Ord, T>(map: &mut BTreeMap<K, Dated<T>>, age: Duration) {
     map.retain(|_, own| own.at.elapsed() < age);
 }

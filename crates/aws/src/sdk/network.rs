@@ -1,6 +1,6 @@
-//! Subnets and security groups, and which subnet of a zone a launch uses.
+//! Subnets and security groups, and the choice of a launch's subnet in each zone.
 //!
-//! Invariant: a launch counts at once in what a subnet has left, before EC2 tells it.
+//! Invariant: a launch reduces the known free addresses of its subnet at once, before EC2 reports it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,12 +14,12 @@ use super::{
 };
 use crate::limits::Kind;
 
-/// How long what is known of a subnet's free addresses is used (AWS provider: `AvailableIPAddressTTL`).
+/// The time for which the free addresses of a subnet are used (AWS provider: `AvailableIPAddressTTL`).
 const SUBNETS_FOR: Duration = Duration::from_secs(300);
-/// The tag by which subnets and security groups of a cluster are found where nobody names any.
+/// The tag by which subnets and security groups of a cluster are found if none are named.
 pub(super) const DISCOVERY: &str = "karpenter.sh/discovery";
 
-/// What is known of subnets, by id.
+/// The known subnets by id.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     subnets: BTreeMap<String, Dated<Subnet>>,
@@ -33,7 +33,7 @@ impl Network {
         }
     }
 
-    /// The subnet with most free addresses of each zone.
+    /// Returns the subnet with the most free addresses in each zone.
     fn best(&self, ids: &[Arc<str>]) -> BTreeMap<Arc<str>, Subnet> {
         let mut best: BTreeMap<Arc<str>, Subnet> = BTreeMap::new();
         let subnets = ids.iter().filter_map(|id| self.subnets.get(&**id));
@@ -46,21 +46,21 @@ impl Network {
         best
     }
 
-    /// Counts an address as taken.
+    /// Counts an address as used.
     pub(super) fn take(&mut self, id: &str) {
         if let Some(known) = self.subnets.get_mut(id) {
             known.value.free_addresses = known.value.free_addresses.saturating_sub(1);
         }
     }
 
-    /// EC2 says that a subnet is full.
+    /// Records that a subnet has no free address, as EC2 has reported.
     pub(super) fn is_full(&mut self, id: &str) {
         if let Some(known) = self.subnets.get_mut(id) {
             known.value.free_addresses = 0;
         }
     }
 
-    /// What was found of a subnet once; id, zone and CIDR block never change.
+    /// Returns a known subnet, however old; id, zone and CIDR block never change.
     pub(super) fn get(&self, id: &str) -> Option<&Subnet> {
         self.subnets.get(id).map(|known| &known.value)
     }
@@ -71,7 +71,7 @@ impl Network {
     }
 }
 
-/// A subnet as EC2 describes it.
+/// Converts EC2's description of a subnet.
 fn read(subnet: &aws_sdk_ec2::types::Subnet) -> Option<Subnet> {
     Some(Subnet {
         id: subnet.subnet_id()?.into(),
@@ -87,7 +87,7 @@ fn read(subnet: &aws_sdk_ec2::types::Subnet) -> Option<Subnet> {
 }
 
 impl Inner {
-    /// Describes subnets by filters; without any, all of the region.
+    /// Describes the subnets that match filters; without filters, all of the region.
     pub(super) async fn describe_subnets(
         &self,
         filters: Vec<aws_sdk_ec2::types::Filter>,
@@ -165,7 +165,7 @@ impl Inner {
         Ok(all.into_values().collect())
     }
 
-    /// The subnet of each zone that a launch may use: of those that it names, else of those with the cluster's discovery tag.
+    /// Returns the subnet that a launch may use in each zone: one of the named subnets, else one with the cluster's discovery tag.
     pub(super) async fn launch_subnets(
         &self,
         named: &[Arc<str>],
@@ -193,7 +193,7 @@ impl Inner {
         Ok(lock(&self.network).best(ids))
     }
 
-    /// Chooses what carries the cluster's discovery tag.
+    /// Returns a selector for objects with the cluster's discovery tag.
     pub(super) fn of_cluster(&self) -> TagSelector {
         let name = self.settings.cluster.name.clone();
         TagSelector {

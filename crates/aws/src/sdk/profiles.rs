@@ -1,7 +1,8 @@
-//! Instance profiles of roles: made when a class names a role, under a name that region, class and role decide.
+//! Instance profiles, which are created if a class names a role; the name of a profile follows from region, class and role.
 //!
-//! Invariant: no profile gets another role, so that a class that changes its role gets another profile and machines that run keep theirs. The profile
-//! in a class's status stays, whoever made it, while it has the role: so a class of Karpenter's keeps Karpenter's profile, and the other way round.
+//! Invariant: the role of a profile never changes. A class whose role changes gets another profile, and running machines keep theirs. The
+//! profile in a class's status is kept as long as it has the class's role, whichever program created it. A class of Karpenter's therefore
+//! keeps Karpenter's profile, and the other way round.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
@@ -12,10 +13,10 @@ use sha2::{Digest, Sha256};
 use super::{Dated, Inner, errors::Failed, forget_older, lock, templates::CLUSTER_TAG};
 use crate::limits::Kind;
 
-/// How long a profile is taken to be there (AWS provider: `InstanceProfileTTL`).
+/// The time for which a profile is assumed to exist (AWS provider: `InstanceProfileTTL`).
 const THERE_FOR: Duration = Duration::from_secs(900);
 
-/// Names and roles of profiles that were there and had the role.
+/// Names and roles of profiles that recently existed with that role.
 #[derive(Debug, Default)]
 pub(super) struct Profiles(BTreeMap<(String, String), Dated<()>>);
 
@@ -50,7 +51,7 @@ impl Inner {
         Ok(name)
     }
 
-    /// Whether a profile had a role a short time ago.
+    /// Returns whether a profile recently had a role.
     fn is_known(&self, name: &str, role: &str) -> bool {
         let mut profiles = lock(&self.profiles);
         forget_older(&mut profiles.0, THERE_FOR);
@@ -64,7 +65,7 @@ impl Inner {
             .or_insert_with(|| Dated::now(()));
     }
 
-    /// Asks IAM whether there is a profile of this name with this role.
+    /// Asks IAM whether a profile of this name has this role.
     async fn has_role(&self, name: &str, role: &str) -> Result<bool, Failed> {
         self.may(Kind::Other).await;
         let call = self.iam.get_instance_profile().instance_profile_name(name);
@@ -110,7 +111,7 @@ impl Inner {
             .role_name(without_path(role));
         match call.send().await.map_err(Failed::of) {
             Ok(_) => Ok(()),
-            // Another process was faster.
+            // Another process has added the role already.
             Err(failed) if failed.is("LimitExceeded") => Ok(()),
             Err(failed) => Err(failed),
         }
@@ -160,15 +161,15 @@ impl Inner {
     }
 }
 
-/// A role's name as IAM takes it: without its path.
+/// Returns a role's name without its path, which IAM's calls do not accept.
 fn without_path(role: &str) -> &str {
     role.rsplit('/').next().unwrap_or(role)
 }
 
-/// IAM is one for all regions, so the region is part of what decides the name.
+/// Returns the name of a profile. IAM is global, so the region is part of the hash in the name.
 fn profile_name(cluster: &str, region: &str, class: &str, role: &str) -> String {
     let digest = Sha256::digest(format!("{region}\n{class}\n{role}"));
-    // IAM's names have 128 characters at most, of which the hash takes 21.
+    // Names in IAM have at most 128 characters, 21 of which are the hash.
     let mut name: String = cluster.chars().take(100).collect();
     name.push('_');
     for byte in &digest[..10] {

@@ -1,16 +1,18 @@
-//! The cloud's trait, call by call; the files beside this one hold what is behind each.
+//! Implements the trait of clouds; the other files here have the code behind each call.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass},
+    karpenter::{
+        AmiSelectorTerm, CapacityReservationSelectorTerm, EC2NodeClass, PlacementGroupSelector,
+    },
 };
 use mullion_cloud::{
     BoxFuture, CapacityReservation, CloudError, CloudProvider, Impairment, Instance, InstanceId,
-    Launch, LaunchOption, LaunchRequest, Message, Offer, SecurityGroup, Subnet, TagSelector,
-    catalogue::Arch, image::NodeImage,
+    Launch, LaunchOption, LaunchRequest, Message, Offer, PlacementGroup, SecurityGroup,
+    SelectedImages, Subnet, TagSelector, catalogue::Arch, image::NodeImage,
 };
 use tokio::time::Instant;
 
@@ -46,6 +48,13 @@ impl CloudProvider for Aws {
         Box::pin(self.inner.capacity_reservations(terms))
     }
 
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>> {
+        Box::pin(self.inner.placement_group(selector))
+    }
+
     fn newest_image(
         &self,
         family: AmiFamily,
@@ -60,8 +69,14 @@ impl CloudProvider for Aws {
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
-        Box::pin(self.inner.images(terms, family, version))
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>> {
+        Box::pin(async move {
+            let images = self.inner.images(terms, family, version).await?;
+            Ok(SelectedImages {
+                images,
+                is_fallback: false,
+            })
+        })
     }
 
     fn instance_profile<'a>(

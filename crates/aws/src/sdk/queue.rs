@@ -1,7 +1,7 @@
-//! The interruption queue: messages of EventBridge in SQS.
+//! The interruption queue: EventBridge events in SQS.
 //!
-//! One message of SQS may be about several instances. Invariant: it is deleted from the queue when those that were made of it all are, or at once when
-//! nobody acts on it.
+//! One SQS message may be about several instances, and then becomes several messages. Invariant: it is deleted from the queue when all of
+//! those are deleted, or at once if it needs no action.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,24 +17,24 @@ use tokio::time::{Instant, sleep};
 use super::{Dated, Inner, errors::Failed, lock};
 use crate::events;
 
-/// How long a call waits for messages (SQS: 20 s at most), and how long a received one is kept from others.
+/// The time for which a call waits for messages (SQS: at most 20 s), and for which a received one is hidden from other receivers.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long it is remembered which message of SQS a message was made of. By then it was received again under another handle.
+/// The time for which the SQS message behind a message is remembered. By then it has been received again with another handle.
 const HANDLES_FOR: Duration = Duration::from_secs(300);
 const MOST: i32 = 10;
 
-/// What is known of the queue.
+/// The state of the queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     url: Mutex<Option<String>>,
     received: Mutex<Received>,
 }
 
-/// Messages that were received and not deleted.
+/// The messages that were received and not deleted.
 #[derive(Debug, Default)]
 struct Received {
     next: u64,
-    /// Handle by receipt.
+    /// The handles by receipt.
     handles: BTreeMap<u64, Dated<String>>,
 }
 
@@ -47,7 +47,7 @@ impl Received {
         self.next
     }
 
-    /// Forgets a message. Returns the handle, if no other message was made of the same one.
+    /// Removes a message. Returns the handle if no other message has the same one.
     fn remove(&mut self, receipt: u64) -> Option<String> {
         let handle = self.handles.remove(&receipt)?.value;
         let others: BTreeSet<&String> = self.handles.values().map(|own| &own.value).collect();
@@ -78,7 +78,7 @@ impl Inner {
             .await
             .map_err(Failed::of)
             .inspect_err(|failed| {
-                // The queue may have been made anew.
+                // The queue may have been created again, with another URL.
                 if failed.is_not_found() {
                     *lock(&self.queue.url) = None;
                 }

@@ -1,4 +1,4 @@
-//! Capacity reservations, and what launches have taken of them since they were described.
+//! Capacity reservations, and the launches that have used them since they were described.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,7 +10,7 @@ use mullion_cloud::{CapacityReservation, CloudError, MatchCriteria, Reservation,
 use super::{Dated, Inner, errors::Failed, filters::filter, filters::tag_map, lock};
 use crate::limits::Kind;
 
-/// How long descriptions are used.
+/// The time for which descriptions are used.
 const DESCRIBED_FOR: Duration = Duration::from_secs(60);
 
 /// The region's active reservations.
@@ -74,7 +74,7 @@ impl Inner {
         Ok(all)
     }
 
-    /// The reservation of this id, as far as it is known.
+    /// Returns the reservation with this id, or one of kind `default` if it is unknown.
     pub(super) fn reservation(&self, id: &str) -> Reservation {
         let reservations = lock(&self.reservations);
         let described = reservations.described.as_ref();
@@ -89,13 +89,13 @@ impl Inner {
         }
     }
 
-    /// A launch runs in it.
+    /// Counts a launch in a reservation.
     pub(super) fn reservation_is_used(&self, id: &str) {
         let mut reservations = lock(&self.reservations);
         reservations.edit(id, |own| own.available = own.available.saturating_sub(1));
     }
 
-    /// EC2 says that it has nothing left.
+    /// Records that a reservation is full, as EC2 has reported.
     pub(super) fn reservation_is_full(&self, id: &str) {
         lock(&self.reservations).edit(id, |own| own.available = 0);
     }

@@ -1,6 +1,6 @@
-//! The launch template of some options: everything about a machine but its type, its subnet and how it is paid for.
+//! The launch template of some options: all properties of a machine except its type, subnet and capacity type.
 //!
-//! Invariant: equal input gives a template of the same name, so a template that is there is used again by every process of the cluster (AWS
+//! Invariant: equal input gives a template with the same name, so every process of the cluster uses an existing template again (AWS
 //! provider: `pkg/providers/launchtemplate`).
 
 use std::{collections::BTreeMap, fmt::Write as _};
@@ -14,24 +14,24 @@ use aws_sdk_ec2::types::{
     LaunchTemplateInstanceMarketOptionsRequest, LaunchTemplateInstanceMetadataOptionsRequest,
     LaunchTemplateInstanceMetadataTagsState,
     LaunchTemplateInstanceNetworkInterfaceSpecificationRequest as InterfaceRequest,
-    LaunchTemplateTagSpecificationRequest, LaunchTemplatesMonitoringRequest, MarketType,
-    RequestLaunchTemplateData, ResourceType,
+    LaunchTemplatePlacementRequest, LaunchTemplateTagSpecificationRequest,
+    LaunchTemplatesMonitoringRequest, MarketType, RequestLaunchTemplateData, ResourceType,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mullion_api::{
     ami::AmiFamily,
     karpenter::{BlockDevice, BlockDeviceMapping, EC2NodeClassSpec},
 };
-use mullion_cloud::{CapacityType, Reservation, ReservationKind};
+use mullion_cloud::{CapacityType, Placement, Reservation, ReservationKind};
 use mullion_engine::model::Quantity;
 use sha2::{Digest, Sha256};
 
 use super::filters::to_tags;
 
-/// Names of launch templates begin so, as those of Karpenter do.
+/// The prefix of launch templates' names, which is Karpenter's.
 pub(super) const NAME_PREFIX: &str = "karpenter.k8s.aws/";
 
-/// Regions whose metadata service knows no IPv6.
+/// The regions whose metadata service has no IPv6.
 const WITHOUT_IPV6: [&str; 6] = [
     "us-iso-east-1",
     "us-iso-west-1",
@@ -41,7 +41,7 @@ const WITHOUT_IPV6: [&str; 6] = [
     "us-isof-east-1",
 ];
 
-/// What a launch template is made from.
+/// The input of a launch template.
 #[derive(Clone, Debug)]
 pub(super) struct Parts<'a> {
     pub(super) region: &'a str,
@@ -51,11 +51,14 @@ pub(super) struct Parts<'a> {
     pub(super) image: &'a str,
     pub(super) profile: &'a str,
     pub(super) security_groups: &'a [String],
+    /// Elastic Fabric Adapters of an instance whose class lists no interfaces.
+    pub(super) efas: u64,
+    pub(super) placement: Option<&'a Placement>,
     pub(super) user_data: &'a str,
     pub(super) tags: &'a BTreeMap<String, String>,
     pub(super) capacity_type: CapacityType,
     pub(super) reservation: Option<&'a Reservation>,
-    /// Instances that name no reservation stay out of open ones (feature gate ReservedCapacity).
+    /// Whether instances without a reservation do not use open ones (feature gate ReservedCapacity).
     pub(super) targets_reservations: bool,
     pub(super) ipv6: bool,
 }
@@ -71,7 +74,7 @@ impl Parts<'_> {
     pub(super) fn template(&self) -> Template {
         let data = self.data();
         let mut hash = Sha256::new();
-        // The SDK keeps user data out of what it shows.
+        // The SDK omits user data from its debug output.
         hash.update(format!("{data:?}"));
         hash.update(self.user_data);
         let mut name = NAME_PREFIX.to_owned();
@@ -113,7 +116,7 @@ impl Parts<'_> {
             )
             .user_data(STANDARD.encode(self.user_data))
             .metadata_options(self.metadata_options())
-            // EC2 takes no empty list.
+            // EC2 does not accept an empty list.
             .set_block_device_mappings((!volumes.is_empty()).then_some(volumes))
             .set_network_interfaces(Some(self.interfaces()))
             .set_tag_specifications(Some(tagged.collect()))
@@ -122,6 +125,7 @@ impl Parts<'_> {
                     .nested_virtualization(nested.into())
                     .build()
             }))
+            .set_placement(self.placement.map(placement_request))
             .set_capacity_reservation_specification(self.reservation_request())
             .set_instance_market_options(self.market_options())
             .build()
@@ -138,7 +142,7 @@ impl Parts<'_> {
             .set_http_protocol_ipv6(ipv6.map(|text| text.as_str().into()))
             .http_put_response_hop_limit(i32::try_from(hops).unwrap_or(1))
             .http_tokens(or(own.http_tokens, "required").as_str().into())
-            // Keys of ours have slashes, which tags in the metadata cannot have.
+            // Our tag keys have slashes, which tags in the metadata service cannot have.
             .instance_metadata_tags(LaunchTemplateInstanceMetadataTagsState::Disabled)
             .build()
     }
@@ -189,7 +193,19 @@ impl Parts<'_> {
             }
         };
         if class.network_interfaces.is_empty() {
-            return vec![interface(true).device_index(0).build()];
+            let efas = i32::try_from(self.efas).unwrap_or(i32::MAX);
+            // The first card's is the instance's primary interface; on the others device 0 would be a second primary one.
+            let adapters = (0..efas).map(|card| {
+                interface(true)
+                    .network_card_index(card)
+                    .device_index(card.min(1))
+                    .interface_type("efa")
+                    .build()
+            });
+            return match self.efas {
+                0 => vec![interface(true).device_index(0).build()],
+                _ => adapters.collect(),
+            };
         }
         let all = class.network_interfaces.iter().map(|own| {
             interface(own.interface_type != "efa-only")
@@ -232,6 +248,14 @@ impl Parts<'_> {
     }
 }
 
+fn placement_request(placement: &Placement) -> LaunchTemplatePlacementRequest {
+    let partition = placement.partition.and_then(|own| i32::try_from(own).ok());
+    LaunchTemplatePlacementRequest::builder()
+        .group_id(&*placement.group)
+        .set_partition_number(partition)
+        .build()
+}
+
 /// The volumes of a family where the class names none. Images of the user's own have their own.
 fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> {
     let encrypted = |device: &str, gib: u64| BlockDeviceMapping {
@@ -253,14 +277,14 @@ fn default_volumes(family: AmiFamily, root_gib: u64) -> Vec<BlockDeviceMapping> 
         AmiFamily::AmazonLinux2 | AmiFamily::AmazonLinux2023 => {
             vec![encrypted("/dev/xvda", root_gib)]
         }
-        // Ubuntu's root device.
+        // This is the root device of Ubuntu.
         _ => vec![encrypted("/dev/sda1", root_gib)],
     }
 }
 
 fn volume(own: &BlockDevice) -> LaunchTemplateEbsBlockDeviceRequest {
     let number = |number: Option<i64>| number.and_then(|number| i32::try_from(number).ok());
-    // Whole GiB, rounded up.
+    // EC2 takes whole GiB; the size is rounded up.
     let size = own.volume_size.as_deref().and_then(|text| {
         let bytes: Quantity = text.parse().ok()?;
         let bytes = u64::try_from(bytes.value()).ok()?;
@@ -298,6 +322,8 @@ mod tests {
             image: "ami-1",
             profile: "nodes",
             security_groups: &groups,
+            efas: 0,
+            placement: None,
             user_data: "<powershell></powershell>",
             tags: &tags,
             capacity_type: CapacityType::OnDemand,
@@ -363,6 +389,41 @@ mod tests {
     }
 
     #[test]
+    fn adapters_that_pods_ask_for_are_on_a_card_each() {
+        let Template { data, .. } = template(json!({}), |parts| parts.efas = 2);
+        let places = data.network_interfaces().iter().map(|own| {
+            let kind = own.interface_type().unwrap_or_default();
+            (own.network_card_index(), own.device_index(), kind)
+        });
+        let expected = [(Some(0), Some(0), "efa"), (Some(1), Some(1), "efa")];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
+        let class = json!({ "networkInterfaces": [
+            { "networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface" },
+            { "networkCardIndex": 1, "deviceIndex": 1, "interfaceType": "efa-only" },
+        ]});
+        let Template { data, .. } = template(class, |parts| parts.efas = 1);
+        let kinds = data.network_interfaces().iter();
+        let kinds: Vec<_> = kinds.filter_map(|own| own.interface_type()).collect();
+        assert_eq!(kinds, ["interface", "efa-only"]);
+    }
+
+    #[test]
+    fn a_placement_group_is_asked_for_by_its_id() {
+        let place = Placement {
+            group: "pg-1".into(),
+            partition: Some(2),
+        };
+        // Parts borrow for as long as the caller likes.
+        let place: &'static Placement = Box::leak(Box::new(place));
+        let Template { data, .. } = template(json!({}), |parts| parts.placement = Some(place));
+        let asked = data.placement().expect("asked for");
+        assert_eq!(asked.group_id(), Some("pg-1"));
+        assert_eq!(asked.partition_number(), Some(2));
+        let Template { data, .. } = template(json!({}), |_| ());
+        assert!(data.placement().is_none());
+    }
+
+    #[test]
     fn templates_are_told_apart_by_all_that_is_in_them() {
         let name = |edit: fn(&mut Parts<'_>)| template(json!({}), edit).name;
         let plain = name(|_| ());
@@ -393,6 +454,8 @@ mod tests {
             image: "ami-1",
             profile: "nodes",
             security_groups: &groups,
+            efas: 0,
+            placement: None,
             user_data: "",
             tags: &tags,
             capacity_type: CapacityType::Reserved,

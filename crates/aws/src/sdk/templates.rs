@@ -1,7 +1,7 @@
-//! Launch templates that are there, and those that nobody uses any more.
+//! The existing launch templates, and the deletion of unused ones.
 //!
-//! Invariant: only templates that carry the cluster's tag and our prefix are deleted, and only after nobody has used them for a while. One that
-//! another process deletes meanwhile is made again by the launch that misses it.
+//! Invariant: only templates with the cluster's tag and our prefix are deleted, and only if they have not been used for a while. If another
+//! process deletes a template, the next launch that needs it creates it again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,23 +16,23 @@ use super::{
 };
 use crate::limits::Kind;
 
-/// How long a template is kept that nobody uses.
+/// The time for which an unused template is kept.
 const UNUSED_FOR: Duration = Duration::from_secs(300);
 /// The tag with the name of the cluster.
 pub(super) const CLUSTER_TAG: &str = "eks:eks-cluster-name";
 
-/// Names of templates that are there, with when they were used last.
+/// The names of existing templates, with the time of their last use.
 #[derive(Debug, Default)]
 pub(super) struct Templates(BTreeMap<String, Dated<()>>);
 
 impl Templates {
-    /// Whether a template is there; it counts as used now.
+    /// Returns whether a template exists, and marks it as used now.
     fn uses(&mut self, name: &str) -> bool {
         let known = self.0.get_mut(name);
         known.map(|known| *known = Dated::now(())).is_some()
     }
 
-    /// Takes those out that nobody has used for a while.
+    /// Removes and returns the templates that have not been used for a while.
     fn take_unused(&mut self) -> Vec<String> {
         let unused = self.0.iter();
         let unused = unused.filter(|(_, own)| own.younger_than(UNUSED_FOR).is_none());
@@ -45,7 +45,7 @@ impl Templates {
 }
 
 impl Inner {
-    /// Makes a template unless it is there.
+    /// Creates a template unless it exists.
     pub(super) async fn ensure_template(
         &self,
         template: &Template,
@@ -98,18 +98,18 @@ impl Inner {
                 tracing::debug!("created launch template {}", template.name);
                 Ok(())
             }
-            // Another launch was faster.
+            // Another launch has created it already.
             Err(failed) if failed.is("InvalidLaunchTemplateName.AlreadyExistsException") => Ok(()),
             Err(failed) => Err(failed),
         }
     }
 
-    /// Forgets a template that turned out to be gone.
+    /// Forgets a template that no longer exists.
     pub(super) fn miss_template(&self, name: &str) {
         lock(&self.templates).0.remove(name);
     }
 
-    /// Takes over the templates that processes before this one have left. Returns whether that has succeeded.
+    /// Adopts the templates of earlier processes. Returns whether that has succeeded.
     pub(super) async fn adopt_templates(&self) -> bool {
         self.may(Kind::Describe).await;
         let cluster = &self.settings.cluster.name;
@@ -144,7 +144,7 @@ impl Inner {
         true
     }
 
-    /// Deletes the templates that nobody has used for a while.
+    /// Deletes the templates that have not been used for a while.
     pub(super) async fn drop_unused_templates(&self) {
         let unused = lock(&self.templates).take_unused();
         for name in unused {
@@ -154,7 +154,7 @@ impl Inner {
             match deleted.map_err(Failed::of) {
                 Ok(_) => tracing::debug!("deleted launch template {name}"),
                 Err(failed) if failed.is_not_found() => {}
-                // The next process of the cluster takes it over.
+                // The next process of the cluster will adopt it.
                 Err(failed) => {
                     tracing::warn!(
                         "launch template {name} cannot be deleted: {}",

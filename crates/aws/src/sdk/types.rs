@@ -1,15 +1,14 @@
-//! Instance types as EC2 describes them.
+//! Converts EC2's descriptions of instance types.
 //!
-//! EC2 decides size, interfaces, accelerators and disks. What it does not tell stays as the catalogue has it: whether EKS runs Windows on a type
-//! and whether Windows nodes of it can have prefixes (VPC resource controller), and the list price. A type that the catalogue does not know is
-//! for Linux.
+//! Size, interfaces, accelerators and disks are EC2's. The catalogue provides the rest: whether EKS runs Windows on a type, whether Windows
+//! nodes of it can have prefixes (VPC resource controller), and the list price. A type that the catalogue does not have is for Linux only.
 
 use aws_sdk_ec2::types::{
-    ArchitectureType, EphemeralNvmeSupport, InstanceTypeInfo, UsageClassType,
+    ArchitectureType, EbsOptimizedSupport, EphemeralNvmeSupport, InstanceTypeInfo, UsageClassType,
 };
 use mullion_cloud::catalogue::{self, Arch, Gpu, InstanceType};
 
-/// Reads a description. `None`: size, interfaces or architecture are missing, or it is a Mac.
+/// Converts a description. Returns `None` for Macs, and if size, interfaces or architecture are missing.
 pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
     let name = info.instance_type()?.as_str();
     let known = catalogue::get(name);
@@ -46,6 +45,11 @@ pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
             .unwrap_or_default(),
         bare_metal: info.bare_metal().unwrap_or_default(),
         max_enis: number(enis.or_else(|| network.maximum_network_interfaces()))?,
+        network_cards: u64::try_from(cards.len().max(1)).ok()?,
+        efa_interfaces: network
+            .efa_info()
+            .and_then(|efa| number(efa.maximum_efa_interfaces()))
+            .unwrap_or_default(),
         ipv4_per_eni: number(network.ipv4_addresses_per_interface())?,
         gpu: gpu(info),
         neuron_devices: neuron_devices(info),
@@ -55,6 +59,12 @@ pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
         network_mbps: baseline
             .map(|gbps| (gbps * 1000.0).round() as u64)
             .or_else(|| known.and_then(|own| own.network_mbps)),
+        ebs_mbps: ebs_mbps(info),
+        clock_mhz: processor
+            .sustained_clock_speed_in_ghz()
+            .map(|ghz| (ghz * 1000.0).round() as u64)
+            // Karpenter's label says 0 where EC2 tells nothing.
+            .or(Some(0)),
         supports_spot: info
             .supported_usage_classes()
             .contains(&UsageClassType::Spot),
@@ -67,6 +77,14 @@ pub(super) fn read(info: &InstanceTypeInfo) -> Option<InstanceType> {
         linux_price: known.and_then(|own| own.linux_price),
         windows_price: known.and_then(|own| own.windows_price),
     })
+}
+
+/// The maximum bandwidth to EBS that every instance of a type has.
+fn ebs_mbps(info: &InstanceTypeInfo) -> Option<u64> {
+    let ebs = info.ebs_info()?;
+    let is_default = *ebs.ebs_optimized_support()? == EbsOptimizedSupport::Default;
+    let mbps = ebs.ebs_optimized_info()?.maximum_bandwidth_in_mbps()?;
+    u64::try_from(mbps).ok().filter(|_| is_default)
 }
 
 fn gpu(info: &InstanceTypeInfo) -> Option<Gpu> {

@@ -1,4 +1,4 @@
-//! Buying from AWS, and what goes wrong there.
+//! Launches on AWS, and their failures.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,8 @@ async fn a_claim_that_is_launched_again_by_another_process_buys_nothing_twice() 
     let second = world.restarted().await;
     let again = second.launch(request).await.expect("found");
     assert_eq!(again.instance.id, first.instance.id);
-    // The next process may find other options the best ones: EC2 refuses the token with another request, and the instance is found by its tag.
+    // The next process may prefer other options. EC2 then refuses the token, because the request differs, and the instance is found by its
+    // tag.
     let other = order("claim-1", WINDOWS, &on_demand[1..]);
     let found = second.launch(other).await.expect("found by its tag");
     assert_eq!(found.instance.id, first.instance.id);
@@ -166,7 +167,7 @@ async fn instances_are_looked_up_and_ended_together() {
         let launch = world.aws.launch(request).await.expect("bought");
         ids.push(launch.instance.id.clone());
     }
-    // A token for each call: three questions in one call need one.
+    // The unknown id makes the common call fail, so each instance is then described alone.
     let gone = mullion_cloud::InstanceId("i-0123456789abcdef0".into());
     let (a, b, c, none) = tokio::join!(
         world.aws.get(ids[0].clone()),

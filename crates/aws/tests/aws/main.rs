@@ -1,4 +1,4 @@
-//! AWS's provider against the simulated EC2 behind AWS's wire protocols.
+//! Tests of the AWS provider with a simulated EC2 that speaks AWS's wire protocols.
 
 mod launches;
 mod region;

@@ -1,4 +1,4 @@
-//! What is found in a region: images, instance profiles, prices.
+//! Facts that are looked up in a region: images, instance profiles, prices.
 
 use mullion_api::{
     ami::{AmiFamily, Os},
@@ -28,7 +28,7 @@ async fn an_alias_finds_an_image_of_each_architecture() {
         .aws
         .images(&terms, AmiFamily::AmazonLinux2023, version())
         .await;
-    let images = images.expect("images");
+    let images = images.expect("images").images;
     let plain = images
         .iter()
         .filter(|own| own.variant == ImageVariant::Standard);
@@ -41,7 +41,7 @@ async fn an_alias_finds_an_image_of_each_architecture() {
         .aws
         .images(&alias("windows2022@latest"), WINDOWS, version())
         .await;
-    let windows = windows.expect("images");
+    let windows = windows.expect("images").images;
     assert_eq!(
         windows[0].id,
         NodeImage::new(WINDOWS, version(), Arch::Amd64).id
@@ -54,7 +54,7 @@ async fn images_are_selected_by_id_and_by_name() {
     let wanted = NodeImage::new(WINDOWS, version(), Arch::Amd64);
     let select = async |term: AmiSelectorTerm| {
         let images = world.aws.images(&[term], WINDOWS, version()).await;
-        let images = images.expect("an answer").into_iter();
+        let images = images.expect("an answer").images.into_iter();
         images.map(|own| own.id).collect::<Vec<_>>()
     };
     let by_id = AmiSelectorTerm {
@@ -87,7 +87,7 @@ async fn a_class_keeps_the_profile_that_another_program_has_made_while_it_has_th
     };
     let role = "KarpenterNodeRole-demo";
     let ask = async |class: EC2NodeClass| world.aws.instance_profile(&class, "demo").await;
-    // No name that this program would give the other class's profile.
+    // This program would not give that name to a profile of the other class.
     let theirs = ask(class("web", role, "")).await.expect("made");
     assert_eq!(ask(class("jobs", role, &theirs)).await, Ok(theirs.clone()));
     let path = format!("/nodes/{role}");
@@ -95,7 +95,7 @@ async fn a_class_keeps_the_profile_that_another_program_has_made_while_it_has_th
     let ours = ask(class("jobs", role, "gone")).await.expect("made");
     assert!(ours != theirs && ours != "gone", "{ours}");
     assert_eq!(world.role_of(&ours).await, role);
-    // It has not the role that the class names now.
+    // The profile does not have the role that the class names now.
     let refused = ask(class("jobs", "nobody", &theirs)).await;
     let refused = refused.expect_err("there is no such role").to_string();
     assert!(refused.contains("NoSuchEntity"), "{refused}");

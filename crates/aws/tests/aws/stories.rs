@@ -1,4 +1,4 @@
-//! One story, told to the simulated EC2 in this process and to the provider over AWS's wire protocols: both give the same answers.
+//! Makes the same calls on the simulated EC2 in this process and on the provider over AWS's wire protocols; both give the same answers.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -11,7 +11,7 @@ use mullion_engine::ip::Kind;
 
 use crate::world::{REGION, WINDOWS, World, option, order, version};
 
-/// What both know of an instance. Its address is not known to who has just bought it.
+/// Formats the facts about an instance that both know. The address is unknown right after a launch.
 fn shown(instance: &Instance) -> String {
     let tags = [
         "Name",
@@ -61,7 +61,7 @@ fn one(answer: Result<std::sync::Arc<Instance>, CloudError>) -> String {
     }
 }
 
-/// Does what controllers do and writes down every answer. `ec2` is where faults are made.
+/// Makes the calls that controllers make, and records every answer. `ec2` is where faults are injected.
 async fn story<C: CloudProvider + Addresses>(cloud: &C, ec2: &SimulatedEc2) -> String {
     let mut told = String::new();
     let mut tell = |what: &str, answer: &dyn std::fmt::Display| {

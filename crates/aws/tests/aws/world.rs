@@ -1,4 +1,4 @@
-//! A simulated EC2 on a port of loopback, and a provider that takes it for AWS.
+//! A simulated EC2 on a loopback port, and an AWS provider that uses it.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(crate) fn version() -> KubernetesVersion {
     KubernetesVersion::from_minor(35).expect("a version")
 }
 
-/// What a test asks and steers.
+/// The objects that a test uses.
 pub(crate) struct World {
     pub(crate) ec2: SimulatedEc2,
     pub(crate) endpoint: Endpoint,
@@ -59,12 +59,12 @@ impl World {
         }
     }
 
-    /// Another process of the same controller.
+    /// Connects as another process of the same controller.
     pub(crate) async fn restarted(&self) -> Aws {
         connect(&self.config).await
     }
 
-    /// Names of the launch templates that there are.
+    /// Returns the names of the existing launch templates.
     pub(crate) async fn template_names(&self) -> Vec<String> {
         let ec2 = aws_sdk_ec2::Client::new(&self.config);
         let answer = ec2.describe_launch_templates().send().await;
@@ -80,7 +80,7 @@ impl World {
         call.send().await.expect("it is deleted");
     }
 
-    /// The role of an instance profile.
+    /// Returns the role of an instance profile.
     pub(crate) async fn role_of(&self, profile: &str) -> String {
         let iam = aws_sdk_iam::Client::new(&self.config);
         let call = iam.get_instance_profile().instance_profile_name(profile);
@@ -99,7 +99,7 @@ fn sdk_config(url: &str) -> SdkConfig {
         .endpoint_url(url)
         .credentials_provider(SharedCredentialsProvider::new(credentials))
         .http_client(client)
-        // What a call comes to is what a test looks at, not what its repetition does.
+        // Tests check the result of a single call, not of its retries.
         .retry_config(RetryConfig::disabled())
         .build()
 }
@@ -126,10 +126,11 @@ pub(crate) fn option(instance_type: &str, zone: &str, capacity_type: CapacityTyp
         zone: zone.to_owned(),
         capacity_type,
         reservation: None,
+        placement: None,
     }
 }
 
-/// An order as it is made for a claim.
+/// Returns the launch request for a claim.
 pub(crate) fn order(token: &str, family: AmiFamily, options: &[LaunchOption]) -> LaunchRequest {
     let tags = [
         ("Name", token),

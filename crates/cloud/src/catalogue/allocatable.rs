@@ -1,21 +1,21 @@
-//! What a node of a type has, and what of it pods may have, as EKS gives it.
+//! Computes the capacity and the allocatable amounts of a node as EKS does.
 //!
 //! Capacity:
-//! - memory: the type's, less what hypervisor and kernel keep, 7.5 % unless the template says otherwise (rounded up to
-//!   a MiB; Karpenter: `VM_MEMORY_OVERHEAD_PERCENT`);
+//! - memory: the type's, less the part of hypervisor and kernel, 7.5 % unless the template says otherwise (rounded up to a MiB; Karpenter:
+//!   `VM_MEMORY_OVERHEAD_PERCENT`);
 //! - ephemeral storage: the root volume, or with RAID0 the local disks;
-//! - pods: 110 on Windows; elsewhere what the interfaces can address that are not reserved, `enis * (addresses - 1) + 2`;
-//!   `maxPods` overrides both, `podsPerCore` caps them;
-//! - Windows addresses: those of the first interface but its own, `addresses - 1`, or sixteen times as many with prefix delegation. Pods are
-//!   bounded by pod slots and addresses, whichever are fewer.
+//! - pods: 110 on Windows; elsewhere the number of addresses on interfaces that are not reserved, `enis * (addresses - 1) + 2`; `maxPods`
+//!   overrides both, `podsPerCore` limits them;
+//! - Windows addresses: those of the first interface but its own, `addresses - 1`, or sixteen times as many with prefix delegation. The
+//!   number of pods is limited by pod slots and by addresses.
 //!
 //! Allocatable is capacity less kube-reserved, system-reserved and hard eviction:
 //! - CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest;
-//! - memory: 11 MiB for each pod the interfaces can address (Windows and Bottlerocket: each pod
-//!   slot) and 255 MiB, and 100 MiB for eviction;
+//! - memory: 255 MiB, 11 MiB for each pod that the interfaces have an address for (Windows and Bottlerocket: for each pod slot), and 100
+//!   MiB for eviction;
 //! - ephemeral storage: 1 GiB, and 10 % for eviction.
 //!
-//! Invariant: the numbers equal Karpenter's, so that what was planned is what the node reports.
+//! Invariant: the numbers equal Karpenter's, so that nodes report what was planned.
 
 use mullion_api::{ami::AmiFamily, labels};
 
@@ -29,13 +29,13 @@ const WINDOWS_PODS: u64 = 110;
 /// Capacity and allocatable of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeResources {
-    /// All there is.
+    /// The capacity.
     pub capacity: Resources,
-    /// What pods may have.
+    /// The allocatable amounts.
     pub allocatable: Resources,
 }
 
-/// What a node of this type has when it is set up by this template.
+/// Returns the resources of a node of this type with this template.
 pub fn of(instance_type: &InstanceType, template: &NodeTemplate) -> NodeResources {
     let capacity = capacity(instance_type, template);
     let reserved = reserved(instance_type, template, &capacity);
@@ -54,7 +54,7 @@ pub fn of(instance_type: &InstanceType, template: &NodeTemplate) -> NodeResource
     }
 }
 
-/// Pods that the interfaces of a Linux node can address when so many of them are reserved (AWS: `eni-max-pods`).
+/// Returns the number of pods that a Linux node has addresses for when some of its interfaces are reserved (AWS: `eni-max-pods`).
 pub fn eni_limited_pods(instance_type: &InstanceType, reserved_enis: u64) -> u64 {
     match instance_type.max_enis.saturating_sub(reserved_enis) {
         0 => 0,
@@ -95,6 +95,7 @@ fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources 
         extend(name, gpu.count);
     }
     extend(labels::AWS_NEURON, instance_type.neuron_devices);
+    extend(labels::EFA, template.efas_on(instance_type));
     resources
 }
 
@@ -104,7 +105,10 @@ fn pods(instance_type: &InstanceType, template: &NodeTemplate) -> u64 {
         .max_pods
         .unwrap_or_else(|| match template.family {
             AmiFamily::Windows(..) => WINDOWS_PODS,
-            _ => eni_limited_pods(instance_type, template.reserved_enis),
+            _ => {
+                let reserved = template.reserved_enis + template.without_addresses();
+                eni_limited_pods(instance_type, reserved)
+            }
         });
     // Bottlerocket's kubelet has no podsPerCore.
     match (template.kubelet.pods_per_core, template.family) {
@@ -115,7 +119,7 @@ fn pods(instance_type: &InstanceType, template: &NodeTemplate) -> u64 {
     }
 }
 
-/// Kube-reserved, system-reserved and eviction together.
+/// Returns the sum of kube-reserved, system-reserved and eviction.
 fn reserved(
     instance_type: &InstanceType,
     template: &NodeTemplate,
@@ -124,8 +128,8 @@ fn reserved(
     let kubelet = &template.kubelet;
     let pods = match template.family {
         AmiFamily::Windows(..) | AmiFamily::Bottlerocket => capacity.pods,
-        // Karpenter leaves no interface out here.
-        _ => eni_limited_pods(instance_type, 0),
+        // Karpenter leaves no reserved interface out here.
+        _ => eni_limited_pods(instance_type, template.without_addresses()),
     };
     let kube = &kubelet.kube_reserved;
     let system = &kubelet.system_reserved;
@@ -149,9 +153,9 @@ fn reserved(
     }
 }
 
-/// 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest.
+/// Returns the reserved CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest.
 fn reserved_cpu_milli(vcpus: u64) -> u64 {
-    // Counted in hundredths of a milli-core; what is left over is not reserved, as upstream rounds.
+    // The sum is in hundredths of a milli-core; as in Karpenter, the remainder is dropped.
     const STEPS: [(u64, u64); 4] = [(1, 6000), (1, 1000), (2, 500), (u64::MAX, 250)];
     let mut left = vcpus;
     let mut hundredths = 0;

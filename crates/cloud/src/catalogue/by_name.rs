@@ -1,4 +1,4 @@
-//! How an instance type is written where it is part of something else (serde's `with`): by its name.
+//! Serializes an instance type inside other values by its name (serde's `with`).
 
 use std::sync::Arc;
 

@@ -1,11 +1,10 @@
-//! Which types encrypt the traffic between instances, by family as EC2's user guide lists them.
+//! The types that encrypt the traffic between instances, by family as EC2's user guide lists them.
 //!
-//! Invariant: only the Nitro system encrypts; of its generations up to the sixth the families listed here do, of the
-//! later ones all.
+//! Invariant: only the Nitro system encrypts. Up to its sixth generation the listed families do, and from the seventh on all of them.
 
 use super::InstanceType;
 
-/// First generation all of whose families encrypt.
+/// The first generation in which all families encrypt.
 const ALL_FROM: u32 = 7;
 
 /// The families of earlier generations that encrypt.
@@ -18,7 +17,7 @@ const FAMILIES: &[&str] = &[
     "x2iezn",
 ];
 
-/// Whether the hardware encrypts traffic between instances of this type.
+/// Returns whether the hardware encrypts traffic between instances of this type.
 pub(super) fn between_instances(instance_type: &InstanceType) -> bool {
     let parts = instance_type.parts();
     let high_memory = parts.family.starts_with("u-") && !instance_type.bare_metal;

@@ -1,7 +1,7 @@
-//! One instance type and the labels it gives its nodes.
+//! An instance type, and the labels of its nodes.
 //!
-//! Invariant: everything here follows from the type alone; what depends on the image (pods,
-//! allocatable, price) is in the sibling modules.
+//! Invariant: everything here follows from the type alone; the sibling modules compute what also depends on the image (pods, allocatable,
+//! price).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// Go's name, the value of `kubernetes.io/arch`.
+    /// Returns Go's name, the value of `kubernetes.io/arch`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -29,23 +29,23 @@ impl Arch {
     }
 }
 
-/// Graphics processors of a type.
+/// The GPUs of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// How many.
+    /// The number of GPUs.
     pub count: u64,
     /// `nvidia` or `amd`.
     pub manufacturer: String,
-    /// Name without the maker, lower case with dashes.
+    /// The name without the manufacturer, in lower case with dashes.
     pub name: String,
-    /// Memory of one in MiB, if known.
+    /// The memory of one GPU in MiB, if known.
     pub memory_mib: Option<u64>,
 }
 
 /// An EC2 instance type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceType {
-    /// `c6a.xlarge`.
+    /// The name, for example `c6a.xlarge`.
     pub name: Arc<str>,
     /// Number of vCPUs.
     pub vcpus: u64,
@@ -53,22 +53,30 @@ pub struct InstanceType {
     pub memory_mib: u64,
     /// Architecture.
     pub arch: Arch,
-    /// `nitro`, `xen`, or empty where there is none.
+    /// `nitro`, `xen`, or empty if there is none.
     pub hypervisor: String,
-    /// Whether it is a whole machine.
+    /// Whether it is bare metal, a whole machine.
     pub bare_metal: bool,
-    /// Network interfaces.
+    /// Network interfaces of the first network card, which pods get their addresses from, and of each other one.
     pub max_enis: u64,
+    /// Network cards.
+    pub network_cards: u64,
+    /// Interfaces that can be Elastic Fabric Adapters.
+    pub efa_interfaces: u64,
     /// IPv4 addresses of each interface.
     pub ipv4_per_eni: u64,
-    /// Graphics processors.
+    /// The GPUs, if it has any.
     pub gpu: Option<Gpu>,
-    /// AWS Neuron devices.
+    /// The number of AWS Neuron devices.
     pub neuron_devices: u64,
     /// Local NVMe storage in GB.
     pub local_nvme_gb: u64,
     /// Baseline network bandwidth in Mbit/s, if known.
     pub network_mbps: Option<u64>,
+    /// Maximum bandwidth to EBS in Mbit/s, if it is guaranteed to every instance and known.
+    pub ebs_mbps: Option<u64>,
+    /// Clock speed that all cores keep, in MHz, if known; 0 where EC2 tells none.
+    pub clock_mhz: Option<u64>,
     /// Whether it is sold as spot.
     pub supports_spot: bool,
     /// `intel`, `amd` or `aws`, if known.
@@ -84,9 +92,9 @@ pub struct InstanceType {
 }
 
 impl InstanceType {
-    /// Reads a row of the table. `None` for Macs and for rows that leave size or network open.
+    /// Parses a row of the table. Returns `None` for Macs, and for rows without size or network.
     pub(super) fn from_row(row: &str) -> Option<Self> {
-        let columns: [&str; 22] = row.split(',').collect::<Vec<_>>().try_into().ok()?;
+        let columns: [&str; 26] = row.split(',').collect::<Vec<_>>().try_into().ok()?;
         let [
             name,
             vcpus,
@@ -110,6 +118,10 @@ impl InstanceType {
             windows_prefix_delegation,
             linux_usd,
             windows_usd,
+            network_cards,
+            efa_interfaces,
+            ebs_mbps,
+            clock_mhz,
         ] = columns;
         let arch = match architectures {
             "arm64" => Arch::Arm64,
@@ -124,6 +136,8 @@ impl InstanceType {
             hypervisor: hypervisor.into(),
             bare_metal: bare_metal == "true",
             max_enis: max_enis.parse().ok()?,
+            network_cards: network_cards.parse().ok()?,
+            efa_interfaces: efa_interfaces.parse().unwrap_or_default(),
             ipv4_per_eni: ipv4_per_eni.parse().ok()?,
             gpu: gpu(gpu_count, gpu_name, gpu_memory_mib),
             neuron_devices: neuron_devices.parse().unwrap_or_default(),
@@ -132,6 +146,8 @@ impl InstanceType {
                 .parse::<f64>()
                 .ok()
                 .map(|gbps| (gbps * 1000.0).round() as u64),
+            ebs_mbps: ebs_mbps.parse().ok(),
+            clock_mhz: clock_mhz.parse().ok(),
             supports_spot: supports_spot == "true",
             cpu_manufacturer: (!cpu_manufacturer.is_empty())
                 .then(|| cpu_manufacturer.to_ascii_lowercase()),
@@ -142,17 +158,17 @@ impl InstanceType {
         })
     }
 
-    /// The name taken apart.
+    /// Returns the parts of the name.
     pub fn parts(&self) -> TypeName<'_> {
         TypeName::parse(&self.name)
     }
 
-    /// `c6a`.
+    /// Returns the family, for example `c6a`.
     pub fn family(&self) -> &str {
         self.parts().family
     }
 
-    /// Whether nodes of it can run this operating system.
+    /// Returns whether nodes of this type can run the operating system.
     pub fn runs(&self, os: Os) -> bool {
         match os {
             Os::Linux => true,
@@ -160,12 +176,12 @@ impl InstanceType {
         }
     }
 
-    /// Whether it is built on EC2's Nitro System, as every bare-metal type is. Only such types have address prefixes.
+    /// Returns whether it is built on EC2's Nitro System, as every bare-metal type is. Only such types have address prefixes.
     pub fn is_nitro(&self) -> bool {
         self.hypervisor == "nitro" || self.bare_metal
     }
 
-    /// The labels that every node of this type carries, operating system and place aside.
+    /// Returns the labels that every node of this type has, except for operating system and place.
     pub fn labels(&self) -> BTreeMap<&'static str, String> {
         let parts = self.parts();
         let mut map = BTreeMap::from([
@@ -201,6 +217,14 @@ impl InstanceType {
                 self.network_mbps.map(|mbps| mbps.to_string()),
             ),
             (
+                labels::INSTANCE_EBS_BANDWIDTH,
+                self.ebs_mbps.map(|mbps| mbps.to_string()),
+            ),
+            (
+                labels::INSTANCE_CPU_CLOCK_SPEED,
+                self.clock_mhz.map(|mhz| mhz.to_string()),
+            ),
+            (
                 labels::INSTANCE_LOCAL_NVME,
                 (self.local_nvme_gb > 0).then(|| self.local_nvme_gb.to_string()),
             ),
@@ -232,7 +256,7 @@ impl InstanceType {
     }
 }
 
-/// The Neuron device of a family.
+/// Returns the name of a family's Neuron device.
 fn neuron_device(family: &str) -> Option<&'static str> {
     match family {
         "inf1" => Some("inferentia"),
@@ -243,14 +267,19 @@ fn neuron_device(family: &str) -> Option<&'static str> {
     }
 }
 
+/// Reads the columns about graphics processors, of which the last one is the memory of all of them together.
 fn gpu(count: &str, name: &str, memory_mib: &str) -> Option<Gpu> {
-    let count = count.parse().ok().filter(|count| *count > 0)?;
+    let count: u64 = count.parse().ok().filter(|count| *count > 0)?;
     let (maker, model) = name.split_once(' ').unwrap_or(("", name));
     Some(Gpu {
         count,
         manufacturer: maker.to_ascii_lowercase(),
         name: model.to_ascii_lowercase().replace(' ', "-"),
-        memory_mib: memory_mib.parse().ok().filter(|memory| *memory > 0),
+        memory_mib: memory_mib
+            .parse()
+            .ok()
+            .filter(|memory: &u64| *memory > 0)
+            .map(|memory| memory / count),
     })
 }
 
@@ -267,6 +296,11 @@ mod tests {
             ("karpenter.k8s.aws/instance-category", "c"),
             ("karpenter.k8s.aws/instance-cpu", "4"),
             ("karpenter.k8s.aws/instance-cpu-manufacturer", "amd"),
+            (
+                "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz",
+                "3600",
+            ),
+            ("karpenter.k8s.aws/instance-ebs-bandwidth", "10000"),
             (
                 "karpenter.k8s.aws/instance-encryption-in-transit-supported",
                 "true",
@@ -293,6 +327,34 @@ mod tests {
             (gpu.manufacturer.as_str(), gpu.name.as_str()),
             ("nvidia", "l4")
         );
+        let label = |name: &str| {
+            let labels = catalogue::get(name).unwrap().labels();
+            labels[labels::INSTANCE_GPU_MEMORY].clone()
+        };
+        assert_eq!(label("g6.xlarge"), "22888");
+        assert_eq!(label("g6.48xlarge"), "22888", "of one of eight");
+    }
+
+    #[test]
+    fn a_type_without_guaranteed_bandwidth_to_ebs_does_not_say_any() {
+        let label = |name: &str, key: &str| catalogue::get(name).unwrap().labels().remove(key);
+        let ebs = |name| label(name, labels::INSTANCE_EBS_BANDWIDTH);
+        assert_eq!(ebs("m5.large").as_deref(), Some("4750"));
+        assert_eq!(ebs("t2.micro"), None);
+        let clock = |name| label(name, labels::INSTANCE_CPU_CLOCK_SPEED);
+        assert_eq!(clock("t2.micro").as_deref(), Some("2500"));
+        let known = catalogue::all().iter();
+        let unknown = known.filter(|own| own.clock_mhz.is_none()).count();
+        assert!(unknown < 50, "{unknown}");
+    }
+
+    #[test]
+    fn pods_get_addresses_of_the_first_network_card_alone() {
+        let p5 = catalogue::get("p5.48xlarge").unwrap();
+        assert_eq!((p5.network_cards, p5.max_enis), (32, 2));
+        assert_eq!(p5.efa_interfaces, 32);
+        let linux = catalogue::allocatable::eni_limited_pods(p5, 0);
+        assert_eq!(linux, 100);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! EC2's instance types: what they are, what they cost, what a node of them offers pods.
+//! EC2's instance types: their properties, their prices, and the resources of their nodes.
 //!
-//! Invariant: the table in `data/ec2-instance-types.csv` is the only source; it is embedded and read
-//! once. A blank there is unknown, never zero: a type without a price for an operating system is not
-//! sold for it. Go on with [`InstanceType`], [`allocatable`] and [`price`].
+//! Invariant: the only source is the table `data/ec2-instance-types.csv`, which is embedded and parsed once. An empty field means unknown,
+//! not zero: a type without a price for an operating system is not sold with it. Continue with [`InstanceType`], [`allocatable`] and
+//! [`price`].
 
 pub mod allocatable;
 pub(crate) mod by_name;
@@ -32,12 +32,12 @@ static ALL: LazyLock<Vec<Arc<InstanceType>>> = LazyLock::new(|| {
     types
 });
 
-/// All instance types that are fully described, sorted by name.
+/// Returns all instance types that are fully described, sorted by name.
 pub fn all() -> &'static [Arc<InstanceType>] {
     &ALL
 }
 
-/// The instance type of this name.
+/// Returns the instance type with this name.
 pub fn get(name: &str) -> Option<&'static Arc<InstanceType>> {
     let index = ALL
         .binary_search_by(|instance_type| (*instance_type.name).cmp(name))
@@ -45,7 +45,7 @@ pub fn get(name: &str) -> Option<&'static Arc<InstanceType>> {
     ALL.get(index)
 }
 
-/// Names that differ little from this one, for error messages.
+/// Returns the names of the same family, for error messages.
 pub fn similar(name: &str) -> Vec<&'static str> {
     let family = name.split('.').next().unwrap_or_default();
     ALL.iter()
@@ -54,10 +54,10 @@ pub fn similar(name: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// Newest generation that images of a Kubernetes version know.
+/// Returns the newest generation that images of a Kubernetes version support.
 ///
-/// An EKS release's images and its VPC resource controller know the instance types of their day, so a
-/// cluster of an older version is offered older hardware: generation 8 (C8i, M8a, ...) from 1.34 on.
+/// The images of an EKS release, and its VPC resource controller, know the instance types of their time. A cluster with an older version is
+/// therefore offered older hardware: generation 8 (C8i, M8a, ...) from 1.34 on.
 pub fn newest_generation(version: KubernetesVersion) -> u32 {
     match version.minor() {
         ..=33 => 7,

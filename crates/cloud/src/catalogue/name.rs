@@ -3,21 +3,21 @@
 //! Invariant: `<category>[-<n>tb]<generation><attributes>.<size>`; a name of another form has no
 //! category and generation, and no default requirement ever matches it.
 
-/// A name taken apart.
+/// The parts of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypeName<'a> {
-    /// `c6a`.
+    /// The family, for example `c6a`.
     pub family: &'a str,
-    /// `xlarge`.
+    /// The size, for example `xlarge`.
     pub size: &'a str,
-    /// `c`, if the name has the usual form.
+    /// The category, for example `c`, if the name has the usual form.
     pub category: Option<&'a str>,
-    /// `6`, if the name has the usual form.
+    /// The generation, for example `6`, if the name has the usual form.
     pub generation: Option<u32>,
 }
 
 impl<'a> TypeName<'a> {
-    /// Takes a name apart.
+    /// Splits a name into its parts.
     pub fn parse(name: &'a str) -> Self {
         let (family, size) = name.split_once('.').unwrap_or((name, ""));
         let (category, generation) = match parts(family) {

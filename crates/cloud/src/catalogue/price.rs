@@ -1,10 +1,9 @@
-//! Prices of instances, operating system included.
+//! Prices of instances, including the operating system.
 //!
 //! Invariant: prices are whole millionths of a dollar per hour, so sums and comparisons are exact.
 //!
-//! On-demand prices stand in the table (us-east-1; other regions are taken to cost the same). Spot
-//! prices move by the hour in reality; here spot costs 35 % of the Linux on-demand price, about what
-//! EC2's history averages, plus the whole Windows licence, which is never discounted.
+//! On-demand prices are in the table (us-east-1; other regions are assumed to cost the same). Real spot prices change every hour; here spot
+//! costs 35 % of the Linux on-demand price, about the average of EC2's history, plus the whole Windows licence, which is never discounted.
 
 use std::fmt;
 
@@ -17,10 +16,10 @@ use serde::{Deserialize, Serialize};
 /// Spot price in percent of the Linux on-demand price.
 pub const SPOT_PERCENT: u64 = 35;
 
-/// A machine of a capacity reservation counts as this part of its on-demand price.
+/// The divisor of an on-demand price that gives the price of a machine in a capacity reservation.
 const RESERVED_DIVISOR: u64 = 100_000;
 
-/// What a GiB of an EBS volume of type gp3 costs an hour: 0.08 USD a month of 730 hours in us-west-2, whose machines' prices these are too.
+/// The price of a GiB of a gp3 volume per month of 730 hours, in millionths of a dollar: 0.08 USD in us-west-2.
 const GP3_USD_PER_GIB_MONTH_MICRO: u64 = 80_000;
 const HOURS_PER_MONTH: u64 = 730;
 
@@ -31,7 +30,7 @@ const HOURS_PER_MONTH: u64 = 730;
 pub struct Price(pub u64);
 
 impl Price {
-    /// Reads dollars per hour with up to six decimals exactly; more are cut off.
+    /// Parses dollars per hour exactly, with up to six decimals; further ones are dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let whole: u64 = whole.parse().ok()?;
@@ -43,18 +42,19 @@ impl Price {
             .map(Self)
     }
 
-    /// What an EBS volume of type gp3 costs.
+    /// Returns the price of a gp3 volume.
     pub fn of_volume(gib: u64) -> Self {
         Self(gib * GP3_USD_PER_GIB_MONTH_MICRO / HOURS_PER_MONTH)
     }
 
-    /// What a machine with this on-demand price counts as where it runs in a capacity reservation: next to nothing, since it is paid for
-    /// anyway, but more where the machine is dearer (AWS provider: a ten-millionth, in fractions of what is the least price here).
+    /// Returns the price that counts for a machine with this on-demand price in a capacity reservation. It is paid for anyway, so the price
+    /// is almost nothing, but it is higher for more expensive machines (AWS provider: a ten-millionth, in fractions of the least price
+    /// here).
     pub fn as_reserved(self) -> Self {
         Self(self.0.div_ceil(RESERVED_DIVISOR))
     }
 
-    /// Dollars per hour.
+    /// Returns the price in dollars per hour.
     pub fn usd_per_hour(self) -> f64 {
         self.0 as f64 / 1e6
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Price {
     }
 }
 
-/// Price of an instance that runs `os`, if it is sold that way.
+/// Returns the price of an instance that runs `os`, if it is sold that way.
 pub fn of(instance_type: &InstanceType, os: Os, capacity_type: CapacityType) -> Option<Price> {
     let linux = instance_type.linux_price?;
     let licence = match os {

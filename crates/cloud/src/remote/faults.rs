@@ -1,6 +1,6 @@
-//! What goes wrong with calls on their way to the cloud: throttling, and answers that are lost.
+//! Injected faults of calls on their way to the cloud: throttling, and lost responses.
 //!
-//! Invariant: what a call meets follows from the seed and the number of calls before it.
+//! Invariant: the fault of a call follows from the seed and the number of calls before it.
 
 use std::{
     fmt,
@@ -17,10 +17,10 @@ use crate::{
     sim::address_faults::{AddressFaults, Fate, FaultyCalls, ParseFaultsError},
 };
 
-/// How long after its caller has given up a call is carried out late.
+/// The time between a caller's timeout and the late execution of its call.
 const LATE: Duration = Duration::from_secs(5);
 
-/// Faults of calls from other processes. Written as terms with commas between: `throttle=20%,lost=5%,rate=10/s,seed=7`.
+/// The faults of calls from other processes, in text form terms with commas between them: `throttle=20%,lost=5%,rate=10/s,seed=7`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallFaults(AddressFaults);
 
@@ -51,7 +51,7 @@ impl FromStr for CallFaults {
     }
 }
 
-/// A cloud whose callers in other processes meet faults.
+/// A cloud with injected faults for callers in other processes.
 #[derive(Debug)]
 pub struct Unreliable<C> {
     cloud: Arc<C>,
@@ -59,7 +59,7 @@ pub struct Unreliable<C> {
 }
 
 impl<C: CloudProvider + Addresses> Unreliable<C> {
-    /// A cloud with these faults; the default ones are none.
+    /// Adds faults to a cloud; the default has none.
     pub fn new(cloud: C, faults: CallFaults) -> Self {
         Unreliable {
             cloud: Arc::new(cloud),
@@ -67,14 +67,14 @@ impl<C: CloudProvider + Addresses> Unreliable<C> {
         }
     }
 
-    /// Answers a call that a [`super::Remote`] sent, as [`answer`] does. `None`: the answer is lost, and the call may have been carried out, or may be
-    /// yet.
+    /// Answers a call of a [`super::Remote`], like [`answer`]. Returns `None` if the response is lost; the call may then be carried out
+    /// now, later or never.
     ///
     /// # Errors
-    /// The bytes are no call: the other process is of another version.
+    /// The bytes are not a call, because the other process has another version.
     pub async fn answer(&self, call: &[u8]) -> Result<Option<Vec<u8>>, serde_json::Error> {
         let changes = match serde_json::from_slice(call)? {
-            // Where a client is, it knows without asking.
+            // A client knows its region without a call.
             Call::Region => return answer(&*self.cloud, call).await.map(Some),
             Call::Launch(_)
             | Call::Terminate(_)
@@ -84,20 +84,20 @@ impl<C: CloudProvider + Addresses> Unreliable<C> {
             _ => false,
         };
         let fate = {
-            // A panic while the lock was held left at worst a fault not counted.
+            // After a panic while the lock was held, at worst a fault is not counted.
             let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
             calls.fate(changes)
         };
         match fate {
             Fate::Answered => answer(&*self.cloud, call).await.map(Some),
-            // Both kinds of errors are written alike.
+            // The errors of both traits have the same form in JSON.
             Fate::Throttled => serde_json::to_vec(&Err::<(), _>(CloudError::Throttled)).map(Some),
             Fate::DoneUnheard => answer(&*self.cloud, call).await.map(|_| None),
             Fate::DoneLate => {
                 let (cloud, call) = (Arc::clone(&self.cloud), call.to_vec());
                 tokio::spawn(async move {
                     sleep(LATE).await;
-                    // Nobody learns of it.
+                    // The result is dropped, because no caller waits for it.
                     let _ = answer(&*cloud, &call).await;
                 });
                 Ok(None)

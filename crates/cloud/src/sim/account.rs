@@ -1,6 +1,6 @@
-//! An account that answers from a custom resource ([`mullion_api::account::SimulatedAccount`]).
+//! A simulated AWS account, which answers from a custom resource ([`mullion_api::account::SimulatedAccount`]).
 //!
-//! Invariant: what is in `spec.denied` is refused, and a refused change changes nothing.
+//! Invariant: the actions in `spec.denied` are refused, and a refused change changes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -30,13 +30,13 @@ impl SimulatedAccount {
         }
     }
 
-    /// Returns what the custom resource is to say after the changes that were made.
+    /// Returns the spec of the custom resource after the changes that were made.
     pub fn spec(&self) -> SimulatedAccountSpec {
         self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, SimulatedAccountSpec> {
-        // A panic while the lock was held left at worst a change unmade.
+        // After a panic while the lock was held, at worst a change is missing.
         self.spec.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,6 +1,6 @@
-//! What goes wrong with calls about addresses: throttling, lost answers, partial success, and listings that lag behind.
+//! Injected faults of calls about addresses: throttling, lost responses, partial success, and outdated listings.
 //!
-//! Invariant: what a call meets follows from the seed and the number of calls before it.
+//! Invariant: the fault of a call follows from the seed and the number of calls before it.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -8,25 +8,25 @@ use tokio::time::Instant;
 
 use super::Random;
 
-/// How long a listing lags behind at most, where nothing else is said: EC2's answers agree after a second or so.
+/// The default of the longest time for which listings are outdated; EC2's answers are consistent after about a second.
 const LAG: Duration = Duration::from_secs(1);
-/// The longest lag that can be asked for: address pools take it that a listing shows everything that is older.
+/// The longest lag that can be configured: address pools assume that a listing shows all older changes.
 const LONGEST_LAG: Duration = Duration::from_millis(mullion_engine::ip::SETTLE_MS);
 
-/// Faults of calls about addresses. Written as terms with commas between: `throttle=10%,lost=5%,lag=10s`.
+/// The faults of calls about addresses, in text form terms with commas between them: `throttle=10%,lost=5%,lag=10s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressFaults {
-    /// Per cent of all calls that are answered with `RequestLimitExceeded`.
+    /// The percentage of calls that are answered with `RequestLimitExceeded`.
     pub throttle: u32,
-    /// Per cent of changing calls whose answer is lost.
+    /// The percentage of changing calls whose response is lost.
     pub lost: u32,
-    /// Per cent of assignments of several blocks that get fewer.
+    /// The percentage of assignments of several blocks that get fewer.
     pub partial: u32,
-    /// Calls a second that EC2 takes, and as many at once; `None` takes all.
+    /// The number of calls per second, and in a burst, that EC2 accepts; `None` means no limit.
     pub rate: Option<u32>,
-    /// How long at most a listing does not show a change, at speed 1.
+    /// The longest time for which a listing does not show a change, at speed 1.
     pub lag: Duration,
-    /// Seed of all of it.
+    /// The seed of all faults.
     pub seed: u64,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for AddressFaults {
     }
 }
 
-/// A term of [`AddressFaults`] that cannot be understood.
+/// The error for a text that is not a term of [`AddressFaults`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{term:?} {why}")]
 pub struct ParseFaultsError {
@@ -133,27 +133,27 @@ fn share(value: &str) -> Result<u32, &'static str> {
         .ok_or("must be a share from 0% to 100% such as 10%")
 }
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// EC2 does it and answers.
+    /// EC2 carries out the call and responds.
     Answered,
-    /// EC2 refuses the rate and does nothing.
+    /// EC2 refuses the call because of its rate, and does nothing.
     Throttled,
-    /// EC2 does it, and the answer is lost.
+    /// EC2 carries out the call, and the response is lost.
     DoneUnheard,
-    /// The answer is lost, and EC2 does it after the caller has given up.
+    /// The response is lost, and EC2 carries out the call after the caller has given up.
     DoneLate,
-    /// EC2 never hears of it.
+    /// The call never reaches EC2.
     NeverDone,
 }
 
-/// The faults and how far they have come.
+/// The configured faults, and their state.
 #[derive(Debug)]
 pub(crate) struct FaultyCalls {
     pub(super) faults: AddressFaults,
     random: Random,
-    /// Calls that EC2 takes at once, and when that was so.
+    /// The number of calls that EC2 accepts at once, and the time of that number.
     tokens: Option<(f64, Instant)>,
 }
 
@@ -166,7 +166,7 @@ impl FaultyCalls {
         }
     }
 
-    /// Decides what becomes of the next call; only changing ones lose their answer.
+    /// Decides the outcome of the next call; only changing calls lose their response.
     pub(crate) fn fate(&mut self, changes: bool) -> Fate {
         if !self.takes_a_token() || self.happens(self.faults.throttle) {
             return Fate::Throttled;
@@ -181,7 +181,7 @@ impl FaultyCalls {
         }
     }
 
-    /// Returns how many of `count` blocks are assigned.
+    /// Returns the number of blocks, out of `count`, that are assigned.
     pub(super) fn part_of(&mut self, count: u32) -> u32 {
         match count > 1 && self.happens(self.faults.partial) {
             true => 1 + self.random.below(u64::from(count) - 1) as u32,
@@ -189,7 +189,7 @@ impl FaultyCalls {
         }
     }
 
-    /// Returns for how long listings do not show a change that is made now, at speed 1.
+    /// Returns the time for which listings do not show a change that is made now, at speed 1.
     pub(super) fn lag(&mut self) -> Duration {
         let most = self.faults.lag.as_millis() as u64;
         Duration::from_millis(self.random.below(most + 1))

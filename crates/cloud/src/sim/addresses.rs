@@ -1,6 +1,6 @@
-//! The simulated EC2's network interfaces and subnets: [`Addresses`] for controllers, and what simulated kubelets ask for.
+//! The network interfaces and subnets of the simulated EC2: [`Addresses`] for controllers, and the calls of simulated kubelets.
 //!
-//! Invariant: a call decides and records under one lock, so no address is on two interfaces and no interface has more than its slots.
+//! Invariant: a call decides and records under one lock, so no address is on two interfaces, and no interface has more blocks than slots.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -21,12 +21,12 @@ use crate::{
     InterfaceFacts, InterfaceFound, InterfaceId, MOST_AT_ONCE, Speed, SubnetFacts,
 };
 
-/// What a call takes that changes something, and one that only looks.
+/// The duration of a call that changes something.
 const CHANGE_CALL: Duration = Duration::from_millis(400);
 const LOOK_CALL: Duration = Duration::from_millis(150);
-/// How long a caller waits for an answer (VRC: the HTTP client's timeout).
+/// The time for which a caller waits for a response (VRC: the HTTP client's timeout).
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long after that EC2 carries out a call whose caller has given up.
+/// The time between a caller's timeout and the late execution of its call.
 const LATE: Duration = Duration::from_secs(5);
 
 impl Addresses for SimulatedEc2 {
@@ -82,22 +82,22 @@ impl SimulatedEc2 {
         self.state().address_calls = FaultyCalls::new(faults);
     }
 
-    /// Returns the blocks that an instance's interface has at this moment, each by its first address: listings lag behind this.
+    /// Returns the current blocks of an instance's interface, each by its first address. Listings may be older.
     pub fn blocks_on(&self, id: &InstanceId) -> Vec<(Kind, Ipv4Addr)> {
         let mut state = self.state();
         let interface = state.fleet.interface(id);
         interface.map_or_else(Vec::new, |interface| interface.all().collect())
     }
 
-    /// Returns what is left of a subnet at this moment.
+    /// Returns the current state of a subnet.
     ///
     /// # Errors
-    /// [`AddressError::NoSubnet`] when there is none of this id.
+    /// [`AddressError::NoSubnet`] if no subnet has this id.
     pub fn subnet_now(&self, id: &str) -> Result<SubnetFacts, AddressError> {
         self.state().subnet_facts(id)
     }
 
-    /// Makes a call that changes nothing, in its time and with the faults that it meets.
+    /// Makes a call that changes nothing, with its simulated duration and faults.
     async fn look<T>(
         &self,
         act: impl FnOnce(&mut State) -> Result<T, AddressError>,
@@ -110,7 +110,7 @@ impl SimulatedEc2 {
         }
     }
 
-    /// Makes a call that changes something, in its time and with the faults that it meets.
+    /// Makes a call that changes something, with its simulated duration and faults.
     async fn change<T>(
         &self,
         act: impl FnOnce(&mut State) -> Result<T, AddressError> + Send + 'static,
@@ -126,7 +126,7 @@ impl SimulatedEc2 {
                 }
                 Fate::Throttled => return Err(AddressError::Throttled),
                 Fate::DoneUnheard => {
-                    // Whether it succeeded nobody learns.
+                    // The caller never learns whether the call succeeded.
                     let _ = act(state);
                     self.inner.addresses_changed();
                 }
@@ -155,11 +155,11 @@ impl SimulatedEc2 {
         }
     }
 
-    /// A further private address for a living instance, from its subnet; it goes back when the instance does. How many an
-    /// instance's interfaces can hold is for its kubelet to know.
+    /// Assigns another private address from its subnet to a living instance; it is released with the instance. The kubelet must know how
+    /// many addresses fit on the instance's interfaces.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`] for an instance that is gone, [`CloudError::NoFreeAddresses`] when its subnet is full.
+    /// [`CloudError::NotFound`] for a terminated instance, [`CloudError::NoFreeAddresses`] if its subnet is full.
     pub fn assign_address(&self, id: &InstanceId) -> Result<Ipv4Addr, CloudError> {
         let state = &mut *self.state();
         let instance = state.fleet.get(id);
@@ -181,8 +181,8 @@ impl SimulatedEc2 {
         Ok(address)
     }
 
-    /// Returns what the account's subnets have left and what its instances have, those that are terminated left out. `profile` names the
-    /// instance profile of an instance.
+    /// Returns the free addresses of the account's subnets and the facts of its instances, except for terminated ones. `profile` returns
+    /// the name of an instance's instance profile.
     pub fn facts(&self, profile: impl Fn(&Instance) -> String) -> SimulatedAccountStatus {
         let mut state = self.state();
         let subnets = state.network.subnets();
@@ -227,7 +227,7 @@ impl SimulatedEc2 {
         }
     }
 
-    /// The further private addresses that an instance has.
+    /// Returns the secondary private addresses of an instance.
     pub fn assigned_addresses(&self, id: &InstanceId) -> Vec<Ipv4Addr> {
         let mut state = self.state();
         let interface = state.fleet.interface(id);
@@ -237,7 +237,7 @@ impl SimulatedEc2 {
     }
 }
 
-/// Returns addresses as texts, sorted.
+/// Formats addresses, sorted.
 fn texts(addresses: &[Ipv4Addr], suffix: &str) -> Vec<String> {
     let mut addresses = addresses.to_vec();
     addresses.sort_unstable();
@@ -245,12 +245,12 @@ fn texts(addresses: &[Ipv4Addr], suffix: &str) -> Vec<String> {
     texts.collect()
 }
 
-/// Returns whether the instance's interface exists: it goes when the instance is terminated.
+/// Returns whether the instance's interface exists: it is deleted when the instance is terminated.
 fn is_there(instance: &Instance) -> bool {
     instance.state != InstanceState::Terminated
 }
 
-/// Returns how many blocks fit on the primary interface beside the primary address.
+/// Returns the number of blocks that fit on the primary interface besides the primary address.
 fn slots(instance: &Instance) -> usize {
     instance.instance_type.ipv4_per_eni.saturating_sub(1) as usize
 }
@@ -263,7 +263,7 @@ impl State {
         }
     }
 
-    /// Returns when listings show a change that is made now.
+    /// Returns the time from which listings show a change that is made now.
     fn seen_at(&mut self, speed: Speed) -> Instant {
         Instant::now() + speed.scale(self.address_calls.lag())
     }

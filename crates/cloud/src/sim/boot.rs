@@ -178,7 +178,7 @@ mod tests {
         let mut real = profiles.really(&assumed);
         assert_eq!(real.memory_overhead.of_mib(1000), 10);
         assert_eq!(real.kubelet.kube_reserved.memory_bytes, Some(1 << 30));
-        // What the node's own settings say is passed to its kubelet.
+        // A setting of the node takes precedence, because it is passed to its kubelet.
         real.kubelet.kube_reserved.memory_bytes = Some(5);
         let told = profiles.really(&real).kubelet.kube_reserved;
         assert_eq!(told.memory_bytes, Some(5));

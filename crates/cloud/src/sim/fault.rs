@@ -1,7 +1,7 @@
-//! What the simulated EC2 refuses: exhausted capacity, throttled calls, quotas.
+//! Injected refusals of the simulated EC2: exhausted capacity, throttled calls, quotas.
 //!
-//! Invariant: a refusal is remembered ([`Refusals`]), so that planning looks elsewhere meanwhile; injected faults themselves last until they are taken
-//! back, and what was refused for them is then forgotten.
+//! Invariant: a refusal is remembered ([`Refusals`]), so that planning avoids the option for a while. Injected faults last until they are
+//! removed, and the refusals that they caused are then forgotten.
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -9,15 +9,16 @@ use tokio::time::Instant;
 
 use crate::{CapacityType, LaunchOption, Offer, Refusals};
 
-/// Which purchases find no capacity. Written `type`, `type/zone` or `type/zone/capacity-type` with `*` for any:
-/// `c6a.xlarge`, `c6a.xlarge/us-west-2a`, `*/*/spot`. Reserved capacity is meant where the pattern says `reserved`, or no type and no capacity type.
+/// The launch options that have no capacity, in text form `type`, `type/zone` or `type/zone/capacity-type` with `*` for any: `c6a.xlarge`,
+/// `c6a.xlarge/us-west-2a`, `*/*/spot`. Reserved capacity is included if the pattern says `reserved`, or if it names neither type nor
+/// capacity type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapacityPattern {
-    /// Instance type; any if none.
+    /// Instance type; `None` means any.
     pub instance_type: Option<String>,
-    /// Zone; any if none.
+    /// Zone; `None` means any.
     pub zone: Option<String>,
-    /// Capacity type; any if none.
+    /// Capacity type; `None` means any.
     pub capacity_type: Option<CapacityType>,
 }
 
@@ -29,7 +30,7 @@ impl CapacityPattern {
             && self.zone.as_deref().is_none_or(|zone| zone == option.zone)
             && match self.capacity_type {
                 Some(capacity_type) => capacity_type == option.capacity_type,
-                // What is reserved is kept free when a type is sold out, and lost with its zone.
+                // Reserved capacity is kept free when a type is sold out, but it is lost with its zone.
                 None => {
                     option.capacity_type != CapacityType::Reserved || self.instance_type.is_none()
                 }
@@ -46,7 +47,7 @@ impl fmt::Display for CapacityPattern {
     }
 }
 
-/// A text that is no [`CapacityPattern`].
+/// The error for a text that is not a [`CapacityPattern`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not of the form type, type/zone or type/zone/capacity-type, each part of which may be *, with on-demand, spot or reserved as the last"
@@ -112,7 +113,7 @@ impl Faults {
         self.vcpu_limit
     }
 
-    /// Whether this call is over the rate; counts it.
+    /// Returns whether this call is throttled, and counts it.
     pub(super) fn is_throttled(&mut self) -> bool {
         let throttled = self.throttled_calls > 0;
         self.throttled_calls = self.throttled_calls.saturating_sub(1);
@@ -123,14 +124,19 @@ impl Faults {
         self.exhausted.iter().any(|pattern| pattern.matches(option))
     }
 
-    /// Remembers a refusal; returns for how long the option is taken to be unavailable.
+    /// Records a refusal, and returns the time for which the option is assumed to be unavailable.
     pub(super) fn refuse(&mut self, option: LaunchOption) -> Duration {
         self.refused.refuse(option, Instant::now())
     }
 
-    /// Whether an option was refused so lately that nobody asks for it.
+    /// Returns whether an option is unavailable because of a recent refusal.
     pub(super) fn rests(&self, option: &LaunchOption) -> bool {
         self.refused.rests(option, Instant::now())
+    }
+
+    /// The launches into a placement group that were refused lately.
+    pub(super) fn refused_in(&self, group: &str) -> Vec<LaunchOption> {
+        self.refused.of_group(group, Instant::now())
     }
 
     /// Forgets refusals of what was just sold.
@@ -138,7 +144,7 @@ impl Faults {
         self.refused.sold(option);
     }
 
-    /// The offers as past refusals leave them.
+    /// Returns the offers with the effects of past refusals.
     pub(super) fn apply(&mut self, offers: &Arc<[Offer]>) -> Arc<[Offer]> {
         self.refused.apply(offers, Instant::now())
     }
@@ -155,6 +161,7 @@ mod tests {
             zone: "us-west-2a".to_owned(),
             capacity_type: CapacityType::Reserved,
             reservation: Some("cr-1".to_owned()),
+            placement: None,
         };
         let matches = |text: &str| text.parse::<CapacityPattern>().unwrap().matches(&option);
         assert!(!matches("c6a.xlarge"));

@@ -1,7 +1,7 @@
-//! What the primary network interface of an instance has beside the primary address.
+//! The addresses on the primary network interface of an instance besides the primary address.
 //!
-//! Invariant: single addresses and prefixes are each in the order in which they were assigned; every one of them is taken in the
-//! instance's subnet ([`super::network`]).
+//! Invariant: single addresses and prefixes are each in the order of their assignment, and all of them are used in the instance's subnet
+//! ([`super::network`]).
 
 use std::net::Ipv4Addr;
 
@@ -57,18 +57,18 @@ impl Interface {
         Kind::ALL.into_iter().flat_map(of)
     }
 
-    /// Returns how many slots are taken: one for each single address and each prefix.
+    /// Returns the number of used slots: one for each single address and each prefix.
     pub(super) fn slots_taken(&self) -> usize {
         self.addresses.len() + self.prefixes.len()
     }
 
-    /// Puts blocks on the interface; listings show them from `seen_at` on.
+    /// Adds blocks to the interface; listings show them from `seen_at` on.
     pub(super) fn add(&mut self, kind: Kind, blocks: &[Ipv4Addr], seen_at: Instant) {
         self.blocks_mut(kind).extend_from_slice(blocks);
         self.note(kind, blocks, true, seen_at);
     }
 
-    /// Takes blocks off the interface; listings show them until `seen_at`.
+    /// Removes blocks from the interface; listings show them until `seen_at`.
     pub(super) fn remove(&mut self, kind: Kind, blocks: &[Ipv4Addr], seen_at: Instant) {
         self.blocks_mut(kind)
             .retain(|first| !blocks.contains(first));
@@ -103,7 +103,8 @@ impl Interface {
     }
 }
 
-/// Returns the id of an instance's primary interface. It has the digits of the instance's id, so that a reader of a log sees whose it is.
+/// Returns the id of an instance's primary interface. It has the digits of the instance's id, so that a reader of a log can see whose
+/// interface it is.
 pub(super) fn id_of(instance: &InstanceId) -> InterfaceId {
     let digits = instance.0.strip_prefix("i-").unwrap_or(&instance.0);
     InterfaceId(format!("eni-{digits}").into())

@@ -1,6 +1,6 @@
-//! What the account has, as calls that describe it need it: all subnets, security groups, images and reservations, whoever chooses among them.
+//! The complete content of the account for calls that describe it: all subnets, security groups, images and reservations.
 //!
-//! Invariant: nothing here waits or meets a fault; who answers calls asks [`SimulatedEc2::throttles`] first.
+//! Invariant: these functions neither wait nor fail; the code that answers calls asks [`SimulatedEc2::throttles`] first.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use crate::{
 };
 
 impl SimulatedEc2 {
-    /// Whether the next call is one too many ([`SimulatedEc2::throttle`]); counts it.
+    /// Returns whether the next call is throttled ([`SimulatedEc2::throttle`]), and counts it.
     pub fn throttles(&self) -> bool {
         self.state().faults.is_throttled()
     }
 
-    /// Returns every subnet with what is left of it.
+    /// Returns every subnet with its free addresses.
     pub fn all_subnets(&self) -> Vec<Subnet> {
         let state = self.state();
         let subnets = state.network.subnets();
@@ -63,21 +63,21 @@ impl SimulatedEc2 {
         images
     }
 
-    /// Returns the capacity reservations whose time is not over, with what is left of them.
+    /// Returns the capacity reservations that have not ended, with their free instances.
     pub fn all_reservations(&self) -> Vec<CapacityReservation> {
         let state = self.state();
         self.active_reservations(&state)
     }
 
-    /// Returns the primary network interface of an instance that is not terminated; what changed lately may be missing.
+    /// Returns the primary network interface of an instance that is not terminated; recent changes may be missing.
     pub fn interface_of(&self, id: &InstanceId) -> Option<InterfaceFound> {
         self.state().find(id)
     }
 
-    /// Assigns /28 prefixes to an interface as part of a launch: at once, and whatever goes wrong with calls.
+    /// Assigns /28 prefixes to an interface as part of a launch, without delay and injected faults.
     ///
     /// # Errors
-    /// As [`crate::Addresses::assign`].
+    /// Like [`crate::Addresses::assign`].
     pub fn assign_at_launch(
         &self,
         interface: &InterfaceId,
@@ -91,7 +91,7 @@ impl SimulatedEc2 {
         given
     }
 
-    /// Gives an instance tags, in place of those of the same keys. Returns whether there is such an instance.
+    /// Adds tags to an instance; existing keys are replaced. Returns whether the instance exists.
     pub fn tag(&self, id: &InstanceId, tags: BTreeMap<String, String>) -> bool {
         self.inner
             .update_when(id, |_| true, |instance| instance.tags.extend(tags))

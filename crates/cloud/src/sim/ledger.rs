@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::interface::Interface;
 use crate::{
-    CapacityType, Instance, InstanceId, InstanceState, Registration, Reservation, ReservationKind,
-    Resources,
+    CapacityType, Instance, InstanceId, InstanceState, Placement, Registration, Reservation,
+    ReservationKind, Resources,
     catalogue::{self, Price},
     image::NodeImage,
 };
@@ -65,6 +65,9 @@ pub(super) struct SavedInstance {
     /// The capacity reservation that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reservation: Option<SavedReservation>,
+    /// The placement group that it is in, and the partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    placement: Option<(String, Option<u32>)>,
     price: u64,
     private_ip: Ipv4Addr,
     private_dns_name: String,
@@ -151,6 +154,10 @@ impl SavedInstance {
                 kind: own.kind.as_str().to_owned(),
                 interruptible: own.interruptible,
             }),
+            placement: instance
+                .placement
+                .as_ref()
+                .map(|own| (own.group.to_string(), own.partition)),
             price: instance.price.0,
             private_ip: instance.private_ip,
             private_dns_name: instance.private_dns_name.clone(),
@@ -238,6 +245,10 @@ impl SavedInstance {
                 (false, None) => CapacityType::OnDemand,
             },
             reservation,
+            placement: self.placement.map(|(group, partition)| Placement {
+                group: group.into(),
+                partition,
+            }),
             price: Price(self.price),
             private_ip: self.private_ip,
             private_dns_name: self.private_dns_name,

@@ -1,7 +1,7 @@
-//! How long the steps of an instance's life take, and the task that walks it through them.
+//! The durations of the steps of an instance's life, and the tasks that move the instance through them.
 //!
-//! Invariant: states only go forward (pending, running, booted; stopped; shutting-down, terminated), whichever task comes first, but for a
-//! stopped instance that is started again.
+//! Invariant: states only advance (pending, running, booted; stopped; shutting-down, terminated), whichever task runs first, unless a
+//! stopped instance is started again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use tokio::time::sleep;
 use super::{Inner, Random, boot::Boot, interface::Interface};
 use crate::{Instance, InstanceId, InstanceState};
 
-/// The call that buys an instance.
+/// The duration of the call that launches an instance.
 pub(super) const LAUNCH_CALL: Duration = Duration::from_millis(1_500);
 
-/// Steps of one instance's life, at speed 1.
+/// The durations of one instance's steps, at speed 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steps {
     pending: Duration,
@@ -23,7 +23,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// What nodes of an image take, up to a tenth longer.
+    /// Returns the typical durations of an image's nodes, each up to a tenth longer.
     pub(super) fn of(typical: Boot, random: &mut Random) -> Self {
         let mut about = |time: Duration| {
             let ms = time.as_millis() as u64;
@@ -37,7 +37,7 @@ impl Steps {
     }
 }
 
-/// Walks an instance of an earlier process on to where it was going.
+/// Continues the life of an instance that an earlier process launched.
 pub(super) fn go_on(inner: &Arc<Inner>, instance: &Instance) {
     let typical = inner.config.node_profiles.of(instance.image.family);
     let steps = Steps::of(typical, &mut inner.state().random);
@@ -53,12 +53,12 @@ pub(super) fn go_on(inner: &Arc<Inner>, instance: &Instance) {
     }
 }
 
-/// Walks a new instance to booted.
+/// Boots a new instance.
 pub(super) fn boot(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
     boot_from(inner, id, steps, Duration::ZERO);
 }
 
-/// Walks an instance of some age to booted.
+/// Boots an instance of some age: the time since its launch counts.
 fn boot_from(inner: &Arc<Inner>, id: &InstanceId, steps: Steps, age: Duration) {
     let speed = inner.config.speed;
     if speed.scale(steps.boot).is_zero() {
@@ -88,7 +88,7 @@ fn boot_from(inner: &Arc<Inner>, id: &InstanceId, steps: Steps, age: Duration) {
     });
 }
 
-/// Walks an instance that was told to stop to terminated.
+/// Terminates an instance that is shutting down.
 pub(super) fn shut_down(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
     let delay = inner.config.speed.scale(steps.shutdown);
     if delay.is_zero() {
@@ -105,13 +105,13 @@ pub(super) fn shut_down(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
 }
 
 impl Inner {
-    /// Changes an instance if it is still in this state.
+    /// Changes an instance if it still has this state.
     fn update_if(&self, id: &InstanceId, state: InstanceState, edit: impl FnOnce(&mut Instance)) {
         self.update_when(id, |instance| instance.state == state, edit);
     }
 
-    /// Terminates an instance and gives its addresses back: in one step, so that they are written down as free before another instance
-    /// can have them.
+    /// Terminates an instance and releases its addresses in one step, so that they are recorded as free before another instance can get
+    /// them.
     fn finish(&self, id: &InstanceId) {
         let mut state = self.state();
         let Some(instance) = state.fleet.get(id).cloned() else {

@@ -1,9 +1,8 @@
-//! A simulated EC2: it sells the catalogue's instances, boots them in their time, and can be made to
-//! fail as the real one does.
+//! A simulated EC2: it sells the instances of the catalogue, boots them with realistic delays, and can inject EC2's failures.
 //!
-//! Invariant: everything observable follows from the configuration, the seed and the order of calls.
-//! Delays are tokio's, divided by [`Speed`]; at [`Speed::INSTANT`] an instance is booted when its launch
-//! returns. With a [`Ledger`] it goes on in the next process ([`SimulatedEc2::resume`]). Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
+//! Invariant: everything observable follows from the configuration, the seed and the order of calls. Delays are tokio's, divided by
+//! [`Speed`]; at [`Speed::INSTANT`] an instance is booted when its launch returns. With a [`Ledger`], the next process continues the
+//! simulation ([`SimulatedEc2::resume`]). Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
 //! [`SimulatedEc2::changes_since`].
 
 mod account;
@@ -14,6 +13,8 @@ mod cause;
 mod failure;
 mod fault;
 mod fleet;
+mod groups;
+mod images;
 mod interface;
 mod inventory;
 mod ledger;
@@ -48,28 +49,33 @@ pub use cause::{Fault, RefusedFault};
 pub use failure::NOTICE;
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
+pub use images::Parameter;
 pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
-use crate::{Clock, Instance, InstanceId, InstanceState, MessageKind, Offer, Speed, StatusCheck};
+use crate::{
+    Clock, Instance, InstanceId, InstanceState, MessageKind, Offer, PlacementGroup, Speed,
+    StatusCheck,
+};
 use address_faults::FaultyCalls;
 use cause::{InForce, Releases};
 use fault::Faults;
 use fleet::Fleet;
+use images::ImageNames;
 use ledger::{INSTANCE, RANDOM, SavedInstance};
 use network::Network;
 use queue::Queue;
 use random::Random;
 use reservations::Reservations;
 
-/// What a simulated EC2 starts from.
+/// The configuration of a simulated EC2.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of the cluster; part of names and tags.
     pub cluster: String,
     /// Region.
     pub region: String,
-    /// Availability zones; the region's first three where empty.
+    /// Availability zones; empty means the region's first three.
     pub zones: Vec<String>,
     /// Kubernetes version, which decides the images and the newest hardware on sale.
     pub version: KubernetesVersion,
@@ -79,25 +85,25 @@ pub struct Config {
     pub speed: Speed,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Length of the subnets' mask; where it is `None`, the VPC is divided among them.
+    /// Prefix length of the subnets; `None` divides the VPC among them.
     pub subnet_bits: Option<u8>,
-    /// What goes wrong with calls about addresses.
+    /// Injected faults of calls about addresses.
     pub address_faults: AddressFaults,
-    /// How long nodes take to boot, how fast they pull and what memory they have, where that is known better.
+    /// Boot times, pull speeds and memory of nodes, where they differ from the typical ones.
     pub node_profiles: NodeProfiles,
 }
 
 /// The smallest subnet that AWS has: a /28.
 pub const SMALLEST_SUBNET: u8 = 28;
 
-/// Returns the length of the mask of the largest subnets of which the VPC, a /16, holds one for each of `zones` zones.
+/// Returns the prefix length of the largest subnets with which the VPC, a /16, has one for each of `zones` zones.
 pub fn largest_subnet(zones: usize) -> u8 {
     let index_bits = usize::BITS - zones.saturating_sub(1).leading_zeros();
     16 + index_bits as u8
 }
 
 impl Config {
-    /// A region of three zones for a cluster of this name.
+    /// Returns the configuration of a region with three zones for a cluster of this name.
     pub fn new(cluster: &str, region: &str, version: KubernetesVersion) -> Self {
         Self {
             cluster: cluster.into(),
@@ -113,7 +119,7 @@ impl Config {
         }
     }
 
-    /// The region of a cluster that was read from a file.
+    /// Returns the configuration for a cluster from a ClusterConfig.
     pub fn for_cluster(cluster: &Cluster) -> Self {
         Self {
             zones: cluster.availability_zones.clone(),
@@ -131,13 +137,13 @@ impl Config {
         }
     }
 
-    /// Returns how many zones there are, each with a subnet.
+    /// Returns the number of zones, each of which has a subnet.
     pub fn zone_count(&self) -> usize {
         self.zone_names().len()
     }
 }
 
-/// The simulated EC2 of one account in one region. Cheap to clone; all clones are one EC2.
+/// The simulated EC2 of one account in one region. Clones are cheap and are the same EC2.
 #[derive(Clone)]
 pub struct SimulatedEc2 {
     inner: Arc<Inner>,
@@ -167,21 +173,23 @@ struct State {
     address_calls: FaultyCalls,
     queue: Queue,
     releases: Releases,
+    images: ImageNames,
+    groups: Vec<PlacementGroup>,
     in_force: InForce,
-    /// When interrupted spot instances are taken back.
+    /// The times at which interrupted spot instances are terminated.
     interrupted: BTreeMap<InstanceId, Instant>,
     reservations: Reservations,
-    /// Checks that instances fail, and since when.
+    /// The failed checks of instances, and the times since which they fail.
     impaired: BTreeMap<(InstanceId, StatusCheck), Timestamp>,
     ledger: Option<Arc<dyn Ledger>>,
 }
 
 impl State {
-    /// Writes down how an instance is now, and where the random numbers are. Called before the lock is given back.
+    /// Writes the state of an instance and of the random number generator to the ledger. Must be called before the lock is released.
     fn save(&self, id: &InstanceId) {
         let Some(ledger) = &self.ledger else { return };
         let saved = self.fleet.saved(id).and_then(|saved| {
-            // Plain fields serialize.
+            // The fields can always be serialized.
             serde_json::to_vec(&saved).ok()
         });
         ledger.put(&format!("{INSTANCE}{id}"), saved);
@@ -189,7 +197,7 @@ impl State {
         ledger.put(RANDOM, Some(random.into_bytes()));
     }
 
-    /// Changes an instance; returns the new revision, or `None` if it is not known.
+    /// Changes an instance. Returns the new revision, or `None` if the instance is unknown.
     fn update(&mut self, id: &InstanceId, edit: impl FnOnce(&mut Instance)) -> Option<u64> {
         let state = |fleet: &Fleet| fleet.get(id).map(|instance| instance.state);
         let before = state(&self.fleet);
@@ -214,8 +222,8 @@ impl fmt::Debug for SimulatedEc2 {
 }
 
 impl SimulatedEc2 {
-    /// An EC2 without instances. Subnets and security groups carry the configuration's tags and, unless
-    /// those say otherwise, `karpenter.sh/discovery` with the cluster's name.
+    /// Creates an EC2 without instances. Subnets and security groups have the configuration's tags and, unless these include it,
+    /// `karpenter.sh/discovery` with the cluster's name.
     pub fn new(config: Config, clock: Clock) -> Self {
         let names = config.zone_names();
         let zones: Vec<_> = names
@@ -246,6 +254,8 @@ impl SimulatedEc2 {
                     address_calls,
                     queue,
                     releases: Releases::default(),
+                    images: ImageNames::default(),
+                    groups: Vec::new(),
                     in_force: InForce::default(),
                     interrupted: BTreeMap::new(),
                     reservations: Reservations::default(),
@@ -260,11 +270,11 @@ impl SimulatedEc2 {
         }
     }
 
-    /// The EC2 that wrote a ledger, as it was then; from now on it writes that ledger. Instances that were booting or shutting down go on
-    /// with it. The configuration must be that of the first process, but for the speed.
+    /// Restores the EC2 that wrote a ledger, and writes to that ledger from now on. Instances that were booting or shutting down continue
+    /// to do so. The configuration must be that of the first process, except for the speed.
     ///
     /// # Errors
-    /// A value cannot be understood, or an address is not in this VPC.
+    /// A value cannot be parsed, or an address is not in this VPC.
     pub fn resume(
         config: Config,
         clock: Clock,
@@ -272,7 +282,7 @@ impl SimulatedEc2 {
         saved: &Saved,
     ) -> Result<Self, LedgerError> {
         let ec2 = Self::new(config, clock);
-        // They were taken before the first instance was bought.
+        // The control plane got its addresses before the first instance did.
         ec2.control_plane_addresses();
         {
             let state = &mut *ec2.state();
@@ -295,7 +305,7 @@ impl SimulatedEc2 {
         }
         for instance in ec2.instances() {
             life::go_on(&ec2.inner, &instance);
-            // Whether somebody has heard of it is not known.
+            // It is unknown whether a client has received the message before, so it is sent again.
             let told = MessageKind::of(instance.state);
             if let Some(kind) = told.filter(|_| instance.state != InstanceState::Terminated) {
                 ec2.state().queue.send(kind, &instance.id);
@@ -304,12 +314,12 @@ impl SimulatedEc2 {
         Ok(ec2)
     }
 
-    /// What it was made from.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.inner.config
     }
 
-    /// Names of the availability zones.
+    /// Returns the names of the availability zones.
     pub fn zones(&self) -> Vec<Arc<str>> {
         self.inner
             .zones
@@ -318,58 +328,59 @@ impl SimulatedEc2 {
             .collect()
     }
 
-    /// Where the cluster's control plane is reached from inside the VPC: the addresses of its network interfaces, which no instance gets.
-    /// Ask before the first instance is launched.
+    /// Returns the addresses of the control plane's network interfaces in the VPC, which no instance gets. Must be called before the first
+    /// launch.
     pub fn control_plane_addresses(&self) -> Vec<Ipv4Addr> {
         self.state().network.control_plane()
     }
 
-    /// Grows by one whenever an instance changes; ask [`SimulatedEc2::changes_since`] what did.
+    /// Returns a counter that increases whenever an instance changes; [`SimulatedEc2::changes_since`] returns the changes.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.inner.changed.subscribe()
     }
 
-    /// Grows by one whenever an address or a block is taken from a subnet or given back; ask [`SimulatedEc2::facts`] what there is.
+    /// Returns a counter that increases whenever an address or block is allocated or released; [`SimulatedEc2::facts`] returns the current
+    /// ones.
     pub fn addresses_changed(&self) -> watch::Receiver<u64> {
         self.inner.addresses_changed.subscribe()
     }
 
-    /// Every instance that changed after `cursor`, in the order of its last change. Start with 0.
+    /// Returns every instance that changed after `cursor`, in the order of its last change. The first cursor is 0.
     pub fn changes_since(&self, cursor: u64) -> Changes {
         self.state().fleet.changes_since(cursor)
     }
 
-    /// All instances, terminated ones included while they are remembered.
+    /// Returns all instances, including terminated ones that are still remembered.
     pub fn instances(&self) -> Vec<Arc<Instance>> {
         self.state().fleet.iter().cloned().collect()
     }
 
-    /// How fast nodes of an instance's image pull, where that is known better than the typical figures.
+    /// Returns the configured pull speed of an instance's nodes, where it differs from the typical one.
     pub fn pull_speed(&self, instance: &Instance) -> PullSpeed {
         self.inner.config.node_profiles.pulls(instance.image.family)
     }
 
-    /// The instance under this id, whatever its state.
+    /// Returns the instance with this id, in any state.
     pub fn instance(&self, id: &InstanceId) -> Option<Arc<Instance>> {
         self.state().fleet.get(id).cloned()
     }
 
-    /// From now on EC2 has no capacity for what the pattern matches.
+    /// Removes the capacity of all options that match the pattern.
     pub fn exhaust(&self, pattern: CapacityPattern) {
         self.state().faults.exhaust(pattern);
     }
 
-    /// Takes back [`SimulatedEc2::exhaust`] of an equal pattern, and the memory of past refusals with it.
+    /// Undoes [`SimulatedEc2::exhaust`] of an equal pattern, and forgets its refusals.
     pub fn replenish(&self, pattern: &CapacityPattern) {
         self.state().faults.replenish(pattern);
     }
 
-    /// The next `calls` calls are answered with `RequestLimitExceeded`.
+    /// Answers the next `calls` calls with `RequestLimitExceeded`.
     pub fn throttle(&self, calls: u32) {
         self.state().faults.throttle(calls);
     }
 
-    /// The account may run at most this many vCPUs; `None` lifts the limit.
+    /// Limits the number of vCPUs that the account may run; `None` removes the limit.
     pub fn limit_vcpus(&self, limit: Option<u64>) {
         self.state().faults.limit_vcpus(limit);
     }
@@ -400,17 +411,17 @@ impl State {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held left at worst an instance that never boots.
+        // After a panic while the lock was held, at worst an instance never boots.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those who follow addresses.
+    /// Notifies the followers of addresses.
     fn addresses_changed(&self) {
         self.addresses_changed
             .send_modify(|revision| *revision += 1);
     }
 
-    /// Changes an instance and wakes those who follow.
+    /// Changes an instance and notifies its followers.
     fn update(&self, id: &InstanceId, edit: impl FnOnce(&mut Instance)) {
         let revision = self.state().update(id, edit);
         if let Some(revision) = revision {

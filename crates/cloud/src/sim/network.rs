@@ -1,4 +1,4 @@
-//! The VPC: one subnet in each zone, each with finitely many addresses, and the node security group.
+//! The VPC: one subnet in each zone, with a limited number of addresses, and the security groups.
 //!
 //! Invariant: an address belongs to at most one instance ([`super::subnet`]).
 
@@ -9,12 +9,12 @@ use mullion_engine::ip::Kind;
 use super::{Random, SMALLEST_SUBNET, Zone, largest_subnet, subnet::SubnetState};
 use crate::{SecurityGroup, Subnet, TagSelector};
 
-/// Length of the mask of each subnet, where there are four at most: four fill the VPC's /16.
+/// Prefix length of each subnet if there are at most four, which then fill the VPC's /16.
 const SUBNET_BITS: u8 = 18;
-/// EKS puts two network interfaces of the control plane into the cluster's subnets.
+/// EKS creates two network interfaces of the control plane in the cluster's subnets.
 const CONTROL_PLANE_INTERFACES: usize = 2;
 
-/// Where a new instance is.
+/// The place of a new instance in the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) subnet: Arc<str>,
@@ -24,7 +24,7 @@ pub(super) struct Place {
 
 pub(super) struct Network {
     subnets: Vec<SubnetState>,
-    /// That of the cluster's nodes, then the VPC's own.
+    /// The group of the cluster's nodes, and the default group of the VPC.
     security_groups: [SecurityGroup; 2],
 }
 
@@ -77,7 +77,7 @@ impl Network {
         }
     }
 
-    /// The security groups that some selector chooses.
+    /// Returns the security groups that any of the selectors selects.
     pub(super) fn select_groups(&self, selectors: &[TagSelector]) -> Vec<SecurityGroup> {
         let groups = self.security_groups.iter();
         let is_chosen = |group: &&SecurityGroup| {
@@ -87,12 +87,12 @@ impl Network {
         groups.filter(is_chosen).cloned().collect()
     }
 
-    /// Every security group: that of the cluster's nodes, then the VPC's own.
+    /// Returns all security groups: that of the cluster's nodes, and the VPC's default one.
     pub(super) fn groups(&self) -> &[SecurityGroup; 2] {
         &self.security_groups
     }
 
-    /// The security group of the cluster's nodes.
+    /// Returns the id of the security group of the cluster's nodes.
     pub(super) fn node_group(&self) -> &Arc<str> {
         &self.security_groups[0].id
     }
@@ -117,7 +117,8 @@ impl Network {
         chosen
     }
 
-    /// An address in the zone, from the subnet with most of them; `allowed` empty means any subnet. `None` when they are full.
+    /// Allocates an address in the zone, from the subnet with the most free ones; an empty `allowed` means any subnet. Returns `None` if
+    /// all are full.
     pub(super) fn take(
         &mut self,
         zone: &str,
@@ -155,13 +156,13 @@ impl Network {
             .find(|state| &*state.subnet.id == id)
     }
 
-    /// Marks an address or block of a subnet as taken; false if it cannot be.
+    /// Marks an address or block of a subnet as used; returns false if that is impossible.
     pub(super) fn take_back(&mut self, subnet: &str, kind: Kind, first: Ipv4Addr) -> bool {
         self.subnet_mut(subnet)
             .is_some_and(|state| state.take_back(kind, first))
     }
 
-    /// The addresses of the control plane's network interfaces: the highest one of a subnet, in two zones where there are two.
+    /// Allocates and returns the addresses of the control plane's network interfaces: the highest address of a subnet, in up to two zones.
     pub(super) fn control_plane(&mut self) -> Vec<Ipv4Addr> {
         let subnets = self.subnets.iter_mut().take(CONTROL_PLANE_INTERFACES);
         subnets.map(SubnetState::take_last).collect()
@@ -174,7 +175,7 @@ impl Network {
     }
 }
 
-/// Name of the instance that has this address.
+/// Returns the private DNS name of the instance with this address.
 pub(super) fn private_dns_name(address: Ipv4Addr, region: &str) -> String {
     let [a, b, c, d] = address.octets();
     match region {
@@ -183,7 +184,7 @@ pub(super) fn private_dns_name(address: Ipv4Addr, region: &str) -> String {
     }
 }
 
-/// Returns another id than this one, without a random number: those of a seed stay what they are.
+/// Derives another id from this one without a random number, so that the numbers that follow from a seed do not change.
 fn another(id: &str) -> String {
     let (kind, digits) = id.split_once('-').unwrap_or(("sg", id));
     let turned = digits.bytes().map(|digit| match digit {

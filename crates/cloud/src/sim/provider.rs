@@ -1,14 +1,14 @@
-//! The simulated EC2 as a [`CloudProvider`].
+//! Implements [`CloudProvider`] for the simulated EC2.
 //!
-//! Invariant: no lock is held across an await; a launch decides and records under one lock, so two
-//! launches never share an address, a quota or a token.
+//! Invariant: no lock is held across an await. A launch decides and records under one lock, so two launches never share an address, a quota
+//! or a token.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mullion_api::{
     ami::{AmiFamily, Os},
     eksctl::KubernetesVersion,
-    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm},
+    karpenter::{AmiSelectorTerm, CapacityReservationSelectorTerm, PlacementGroupSelector},
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -16,12 +16,12 @@ use super::{SimulatedEc2, State, Zone, life, network, queue::AT_ONCE};
 use crate::{
     BoxFuture, CapacityReservation, CapacityType, CloudError, CloudProvider, FleetError,
     Impairment, Instance, InstanceId, InstanceState, Launch, LaunchOption, LaunchRequest, Message,
-    Offer, Offering, SecurityGroup, Shortage, Subnet, TagSelector,
+    Offer, Offering, PlacementGroup, SecurityGroup, SelectedImages, Shortage, Subnet, TagSelector,
     catalogue::{self, Arch, InstanceType, allocatable, newest_generation, price},
-    image::{NodeImage, architectures},
+    image::NodeImage,
 };
 
-/// How long a receiver waits for messages when there are none.
+/// The time for which a receiver waits for messages.
 const LONG_POLL: Duration = Duration::from_secs(20);
 
 impl CloudProvider for SimulatedEc2 {
@@ -77,6 +77,19 @@ impl CloudProvider for SimulatedEc2 {
         })
     }
 
+    fn placement_group<'a>(
+        &'a self,
+        selector: &'a PlacementGroupSelector,
+    ) -> BoxFuture<'a, Result<Option<PlacementGroup>, CloudError>> {
+        Box::pin(async move {
+            let throttled = self.state().faults.is_throttled();
+            match throttled {
+                true => Err(CloudError::Throttled),
+                false => Ok(self.selected_group(selector)),
+            }
+        })
+    }
+
     fn newest_image(
         &self,
         family: AmiFamily,
@@ -87,30 +100,14 @@ impl CloudProvider for SimulatedEc2 {
         Box::pin(async move { Ok(NodeImage::released(family, version, arch, release)) })
     }
 
-    /// The newest images of the family where terms select none of it: manifests that name images of a real account can be used as they are.
     fn images<'a>(
         &'a self,
         terms: &'a [AmiSelectorTerm],
         family: AmiFamily,
         version: KubernetesVersion,
-    ) -> BoxFuture<'a, Result<Vec<NodeImage>, CloudError>> {
-        let releases: Vec<u32> = self.state().releases.all(family).collect();
-        let architectures = architectures(family.os());
-        let of = |arch: Arch| {
-            let releases = releases.iter();
-            releases.map(move |release| NodeImage::released(family, version, arch, *release))
-        };
-        let selected = |arch: &Arch| {
-            of(*arch).find(|image| terms.iter().any(|term| image.is_selected_by(term)))
-        };
-        let mut images: Vec<_> = architectures.iter().filter_map(selected).collect();
-        if images.is_empty() {
-            images = architectures
-                .iter()
-                .filter_map(|arch| of(*arch).next())
-                .collect();
-        }
-        Box::pin(async move { Ok(images) })
+    ) -> BoxFuture<'a, Result<SelectedImages, CloudError>> {
+        let selected = self.select_images(terms, family, version);
+        Box::pin(async move { Ok(selected) })
     }
 
     fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {
@@ -230,10 +227,10 @@ impl CloudProvider for SimulatedEc2 {
 }
 
 impl SimulatedEc2 {
-    /// As [`CloudProvider::receive_messages`], but returns `most` messages at most.
+    /// Does the same as [`CloudProvider::receive_messages`], but returns at most `most` messages.
     ///
     /// # Errors
-    /// None yet: the queue is never throttled.
+    /// None at present: the queue is never throttled.
     pub async fn receive_at_most(&self, most: usize) -> Result<Vec<Message>, CloudError> {
         let patience = Instant::now() + LONG_POLL;
         let mut sent = self.state().queue.sent();
@@ -257,15 +254,15 @@ impl SimulatedEc2 {
         }
     }
 
-    /// Deletes the message of a receipt.
+    /// Deletes the message with a receipt.
     pub fn delete_receipt(&self, receipt: u64) {
         self.state().queue.delete(receipt);
     }
 
-    /// An instance that was there before the simulation began: bought and booted without any delay.
+    /// Adds an instance that existed before the simulation began: it is launched and booted without delay.
     ///
     /// # Errors
-    /// As [`CloudProvider::launch`], but for throttling, which nobody called.
+    /// Like [`CloudProvider::launch`], except for throttling.
     pub fn provide(&self, request: LaunchRequest) -> Result<Arc<Instance>, CloudError> {
         let mut state = self.state();
         if let Some(instance) = state.fleet.bought_with(&request.client_token) {
@@ -282,7 +279,7 @@ impl SimulatedEc2 {
     }
 }
 
-/// The image that a launch boots: one of those that it names, else the newest of its family.
+/// Returns the image that a launch boots: one of those that it names, else the newest of its family.
 fn image(state: &State, request: &LaunchRequest, arch: Arch) -> NodeImage {
     let template = &request.template;
     let image = |release| NodeImage::released(template.family, template.version, arch, release);
@@ -292,11 +289,11 @@ fn image(state: &State, request: &LaunchRequest, arch: Arch) -> NodeImage {
         .unwrap_or_else(|| image(state.releases.newest(template.family)))
 }
 
-/// Why an option of a launch was not bought.
+/// The reason why an option of a launch was not bought.
 enum Miss {
-    /// The next one may do.
+    /// The option has no capacity; the next one may have some.
     Short(Shortage),
-    /// None will: the request is wrong.
+    /// The request is invalid, so no option can be bought.
     Wrong(CloudError),
 }
 
@@ -309,7 +306,7 @@ impl From<CloudError> for Miss {
 type Prices = [(CapacityType, Option<price::Price>); 2];
 
 impl SimulatedEc2 {
-    /// The types that are sold for this operating system, with their prices.
+    /// Returns the types that are sold for this operating system, with their prices.
     fn on_sale(&self, os: Os) -> impl Iterator<Item = (&'static Arc<InstanceType>, Prices)> {
         let newest = newest_generation(self.inner.config.version);
         catalogue::all().iter().filter_map(move |instance_type| {
@@ -324,7 +321,7 @@ impl SimulatedEc2 {
         })
     }
 
-    /// Everything on sale, as if all of it could be had; put together once.
+    /// Returns all offers, as if all of them had capacity. They are computed once.
     fn all_offers(&self, os: Os) -> Arc<[Offer]> {
         let offers = match os {
             Os::Linux => &self.inner.linux_offers,
@@ -358,7 +355,7 @@ impl SimulatedEc2 {
         offerings
     }
 
-    /// The first of the request's options that can be had, as an instance, and those before it.
+    /// Returns an instance of the first option with capacity, and the refusals of the options before it.
     fn place(
         &self,
         state: &mut State,
@@ -386,7 +383,7 @@ impl SimulatedEc2 {
         Err(CloudError::InsufficientCapacity(refused))
     }
 
-    /// What EC2 says of an option that a fault has exhausted.
+    /// Returns EC2's reason for an option whose capacity a fault has exhausted.
     fn exhausted(&self, state: &State, option: &LaunchOption) -> Shortage {
         match option.capacity_type {
             CapacityType::OnDemand => {}
@@ -442,6 +439,7 @@ impl SimulatedEc2 {
             ),
             _ => None,
         };
+        let placement = state.place_in_group(option)?.map_err(Miss::Short)?;
         if let Some(limit) = state.faults.vcpu_limit() {
             let alive = state.fleet.iter().filter(|i| i.state.is_alive());
             let running: u64 = alive.map(|i| i.instance_type.vcpus).sum();
@@ -454,6 +452,7 @@ impl SimulatedEc2 {
             .take(&zone.name, &request.subnets, &mut state.random)
             .ok_or(Miss::Short(Shortage::Addresses))?;
         let id = InstanceId(state.random.id("i").into());
+        // The template has Karpenter's estimate of the memory overhead, but the node reports its real memory.
         let real = config.node_profiles.really(template);
         let resources = allocatable::of(instance_type, &real);
         let security_groups = match request.security_groups.as_slice() {
@@ -475,6 +474,7 @@ impl SimulatedEc2 {
             subnet_prefix_len: place.prefix_len,
             capacity_type: option.capacity_type,
             reservation,
+            placement,
             price,
             private_dns_name: network::private_dns_name(place.address, &config.region),
             private_ip: place.address,

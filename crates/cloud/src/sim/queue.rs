@@ -1,7 +1,7 @@
-//! The queue of messages about instances, as SQS keeps one.
+//! The queue of messages about instances, with the semantics of SQS.
 //!
-//! Invariant: a message is there until it is deleted or five minutes old (the time that Karpenter's guides set), and the oldest go first
-//! when there are too many. One that was received is hidden for [`HIDDEN`] from whoever receives next.
+//! Invariant: a message stays until it is deleted or five minutes old (the retention that Karpenter's guides set); when there are too many,
+//! the oldest are dropped. A received message is hidden from other receivers for [`HIDDEN`].
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -9,13 +9,13 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{Clock, InstanceId, Message, MessageKind};
 
-/// How many messages a receiver gets at once.
+/// The number of messages that one call returns.
 pub(super) const AT_ONCE: usize = 10;
-/// How long a receiver has to delete a message that it got.
+/// The time in which a receiver must delete a message that it got.
 const HIDDEN: Duration = Duration::from_secs(20);
-/// How long a message is kept.
+/// The time for which a message is kept.
 const KEPT: Duration = Duration::from_secs(300);
-/// How many messages are kept.
+/// The number of messages that are kept.
 const MOST: usize = 10_000;
 
 pub(super) struct Queue {
@@ -41,7 +41,7 @@ impl Queue {
         }
     }
 
-    /// Grows whenever a message is sent.
+    /// Returns a counter that increases whenever a message is sent.
     pub(super) fn sent(&self) -> watch::Receiver<u64> {
         self.sent.subscribe()
     }
@@ -66,7 +66,7 @@ impl Queue {
         self.sent.send_replace(self.last);
     }
 
-    /// Hands out `most` messages, or as many as there are, and hides them for a while.
+    /// Returns up to `most` messages, and hides them for a while.
     pub(super) fn receive(&mut self, most: usize) -> Vec<Message> {
         let now = Instant::now();
         self.messages
@@ -82,7 +82,7 @@ impl Queue {
             .collect()
     }
 
-    /// When the next hidden message can be received again.
+    /// Returns the time at which the next hidden message becomes visible again.
     pub(super) fn next_visible(&self) -> Option<Instant> {
         self.messages.iter().map(|kept| kept.hidden_until).min()
     }

@@ -1,7 +1,7 @@
-//! Seeded random numbers whose sequence is part of the program (SplitMix64).
+//! Random numbers with a seed, whose sequence is part of the program (SplitMix64).
 //!
-//! Invariant: the same seed gives the same numbers in every release, so that a recorded run repeats;
-//! a library generator only promises that within a version.
+//! Invariant: the same seed gives the same numbers in every release, so that a recorded run can be repeated; library generators guarantee
+//! that only within a version.
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]
@@ -14,12 +14,12 @@ impl Random {
         Self { state: seed }
     }
 
-    /// Goes on where a sequence of an earlier process was.
+    /// Continues the sequence of an earlier process.
     pub(super) fn resume(&mut self, state: u64) {
         self.state = state;
     }
 
-    /// Where the sequence is.
+    /// Returns the state of the sequence.
     pub(super) fn state(&self) -> u64 {
         self.state
     }
@@ -32,13 +32,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is above zero. The bias is below one in a billion for the small
-    /// bounds used here.
+    /// Returns a number below `bound`, which must be above zero. The bias is below one in a billion for the small bounds used here.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// An id in EC2's form: the prefix, a zero and 16 hexadecimal digits.
+    /// Returns an id in EC2's form: the prefix, a zero and 16 hexadecimal digits.
     pub(super) fn id(&mut self, prefix: &str) -> String {
         format!("{prefix}-0{:016x}", self.next())
     }

@@ -1,9 +1,8 @@
-//! Names of zones.
+//! Names and ids of zones.
 //!
-//! Invariant: zone ids follow AWS's abbreviations (`us-west-2a` is `usw2-az1` here; in a real account
-//! the letters are shuffled).
+//! Invariant: zone ids have AWS's abbreviations (`us-west-2a` is `usw2-az1` here; in real accounts the letters are shuffled).
 
-/// The first three zones of a region.
+/// Returns the first three zones of a region.
 pub(super) fn default_zones(region: &str) -> Vec<String> {
     ["a", "b", "c"]
         .iter()
@@ -11,7 +10,7 @@ pub(super) fn default_zones(region: &str) -> Vec<String> {
         .collect()
 }
 
-/// The id of a zone, for example `usw2-az1`.
+/// Returns the id of a zone, for example `usw2-az1`.
 pub fn zone_id(zone: &str) -> String {
     let letter = zone.bytes().last().unwrap_or(b'a');
     let region = &zone[..zone.len().saturating_sub(1)];
@@ -19,7 +18,7 @@ pub fn zone_id(zone: &str) -> String {
     format!("{}-az{number}", abbreviation(region))
 }
 
-/// `us-west-2` is `usw2`, `ap-southeast-1` is `apse1`, `us-gov-west-1` is `usgw1`.
+/// Abbreviates a region: `us-west-2` is `usw2`, `ap-southeast-1` is `apse1`, `us-gov-west-1` is `usgw1`.
 fn abbreviation(region: &str) -> String {
     let mut parts = region.split('-');
     let mut short = parts.next().unwrap_or_default().to_owned();

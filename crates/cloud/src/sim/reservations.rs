@@ -1,7 +1,7 @@
-//! The capacity reservations of the simulated EC2, and what happens when their time is over.
+//! The capacity reservations of the simulated EC2, and the effects of their end.
 //!
-//! Invariant: no more instances run in a reservation than it has machines. An instance whose reservation is gone goes on as an on-demand one, or
-//! is terminated if that was a capacity block.
+//! Invariant: a reservation never has more running instances than machines. When a reservation ends, its instances become on-demand
+//! instances, or are terminated if it was a capacity block.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,11 +16,11 @@ use crate::{
     catalogue::{self, price},
 };
 
-/// Reservations by id, whether their time is over or not; `available` is not kept.
+/// The reservations by id, including those that have ended; `available` is not stored.
 #[derive(Default)]
 pub(super) struct Reservations {
     all: BTreeMap<String, Result<CapacityReservation, String>>,
-    /// How often they have been replaced.
+    /// The number of times that the reservations have been replaced.
     generation: u64,
 }
 
@@ -41,7 +41,8 @@ impl SimulatedEc2 {
         self.await_ends(generation);
     }
 
-    /// Takes from instances what their reservations do not have any more.
+    /// Takes ended and deleted reservations from their instances: an instance becomes an on-demand one, or is terminated if it ran in a
+    /// capacity block.
     fn settle(&self) {
         let now = self.inner.clock.now();
         let (mut lost, mut reclaimed): (Vec<InstanceId>, Vec<InstanceId>) = Default::default();
@@ -76,11 +77,11 @@ impl SimulatedEc2 {
                 instance.price = price.unwrap_or(instance.price);
             });
         }
-        // What is left of reservations is part of what is shown.
+        // The free instances of reservations are part of what followers show.
         self.inner.changed.send_modify(|_| {});
     }
 
-    /// Settles again whenever the time of a reservation is over, until they are replaced.
+    /// Calls `settle` whenever a reservation ends, until the reservations are replaced.
     fn await_ends(&self, generation: u64) {
         let weak = Arc::downgrade(&self.inner);
         tokio::spawn(async move {
@@ -105,7 +106,7 @@ impl SimulatedEc2 {
         });
     }
 
-    /// The reservations whose time is not over, with what is left of them.
+    /// Returns the reservations that have not ended, with their free instances.
     pub(super) fn active_reservations(&self, state: &State) -> Vec<CapacityReservation> {
         let now = self.inner.clock.now();
         let known = state.reservations.all.values().flatten();
@@ -118,7 +119,7 @@ impl SimulatedEc2 {
             .collect()
     }
 
-    /// The reservation that an option draws on, if it has a machine left.
+    /// Returns the reservation that an option uses, if it has a free machine.
     pub(super) fn reserved_for(&self, state: &State, option: &LaunchOption) -> Option<Reservation> {
         let id = option.reservation.as_ref()?;
         let known = state.reservations.all.get(id)?.as_ref().ok()?;
@@ -128,7 +129,7 @@ impl SimulatedEc2 {
         (is_meant && has_some).then(|| known.reservation.clone())
     }
 
-    /// What is told of the reservations in the account.
+    /// Returns the status of the reservations for the custom resource.
     pub(super) fn reservation_facts(
         &self,
         state: &State,
@@ -156,7 +157,7 @@ impl SimulatedEc2 {
 }
 
 impl Reservations {
-    /// When something happens to a reservation next.
+    /// Returns the time at which the next reservation ends or its instances are terminated.
     fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
         let ends = self.all.values().flatten().filter_map(|own| {
             let end = own.ends_at?;
@@ -174,7 +175,7 @@ impl Reservations {
 }
 
 impl State {
-    /// Machines of a reservation that no instance runs on.
+    /// Returns the number of machines of a reservation without an instance.
     fn free_of(&self, own: &CapacityReservation, now: Timestamp) -> u32 {
         if own.is_reclaimed(now) {
             return 0;
@@ -190,13 +191,14 @@ impl State {
             .saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
     }
 
-    /// The same, or none while EC2 has refused it a moment ago.
+    /// Returns the number of free machines, or 0 after a recent refusal by EC2.
     fn left_of(&self, own: &CapacityReservation, now: Timestamp) -> u32 {
         let option = LaunchOption {
             instance_type: own.instance_type.clone(),
             zone: own.zone.clone(),
             capacity_type: CapacityType::Reserved,
             reservation: Some(own.reservation.id.to_string()),
+            placement: None,
         };
         match self.faults.rests(&option) {
             true => 0,
@@ -205,7 +207,7 @@ impl State {
     }
 }
 
-/// A reservation as it stands in the account, or why EC2 has no such.
+/// Parses a reservation of the custom resource, or returns EC2's reason why it is invalid.
 fn read(
     id: &str,
     own: &account::CapacityReservation,

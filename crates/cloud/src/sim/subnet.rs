@@ -1,7 +1,7 @@
-//! One subnet: which of its addresses are taken, and which aligned /28 blocks are free.
+//! One subnet: its used addresses, and its free aligned /28 blocks.
 //!
-//! Invariant: an address is taken at most once, alone or as part of a /28 block; the first four and the last address are never given out,
-//! so the first and the last block are never free. `free_addresses` of the [`Subnet`] is what is not taken.
+//! Invariant: an address is used at most once, alone or as part of a /28 block. The first four addresses and the last one are reserved, so
+//! the first and the last block are never free. `free_addresses` of the [`Subnet`] is the number of unused addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,27 +13,27 @@ use mullion_engine::ip::{Cidr, Kind, PREFIX_SIZE};
 use super::Random;
 use crate::Subnet;
 
-/// AWS keeps network, router, DNS, one for the future, and broadcast.
+/// AWS reserves the first four addresses (network, router, DNS, future use) and the last one (broadcast).
 const RESERVED_HEAD: u32 = 4;
 const RESERVED_TAIL: u32 = 1;
-/// Addresses of a /28 block.
+/// The number of addresses in a /28 block.
 const BLOCK: u32 = PREFIX_SIZE as u32;
 
-/// A subnet's addresses, each as its distance from the first one.
+/// The addresses of a subnet, each as its distance from the first one.
 pub(super) struct SubnetState {
     pub(super) subnet: Subnet,
     base: u32,
     bits: u8,
-    /// Addresses taken one by one.
+    /// Addresses that are used one by one.
     used: BTreeSet<u32>,
-    /// For each /28 block that has any, how many of its addresses are taken one by one.
+    /// The number of addresses that are used one by one in each /28 block that has any.
     crowded: BTreeMap<u32, u32>,
-    /// /28 blocks taken whole.
+    /// /28 blocks that are used as a whole.
     prefixes: BTreeSet<u32>,
 }
 
 impl SubnetState {
-    /// Returns a subnet without any taken address. `subnet` gives its id, zone and tags.
+    /// Creates a subnet without used addresses; `subnet` has its id, zone and tags.
     pub(super) fn new(mut subnet: Subnet, base: Ipv4Addr, bits: u8) -> Self {
         let hosts = 1_u32 << (32 - bits);
         subnet.cidr = format!("{base}/{bits}");
@@ -60,7 +60,7 @@ impl SubnetState {
         self.hosts() / BLOCK
     }
 
-    /// Returns how many /28 blocks could be taken whole.
+    /// Returns the number of /28 blocks without used addresses.
     pub(super) fn free_prefixes(&self) -> usize {
         let inner = self.blocks().saturating_sub(2) as usize;
         let last = self.blocks() - 1;
@@ -69,7 +69,7 @@ impl SubnetState {
         inner - crowded - self.prefixes.len()
     }
 
-    /// Takes a random free address or /28 block and returns its first address, or `None` if there is none.
+    /// Allocates a random free address or /28 block and returns its first address, or `None` if there is none.
     pub(super) fn take(&mut self, kind: Kind, random: &mut Random) -> Option<Ipv4Addr> {
         let number = match kind {
             Kind::Address => self.free_address(random)?,
@@ -79,7 +79,7 @@ impl SubnetState {
         Some(self.first(kind, number))
     }
 
-    /// Takes the highest address that is given out at all, as the control plane's interfaces do, and returns it.
+    /// Allocates and returns the highest address that is not reserved, as the control plane's interfaces do.
     pub(super) fn take_last(&mut self) -> Ipv4Addr {
         let host = self.hosts() - RESERVED_TAIL - 1;
         if self.is_free(Kind::Address, host) {
@@ -88,7 +88,7 @@ impl SubnetState {
         self.first(Kind::Address, host)
     }
 
-    /// Takes exactly this address or block; returns false if it is taken or is not given out.
+    /// Marks exactly this address or block as used; returns false if it is used or reserved.
     pub(super) fn take_back(&mut self, kind: Kind, first: Ipv4Addr) -> bool {
         let taken = self
             .number(kind, first)
@@ -99,7 +99,7 @@ impl SubnetState {
         taken.is_some()
     }
 
-    /// Frees an address or block; one that is not taken stays as it is.
+    /// Frees an address or block; one that is not used stays as it is.
     pub(super) fn give_back(&mut self, kind: Kind, first: Ipv4Addr) {
         let Some(number) = self.number(kind, first) else {
             return;
@@ -117,7 +117,7 @@ impl SubnetState {
         self.subnet.free_addresses += if freed { kind.size() } else { 0 };
     }
 
-    /// Notes that one address fewer of a /28 block is taken.
+    /// Records that a /28 block has one used address less.
     fn leave_block(&mut self, block: u32) {
         if let Some(count) = self.crowded.get_mut(&block) {
             *count -= 1;
@@ -221,7 +221,7 @@ mod tests {
             assert!(first.to_bits().is_multiple_of(16) && taken.insert(first));
         }
         assert_eq!(taken.len(), 14);
-        // What is left are the addresses of the two outer blocks that are not reserved.
+        // The remaining addresses are those of the two outer blocks that are not reserved.
         assert_eq!(subnet.subnet.free_addresses, 12 + 15);
         let mut last = BTreeSet::new();
         last.extend(std::iter::from_fn(|| {

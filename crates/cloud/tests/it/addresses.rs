@@ -1,4 +1,4 @@
-//! Pod addresses in the simulated EC2: what an interface and a subnet hold, and how calls about them fail.
+//! Pod addresses in the simulated EC2: the limits of interfaces and subnets, and the failures of calls about them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +41,7 @@ fn ec2_with(edit: impl FnOnce(&mut Config)) -> SimulatedEc2 {
     ec2
 }
 
-/// An order for a Windows node in zone a.
+/// Returns the request for a Windows node in zone a.
 fn order(instance_type: &str, token: &str) -> LaunchRequest {
     LaunchRequest {
         client_token: token.into(),
@@ -50,6 +50,7 @@ fn order(instance_type: &str, token: &str) -> LaunchRequest {
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
+            placement: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),
@@ -249,7 +250,7 @@ async fn a_full_subnet_has_no_address_for_pods_or_instances() {
 async fn prefixes_run_out_by_fragmentation_before_the_subnet_is_full() {
     let ec2 = ec2_with(|config| config.subnet_bits = Some(25));
     let facts = node(&ec2, "m5.4xlarge", "a").await;
-    // Random places: by and by every block has an address in it.
+    // The addresses are at random places, so after some time every block has one.
     let mut taken = Vec::new();
     let left = loop {
         let left = ec2.subnet(&facts.subnet).await.unwrap();
@@ -353,7 +354,7 @@ async fn a_lost_answer_leaves_open_what_ec2_has_done() {
 #[tokio::test(start_paused = true)]
 async fn a_throttled_call_changes_nothing() {
     let ec2 = ec2_with(|config| config.address_faults = "throttle=50%".parse().unwrap());
-    // The launch itself is another kind of call; looking may be throttled too.
+    // The launch itself is another kind of call; a call that only reads may be throttled too.
     let launched = [launch(&ec2, "m5.4xlarge", "a").await.unwrap()];
     let facts = loop {
         match ec2.interfaces_of(&launched).await {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use mullion_cloud::sim::{Ledger, Saved};
 
-/// What a simulated EC2 wrote down.
+/// The values that a simulated EC2 has stored.
 #[derive(Debug, Default)]
 pub(crate) struct Book(pub(crate) Mutex<Saved>);
 

@@ -1,6 +1,8 @@
-//! The simulated EC2 as controllers use it.
+//! Tests of the simulated EC2, used as controllers use it.
 
 mod addresses;
+mod groups;
+mod images;
 mod ledger;
 mod messages;
 mod remote;

@@ -1,4 +1,4 @@
-//! What the simulated EC2 tells of its instances.
+//! The messages of the simulated EC2 about its instances.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +24,7 @@ async fn instance() -> (SimulatedEc2, InstanceId) {
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::Spot,
             reservation: None,
+            placement: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),

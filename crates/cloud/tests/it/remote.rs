@@ -1,4 +1,4 @@
-//! A cloud behind a wire tells the same story as the cloud itself.
+//! A cloud behind a wire gives the same answers as the cloud itself.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 
@@ -42,6 +42,7 @@ fn order(token: &str, zones: &[&str]) -> LaunchRequest {
         zone: (*zone).into(),
         capacity_type: CapacityType::OnDemand,
         reservation: None,
+        placement: None,
     };
     LaunchRequest {
         client_token: token.into(),
@@ -69,7 +70,7 @@ impl Wire for Direct {
     }
 }
 
-/// Does all that controllers do and writes down every answer.
+/// Makes every call that controllers make, and records the answers.
 async fn story<C: CloudProvider + Addresses>(cloud: &C) -> String {
     let mut told = String::new();
     let mut tell = |what: &str, answer: &dyn std::fmt::Debug| {
@@ -118,7 +119,7 @@ async fn story<C: CloudProvider + Addresses>(cloud: &C) -> String {
     let facts = found.expect("an answer")[0].facts.clone();
     let assigned = cloud.assign(&facts.id, Kind::Address, 2).await;
     tell("assigned", &assigned);
-    // Of a /27 there is one free prefix at most.
+    // A /27 has at most one free prefix.
     tell("prefixes", &cloud.assign(&facts.id, Kind::Prefix, 4).await);
     tell("on it", &Addresses::list(cloud, &facts.id).await);
     let blocks = assigned.expect("addresses");
@@ -152,7 +153,7 @@ async fn a_cloud_behind_a_wire_gives_the_same_answers() {
     assert_eq!(direct.lines().count(), remote.lines().count());
 }
 
-/// Nobody is there.
+/// A wire without a cloud at its end.
 #[derive(Debug)]
 struct Cut;
 
@@ -168,7 +169,7 @@ async fn a_wire_that_is_cut_is_an_error_with_its_reason() {
     assert_eq!(refused, "connection refused");
 }
 
-/// Carries calls to a cloud that answers badly.
+/// A wire to a cloud with injected faults.
 #[derive(Debug)]
 struct Bad(Arc<Unreliable<SimulatedEc2>>);
 
@@ -209,7 +210,7 @@ async fn a_launch_whose_answer_is_lost_buys_one_instance_however_often_it_is_rep
         assert!(matches!(launched, Err(CloudError::NoAnswer(_))));
         bought.push(ec2.instances().len());
     }
-    // Some calls come late, some never.
+    // Some calls arrive late, some never.
     tokio::time::sleep(Duration::from_secs(10)).await;
     bought.push(ec2.instances().len());
     assert_eq!(bought.last(), Some(&1), "{bought:?}");

@@ -1,4 +1,4 @@
-//! Capacity reservations of the simulated EC2: counted, refused when they are full, kept for the next process, and ended in time.
+//! Capacity reservations of the simulated EC2: they are counted, refused when full, kept for the next process, and ended in time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -54,6 +54,7 @@ async fn launch(ec2: &SimulatedEc2, token: &str) -> Result<Arc<Instance>, CloudE
             zone: "us-west-2a".to_owned(),
             capacity_type: CapacityType::Reserved,
             reservation: Some("cr-1".to_owned()),
+            placement: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),
@@ -66,7 +67,7 @@ async fn launch(ec2: &SimulatedEc2, token: &str) -> Result<Arc<Instance>, CloudE
     Ok(ec2.launch(request).await?.instance)
 }
 
-/// How many machines are free; none where there is no such reservation.
+/// Returns the number of free machines, or `None` if the reservation does not exist.
 async fn free(ec2: &SimulatedEc2) -> Option<u32> {
     let term = CapacityReservationSelectorTerm {
         id: Some("cr-1".to_owned()),
@@ -103,7 +104,7 @@ async fn a_reservation_has_as_many_instances_as_machines() {
             .starts_with("ReservationCapacityExceeded: The requested reservation does not"),
         "{error}"
     );
-    // Who was refused looks elsewhere for a while, though a machine comes free.
+    // After a refusal the reservation is avoided for a while, although a machine has become free.
     ec2.terminate(first.id.clone()).await.expect("it is there");
     assert_eq!(free(&ec2).await, Some(0));
     tokio::time::sleep(Duration::from_secs(180)).await;

@@ -1,4 +1,4 @@
-//! The simulated EC2 under paused time: life cycle, boot times, refusals, repetition.
+//! The simulated EC2 under paused time: life cycle, boot times, refusals, repeatability.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +39,7 @@ fn option(instance_type: &str, zone: &str) -> LaunchOption {
         zone: zone.into(),
         capacity_type: CapacityType::OnDemand,
         reservation: None,
+        placement: None,
     }
 }
 
@@ -457,7 +458,7 @@ impl Book {
     }
 }
 
-/// All instances as text, in the order of their ids.
+/// Formats all instances, in the order of their ids.
 fn told(ec2: &SimulatedEc2) -> Vec<String> {
     let all = ec2.instances();
     all.iter()

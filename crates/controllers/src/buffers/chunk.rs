@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, PodSpec, PodTemplateSpec},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+    api::core::v1::{Pod, PodSpec, PodTemplateSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use mullion_api::{capacity_buffer::CapacityBuffer, labels};
+use mullion_api::capacity_buffer::CapacityBuffer;
 use mullion_cloud::WindowsAddresses;
+
+use crate::provisioner::windows_address;
 
 /// On a chunk: it is one.
 const FAKE_POD: &str = "karpenter.sh/capacity-buffer-fake-pod";
@@ -84,29 +86,13 @@ fn spec(mut spec: PodSpec, addresses: WindowsAddresses) -> PodSpec {
     {
         mounts.retain(|own| !lost.contains(&own.name));
     }
-    let needs_address = is_for_windows(&spec) && addresses != WindowsAddresses::Off;
-    if let Some(first) = spec.containers.first_mut().filter(|_| needs_address) {
-        ask_for_address(first);
-    }
+    windows_address::ask(&mut spec, addresses);
     spec
-}
-
-fn is_for_windows(spec: &PodSpec) -> bool {
-    let selector = spec.node_selector.as_ref();
-    let selected = selector.and_then(|own| own.get(labels::OS).map(String::as_str));
-    let named = spec.os.as_ref().map(|os| os.name.as_str());
-    let is_windows = [selected, named].contains(&Some(labels::OS_WINDOWS));
-    is_windows && spec.host_network != Some(true)
-}
-
-fn ask_for_address(container: &mut Container) {
-    let resources = container.resources.get_or_insert_default();
-    let requests = resources.requests.get_or_insert_default();
-    requests.insert(labels::PRIVATE_IPV4.to_owned(), Quantity("1".to_owned()));
 }
 
 #[cfg(test)]
 mod tests {
+    use mullion_api::labels;
     use serde_json::{Value, json};
 
     use super::*;

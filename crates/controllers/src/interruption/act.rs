@@ -108,5 +108,6 @@ fn offering(claim: &NodeClaim) -> Option<LaunchOption> {
         zone: claim.label(labels::ZONE)?.to_owned(),
         capacity_type: CapacityType::Spot,
         reservation: None,
+        placement: None,
     })
 }

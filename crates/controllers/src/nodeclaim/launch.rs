@@ -13,8 +13,8 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CloudError, FleetError, Instance, LaunchClass, LaunchOption, LaunchRequest, Registration,
-    Reservation,
+    CloudError, FleetError, Instance, LaunchClass, LaunchOption, LaunchRequest, Placement,
+    Registration, Reservation,
 };
 use serde_json::json;
 
@@ -66,9 +66,10 @@ pub(super) async fn step(
     let Some(turn) = turns.take(&claim.name_any(), &request.options) else {
         return Ok(Outcome::Waits);
     };
+    let place = request.options[0].placement.clone();
     match karpenter.cloud.launch(request).await {
         Ok(launch) => {
-            turn.ended(&launch.refused, Some(bought(&launch.instance)));
+            turn.ended(&launch.refused, Some(bought(&launch.instance, place)));
             tell_refused(karpenter, claim, &launch.refused);
             note(karpenter, claim, &class, &market, &launch.instance);
             Ok(Outcome::Done)
@@ -89,13 +90,14 @@ pub(super) async fn step(
     }
 }
 
-/// Returns the launch option that an instance corresponds to.
-fn bought(instance: &Instance) -> LaunchOption {
+/// Returns the launch option that an instance corresponds to, of a launch that asked for this place in a placement group.
+fn bought(instance: &Instance, placement: Option<Placement>) -> LaunchOption {
     LaunchOption {
         instance_type: instance.instance_type.name.to_string(),
         zone: instance.zone.to_string(),
         capacity_type: instance.capacity_type,
         reservation: instance.reservation.as_ref().map(|own| own.id.to_string()),
+        placement,
     }
 }
 
@@ -262,7 +264,8 @@ async fn market(
     claim: &NodeClaim,
     class: &EC2NodeClass,
 ) -> Result<Market, Error> {
-    let market = karpenter.market(class).await?;
+    let requests = amounts(&claim.spec.resources.requests);
+    let market = karpenter.market(class).await?.for_requests(&requests);
     let pool = claim
         .node_pool()
         .and_then(|name| karpenter.pools.get("", name));
@@ -386,6 +389,9 @@ fn note(
     );
     own.extend(decided_labels(claim));
     for (key, value) in instance.reservation.iter().flat_map(Reservation::labels) {
+        own.insert(key.to_owned(), value);
+    }
+    for (key, value) in instance.placement.iter().flat_map(Placement::labels) {
         own.insert(key.to_owned(), value);
     }
     own.extend(claim.labels().clone());

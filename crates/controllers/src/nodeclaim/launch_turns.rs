@@ -121,6 +121,7 @@ mod tests {
             zone: (*zone).to_owned(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
+            placement: None,
         };
         zones.iter().map(option).collect()
     }

@@ -23,7 +23,8 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CapacityReservation, CloudError, NodeTemplate, SecurityGroup, Subnet, TagSelector, family_of,
+    CapacityReservation, CloudError, NodeTemplate, PlacementGroup, SecurityGroup, SelectedImages,
+    Subnet, TagSelector, family_of,
     image::{ImageVariant, NodeImage},
 };
 use serde_json::{Value, json};
@@ -96,14 +97,17 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         return Ok(finalizer::remove(karpenter, &class).await?);
     }
     finalizer::add(karpenter, &class).await?;
-    let images = images(karpenter, &class.spec).await?;
+    let SelectedImages {
+        images,
+        is_fallback,
+    } = images(karpenter, &class.spec).await?;
     let gates = karpenter.options.gates;
     let ignored = match karpenter.cloud.heeds_machine_settings() {
         true => {
             let reservations = inert::of_reservations(&class.spec, gates);
             reservations.into_iter().collect()
         }
-        false => inert::of_node_class(&class.spec, Some(&images), gates),
+        false => inert::of_node_class(&class.spec, is_fallback, gates),
     };
     let found = Found {
         subnets: karpenter
@@ -116,6 +120,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .await?,
         images,
         reservations: reservations(karpenter, &class.spec).await?,
+        placement_group: placement_group(karpenter, &class.spec).await?,
         instance_profile: karpenter
             .cloud
             .instance_profile(&class, &karpenter.options.cluster)
@@ -157,6 +162,8 @@ struct Found {
     images: Vec<NodeImage>,
     /// The capacity reservations that the class selects; `None` if the feature gate is off.
     reservations: Option<Vec<CapacityReservation>>,
+    /// The placement group that the class selects.
+    placement_group: Option<PlacementGroup>,
     /// The name of the instance profile, or why there is none.
     instance_profile: Result<String, CloudError>,
     /// Fields of the class that have no effect.
@@ -254,7 +261,8 @@ fn status_of(
     if found.reservations.is_some() {
         judge(CAPACITY_RESERVATIONS, None);
     }
-    judge(PLACEMENT_GROUP, missing_placement_group(&class.spec));
+    let group = found.placement_group.as_ref();
+    judge(PLACEMENT_GROUP, missing_placement_group(&class.spec, group));
     let template = NodeTemplate::from_class(&class.spec, version);
     let invalid = template
         .err()
@@ -323,9 +331,26 @@ pub fn reservation_status(own: CapacityReservation, now: Timestamp) -> Reservati
     }
 }
 
-/// Returns an error if the class names a placement group, because the simulated cloud has none.
-fn missing_placement_group(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)> {
+/// Returns the placement group that a class selects.
+pub(crate) async fn placement_group(
+    karpenter: &KarpenterContext,
+    spec: &EC2NodeClassSpec,
+) -> Result<Option<PlacementGroup>, CloudError> {
+    match &spec.placement_group_selector {
+        Some(selector) => karpenter.cloud.placement_group(selector).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns an error if the class selects a placement group that was not found.
+fn missing_placement_group(
+    spec: &EC2NodeClassSpec,
+    found: Option<&PlacementGroup>,
+) -> Option<(&'static str, String)> {
     let group = spec.placement_group_selector.as_ref()?;
+    if found.is_some() {
+        return None;
+    }
     let name = group.name.as_deref().or(group.id.as_deref());
     let message = format!("Placement group {:?} not found", name.unwrap_or_default());
     Some(("PlacementGroupNotFound", message))
@@ -356,14 +381,17 @@ fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)
 async fn images(
     karpenter: &KarpenterContext,
     spec: &EC2NodeClassSpec,
-) -> Result<Vec<NodeImage>, CloudError> {
+) -> Result<SelectedImages, CloudError> {
     let version = karpenter.options.version;
     match family(spec, version) {
         Ok(family) => {
             let terms = &spec.ami_selector_terms;
             karpenter.cloud.images(terms, family, version).await
         }
-        Err(_) => Ok(Vec::new()),
+        Err(_) => Ok(SelectedImages {
+            images: Vec::new(),
+            is_fallback: false,
+        }),
     }
 }
 
@@ -422,6 +450,7 @@ mod tests {
 
     fn found() -> Found {
         Found {
+            placement_group: None,
             subnets: vec![Subnet {
                 id: "subnet-1".into(),
                 zone: "us-west-2a".into(),
@@ -471,6 +500,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_in_upstreams_words() {
         let nothing = Found {
+            placement_group: None,
             subnets: Vec::new(),
             security_groups: Vec::new(),
             images: found().images,

@@ -10,7 +10,6 @@ use mullion_api::karpenter::{
     NodePoolSpec,
     legacy::{AWSNodeTemplateSpec, ProvisionerSpec},
 };
-use mullion_cloud::image::NodeImage;
 
 use crate::provisioner::{
     FeatureGates,
@@ -86,19 +85,14 @@ const OF_INSTANCES: &str = "it changes nothing about simulated instances";
 const NEWEST_IMAGE: &str =
     "no simulated image is selected by it, so nodes run the newest image of the family";
 
-/// Returns the fields of an EC2NodeClass that have no effect while these gates are as they are, where its terms selected these images; `None`: that is
-/// not known yet.
+/// Returns the fields of an EC2NodeClass that have no effect while these gates are as they are. `selects_no_image`: its terms are known to select none.
 pub fn of_node_class(
     spec: &EC2NodeClassSpec,
-    images: Option<&[NodeImage]>,
+    selects_no_image: bool,
     gates: FeatureGates,
 ) -> Vec<Inert> {
     let set = [
         ("spec.userData", spec.user_data.is_some()),
-        (
-            "spec.networkInterfaces",
-            !spec.network_interfaces.is_empty(),
-        ),
         ("spec.ipPrefixCount", spec.ip_prefix_count.is_some()),
         (
             "spec.associatePublicIPAddress",
@@ -111,10 +105,9 @@ pub fn of_node_class(
                 .is_some_and(|options| *options != default_metadata_options()),
         ),
         (
-            "spec.connectionTracking",
+            "spec.connectionTracking beyond the choice of instance types",
             spec.connection_tracking.is_some(),
         ),
-        ("spec.cpuOptions", spec.cpu_options.is_some()),
         (
             "spec.detailedMonitoring",
             spec.detailed_monitoring.is_some(),
@@ -126,7 +119,9 @@ pub fn of_node_class(
         .filter(|(_, set)| *set)
         .map(|(path, _)| Inert::new(path, OF_INSTANCES))
         .collect();
-    fields.extend(of_images(&spec.ami_selector_terms, images));
+    if selects_no_image {
+        fields.extend(of_images(&spec.ami_selector_terms));
+    }
     fields.extend(of_reservations(spec, gates));
     fields.extend(of_volumes(&spec.block_device_mappings));
     if let Some(kubelet) = &spec.kubelet {
@@ -145,24 +140,8 @@ fn default_metadata_options() -> MetadataOptions {
     }
 }
 
-fn of_images(terms: &[AmiSelectorTerm], images: Option<&[NodeImage]>) -> Vec<Inert> {
-    let is_in_vain = |term: &AmiSelectorTerm| match images {
-        // Simulated images have no tags and no parameters.
-        None => !term.tags.is_empty() || term.ssm_parameter.is_some(),
-        Some(_) => {
-            let alias = term.alias.as_deref().unwrap_or_default();
-            !alias.ends_with("@latest")
-        }
-    };
-    let mut found = images.unwrap_or_default().iter();
-    if found.any(|image| terms.iter().any(|term| image.is_selected_by(term))) {
-        return Vec::new();
-    }
-    let terms = terms.iter().enumerate();
-    terms
-        .filter(|(_, term)| is_in_vain(term))
-        .map(|(at, _)| Inert::new(format!("spec.amiSelectorTerms[{at}]"), NEWEST_IMAGE))
-        .collect()
+fn of_images(terms: &[AmiSelectorTerm]) -> impl Iterator<Item = Inert> {
+    (0..terms.len()).map(|at| Inert::new(format!("spec.amiSelectorTerms[{at}]"), NEWEST_IMAGE))
 }
 
 /// Returns that the terms for capacity reservations have no effect, for the time that their gate is closed.
@@ -271,19 +250,12 @@ pub fn of_node_template(spec: &AWSNodeTemplateSpec) -> Vec<Inert> {
         ("spec.context", spec.context.is_some()),
     ];
     let set = set.into_iter().filter(|(_, set)| *set);
-    // An image can be selected by its name and by its id; simulated ones have no tags.
-    let is_tag = |key: &String| !key.starts_with("aws::") && key != "aws-ids";
-    let images = spec.ami_selector.keys().any(is_tag);
-    let images = images.then(|| Inert::new("spec.amiSelector", NEWEST_IMAGE));
     set.map(|(path, _)| Inert::new(path, OF_INSTANCES))
-        .chain(images)
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion};
-    use mullion_cloud::catalogue::Arch;
     use serde_json::{Value, json};
 
     use super::*;
@@ -318,11 +290,9 @@ mod tests {
 
     #[test]
     fn a_class_names_what_changes_nothing() {
-        let class = |spec: Value| {
+        let class = |spec: Value, selects_no_image| {
             let spec = serde_json::from_value(spec).expect("a spec");
-            let newest = [AmiFamily::AmazonLinux2023]
-                .map(|family| NodeImage::new(family, KubernetesVersion::NEWEST, Arch::Amd64));
-            let fields = of_node_class(&spec, Some(&newest), FeatureGates::default());
+            let fields = of_node_class(&spec, selects_no_image, FeatureGates::default());
             let fields = fields.into_iter();
             fields.map(|field| field.path).collect::<Vec<_>>()
         };
@@ -334,7 +304,7 @@ mod tests {
                 "httpEndpoint": "enabled", "httpProtocolIPv6": "disabled", "httpPutResponseHopLimit": 1, "httpTokens": "required",
             },
         });
-        assert_eq!(class(plain), [] as [&str; 0]);
+        assert_eq!(class(plain, false), [] as [&str; 0]);
         let all = json!({
             "amiSelectorTerms": [{ "alias": "al2023@v20260101" }, { "id": "ami-1" }],
             "userData": "echo", "context": "c", "detailedMonitoring": true, "ipPrefixCount": 1,
@@ -355,7 +325,7 @@ mod tests {
             "spec.kubelet.evictionSoft beyond memory.available and nodefs.available",
             "spec.kubelet.registryPullQPS",
         ];
-        assert_eq!(class(all), expected);
+        assert_eq!(class(all, true), expected);
     }
 
     #[test]
@@ -365,28 +335,18 @@ mod tests {
             "capacityReservationSelectorTerms": [{ "id": "cr-1" }],
         });
         let spec = serde_json::from_value(spec).expect("a spec");
-        let family = AmiFamily::AmazonLinux2023;
-        let of = |release| {
-            let version = KubernetesVersion::NEWEST;
-            [NodeImage::released(family, version, Arch::Amd64, release)]
-        };
         let open = FeatureGates::default();
-        assert_eq!(of_node_class(&spec, Some(&of(0)), open), []);
+        assert_eq!(of_node_class(&spec, false, open), []);
         let sentence = "has no effect yet: no simulated image is selected by it, so nodes run the newest image of the family";
         let terms = [0, 1].map(|at| format!("spec.amiSelectorTerms[{at}] {sentence}"));
-        assert_eq!(said(of_node_class(&spec, Some(&of(1)), open)), terms);
-        // Before the images are known, only of tags it is known that they select nothing.
-        assert_eq!(said(of_node_class(&spec, None, open)), terms[1..]);
+        assert_eq!(said(of_node_class(&spec, true, open)), terms);
         let closed = FeatureGates {
             reserved_capacity: false,
             ..open
         };
         let reservations = "spec.capacityReservationSelectorTerms has no effect yet: no reservation is used, because the feature gate \
                             ReservedCapacity is off";
-        assert_eq!(
-            said(of_node_class(&spec, Some(&of(0)), closed)),
-            [reservations]
-        );
+        assert_eq!(said(of_node_class(&spec, false, closed)), [reservations]);
     }
 
     #[test]
@@ -407,9 +367,6 @@ mod tests {
         let template =
             json!({ "launchTemplate": "l", "amiSelector": { "team": "a" }, "amiFamily": "AL2" });
         let template = serde_json::from_value(template).expect("a spec");
-        assert_eq!(
-            paths(of_node_template(&template)),
-            ["spec.launchTemplate", "spec.amiSelector"]
-        );
+        assert_eq!(paths(of_node_template(&template)), ["spec.launchTemplate"]);
     }
 }

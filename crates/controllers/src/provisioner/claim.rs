@@ -106,6 +106,7 @@ mod tests {
             requirements: [super::super::requirements::to_engine(&requirement)].into(),
             pods: vec!["uid".into()],
             requests: [("pods".to_owned(), "10".parse().expect("a quantity"))].into(),
+            daemons: [].into(),
             node_price_micro_usd: 0,
             min_values_relaxed: false,
             reservations: [].into(),

@@ -220,11 +220,7 @@ impl Waiting {
 /// Returns an error if a node or pool offers an invalid amount.
 pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, ModelError> {
     let plan = cluster.plan(request)?;
-    let templates = request.templates.iter();
-    let overheads = templates
-        .map(|template| (template.pool.as_str(), &template.daemon_overhead))
-        .collect();
-    let mut refusals = refusal::texts(cluster, &plan.unplaceable, &overheads);
+    let mut refusals = refusal::texts(cluster, &plan.unplaceable, &plan.daemons);
     for pod in plan.unplaceable.iter().filter(|pod| pod.waits()) {
         refusals.remove(&pod.pod);
     }
@@ -273,10 +269,10 @@ fn nodes_to_come(
         if !is_in_flight(&claim) {
             continue;
         }
-        let daemon_overhead = overhead::of(daemons.iter().map(|set| &**set), &prospect(&claim));
+        let sets = daemons.iter().map(|set| &**set);
         if let Some(node) = karpenter.node_of(&claim) {
             // Daemons that are on the node already take up room there, so only the others are still to come.
-            let mut to_come = daemon_overhead;
+            let mut to_come = overhead::of(sets, &prospect(&claim));
             nodepool::take(
                 &mut to_come,
                 &daemon_requests(karpenter, &node.metadata.name),
@@ -290,11 +286,9 @@ fn nodes_to_come(
             discovered::correct(karpenter, &claim, node);
         }
         if let Some(node) = node {
-            in_flight.push(InFlightNode {
-                node,
-                daemon_overhead,
-                pods: Vec::new(),
-            });
+            let addresses = karpenter.windows_addresses();
+            let pods = overhead::pods_on(sets, &prospect(&claim), &node.name, addresses);
+            in_flight.push(InFlightNode { node, pods });
         }
     }
     (in_flight, reshaped)

@@ -16,7 +16,7 @@ use mullion_api::{
 };
 use mullion_cloud::{
     CapacityType, CloudError, CloudProvider, LaunchOption, NodeTemplate, Offer, Offering,
-    TemplateError, WindowsAddresses,
+    Placement, PlacementGroup, TemplateError, WindowsAddresses,
     catalogue::{InstanceType, Price, allocatable},
     image::NodeImage,
 };
@@ -67,6 +67,8 @@ pub struct Market {
     pub subnets: Vec<Arc<str>>,
     region: String,
     zones: BTreeSet<String>,
+    /// The placement group that nodes are in.
+    group: Option<PlacementGroup>,
     pub(crate) offers: Arc<[Offer]>,
     /// Risk premiums on the prices of spot offerings.
     pub(super) premiums: Premiums,
@@ -90,13 +92,20 @@ impl Market {
     ) -> Result<Self, MarketError> {
         let template = NodeTemplate {
             windows_addresses,
+            // Nodes get them if pods ask for them.
+            has_efas: true,
             ..NodeTemplate::from_class(&class.spec, version)?
         };
         let offers = cloud.offers(template.family.os()).await?;
         let offers = reserved::with_reservations(offers, class, cloud).await?;
+        let group = match &class.spec.placement_group_selector {
+            Some(selector) => cloud.placement_group(selector).await?,
+            None => None,
+        };
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
         Ok(Self {
             region: cloud.region().to_owned(),
+            group,
             zones: subnets.clone().map(|subnet| subnet.zone.clone()).collect(),
             subnets: subnets.map(|subnet| subnet.id.as_str().into()).collect(),
             template,
@@ -123,6 +132,21 @@ impl Market {
         self
     }
 
+    /// Returns how Windows pods get addresses; off if the nodes run another system.
+    pub fn windows_addresses(&self) -> WindowsAddresses {
+        match self.os() {
+            Os::Windows => self.template.windows_addresses,
+            Os::Linux => WindowsAddresses::Off,
+        }
+    }
+
+    /// Restricts the market to the nodes of a claim with these requests: without Elastic Fabric Adapters unless it asks for
+    /// some.
+    pub fn for_requests(mut self, requests: &ResourceMap) -> Self {
+        self.template.has_efas = requests.contains_key(labels::EFA);
+        self
+    }
+
     /// Returns the operating system of the nodes.
     pub fn os(&self) -> Os {
         self.template.family.os()
@@ -136,6 +160,9 @@ impl Market {
         ]);
         if let Some(release) = self.template.family.windows_release() {
             map.insert(labels::WINDOWS_BUILD.to_owned(), release.build().to_owned());
+        }
+        if let Some(group) = &self.group {
+            map.insert(labels::PLACEMENT_GROUP_ID.to_owned(), group.id.to_string());
         }
         map
     }
@@ -181,17 +208,24 @@ impl Market {
         requirements: &[Requirement],
     ) -> Option<provision::InstanceType> {
         let labels = node_labels(&offer.instance_type, fixed);
-        if !allows(requirements, &labels) || self.is_too_small(offer, requirements) {
+        if !self.suits(&offer.instance_type)
+            || !allows(requirements, &labels)
+            || self.is_too_small(offer, requirements)
+        {
             return None;
         }
+        let places = self.places(requirements);
+        let placed = |offering| places.iter().map(move |place| (offering, place));
         let offerings: Vec<_> = self
             .sold_here(offer)
             .filter(|offering| allows_offering(requirements, offering))
-            .map(|offering| provision::Offering {
+            .flat_map(placed)
+            .map(|(offering, place)| provision::Offering {
                 zone: offering.zone.to_string(),
                 capacity_type: offering.capacity_type.as_str().to_owned(),
                 price_micro_usd: self.premiums.price(&offer.instance_type.name, offering),
-                available: offering.available,
+                available: self.is_available(&offer.instance_type, offering, place.as_ref()),
+                labels: offering_labels(offering, place.as_ref()),
                 reservation: offering.reservation.as_ref().map(reserved::to_engine),
             })
             .collect();
@@ -228,9 +262,13 @@ impl Market {
         requests: &ResourceMap,
     ) -> Vec<LaunchOption> {
         let fixed = self.fixed_labels();
+        let Some(place) = self.launch_place(requirements) else {
+            return Vec::new();
+        };
         let mut priced = Vec::new();
         for offer in self.offers.iter() {
-            if !allows(requirements, &node_labels(&offer.instance_type, &fixed))
+            if !self.suits(&offer.instance_type)
+                || !allows(requirements, &node_labels(&offer.instance_type, &fixed))
                 || self.is_too_small(offer, requirements)
             {
                 continue;
@@ -243,18 +281,12 @@ impl Market {
                 continue;
             }
             for offering in self.sold_here(offer) {
-                if offering.available && allows_offering(requirements, offering) {
+                if self.is_available(&offer.instance_type, offering, place.as_ref())
+                    && allows_offering(requirements, offering)
+                {
                     priced.push((
                         self.premiums.price(&offer.instance_type.name, offering),
-                        LaunchOption {
-                            instance_type: offer.instance_type.name.to_string(),
-                            zone: offering.zone.to_string(),
-                            capacity_type: offering.capacity_type,
-                            reservation: offering
-                                .reservation
-                                .as_ref()
-                                .map(|share| share.reservation.id.to_string()),
-                        },
+                        launch_option(&offer.instance_type, offering, place.as_ref()),
                     ));
                 }
             }
@@ -262,6 +294,51 @@ impl Market {
         priced.sort();
         priced.truncate(MAX_LAUNCH_OPTIONS);
         priced.into_iter().map(|(_, option)| option).collect()
+    }
+
+    /// Returns whether nodes of the class can be of this type.
+    fn suits(&self, instance_type: &InstanceType) -> bool {
+        let mut group = self.group.iter();
+        self.template.suits(instance_type) && group.all(|group| group.admits(instance_type))
+    }
+
+    /// Returns the places in the class's placement group that meet the requirements; one that is `None` if there is no group.
+    fn places(&self, requirements: &[Requirement]) -> Vec<Option<Placement>> {
+        let Some(group) = &self.group else {
+            return vec![None];
+        };
+        let is_allowed = |place: &Placement| {
+            let partition = place.partition.map(|number| number.to_string());
+            requirements
+                .iter()
+                .filter(|own| own.key == labels::PLACEMENT_GROUP_PARTITION)
+                .all(|own| admits(own, partition.as_deref()))
+        };
+        let places = group.places().into_iter();
+        places.filter(is_allowed).map(Some).collect()
+    }
+
+    /// Returns the place that a launch asks for: the first partition that the requirements name, and the group as a whole if they
+    /// name none. `None`: no partition meets them.
+    fn launch_place(&self, requirements: &[Requirement]) -> Option<Option<Placement>> {
+        let first = self.places(requirements).into_iter().next()?;
+        let mut requirements = requirements.iter();
+        let is_named = requirements.any(|own| own.key == labels::PLACEMENT_GROUP_PARTITION);
+        Some(match (&self.group, is_named) {
+            (Some(group), false) => Some(group.place(None)),
+            _ => first,
+        })
+    }
+
+    fn is_available(
+        &self,
+        instance_type: &InstanceType,
+        offering: &Offering,
+        place: Option<&Placement>,
+    ) -> bool {
+        let mut group = self.group.iter();
+        offering.available
+            && group.all(|group| !group.has_refused(&launch_option(instance_type, offering, place)))
     }
 
     /// Returns the image that an instance of this architecture boots.
@@ -290,6 +367,7 @@ impl Market {
         let fixed = self.fixed_labels();
         let small = self.offers.iter().filter(|offer| {
             self.is_too_small(offer, requirements)
+                && self.suits(&offer.instance_type)
                 && allows(requirements, &node_labels(&offer.instance_type, &fixed))
                 && self
                     .sold_here(offer)
@@ -326,6 +404,34 @@ pub(crate) fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> St
     map
 }
 
+fn launch_option(
+    instance_type: &InstanceType,
+    offering: &Offering,
+    place: Option<&Placement>,
+) -> LaunchOption {
+    let share = offering.reservation.as_ref();
+    LaunchOption {
+        instance_type: instance_type.name.to_string(),
+        zone: offering.zone.to_string(),
+        capacity_type: offering.capacity_type,
+        reservation: share.map(|share| share.reservation.id.to_string()),
+        placement: place.cloned(),
+    }
+}
+
+/// Returns the labels that nodes of an offering have in this place besides zone and capacity type.
+fn offering_labels(offering: &Offering, place: Option<&Placement>) -> StringMap {
+    let zone_id = (labels::ZONE_ID.to_owned(), offering.zone_id.to_string());
+    let mut map = StringMap::from([zone_id]);
+    let own = place.into_iter().flat_map(Placement::labels);
+    map.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    if let Some(share) = &offering.reservation {
+        let own = share.reservation.labels().into_iter();
+        map.extend(own.map(|(key, value)| (key.to_owned(), value)));
+    }
+    map
+}
+
 /// Returns whether the offering determines this label.
 pub(crate) fn is_of_offering(key: &str) -> bool {
     matches!(
@@ -336,6 +442,7 @@ pub(crate) fn is_of_offering(key: &str) -> bool {
             | labels::CAPACITY_RESERVATION_ID
             | labels::CAPACITY_RESERVATION_TYPE
             | labels::CAPACITY_RESERVATION_INTERRUPTIBLE
+            | labels::PLACEMENT_GROUP_PARTITION
     )
 }
 
@@ -353,7 +460,8 @@ fn allows(requirements: &[Requirement], labels: &StringMap) -> bool {
     })
 }
 
-/// Returns whether an offering meets the requirements on its zone, capacity type and reservation.
+/// Returns whether an offering meets the requirements on its zone, capacity type and reservation. It is in every partition of a
+/// placement group.
 pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering) -> bool {
     requirements
         .iter()
@@ -361,6 +469,7 @@ pub(crate) fn allows_offering(requirements: &[Requirement], offering: &Offering)
             labels::ZONE => admits(requirement, Some(&offering.zone)),
             labels::ZONE_ID => admits(requirement, Some(&offering.zone_id)),
             labels::CAPACITY_TYPE => admits(requirement, Some(offering.capacity_type.as_str())),
+            labels::PLACEMENT_GROUP_PARTITION => true,
             key if is_of_offering(key) => {
                 let share = offering.reservation.as_ref();
                 let own = share.and_then(|share| reserved::label(&share.reservation, key));

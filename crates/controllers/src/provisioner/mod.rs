@@ -32,6 +32,7 @@ mod run;
 mod settings;
 pub mod template;
 mod trials;
+pub(crate) mod windows_address;
 
 use std::sync::Arc;
 

@@ -1,22 +1,28 @@
 //! What DaemonSets will take of a node that does not exist yet.
 //!
-//! Invariant: a DaemonSet counts only if its pods would run on the node: selector, required affinity and operating
-//! system are asked of the labels the node will have, tolerations of its lasting taints. A label that is still open
-//! counts as possible, so the overhead is never too small. A Windows DaemonSet therefore costs Linux nodes nothing.
+//! Of a node to be bought the engine works it out per machine from the DaemonSets' pods. Of a claim's node it is worked out
+//! here: a DaemonSet counts only if its pods would run on the node. Selector, required affinity and operating system are
+//! compared with the labels that the node will have, tolerations with its lasting taints. A label that is still open counts as
+//! possible, so the overhead is never too small.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    apps::v1::DaemonSet,
-    core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration},
+use k8s_openapi::{
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{self, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use kube::ResourceExt;
 use mullion_api::{
     karpenter::{Operator, Requirement},
     labels,
 };
-use mullion_engine::model::{Quantity, ResourceMap};
+use mullion_cloud::WindowsAddresses;
+use mullion_engine::model::{PodSpec, PodTemplate, Quantity, ResourceMap};
 
-use super::requirements::admits;
+use super::{requirements::admits, windows_address};
 use crate::state::{convert, taints::tolerates};
 
 /// What is known of the nodes to be: labels that are decided, requirements on those that are not, taints.
@@ -30,7 +36,42 @@ pub struct Prospect {
     pub taints: Vec<Taint>,
 }
 
-/// The sum of what one pod of each DaemonSet that would run there asks for.
+/// Returns the pod that a DaemonSet will run on a node, as the engine sees it. One for Windows asks for an address if pods
+/// get any, as the webhook will have it ask.
+pub fn pod_of(set: &DaemonSet, addresses: WindowsAddresses) -> Option<PodTemplate> {
+    let template = &set.spec.as_ref()?.template;
+    let mut spec = template.spec.clone()?;
+    windows_address::ask(&mut spec, addresses);
+    let metadata = ObjectMeta {
+        namespace: set.metadata.namespace.clone(),
+        ..template.metadata.clone().unwrap_or_default()
+    };
+    Some(convert::template(&metadata, &spec))
+}
+
+/// Returns the pods that DaemonSets will run on a claim's node. `node` is the node's name.
+pub fn pods_on<'a>(
+    sets: impl Iterator<Item = &'a DaemonSet>,
+    prospect: &Prospect,
+    node: &str,
+    addresses: WindowsAddresses,
+) -> Vec<PodSpec> {
+    let runs = |set: &&DaemonSet| {
+        let template = set.spec.as_ref().map(|spec| &spec.template);
+        let spec = template.and_then(|template| template.spec.as_ref());
+        spec.is_some_and(|spec| runs_on(spec, prospect))
+    };
+    let pod = |set: &DaemonSet| {
+        Some(PodSpec {
+            name: format!("{}-{node}", set.name_any()),
+            template: pod_of(set, addresses)?,
+            ..PodSpec::default()
+        })
+    };
+    sets.filter(runs).filter_map(pod).collect()
+}
+
+/// Returns the sum of what one pod of each DaemonSet that would run there requests.
 pub fn of<'a>(sets: impl IntoIterator<Item = &'a DaemonSet>, prospect: &Prospect) -> ResourceMap {
     let mut sum = ResourceMap::new();
     for set in sets {
@@ -51,7 +92,7 @@ pub fn of<'a>(sets: impl IntoIterator<Item = &'a DaemonSet>, prospect: &Prospect
     sum
 }
 
-pub(super) fn requests(spec: &PodSpec) -> ResourceMap {
+pub(super) fn requests(spec: &v1::PodSpec) -> ResourceMap {
     let template = convert::template(&Default::default(), spec);
     let mut sum = ResourceMap::new();
     let mut add = |map: &ResourceMap| {
@@ -78,7 +119,7 @@ pub(super) fn requests(spec: &PodSpec) -> ResourceMap {
 }
 
 /// Whether a pod of this DaemonSet template would run on the node.
-pub fn runs_on(spec: &PodSpec, prospect: &Prospect) -> bool {
+pub fn runs_on(spec: &v1::PodSpec, prospect: &Prospect) -> bool {
     prospect.meets_selector(spec)
         && prospect.meets_os(spec)
         && prospect.meets_affinity(spec)
@@ -93,17 +134,17 @@ pub fn runs_on(spec: &PodSpec, prospect: &Prospect) -> bool {
 }
 
 impl Prospect {
-    fn meets_selector(&self, spec: &PodSpec) -> bool {
+    fn meets_selector(&self, spec: &v1::PodSpec) -> bool {
         let mut selector = spec.node_selector.iter().flatten();
         selector.all(|(key, value)| self.may_be(&Requirement::is(key, value)))
     }
 
-    fn meets_os(&self, spec: &PodSpec) -> bool {
+    fn meets_os(&self, spec: &v1::PodSpec) -> bool {
         let os = spec.os.as_ref();
         os.is_none_or(|os| self.may_be(&Requirement::is(labels::OS, &os.name)))
     }
 
-    fn meets_affinity(&self, spec: &PodSpec) -> bool {
+    fn meets_affinity(&self, spec: &v1::PodSpec) -> bool {
         let required = spec
             .affinity
             .as_ref()
@@ -224,6 +265,42 @@ mod tests {
         let tolerant = set(json!({ "tolerations": [{ "operator": "Exists" }] }));
         assert_eq!(cpu(&[plain.clone(), tolerant], &windows), 100);
         assert_eq!(cpu(&[plain], &prospect("linux")), 100);
+    }
+
+    #[test]
+    fn a_daemon_for_windows_asks_for_the_address_that_a_webhook_will_have_it_ask_for() {
+        let asks = |spec: Value, addresses| {
+            let pod = pod_of(&set(spec), addresses).expect("a pod");
+            let requests = &pod.containers[0].resources.requests;
+            requests.contains_key(labels::PRIVATE_IPV4)
+        };
+        let selector = json!({ "beta.kubernetes.io/os": "windows" });
+        let windows = json!({ "nodeSelector": selector });
+        assert!(asks(windows.clone(), WindowsAddresses::Single));
+        assert!(!asks(windows, WindowsAddresses::Off));
+        let on_host = json!({ "nodeSelector": selector, "hostNetwork": true });
+        assert!(!asks(on_host, WindowsAddresses::Single));
+        assert!(!asks(json!({}), WindowsAddresses::Single));
+    }
+
+    #[test]
+    fn a_claims_node_has_a_pod_of_each_daemon_that_runs_there() {
+        let mut sets = [
+            set(json!({})),
+            set(json!({ "nodeSelector": { "kubernetes.io/os": "windows" } })),
+        ];
+        for (set, name) in sets.iter_mut().zip(["agent", "win-agent"]) {
+            set.metadata.name = Some(name.to_owned());
+            set.metadata.namespace = Some("kube-system".to_owned());
+        }
+        let on = |os: &str| {
+            let addresses = WindowsAddresses::Single;
+            let pods = pods_on(sets.iter(), &prospect(os), "claim-1", addresses);
+            pods.iter().map(PodSpec::key).collect::<Vec<_>>()
+        };
+        assert_eq!(on("linux"), ["kube-system/agent-claim-1"]);
+        let both = ["kube-system/agent-claim-1", "kube-system/win-agent-claim-1"];
+        assert_eq!(on("windows"), both);
     }
 
     #[test]

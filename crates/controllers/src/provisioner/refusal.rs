@@ -15,11 +15,12 @@ use serde_json::json;
 
 use super::market::resource_list;
 
-/// All that keeps each pod without a node, by its key. Pods that were refused together share the text.
+/// Returns all that keeps each pod without a node, by its key. Pods that were refused together share the text. `overheads` is
+/// the most that DaemonSets take of each pool's nodes.
 pub(super) fn texts(
     cluster: &Cluster,
     unplaceable: &[Unplaceable],
-    overheads: &BTreeMap<&str, &ResourceMap>,
+    overheads: &BTreeMap<String, ResourceMap>,
 ) -> BTreeMap<String, Arc<str>> {
     let mut known: FxHashMap<*const PoolRefusal, Arc<str>> = FxHashMap::default();
     let text = |unplaceable: &Unplaceable| -> Arc<str> {
@@ -35,18 +36,17 @@ pub(super) fn texts(
     keys.zip(unplaceable.iter().map(text)).collect()
 }
 
-/// All that keeps a pod without a node, pool by pool. `overheads` is what DaemonSets take of each pool's nodes.
+/// Returns all that keeps a pod without a node, pool by pool.
 fn words(
     cluster: &Cluster,
     unplaceable: &Unplaceable,
-    overheads: &BTreeMap<&str, &ResourceMap>,
+    overheads: &BTreeMap<String, ResourceMap>,
 ) -> String {
     if let Some(invalid) = &unplaceable.invalid {
         return invalid.to_string();
     }
     let of_pool = |refusal: &PoolRefusal| {
-        let overhead = overheads.get(refusal.pool.as_str());
-        let overhead = overhead.map(|overhead| resource_list(overhead));
+        let overhead = overheads.get(&refusal.pool).map(resource_list);
         of_pool(
             cluster,
             refusal,
@@ -146,7 +146,7 @@ mod tests {
             ("cpu".to_owned(), "150m".parse().expect("a quantity")),
         ]
         .into();
-        let overheads = BTreeMap::from([("windows2022", &overhead)]);
+        let overheads = BTreeMap::from([("windows2022".to_owned(), overhead)]);
         words(&Cluster::new(Options::default()), &unplaceable, &overheads)
     }
 

@@ -15,7 +15,7 @@ use mullion_cloud::{
     CapacityType, CloudError, CloudProvider, Offer, Offering, Reservation, ReservationKind,
     ReservedShare, catalogue::Price,
 };
-use mullion_engine::{model::StringMap, provision};
+use mullion_engine::provision;
 
 use super::{market::Market, markets::Markets};
 
@@ -90,12 +90,8 @@ pub(super) fn label(reservation: &Reservation, key: &str) -> Option<String> {
 
 /// A share of a reservation, for the engine.
 pub(super) fn to_engine(share: &ReservedShare) -> provision::Reservation {
-    let labels = share.reservation.labels().into_iter();
     provision::Reservation {
         id: share.reservation.id.to_string(),
-        labels: labels
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect::<StringMap>(),
         left: share.left,
     }
 }

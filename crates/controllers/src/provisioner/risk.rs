@@ -244,6 +244,7 @@ mod tests {
             zone: "a".to_owned(),
             capacity_type,
             reservation: None,
+            placement: None,
         };
         risks.refused(&option(CapacityType::Spot));
         assert_eq!(counted(&risks)[0], 40_000);

@@ -17,7 +17,7 @@ use mullion_engine::{
 
 use super::{
     market::{Market, amounts},
-    overhead::{self, Prospect},
+    overhead,
     requirements::to_engine,
 };
 use crate::{nodepool, state::convert};
@@ -46,15 +46,11 @@ pub fn of<'a>(
     let spec = &pool.spec.template.spec;
     let mut labels = pool.spec.template.metadata.labels.clone();
     labels.extend([spec.node_class_ref.label()]);
-    let mut decided = labels.clone();
-    decided.extend(market.fixed_labels());
-    let prospect = Prospect {
-        labels: decided,
-        requirements: spec.requirements.clone(),
-        taints: spec.taints.clone(),
-    };
+    let addresses = market.windows_addresses();
     NodeTemplate {
-        daemon_overhead: overhead::of(daemons, &prospect),
+        daemons: daemons
+            .filter_map(|set| overhead::pod_of(set, addresses))
+            .collect(),
         limits_remaining: limits_remaining(pool, claims, market),
         node_price_micro_usd: node_price(pool, market),
         ..with_types(pool, labels, market.machines(&spec.requirements))
@@ -114,6 +110,7 @@ fn likely_capacity(claim: &NodeClaim, market: &Market) -> ResourceMap {
 /// An unlaunched claim as the machine it will most likely get: the cheapest that was planned.
 pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
     let requests = amounts(&claim.spec.resources.requests);
+    let market = market.clone().for_requests(&requests);
     let options = market.launch_options(&claim.spec.requirements, &requests);
     let first = options.into_iter().next()?;
     let machines = market.machines(&claim.spec.requirements);
@@ -122,6 +119,13 @@ pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
         .find(|m| m.name == first.instance_type)?;
     let mut own = machine.labels.clone();
     own.extend(claim.metadata.labels.clone().unwrap_or_default());
+    let mut offerings = machine.offerings.iter();
+    let offering = offerings.find(|own| {
+        own.zone == first.zone
+            && own.capacity_type == first.capacity_type.as_str()
+            && own.reservation.as_ref().map(|own| &own.id) == first.reservation.as_ref()
+    });
+    own.extend(offering.into_iter().flat_map(|own| own.labels.clone()));
     own.insert(labels::ZONE.to_owned(), first.zone);
     own.insert(
         labels::CAPACITY_TYPE.to_owned(),

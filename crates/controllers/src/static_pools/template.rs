@@ -20,6 +20,7 @@ pub(crate) fn planned(pool: &NodePool) -> PlannedNode {
         requirements: requirements.iter().map(to_engine).collect(),
         pods: Vec::new(),
         requests: ResourceMap::new(),
+        daemons: ResourceMap::new(),
         node_price_micro_usd: 0,
         min_values_relaxed: false,
         reservations: [].into(),

@@ -1,5 +1,7 @@
 //! Nodes that are no longer where their class asks for, or that are not sold any more.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use mullion_api::{
@@ -66,6 +68,56 @@ async fn a_class_that_names_its_image_has_nodes_of_it_whatever_newer_ones_there_
     select("al2023@v20250317").await;
     assert_eq!(until_replaced(&whole, &old).await, "AMIDrift");
     assert_eq!(image(), first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_that_names_a_parameter_or_tags_has_nodes_of_the_image_that_they_select() {
+    let whole = one_node().await;
+    let old = whole.bought()[0].name_any();
+    let image = || {
+        let status = whole.claims()[0].status.clone();
+        status.expect("it is launched").image_id
+    };
+    let select = async |term: Value| {
+        change_class(
+            &whole,
+            json!({ "amiFamily": "AL2023", "amiSelectorTerms": [term] }),
+        )
+        .await;
+    };
+    let first = image();
+    let version = whole.ec2.config().version;
+    let name = format!(
+        "/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/standard/recommended/image_id"
+    );
+    select(json!({ "ssmParameter": name })).await;
+    whole.pass(600).await;
+    assert_eq!(whole.bought()[0].name_any(), old);
+    let newer = whole.ec2.fault(FaultKind::NewImage, "al2023@latest");
+    whole.ec2.cause(&newer.expect("it can be caused"));
+    assert_eq!(until_replaced(&whole, &old).await, "AMIDrift");
+    let second = image();
+    assert_ne!(second, first);
+    let tags = BTreeMap::from([("stage".to_owned(), "proven".to_owned())]);
+    let tags = BTreeMap::from([(first.clone(), tags)]);
+    whole.ec2.name_images(&tags, &BTreeMap::new());
+    let old = whole.bought()[0].name_any();
+    select(json!({ "tags": { "stage": "proven" } })).await;
+    assert_eq!(until_replaced(&whole, &old).await, "AMIDrift");
+    assert_eq!(image(), first);
+    let ignored = || {
+        let class = whole.karpenter.classes.get("", "linux")?;
+        let conditions = class.status.clone()?.conditions;
+        let mut ignored = conditions.into_iter();
+        ignored.find(|own| own.type_ == "FieldsIgnored")
+    };
+    assert_eq!(ignored(), None);
+    select(json!({ "tags": { "stage": "canary" } })).await;
+    let ignored = whole.until("the class says so", ignored).await;
+    assert_eq!(
+        ignored.message,
+        "spec.amiSelectorTerms[0] has no effect yet: no simulated image is selected by it, so nodes run the newest image of the family"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -329,16 +329,11 @@ fn leaves_what_karpenter_reads(whole: &Whole, claim: &NodeClaim, of_karpenter: &
     let mut wanted = keys(of_karpenter.annotations());
     wanted.retain(|key| !of_tagging.contains(key));
     assert_eq!(keys(claim.annotations()), wanted);
-    // The catalogue does not know these two; Karpenter only reads labels that a pool or pod asks for.
-    let unknown = [
-        "karpenter.k8s.aws/instance-cpu-sustained-clock-speed-mhz",
-        "karpenter.k8s.aws/instance-ebs-bandwidth",
-    ];
     let missing: Vec<_> = keys(of_karpenter.labels())
         .difference(&keys(claim.labels()))
         .map(|key| (*key).to_owned())
         .collect();
-    assert_eq!(missing, unknown, "labels of the claim");
+    assert_eq!(missing, [] as [String; 0], "labels of the claim");
     assert_eq!(claim.finalizers(), of_karpenter.finalizers());
     assert_eq!(
         json!(claim.owner_references()),

@@ -409,6 +409,7 @@ pub(crate) fn order(token: &str, template: NodeTemplate) -> LaunchRequest {
             zone: "us-west-2a".to_owned(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
+            placement: None,
         }],
         images: Vec::new(),
         subnets: Vec::new(),

@@ -43,7 +43,8 @@ impl Cluster {
 
 fn consolidate(cluster: &mut Cluster, question: &Consolidation) -> Result<Moves, ModelError> {
     question.make_room_for_pending(cluster)?;
-    let pools = Pools::compile(&question.market, cluster)?;
+    let moved = question.classes(cluster);
+    let pools = Pools::compile(&question.market, &moved, cluster)?;
     let mut left: Vec<(NodeId, &Candidate)> = Vec::with_capacity(question.candidates.len());
     for candidate in &question.candidates {
         if let Some(id) = cluster.node(&candidate.node) {

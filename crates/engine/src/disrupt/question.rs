@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
+use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::error::ModelError;
 use crate::model::{NodeSpec, ResourceMap};
@@ -62,6 +63,14 @@ impl Consolidation {
             }
         }
         Ok(())
+    }
+
+    /// Returns the classes of the pods on the candidates.
+    pub(super) fn classes(&self, cluster: &Cluster) -> Vec<PodClassId> {
+        let candidates = self.candidates.iter();
+        let nodes = candidates.filter_map(|own| cluster.node(&own.node));
+        let pods = nodes.flat_map(|id| &cluster.at(id).pods);
+        pods.map(|pod| cluster.pod(*pod).class).collect()
     }
 }
 

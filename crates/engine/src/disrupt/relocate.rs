@@ -30,7 +30,8 @@ fn relocate(
     question: &Consolidation,
 ) -> Result<Result<Move, Stays>, ModelError> {
     question.make_room_for_pending(cluster)?;
-    let mut pools = Pools::compile(&question.market, cluster)?;
+    let moved = question.classes(cluster);
+    let mut pools = Pools::compile(&question.market, &moved, cluster)?;
     let mut ids = Vec::with_capacity(question.candidates.len());
     for candidate in &question.candidates {
         pools.give_back(&candidate.pool, &candidate.capacity);

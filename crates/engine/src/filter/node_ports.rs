@@ -5,18 +5,22 @@ use crate::class::{HostPort, Shape};
 use crate::intern::Symbol;
 use crate::reason::Reason;
 
+/// Returns the first host port of a pod that a node's pods hold; `used` also says how many pods hold each.
 pub(crate) fn check(pod: &Shape, used: &[(HostPort, u32)]) -> Option<Reason> {
-    let clash = |wanted: &&HostPort| used.iter().any(|(held, _)| clashes(**wanted, *held));
-    pod.host_ports
-        .iter()
-        .find(clash)
-        .map(|port| Reason::PortTaken { port: port.port })
+    first(pod, |wanted| {
+        used.iter().any(|(held, _)| clashes(wanted, *held))
+    })
 }
 
-/// Whether a pod asks for a port that others hold.
-pub(crate) fn clash(pod: &Shape, held: &[HostPort]) -> bool {
-    let taken = |wanted: &HostPort| held.iter().any(|held| clashes(*wanted, *held));
-    pod.host_ports.iter().any(taken)
+/// Returns the first host port of a pod that is among those held.
+pub(crate) fn taken(pod: &Shape, held: &[HostPort]) -> Option<Reason> {
+    first(pod, |wanted| held.iter().any(|held| clashes(wanted, *held)))
+}
+
+fn first(pod: &Shape, is_held: impl Fn(HostPort) -> bool) -> Option<Reason> {
+    let mut ports = pod.host_ports.iter();
+    let port = ports.find(|port| is_held(**port))?;
+    Some(Reason::PortTaken { port: port.port })
 }
 
 fn clashes(a: HostPort, b: HostPort) -> bool {

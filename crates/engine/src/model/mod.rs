@@ -77,6 +77,8 @@ pub mod label {
     pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
     /// The capacity reservation that the node runs in.
     pub const RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
+    /// The partition of its placement group that the node is in.
+    pub const PLACEMENT_PARTITION: &str = "karpenter.k8s.aws/placement-group-partition";
     /// The pool a node was bought for.
     pub const NODE_POOL: &str = "karpenter.sh/nodepool";
 }

@@ -3,28 +3,29 @@
 //! An option is a possible node with all its labels, so the scheduler's own static filters decide whether a pod may run
 //! there; no second implementation of requirements could disagree with them. Options are sorted by price.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
-use crate::class::{NodeRules, NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target};
+use crate::class::{
+    HostPort, NodeRules, NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target,
+};
 use crate::cluster::{Cluster, Question};
 use crate::error::ModelError;
+use crate::filter::node_ports;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
-use crate::model::{Operator, StringMap, label};
+use crate::model::label;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
 use crate::selector::NamedNodes;
 
 use super::limit::Limits;
+use super::open_labels::{Asked, add_former_names, choices};
 use super::pack::Load;
+use super::rooms::Room;
 use super::{InstanceType, MinValuesPolicy, NodeTemplate, PlanRequest, PoolReason, Requirement};
-
-/// The maximum number of label choices per type and offering.
-const MAX_CHOICES: usize = 64;
 
 /// The capacity type that EC2 can interrupt.
 const SPOT: &str = "spot";
@@ -37,6 +38,8 @@ pub(super) struct Catalog {
     pub(super) pool: String,
     pub(super) weight: i32,
     pub(super) requirements: Vec<Requirement>,
+    /// The labels in `requirements` that neither machines nor offerings decide.
+    undecided: Vec<Symbol>,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub(super) node_price: u64,
     /// By how many thousandths preferences may raise the price of its nodes.
@@ -51,6 +54,8 @@ pub(super) struct Catalog {
     pub(super) types: Vec<Arc<InstanceType>>,
     /// What options have for pods, apart from their labels; options of one type usually share a room.
     pub(super) rooms: Vec<Room>,
+    /// Whether a DaemonSet takes host ports of some option.
+    pub(super) daemons_hold_ports: bool,
     /// The options, cheapest first.
     pub(super) options: Vec<Choice>,
     /// The options of each type, cheapest first.
@@ -59,21 +64,16 @@ pub(super) struct Catalog {
     pub(super) available: FixedBitSet,
     /// How many nodes may still be planned for each reservation.
     pub(super) reservations: FxHashMap<Symbol, u32>,
+    /// The options with a value of a label, or without the label, by key and value.
+    by_value: FxHashMap<(Symbol, Option<Symbol>), FixedBitSet>,
     /// By kind of pod: pods of one kind are equal in everything that the static filters look at.
     verdicts: Vec<Verdicts>,
-    kinds: FxHashMap<NodeRules, usize>,
+    kinds: FxHashMap<Kind, usize>,
     kind_of: FxHashMap<ShapeId, usize>,
 }
 
-/// The resources of a machine that pods can have.
-#[derive(Clone, PartialEq)]
-pub(super) struct Room {
-    pub(super) type_index: usize,
-    /// The resources that DaemonSets take.
-    pub(super) daemons: Amounts,
-    /// The resources left for other pods; negative if the DaemonSets' own pods do not fit.
-    pub(super) free: Amounts,
-}
+/// The rules of a pod that decide its verdicts, with its host ports in a pool whose DaemonSets hold ports.
+type Kind = (NodeRules, Vec<HostPort>);
 
 /// A possible node.
 pub(super) struct Choice {
@@ -100,13 +100,17 @@ impl Catalog {
     pub(super) fn compile(
         template: &NodeTemplate,
         request: &PlanRequest,
+        asked: &Asked,
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
+        let undecided = |own: &&Requirement| !template.is_decided(&own.key);
+        let undecided = template.requirements.iter().filter(undecided);
         let names = cluster.names_mut();
         let mut catalog = Catalog {
             pool: template.pool.clone(),
             weight: template.weight,
             requirements: template.requirements.clone(),
+            undecided: undecided.map(|own| names.intern(&own.key)).collect(),
             node_price: template.node_price_micro_usd,
             preference_price: template
                 .preference_price
@@ -121,27 +125,24 @@ impl Catalog {
             relaxes_min_values: request.min_values == MinValuesPolicy::BestEffort,
             types: Vec::new(),
             rooms: Vec::new(),
+            daemons_hold_ports: false,
             options: Vec::new(),
             by_type: Vec::new(),
             available: FixedBitSet::new(),
             reservations: FxHashMap::default(),
+            by_value: FxHashMap::default(),
             verdicts: Vec::new(),
             kinds: FxHashMap::default(),
             kind_of: FxHashMap::default(),
         };
-        let overhead = Amounts::read(
-            &template.daemon_overhead,
-            &template.pool,
-            cluster.names_mut(),
-        )?;
         let mut daemons = Vec::with_capacity(template.daemons.len());
         for pod in &template.daemons {
             daemons.push(cluster.pod_class(pod)?);
         }
         for spec in &template.instance_types {
-            catalog.add_type(template, Arc::clone(spec), cluster);
+            catalog.add_type(template, Arc::clone(spec), asked, cluster);
         }
-        catalog.make_rooms(&overhead, &daemons, cluster)?;
+        catalog.make_rooms(&daemons, cluster)?;
         let types = &catalog.types;
         catalog.options.sort_by(|a, b| {
             let key = |option: &Choice| {
@@ -173,6 +174,7 @@ impl Catalog {
         &mut self,
         template: &NodeTemplate,
         spec: Arc<InstanceType>,
+        asked: &Asked,
         cluster: &mut Cluster,
     ) {
         let contradicts =
@@ -185,39 +187,29 @@ impl Catalog {
         labels.extend(spec.labels.clone());
         labels.insert(label::INSTANCE_TYPE.to_owned(), spec.name.clone());
         labels.insert(label::NODE_POOL.to_owned(), template.pool.clone());
+        add_former_names(&mut labels);
         let common = LabelSet::intern(&labels, cluster.names_mut());
         for (offering, sold) in spec.offerings.iter().enumerate() {
-            let is_own =
-                |key: &str, sold: &String| template.labels.get(key).is_none_or(|own| own == sold);
-            if !is_own(label::ZONE, &sold.zone)
-                || !is_own(label::CAPACITY_TYPE, &sold.capacity_type)
-            {
+            let mut place = sold.labels.clone();
+            place.insert(label::ZONE.to_owned(), sold.zone.clone());
+            place.insert(label::CAPACITY_TYPE.to_owned(), sold.capacity_type.clone());
+            let is_other = |(key, value): (&String, &String)| {
+                template.labels.get(key).is_some_and(|own| own != value)
+            };
+            if place.iter().any(is_other) {
                 continue;
             }
-            let place = [
-                (label::ZONE, &sold.zone),
-                (label::CAPACITY_TYPE, &sold.capacity_type),
-            ];
-            for (key, value) in place {
-                labels.insert(key.to_owned(), value.clone());
-            }
-            let mut place: Vec<(String, String)> = place
-                .map(|(key, value)| (key.to_owned(), value.clone()))
-                .into();
-            let reservation = sold.reservation.as_ref();
+            add_former_names(&mut place);
             let mut all = labels.clone();
-            if let Some(reservation) = reservation {
-                place.extend(reservation.labels.clone());
-                all.extend(reservation.labels.clone());
-            }
-            let reservation = reservation.map(|own| {
+            all.extend(place.clone());
+            let reservation = sold.reservation.as_ref().map(|own| {
                 let id = cluster.names_mut().intern(&own.id);
                 let left = self.reservations.entry(id).or_insert(own.left);
                 *left = own.left.min(*left);
                 id
             });
-            for choice in choices(&all, &template.requirements) {
-                let more = place.iter().cloned().chain(choice);
+            for choice in choices(&all, &template.requirements, asked) {
+                let more = place.clone().into_iter().chain(choice);
                 self.options.push(Choice {
                     type_index,
                     room: 0,
@@ -231,56 +223,6 @@ impl Catalog {
         self.types.push(spec);
     }
 
-    /// Computes what each option has left after the pods of the DaemonSets that run on it.
-    ///
-    /// # Errors
-    /// Returns an error if a type has a negative amount of a resource.
-    fn make_rooms(
-        &mut self,
-        overhead: &Amounts,
-        daemons: &[PodClassId],
-        cluster: &mut Cluster,
-    ) -> Result<(), ModelError> {
-        let mut allocatable = Vec::with_capacity(self.types.len());
-        for spec in &self.types {
-            allocatable.push(Amounts::read(
-                &spec.allocatable,
-                &spec.name,
-                cluster.names_mut(),
-            )?);
-        }
-        let runs: Vec<FixedBitSet> = daemons
-            .iter()
-            .map(|class| self.verdicts(*class, cluster).fits.clone())
-            .collect();
-        let mut known: FxHashMap<(usize, Vec<usize>), usize> = FxHashMap::default();
-        for index in 0..self.options.len() {
-            let type_index = self.options[index].type_index;
-            let on_it: Vec<usize> = (0..daemons.len())
-                .filter(|daemon| runs[*daemon].contains(index))
-                .collect();
-            let room = *known
-                .entry((type_index, on_it))
-                .or_insert_with_key(|(_, on_it)| {
-                    let mut taken = overhead.clone();
-                    for daemon in on_it {
-                        taken.add(&cluster.class(daemons[*daemon]).shape.requests.real);
-                        taken.pods += 1;
-                    }
-                    let mut free = allocatable[type_index].clone();
-                    free.subtract(&taken);
-                    self.rooms.push(Room {
-                        type_index,
-                        daemons: taken,
-                        free,
-                    });
-                    self.rooms.len() - 1
-                });
-            self.options[index].room = room;
-        }
-        Ok(())
-    }
-
     /// Returns the values that a label can have on the pool's nodes.
     pub(super) fn values(&self, key: Symbol) -> Vec<Symbol> {
         let options = self.available.ones();
@@ -290,6 +232,32 @@ impl Catalog {
         values.sort_unstable();
         values.dedup();
         values
+    }
+
+    /// Returns those of some options that agree with the cheapest on the labels that only the pool decides. A node can have
+    /// one value of them, and its claim says which.
+    pub(super) fn of_one_value(&self, mut options: FixedBitSet) -> FixedBitSet {
+        let Some(cheapest) = options.minimum().filter(|_| !self.undecided.is_empty()) else {
+            return options;
+        };
+        let value = |option: usize, key: &Symbol| self.options[option].labels.value(*key);
+        for option in options.clone().ones() {
+            let mut undecided = self.undecided.iter();
+            let is_alike = undecided.all(|key| value(option, key) == value(cheapest, key));
+            options.set(option, is_alike);
+        }
+        options
+    }
+
+    /// Returns the options with this value of a label; `None` stands for options without the label.
+    pub(super) fn with_value(&mut self, key: Symbol, value: Option<Symbol>) -> &FixedBitSet {
+        let options = &self.options;
+        self.by_value.entry((key, value)).or_insert_with(|| {
+            let has_value = |option: &usize| options[*option].labels.value(key) == value;
+            let mut found = FixedBitSet::with_capacity(options.len());
+            found.extend((0..options.len()).filter(has_value));
+            found
+        })
     }
 
     /// Returns the instance type of an option.
@@ -330,7 +298,11 @@ impl Catalog {
         if let Some(kind) = self.kind_of.get(&class.shape_id) {
             return *kind;
         }
-        let rules = class.shape.node_rules();
+        let ports = match self.daemons_hold_ports {
+            true => class.shape.host_ports.clone(),
+            false => Vec::new(),
+        };
+        let rules = (class.shape.node_rules(), ports);
         let kind = match self.kinds.get(&rules) {
             Some(kind) => *kind,
             None => {
@@ -342,6 +314,13 @@ impl Catalog {
         };
         self.kind_of.insert(class.shape_id, kind);
         kind
+    }
+
+    /// Drops all verdicts, so that they are found again when they are asked for.
+    pub(super) fn forget_verdicts(&mut self) {
+        self.verdicts.clear();
+        self.kinds.clear();
+        self.kind_of.clear();
     }
 
     fn work_out(&self, shape: &Shape, cluster: &Cluster) -> Verdicts {
@@ -363,12 +342,25 @@ impl Catalog {
             };
             let verdict =
                 StaticVerdict::of(shape, target, cluster.static_rules(shape), cluster.names());
-            match verdict.refusal {
+            if let Some(refusal) = verdict.refusal {
+                verdicts.refusal = verdicts.refusal.or(Some(refusal));
+                continue;
+            }
+            match self.taken_port(shape, option) {
                 None => verdicts.fits.insert(index),
-                Some(refusal) => verdicts.refusal = verdicts.refusal.or(Some(refusal)),
+                // The options that pass all other filters are the ones to tell about.
+                Some(taken) => verdicts.refusal = Some((Plugin::NodePorts, taken)),
             }
         }
         verdicts
+    }
+
+    /// Returns the first host port of a pod that DaemonSets take on an option.
+    fn taken_port(&self, shape: &Shape, option: &Choice) -> Option<Reason> {
+        match self.daemons_hold_ports {
+            true => node_ports::taken(shape, &self.rooms[option.room].ports),
+            false => None,
+        }
     }
 
     /// Returns those of the options from which the volumes of a class of pods can be reached; an error if there is none, or
@@ -549,43 +541,4 @@ pub(crate) fn reachable<'a>(
     labels
         .map(|labels| is_open && out_of_reach(&question, labels, driver_zone).is_none())
         .collect()
-}
-
-/// Returns the label sets that a node can have in addition to `labels`: none if `labels` contradict a requirement, several
-/// if a label that the machine does not decide may have several values.
-fn choices(labels: &StringMap, requirements: &[Requirement]) -> Vec<Vec<(String, String)>> {
-    let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
-    for requirement in requirements {
-        match labels.get(&requirement.key) {
-            Some(value) if !requirement.is_met_by(Some(value)) => return Vec::new(),
-            Some(_) => {}
-            None => open.entry(&requirement.key).or_default().push(requirement),
-        }
-    }
-    let mut choices = vec![Vec::new()];
-    for (key, requirements) in open {
-        let named = requirements
-            .iter()
-            .find(|requirement| requirement.operator == Operator::In);
-        let Some(named) = named else { continue };
-        let values = named.values.iter().filter(|value| {
-            requirements
-                .iter()
-                .all(|other| other.is_met_by(Some(value)))
-        });
-        let mut with = Vec::new();
-        for value in values {
-            for choice in &choices {
-                let mut choice = choice.clone();
-                choice.push((key.to_owned(), value.clone()));
-                with.push(choice);
-            }
-        }
-        with.truncate(MAX_CHOICES);
-        choices = with;
-        if choices.is_empty() {
-            break;
-        }
-    }
-    choices
 }

@@ -13,7 +13,7 @@ use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
 use crate::filter;
 use crate::intern::Symbol;
-use crate::model::{Operator, Quantity, ResourceMap, label};
+use crate::model::{Operator, ResourceMap, label};
 use crate::reason::{Plugin, Refusal};
 use crate::resources::Amounts;
 
@@ -21,9 +21,29 @@ use super::catalog::Catalog;
 use super::solve::Pending;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
 
-/// Instance types and requirements of planned nodes, by catalog and options: nodes with equal options share them.
-pub(super) type Lists =
-    FxHashMap<(usize, FixedBitSet), (Arc<[InstanceTypeOption]>, Arc<[Requirement]>)>;
+/// What planned nodes list, by catalog and remaining options, so that it is worked out once for nodes with equal options.
+pub(super) type Lists = FxHashMap<(usize, FixedBitSet), Listed>;
+
+/// What a planned node lists of the options that remain for it.
+pub(super) struct Listed {
+    options: Arc<[InstanceTypeOption]>,
+    requirements: Arc<[Requirement]>,
+    reservations: Arc<[String]>,
+    /// Whether it lists fewer values of a label than the pool's `minValues`.
+    has_too_few_values: bool,
+}
+
+impl Listed {
+    fn of(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> Self {
+        let listed = catalog.listed(&catalog.of_one_value(options.clone()), cluster);
+        Listed {
+            options: described(&listed, catalog).into(),
+            requirements: requirements(&listed, catalog, cluster).into(),
+            reservations: catalog.ids_of(&listed, cluster),
+            has_too_few_values: catalog.missing_values(&listed, cluster).is_some(),
+        }
+    }
+}
 
 pub(super) struct Claim {
     pub(super) catalog: usize,
@@ -319,47 +339,32 @@ impl Claim {
         known: &mut Lists,
         cluster: &Cluster,
     ) -> PlannedNode {
-        let own = self.to_list(catalog);
-        let listed = catalog.listed(&own, cluster);
-        let entry = known.entry((self.catalog, listed.clone()));
-        let (options, requirements) = entry.or_insert_with(|| {
-            let requirements = requirements(&listed, catalog, cluster);
-            (described(&listed, catalog).into(), requirements.into())
-        });
+        let entry = known.entry((self.catalog, self.to_list(catalog)));
+        let listed = entry.or_insert_with_key(|(_, own)| Listed::of(own, catalog, cluster));
+        let cheapest = self.options.minimum();
+        let daemons = cheapest.map(|option| &catalog.room_of(option).daemons);
+        let mut requests = self.requests.clone();
+        if let Some(daemons) = daemons {
+            requests.add(daemons);
+        }
         PlannedNode {
             pool: catalog.pool.clone(),
-            requirements: Arc::clone(requirements),
-            options: Arc::clone(options),
+            requirements: Arc::clone(&listed.requirements),
+            options: Arc::clone(&listed.options),
             pods: self
                 .pods
                 .iter()
                 .map(|pod| keys[*pod as usize].clone())
                 .collect(),
-            requests: self.requests(catalog, cluster),
+            requests: requests.to_map(cluster.names()),
+            daemons: daemons.map_or_else(ResourceMap::new, |taken| taken.to_map(cluster.names())),
             node_price_micro_usd: catalog.node_price,
             min_values_relaxed: match self.held.is_empty() {
-                true => catalog.missing_values(&listed, cluster).is_some(),
+                true => listed.has_too_few_values,
                 false => catalog.missing_values(&self.options, cluster).is_some(),
             },
-            reservations: catalog.ids_of(&listed, cluster),
+            reservations: Arc::clone(&listed.reservations),
         }
-    }
-
-    /// Returns the requests of the pods, and of the DaemonSets' pods on the cheapest option.
-    fn requests(&self, catalog: &Catalog, cluster: &Cluster) -> ResourceMap {
-        let mut requests = self.requests.clone();
-        if let Some(cheapest) = self.options.minimum() {
-            requests.add(&catalog.room_of(cheapest).daemons);
-        }
-        let amounts = requests.iter().map(|(name, amount)| {
-            let quantity = if name == Symbol::CPU {
-                Quantity::from_milli(amount)
-            } else {
-                Quantity::from_units(amount)
-            };
-            (cluster.text(name).to_owned(), quantity)
-        });
-        amounts.collect()
     }
 }
 
@@ -405,6 +410,18 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
     let mut keys: BTreeMap<&str, Option<u32>> = decided.iter().map(|key| (*key, None)).collect();
     if !catalog.ids_of(options, cluster).is_empty() {
         keys.insert(label::RESERVATION_ID, None);
+    }
+    // A launch chooses the partition, unless pods have narrowed the choice.
+    if let Some(key) = cluster.names().find(label::PLACEMENT_PARTITION) {
+        let mut left: Vec<_> = options
+            .ones()
+            .filter_map(|option| catalog.options[option].labels.value(key))
+            .collect();
+        left.sort_unstable();
+        left.dedup();
+        if !left.is_empty() && left != catalog.values(key) {
+            keys.insert(label::PLACEMENT_PARTITION, None);
+        }
     }
     for requirement in &catalog.requirements {
         let min_values = keys.entry(&requirement.key).or_default();

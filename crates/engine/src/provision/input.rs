@@ -78,9 +78,7 @@ impl PlanRequest {
 pub struct InFlightNode {
     /// The node as it will be, its startup taints left out. Its name is the claim's until there is a node.
     pub node: NodeSpec,
-    /// What DaemonSets will still take of it, in addition to their pods that run on it already.
-    pub daemon_overhead: ResourceMap,
-    /// Pods that earlier plans placed on it.
+    /// Pods that earlier plans placed on it, and those that DaemonSets will put there.
     pub pods: Vec<PodSpec>,
 }
 
@@ -101,13 +99,11 @@ pub struct NodeTemplate {
     pub requirements: Vec<Requirement>,
     /// What the pool may still buy, by resource (`cpu`, `memory`, `nodes`, ...); a resource that is absent is unlimited.
     pub limits_remaining: ResourceMap,
-    /// Resources taken on each node in addition to the pods of `daemons`.
-    pub daemon_overhead: ResourceMap,
     /// The cost of each node in addition to its offering, in micro-dollars per hour.
     pub node_price_micro_usd: u64,
     /// By how many thousandths preferences may raise the price; `None` means [`NodeTemplate::PREFERENCE_PRICE`].
     pub preference_price: Option<u32>,
-    /// The pods of DaemonSets; each counts on the machines that it would run on.
+    /// The pods of DaemonSets. Each takes resources and host ports of the machines that the static filters let it run on.
     pub daemons: Vec<PodTemplate>,
     /// The instance types that can be bought, shared between pools.
     pub instance_types: Vec<Arc<InstanceType>>,
@@ -190,6 +186,8 @@ pub struct Offering {
     pub price_micro_usd: u64,
     /// Whether the offering can be bought now.
     pub available: bool,
+    /// Further labels of its nodes, such as the zone's id and what reservation they run in.
+    pub labels: StringMap,
     /// The capacity reservation that it uses, if any.
     pub reservation: Option<Reservation>,
 }
@@ -199,8 +197,6 @@ pub struct Offering {
 pub struct Reservation {
     /// The reservation's id; offerings with the same id share one reservation.
     pub id: String,
-    /// Labels of the nodes in it, apart from the capacity type.
-    pub labels: StringMap,
     /// How many more nodes may be planned for it. If an available offering has 0 left, nodes that are being launched hold
     /// it.
     pub left: u32,

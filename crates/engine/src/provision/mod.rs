@@ -2,7 +2,7 @@
 //!
 //! The scheduler's own filters decide: every planned node is a node of the [`Cluster`](crate::Cluster) between
 //! checkpoint and rollback, so what is planned is what scheduling then does. The question is in `input`, the answer in
-//! `plan`; pools become catalogs of concrete options (`catalog`), planned nodes lose options as pods join (`claim`).
+//! `plan`; pools become catalogs of concrete options (`catalog`) with room beside their DaemonSets (`rooms`), planned nodes lose options as pods join (`claim`).
 //! `solve` tries several ways and keeps the cheapest: pods one by one, as Karpenter does, or packed by cost. For the
 //! latter the question is put in numbers (`numbers`), packed (`pack`) and carried out (`packed`). What a pool could buy
 //! under other requirements (`sale`) is for those who look for changes,
@@ -16,6 +16,7 @@ mod input;
 mod limit;
 mod lists;
 mod numbers;
+mod open_labels;
 mod pack;
 mod packed;
 mod places;
@@ -23,6 +24,7 @@ mod plan;
 mod preferences;
 mod replace;
 mod reservations;
+mod rooms;
 mod sale;
 mod solve;
 

@@ -218,12 +218,10 @@ impl Solver<'_> {
         }
         keys.sort_unstable();
         keys.dedup();
-        let labels = &catalog.options[chosen].labels;
-        let wanted: Vec<_> = keys.iter().map(|key| (*key, labels.value(*key))).collect();
-        let alike = |option: &usize| {
-            let own = &catalog.options[*option].labels;
-            wanted.iter().all(|(key, value)| own.value(*key) == *value)
-        };
+        for key in keys {
+            let value = catalog.options[chosen].labels.value(key);
+            options.intersect_with(catalog.with_value(key, value));
+        }
         let no_larger = |option: &usize| {
             catalog.limits.is_unlimited() || {
                 let (own, most) = (catalog.type_of(*option), catalog.type_of(chosen));
@@ -231,7 +229,7 @@ impl Solver<'_> {
             }
         };
         let holds = |option: &usize| requests.exceeds(&catalog.room_of(*option).free).is_none();
-        let serves = |option: usize| holds(&option) && alike(&option) && no_larger(&option);
+        let serves = |option: usize| holds(&option) && no_larger(&option);
         catalog.candidates_that(&options, serves, self.cluster)
     }
 

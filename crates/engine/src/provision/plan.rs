@@ -1,5 +1,6 @@
 //! The result of a plan.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::ModelError;
@@ -21,6 +22,8 @@ pub struct Plan {
     /// hour. `None` if it is unknown: the plan was not made by cost, pods were packed onto existing nodes as well, or pods
     /// have no place.
     pub bound_micro_usd: Option<u64>,
+    /// The most that DaemonSets take of a node of each pool; empty if no pool refused a pod.
+    pub daemons: BTreeMap<String, ResourceMap>,
 }
 
 impl Plan {
@@ -45,6 +48,8 @@ pub struct PlannedNode {
     pub pods: Vec<String>,
     /// The sum of the requests of the pods and the DaemonSets' pods.
     pub requests: ResourceMap,
+    /// The part of `requests` that the DaemonSets' pods on the cheapest option make up.
+    pub daemons: ResourceMap,
     /// The cost in addition to its offering, in micro-dollars per hour.
     pub node_price_micro_usd: u64,
     /// Whether fewer values stay possible than the pool's `minValues`; `requirements` has the number that does.

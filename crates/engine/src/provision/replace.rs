@@ -47,14 +47,17 @@ pub(crate) enum NoReplacement {
 }
 
 impl Pools {
+    /// Compiles what can be bought for pods of the classes `moved`.
+    ///
     /// # Errors
     /// Returns an error if a pool offers a negative amount.
     pub(crate) fn compile(
         request: &PlanRequest,
+        moved: &[PodClassId],
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
         Ok(Pools {
-            catalogs: compile(request, cluster)?,
+            catalogs: compile(request, moved.iter().copied(), cluster)?,
             preferences: Preferences::of(request),
             seed: request.seed,
         })

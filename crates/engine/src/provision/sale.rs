@@ -9,6 +9,7 @@ use crate::model::{Operator, StringMap, label};
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
+use super::open_labels::Asked;
 use super::{InstanceType, NodeTemplate, PlanRequest, Requirement};
 
 /// One way to buy a machine, with the labels its node would have. Lists of them are sorted by price.
@@ -37,9 +38,8 @@ impl NodeTemplate {
             label::NODE_POOL,
         ];
         let decides = |own: &Arc<InstanceType>| {
-            let mut reservations = own.offerings.iter().flat_map(|sold| &sold.reservation);
-            own.labels.contains_key(key)
-                || reservations.any(|reservation| reservation.labels.contains_key(key))
+            let mut offerings = own.offerings.iter();
+            own.labels.contains_key(key) || offerings.any(|sold| sold.labels.contains_key(key))
         };
         by_offering.contains(&key) || self.for_sale().iter().any(decides)
     }
@@ -122,7 +122,8 @@ pub(crate) fn options(
     template: &NodeTemplate,
     cluster: &mut Cluster,
 ) -> Result<Vec<Machine>, ModelError> {
-    let catalog = Catalog::compile(template, &PlanRequest::default(), cluster)?;
+    let asked = Asked::of(std::iter::empty(), std::slice::from_ref(template), cluster);
+    let catalog = Catalog::compile(template, &PlanRequest::default(), &asked, cluster)?;
     let machine = |index: usize| {
         let option = &catalog.options[index];
         Machine {

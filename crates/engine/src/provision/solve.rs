@@ -21,8 +21,10 @@ use crate::resources::Amounts;
 use super::catalog::Catalog;
 use super::claim::{Claim, Lists, Topology};
 use super::limit::Limits;
+use super::open_labels::{Asked, add_former_names};
 use super::preferences::Preferences;
 use super::reservations::Reservations;
+use super::rooms;
 use super::{
     InFlightNode, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
     Unplaceable,
@@ -50,10 +52,10 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     for node in &request.in_flight {
         add_in_flight(cluster, node)?;
     }
-    let catalogs = compile(request, cluster)?;
     let keys: Vec<String> = request.pods.iter().map(PodSpec::key).collect();
     let mut plan = Plan::default();
     let pending = queue(cluster, &request.pods, &keys, &mut plan);
+    let catalogs = compile(request, pending.iter().map(|pod| pod.class), cluster)?;
     let mut solver = Solver::new(cluster, catalogs, &keys, request.seed);
     solver.wants_bound = true;
     solver.effort = request.effort.unwrap_or(PlanRequest::EFFORT);
@@ -74,20 +76,23 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     plan.nodes = best.nodes;
     plan.unplaceable.extend(best.unplaceable);
     plan.bound_micro_usd = best.bound.filter(|_| plan.unplaceable.is_empty());
+    plan.daemons = rooms::of_refusals(&plan.unplaceable, &solver.catalogs, solver.cluster);
     Ok(plan)
 }
 
-/// Compiles the pools, in the order in which they are tried.
+/// Compiles the pools, in the order in which they are tried. `classes` are those of the pods that nodes are bought for.
 ///
 /// # Errors
 /// Returns an error if a pool offers a negative amount.
 pub(super) fn compile(
     request: &PlanRequest,
+    classes: impl Iterator<Item = PodClassId>,
     cluster: &mut Cluster,
 ) -> Result<Vec<Catalog>, ModelError> {
+    let asked = Asked::of(classes, &request.templates, cluster);
     let mut catalogs = Vec::with_capacity(request.templates.len());
     for template in &request.templates {
-        catalogs.push(Catalog::compile(template, request, cluster)?);
+        catalogs.push(Catalog::compile(template, request, &asked, cluster)?);
     }
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
     Ok(catalogs)
@@ -204,13 +209,9 @@ fn numbered(key: &str) -> (&str, u64, &str) {
 
 fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), ModelError> {
     let mut node: NodeSpec = in_flight.node.clone();
+    add_former_names(&mut node.labels);
     if node.allocatable.is_empty() {
         node.allocatable = node.capacity.clone();
-    }
-    for (name, amount) in &mut node.allocatable {
-        if let Some(taken) = in_flight.daemon_overhead.get(name) {
-            *amount = amount.saturating_sub(*taken).max(Default::default());
-        }
     }
     cluster.set_node(&node)?;
     for pod in &in_flight.pods {

@@ -8,7 +8,8 @@ mod world;
 use std::sync::Arc;
 
 use mullion_engine::disrupt::{Consolidation, Stays};
-use mullion_engine::provision::InstanceType;
+use mullion_engine::model::Operator;
+use mullion_engine::provision::{InstanceType, NodeTemplate, Requirement};
 
 use world::{World, machine, pod, pool, random_world};
 
@@ -74,6 +75,37 @@ fn a_node_is_replaced_by_a_cheaper_one() {
         "the list ends below what the old node costs"
     );
     assert_eq!(made.saving_micro_usd, 300_000);
+}
+
+#[test]
+fn a_replacement_has_the_label_that_its_pods_ask_for_where_the_pool_leaves_it_open() {
+    let open = |types: &[Arc<InstanceType>]| NodeTemplate {
+        requirements: vec![Requirement {
+            key: "team".to_owned(),
+            operator: Operator::Exists,
+            ..Requirement::default()
+        }],
+        ..pool("p", types)
+    };
+    let mut world = World::new(vec![open(&sizes()[2..3])], 7);
+    let of_team = |index: u32| {
+        let mut pod = pod(&format!("web-{index}"), 900, 512);
+        let selector = &mut pod.template.node_selector;
+        selector.insert("team".to_owned(), "a".to_owned());
+        pod
+    };
+    world.add((0..8).map(of_team).collect());
+    for index in 2..8 {
+        world.remove_pod(&format!("ns/web-{index}"));
+    }
+    world.templates = vec![open(&sizes())];
+    let moves = world.moves();
+    let [made] = moves.moves.as_slice() else {
+        panic!("one move: {moves:?}")
+    };
+    let mut requirements = made.replacements[0].requirements.iter();
+    let team = requirements.find(|own| own.key == "team");
+    assert_eq!(team.expect("a requirement").values, ["a"]);
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(crate) fn machine(
                 capacity_type: capacity_type.to_owned(),
                 price_micro_usd,
                 available: true,
+                labels: StringMap::new(),
                 reservation: None,
             });
         };
@@ -145,6 +146,11 @@ impl World {
         let name = format!("n{}", self.bought);
         let mut node = NodeSpec::named(&name);
         node.labels = spec.labels.clone();
+        for own in planned.requirements.iter() {
+            if let [value] = &own.values[..] {
+                node.labels.insert(own.key.clone(), value.clone());
+            }
+        }
         for (key, value) in [
             (label::HOSTNAME, &name),
             (label::ZONE, &zone),

@@ -1,14 +1,17 @@
 //! What a plan promises: every pod once, nothing left behind in the cluster, and nodes that hold what is planned.
 
+mod daemons;
+mod open_labels;
 mod preferences;
 mod reservations;
+mod zone_ids;
 
 use std::sync::Arc;
 
 use mullion_engine::model::{
     Affinity, Container, LabelSelector, NodeSpec, Operator, PodAffinity, PodAffinityTerm, PodSpec,
     PodTemplate, Quantity, ResourceMap, StringMap, Taint, TaintEffect, Toleration,
-    TopologySpreadConstraint, WhenUnsatisfiable, label,
+    TolerationOperator, TopologySpreadConstraint, WhenUnsatisfiable, label,
 };
 use mullion_engine::provision::{
     InFlightNode, InstanceType, InstanceTypeOption, NodeTemplate, Offering, Plan, PlanRequest,
@@ -31,6 +34,7 @@ fn kind(name: &str, os: &str, cpu: i64, price_micro_usd: u64) -> Arc<InstanceTyp
         capacity_type: capacity_type.to_owned(),
         price_micro_usd,
         available: true,
+        labels: StringMap::new(),
         reservation: None,
     };
     let capacity = amounts(&[
@@ -281,8 +285,8 @@ fn pods_join_a_node_on_its_way_instead_of_buying_another() {
         ..InFlightNode::default()
     };
     on_its_way.node.allocatable = amounts(&[("cpu", "4"), ("memory", "8Gi"), ("pods", "10")]);
-    on_its_way.daemon_overhead = amounts(&[("cpu", "1")]);
-    on_its_way.pods = vec![pod("earlier", &[("cpu", "1")])];
+    let agent = pod("agent-claim-1", &[("cpu", "1")]);
+    on_its_way.pods = vec![agent, pod("earlier", &[("cpu", "1")])];
     let request = PlanRequest {
         pods: vec![pod("one", &[("cpu", "1")]), pod("two", &[("cpu", "1500m")])],
         in_flight: vec![on_its_way],
@@ -432,7 +436,7 @@ fn impossible_input_is_told_and_changes_nothing() {
     ));
     assert_eq!(told.nodes[0].pods, ["ns/good"]);
     let mut template = pool("p", &linux());
-    template.daemon_overhead = amounts(&[("cpu", "-1")]);
+    template.daemons = vec![pod("agent", &[("cpu", "-1")]).template];
     let request = PlanRequest {
         templates: vec![template],
         ..PlanRequest::default()
@@ -493,6 +497,16 @@ fn random_pod(index: usize, shape: u8) -> PodSpec {
     pod
 }
 
+/// The pods of a DaemonSet that runs on nodes with any taints.
+fn agent(cpu: &str) -> PodTemplate {
+    let mut agent = pod("agent", &[("cpu", cpu)]).template;
+    agent.tolerations.push(Toleration {
+        operator: TolerationOperator::Exists,
+        ..Toleration::default()
+    });
+    agent
+}
+
 fn pools() -> Vec<NodeTemplate> {
     let mut windows = pool(
         "windows",
@@ -506,7 +520,7 @@ fn pools() -> Vec<NodeTemplate> {
         value: "windows".into(),
         effect: TaintEffect::NoSchedule,
     });
-    windows.daemon_overhead = amounts(&[("cpu", "100m")]);
+    windows.daemons = vec![agent("100m")];
     let mut linux = pool("linux", &linux());
     linux.limits_remaining = amounts(&[("cpu", "30")]);
     vec![windows, linux]
@@ -535,7 +549,7 @@ fn bought(index: usize, plan: &Plan, pools: &[NodeTemplate]) -> NodeSpec {
         .insert(label::CAPACITY_TYPE.into(), option.offerings[0].1.clone());
     node.taints = pool.taints.clone();
     node.allocatable = kind.allocatable.clone();
-    for (name, amount) in &pool.daemon_overhead {
+    for (name, amount) in &planned.daemons {
         let left = node.allocatable.entry(name.clone()).or_default();
         *left = left.saturating_sub(*amount);
     }

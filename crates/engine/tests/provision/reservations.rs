@@ -14,9 +14,9 @@ fn reserved(own: &Arc<InstanceType>, id: &str, left: u32, available: bool) -> Ar
         capacity_type: "reserved".to_owned(),
         price_micro_usd: 1,
         available,
+        labels: StringMap::from([(ID.to_owned(), id.to_owned())]),
         reservation: Some(Reservation {
             id: id.to_owned(),
-            labels: StringMap::from([(ID.to_owned(), id.to_owned())]),
             left,
         }),
     });
@@ -116,7 +116,7 @@ fn a_node_of_pods_placed_one_by_one_holds_a_machine_of_every_reservation_it_may_
     ];
     let pool = NodeTemplate {
         // A pod that does not go beside another.
-        daemon_overhead: amounts(&[("cpu", "1")]),
+        daemons: vec![pod("agent", &[("cpu", "1")]).template],
         ..pool("p", &types)
     };
     let huge = |name: &str| pod(name, &[("cpu", "3"), ("memory", "7Gi")]);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mullion_engine::disrupt::Removal;
 use mullion_engine::images::ImageTable;
-use mullion_engine::model::{Operator, PodSpec, ServiceSpec, label};
+use mullion_engine::model::{Operator, PodSpec, ServiceSpec, StringMap, label};
 use mullion_engine::preempt::Preemption;
 use mullion_engine::provision::{
     InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
@@ -299,6 +299,7 @@ impl Session {
                     capacity_type: capacity_type.to_owned(),
                     price_micro_usd: price.expect("micro-dollars"),
                     available,
+                    labels: StringMap::new(),
                     reservation: None,
                 });
             }
@@ -307,7 +308,7 @@ impl Session {
         String::new()
     }
 
-    /// `pool NAME weight=1 taint=... label.K=V limit.cpu=16 require.KEY=a,b require.KEY/NotIn=c daemons.cpu=100m`, with all types known.
+    /// `pool NAME weight=1 taint=... label.K=V limit.cpu=16 require.KEY=a,b require.KEY/NotIn=c`, with all types known.
     fn pool(&mut self, words: &Words<'_>) -> String {
         let mut pool = NodeTemplate {
             pool: words.name.to_owned(),
@@ -317,9 +318,6 @@ impl Session {
         for (key, value) in &words.attributes {
             if let Some(resource) = key.strip_prefix("limit.") {
                 pool.limits_remaining
-                    .insert(resource.to_owned(), words::quantity(value));
-            } else if let Some(resource) = key.strip_prefix("daemons.") {
-                pool.daemon_overhead
                     .insert(resource.to_owned(), words::quantity(value));
             } else if let Some(key) = key.strip_prefix("require.") {
                 let (key, operator) = match key.split_once('/') {

@@ -1,8 +1,9 @@
-//! `mullion bench api`: the embedded API server alone, over its TLS port, with the load's clients in this process and on the same cores.
+//! Implements `mullion bench api`: it measures the embedded API server alone, over its TLS port, with the clients in the same process and
+//! on the same cores.
 //!
-//! Every scenario has a server of its own, without controllers, nodes or cloud. Those that are about starts and creations keep their
-//! objects on disk unless told otherwise: each write is answered when it is permanent. A client is one HTTP/1.1 connection that sends its next
-//! request when it has read the whole answer to the last. [`scenarios`] says what is measured, [`server`] and [`client`] are the two ends.
+//! Every scenario has its own server, without controllers, nodes or cloud. Scenarios about starts and creations store their objects on disk
+//! by default: each write is answered once it is durable. A client is one HTTP/1.1 connection that sends its next request after it has read
+//! the whole answer to the last. [`scenarios`] says what is measured, [`server`] and [`client`] are the two ends.
 
 pub(super) mod client;
 mod idle;
@@ -67,7 +68,7 @@ enum Scenario {
     Steady,
 }
 
-/// Runs what was asked for and prints a line for each part as it ends.
+/// Runs the selected scenarios and prints a line for each part when it is done.
 pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
     if args.output == Output::Text {
         let [a, b, c, d, e, f, g, h] = [
@@ -95,7 +96,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Scenario {
-    /// Whether its objects are on disk unless something else is asked for.
+    /// Returns whether the scenario stores its objects on disk by default.
     fn is_about_disks(self) -> bool {
         use Scenario::*;
         matches!(self, Start | Restart | Configmaps | Pods)
@@ -133,25 +134,25 @@ impl Scenario {
     }
 }
 
-/// What one part of a scenario came to.
+/// The result of one part of a scenario.
 #[derive(Debug)]
 struct Measured {
     scenario: String,
     clients: usize,
-    /// Requests, objects or deliveries: what `seconds` are for.
+    /// The number of requests, objects or deliveries, depending on the scenario.
     count: usize,
-    /// What it took.
+    /// The time that the part took.
     took: Took,
-    /// How long single requests took, milliseconds, sorted.
+    /// The durations of single requests in milliseconds, sorted.
     latencies: Vec<f64>,
-    /// Resident bytes of the process while the server still holds everything.
+    /// The resident memory of the process in bytes, while the server still has all objects.
     resident: Option<u64>,
-    /// Further figures, for JSON only.
+    /// More figures, which are printed only as JSON.
     more: Vec<(&'static str, Value)>,
 }
 
 impl Measured {
-    /// Reads the process's memory, so it is made before the server goes.
+    /// Creates the result. It must be called before the server stops, because it reads the process's memory.
     fn new(scenario: impl Into<String>, clients: usize, count: usize, took: Took) -> Self {
         Measured {
             scenario: scenario.into(),
@@ -170,7 +171,7 @@ impl Measured {
         self
     }
 
-    /// The resident bytes of another process.
+    /// Sets the resident memory to that of another process.
     fn with_resident(mut self, resident: Option<u64>) -> Self {
         self.resident = resident;
         self
@@ -181,7 +182,7 @@ impl Measured {
         self
     }
 
-    /// The latency that so many of a hundred requests stay under.
+    /// Returns the latency that `of_100` percent of the requests stay below.
     fn percentile(&self, of_100: usize) -> Option<f64> {
         let at = (self.latencies.len() * of_100 / 100).min(self.latencies.len().checked_sub(1)?);
         Some(self.latencies[at])
@@ -224,14 +225,14 @@ impl Measured {
     }
 }
 
-/// What a load took: by the clock, and of the processors (server and clients together; `None` where the system does not say).
+/// The wall-clock time of a load, and its CPU time (server and clients together; `None` if the system does not report it).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
     pub(super) seconds: f64,
     pub(super) cpu: Option<f64>,
 }
 
-/// The beginning of a load.
+/// The start of a load.
 pub(super) struct Began {
     at: Instant,
     cpu: Option<f64>,
@@ -254,11 +255,11 @@ impl Began {
     }
 }
 
-/// Processor time of this process so far, user and system, in steps of 10 ms; `None` on anything but Linux.
+/// Returns the CPU time of this process so far, user and system, in steps of 10 ms; `None` on systems other than Linux.
 fn cpu_seconds() -> Option<f64> {
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The program's name may hold anything, so fields are counted from its closing parenthesis.
+    // The program's name may have any characters, so fields are counted from its closing parenthesis.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
     let mut ticks = || fields.next()?.parse::<f64>().ok();

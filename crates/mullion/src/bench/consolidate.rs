@@ -1,7 +1,7 @@
-//! `mullion bench consolidate`: one decision which nodes should go, without API server and controllers.
+//! Implements `mullion bench consolidate`: it measures one decision of consolidation, without API server and controllers.
 //!
-//! Nodes are bought one by one for three times the pods, as Karpenter buys; then two of three pods go, whichever. What is measured is what holds the
-//! model that scheduler and provisioner share.
+//! Nodes are bought one by one for three times the pods, as Karpenter does; then two thirds of the pods are removed. The measured time is
+//! how long the decision locks the model, which the scheduler and the provisioner share.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -37,12 +37,12 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// Repetitions of which the median is told.
+/// The number of runs; their median is printed.
 const RUNS: usize = 5;
-/// Of so many pods one is left.
+/// One pod of this many is left.
 const THIRD: u32 = 3;
 
-/// Measures and prints a line.
+/// Measures the decision and prints a line.
 pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
     let mut template = pool(Case::Bought).await?;
     template.requirements.push(Requirement {
@@ -105,7 +105,7 @@ fn failed(error: mullion_engine::ModelError) -> Failure {
     Failure::run(format!("the cluster is impossible: {error}"))
 }
 
-/// A cluster that was bought for three times its pods, and its nodes.
+/// Returns a cluster whose nodes were bought for three times its pods, and the nodes as candidates.
 fn half_empty(args: &Args, template: &NodeTemplate) -> Result<(Cluster, Vec<Candidate>), Failure> {
     let mut cluster = Cluster::new(Options::default());
     let pods: Vec<PodSpec> = (0..args.pods * THIRD)
@@ -125,7 +125,7 @@ fn half_empty(args: &Args, template: &NodeTemplate) -> Result<(Cluster, Vec<Cand
         let mut left = 0;
         for key in &planned.pods {
             let Some(spec) = specs.get(key) else { continue };
-            // Every third, but not of every third node: 7919 is a prime, so the rest falls as chance would have it.
+            // A third of the pods is left, but scattered over the nodes as if by chance, because 7919 is a prime.
             let number: u32 = spec
                 .name
                 .rsplit('-')
@@ -149,7 +149,7 @@ fn half_empty(args: &Args, template: &NodeTemplate) -> Result<(Cluster, Vec<Cand
     Ok((cluster, candidates))
 }
 
-/// The cheapest machine that a planned node can be, and its price.
+/// Returns the cheapest node for a planned one, and its price.
 fn node(
     index: usize,
     planned: &PlannedNode,
@@ -188,7 +188,7 @@ fn node(
     Ok((node, price))
 }
 
-/// A pod of a template with a size of its own.
+/// Returns a pod whose size depends on its template.
 fn sized(index: u32, templates: u32) -> PodSpec {
     let kind = index % templates;
     pod(index, kind, 100 + kind * 37 % 1900, 128 + kind * 211 % 3900)

@@ -1,8 +1,8 @@
-//! `mullion bench engine`: the engine alone on one core, without API server, controllers or kubelets.
+//! Implements `mullion bench engine`: it measures the engine alone on one core, without API server, controllers or kubelets.
 //!
-//! Each scenario is prepared first; only deciding about pods and placing them is measured. Resident memory is that of
-//! the whole process after the run, with the cluster still in it. Two more words measure what scenarios cannot:
-//! `growth`, what a pod costs in clusters of 1,000 to 100,000 nodes, and `rollback`, what taking a what-if back costs.
+//! Each scenario is prepared first; only deciding about pods and placing them is measured. The resident memory is that of the whole process
+//! after the run, including the cluster. Two more names measure what scenarios cannot: `growth` measures a pod's cost in clusters of 1,000
+//! to 100,000 nodes, and `rollback` what it costs to take a what-if back.
 
 use std::time::Instant;
 
@@ -50,39 +50,39 @@ enum What {
     Rollback,
 }
 
-/// Cluster sizes between which growth is told; the first is what the others are compared with.
+/// The cluster sizes for `growth`; the others are compared with the first.
 const SIZES: [usize; 5] = [1_000, 3_000, 10_000, 30_000, 100_000];
-/// Pods placed before growth is measured, so that all that is made once is there.
+/// The number of pods placed before `growth` is measured, so that one-time costs are not counted.
 const WARM: usize = 10_000;
-/// Pods that growth is measured on.
+/// The number of pods that `growth` is measured with.
 const MEASURED: usize = 40_000;
-/// Sizes of what-ifs that are taken back.
+/// The sizes of the what-ifs for `rollback`.
 const WHAT_IFS: [usize; 4] = [10, 100, 1_000, 10_000];
 
-/// What some pods took.
+/// The result of measuring some pods.
 pub(super) struct Measured {
     pub(super) scenario: &'static str,
     pub(super) nodes: usize,
     pub(super) pods: usize,
     pub(super) seconds: f64,
-    /// Cost of a pod, as a multiple of what the first row's pod cost.
+    /// The cost of a pod as a multiple of the cost in the first row.
     pub(super) growth: Option<f64>,
-    /// Resident bytes of the process.
+    /// The resident memory of the process in bytes.
     pub(super) resident: Option<u64>,
-    /// Processor time of all its threads, for JSON only.
+    /// The CPU time of all threads, which is printed only as JSON.
     pub(super) cpu: Option<f64>,
-    /// Writes that the API server took while it was measured, for JSON only.
+    /// The number of writes to the API server during the measurement, which is printed only as JSON.
     pub(super) writes: Option<u64>,
 }
 
-/// Runs what was asked for and prints a line for each part as it ends.
+/// Runs the selected scenarios and prints a line for each part when it is done.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match args.what {
         Some(What::Growth | What::Rollback) if args.end_to_end => Err(Failure::input(
             "growth and rollback are measured of the engine alone",
         )
         .hint("leave --end-to-end out, or name a scenario")),
-        // A flag that is taken and forgotten would be believed.
+        // Flags without effect are refused, because the user would believe that they had one.
         Some(What::Growth) if args.nodes.is_some() => Err(Failure::input(
             "growth is measured in clusters of 1,000 to 100,000 nodes, --nodes has no say",
         )
@@ -126,7 +126,7 @@ fn scenarios(scenarios: &[Scenario], args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same pods in ever larger clusters.
+/// Measures the same pods in ever larger clusters.
 fn growth(args: &Args) -> Result<(), Failure> {
     head(args.output, true);
     for scenario in [Scenario::Basic, Scenario::Mixed, Scenario::ZoneSpread] {
@@ -153,7 +153,7 @@ fn growth(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What-ifs of ever more pods, each taken back, in one cluster of ten pods a node.
+/// Measures what-ifs of ever more pods, each of which is taken back, in a cluster with ten pods on each node.
 fn rollback(args: &Args) -> Result<(), Failure> {
     head(args.output, true);
     let nodes = args.nodes.map_or(5_000, |nodes| nodes as usize);
@@ -163,7 +163,7 @@ fn rollback(args: &Args) -> Result<(), Failure> {
     place(&mut run, Scenario::Basic, nodes, there)?;
     let mut first = None;
     for pods in WHAT_IFS {
-        // As many pods in all, whatever the size.
+        // Every size gets the same total number of pods.
         let times = most / pods;
         let start = Instant::now();
         for _ in 0..times {
@@ -212,7 +212,7 @@ pub(super) fn head(output: Output, compared: bool) {
 }
 
 impl Measured {
-    /// What a process printed as JSON about a scenario.
+    /// Reads the JSON that another process printed about a scenario.
     pub(super) fn read(scenario: Scenario, text: &str) -> Result<Self, serde_json::Error> {
         #[derive(serde::Deserialize)]
         struct Row {

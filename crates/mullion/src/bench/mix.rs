@@ -1,8 +1,11 @@
-//! Mixes of pods and pools for `mullion bench plan`, all bought for by cost: every type of the catalogue in three zones, spot and on demand.
+//! Defines mixes of pods and pools for `mullion bench plan`. All buy nodes by cost, from every instance type of the catalogue in three
+//! zones, spot and on demand.
 
 use mullion_engine::{
-    model::{LabelSelector, PodAffinity, PodAffinityTerm, PodSpec, StringMap, label},
-    model::{TopologySpreadConstraint, WhenUnsatisfiable},
+    model::{
+        Container, LabelSelector, PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, StringMap,
+        Toleration, TolerationOperator, TopologySpreadConstraint, WhenUnsatisfiable, label,
+    },
     provision::{NodeTemplate, PlanRequest},
 };
 use serde_json::{Value, json};
@@ -12,17 +15,18 @@ use crate::failure::Failure;
 
 const ZONES: [&str; 3] = ["us-west-2a", "us-west-2b", "us-west-2c"];
 
-/// What the pods are like.
+/// A mix of pods.
 #[derive(Clone, Copy)]
 pub(super) enum Mix {
     /// Pods of a hundred templates, each with a size of its own.
     Templates,
     /// Every pod has a size of its own.
     Varied,
-    /// The five kinds of Karpenter's own benchmark in equal parts: plain, spread over zones, spread over hosts, near each other in a zone, none with
-    /// another on a host.
+    /// The five kinds of pods of Karpenter's own benchmark in equal parts: plain, spread over zones, spread over hosts, affine within a
+    /// zone, and anti-affine within a host.
     Diverse,
-    /// A hundred templates, half of them for Windows, with addresses; five pools with limits, and what six DaemonSets take.
+    /// A hundred templates, of which half are for Windows and request addresses; five pools have limits, and six DaemonSets take room on
+    /// each node.
     Windows,
 }
 
@@ -36,7 +40,7 @@ impl Mix {
         }
     }
 
-    /// How many templates there are, and the question.
+    /// Returns the number of templates, and the request to plan.
     pub(super) async fn request(self, pods: u32) -> Result<(u32, PlanRequest), Failure> {
         let (templates, make): (u32, fn(u32, u32) -> PodSpec) = match self {
             Mix::Templates => (100, sized),
@@ -64,7 +68,7 @@ impl Mix {
     }
 }
 
-/// A number that looks random and is the same every time (splitmix64).
+/// Returns a pseudo-random number that is the same in every run (splitmix64).
 fn hash(number: u32) -> u64 {
     let mut mixed = u64::from(number)
         .wrapping_add(1)
@@ -74,7 +78,7 @@ fn hash(number: u32) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A plain pod of 50 millicores to 4 cores and 64 MiB to 16 GiB.
+/// Returns a plain pod with 50 millicores to 4 cores and 64 MiB to 16 GiB.
 fn sized(index: u32, template: u32) -> PodSpec {
     let dice = hash(template);
     let cpu = 50 + (dice % 3951) as u32;
@@ -82,7 +86,7 @@ fn sized(index: u32, template: u32) -> PodSpec {
     pod(index, template, cpu, memory)
 }
 
-/// One of the five kinds of Karpenter's benchmark, with its sizes and labels.
+/// Returns a pod of one of the five kinds of Karpenter's benchmark, with its sizes and labels.
 fn diverse(index: u32, template: u32) -> PodSpec {
     let dice = hash(template);
     let cpu = [100, 250, 500, 1000, 1500][(dice % 5) as usize];
@@ -134,7 +138,7 @@ fn selector(labels: &StringMap) -> LabelSelector {
     }
 }
 
-/// Every other template is for Windows and asks for an address.
+/// Returns a pod that is for Windows and requests an address if its template's number is even, or else for Linux.
 fn half_windows(index: u32, template: u32) -> PodSpec {
     let mut made = sized(index, template);
     let os = if template.is_multiple_of(2) {
@@ -163,10 +167,24 @@ async fn five_pools() -> Result<Vec<NodeTemplate>, Failure> {
         template("any", open_pool(&limits), &linux),
     ];
     for pool in &mut pools {
-        // What six DaemonSets take of each node.
-        pool.daemon_overhead = amounts(&[("cpu", "600m"), ("memory", "900Mi"), ("pods", "6")]);
+        pool.daemons = vec![daemon(); 6];
     }
     Ok(pools)
+}
+
+/// The pod of a DaemonSet that runs on every node.
+fn daemon() -> PodTemplate {
+    let mut daemon = PodTemplate {
+        namespace: "kube-system".to_owned(),
+        containers: vec![Container::default()],
+        tolerations: vec![Toleration {
+            operator: TolerationOperator::Exists,
+            ..Toleration::default()
+        }],
+        ..PodTemplate::default()
+    };
+    daemon.containers[0].resources.requests = amounts(&[("cpu", "100m"), ("memory", "150Mi")]);
+    daemon
 }
 
 /// A pool of one capacity type.
@@ -176,7 +194,7 @@ fn only(capacity: &str, limits: &Value) -> Value {
     json!({ "limits": limits, "template": { "spec": { "requirements": [requirement] } } })
 }
 
-/// A pool of both capacity types.
+/// Returns the spec of a pool that buys both capacity types.
 fn open_pool(limits: &Value) -> Value {
     let requirement = json!({ "key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"] });
     json!({ "limits": limits, "template": { "spec": { "requirements": [requirement] } } })

@@ -1,7 +1,7 @@
-//! `mullion bench plan`: one plan of the provisioner over many pending pods, without API server and controllers.
+//! Implements `mullion bench plan`: it measures one plan of the provisioner for many pending pods, without API server and controllers.
 //!
-//! What is measured is what holds the model that scheduler and provisioner share: finding each pod's class, trying the
-//! nodes that exist (none has room), planning new ones, putting refusals into words, and taking all of it back.
+//! The measured time is how long the plan locks the model, which the scheduler and the provisioner share: finding each pod's class,
+//! trying the existing nodes (none has room), planning new ones, wording the refusals, and undoing all of it.
 
 use std::time::Instant;
 
@@ -52,14 +52,14 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// What the one pool, of machines of up to 16 vCPUs, does for the pods.
+/// What the only pool does for the pods; it buys instances with up to 16 vCPUs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Case {
-    /// It buys nodes for all of them.
+    /// The pool buys nodes for all pods.
     Bought,
-    /// It may buy nodes for some.
+    /// The pool's limits allow nodes for some pods only.
     Limited,
-    /// Its taint keeps all away.
+    /// The pool has a taint that no pod tolerates.
     Tainted,
 }
 
@@ -82,9 +82,9 @@ enum Chosen {
     Windows,
 }
 
-/// Repetitions of which the median is told.
+/// The number of runs; their median is printed.
 const RUNS: usize = 5;
-/// No more repetitions after so many seconds.
+/// The number of seconds after which no further run starts.
 const ENOUGH_SECONDS: f64 = 20.0;
 
 /// Measures every case and prints a line for each.
@@ -126,7 +126,7 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Chosen {
-    /// What the pods are like, of a case that is bought for by cost.
+    /// Returns the mix of pods, for cases in which nodes are bought by cost.
     fn mix(self) -> Option<Mix> {
         Some(match self {
             Self::Cost => Mix::Templates,
@@ -137,7 +137,7 @@ impl Chosen {
         })
     }
 
-    /// What the pool does, of the other cases.
+    /// Returns what the pool does, for cases in which nodes are bought one by one.
     fn one_by_one(self) -> Case {
         match self {
             Self::Limited => Case::Limited,
@@ -202,7 +202,7 @@ fn measure(case: &str, templates: u32, request: &PlanRequest, args: &Args) -> Re
     Ok(())
 }
 
-/// A pod of a template that asks for this much.
+/// Returns a pod of a template with these requests.
 pub(super) fn pod(index: u32, template: u32, cpu_milli: u32, mib: u32) -> PodSpec {
     let app = format!("web-{template}");
     let mut container = Container::default();
@@ -238,7 +238,7 @@ pub(super) fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
     pairs.iter().map(parse).collect()
 }
 
-/// A pool over the whole catalogue of two zones, as the provisioner shows it to the engine.
+/// Returns a pool that can buy from the whole catalogue in two zones, as the provisioner gives it to the engine.
 pub(super) async fn pool(case: Case) -> Result<NodeTemplate, Failure> {
     let taint = json!({ "key": "team", "value": "b", "effect": "NoSchedule" });
     let taints: Vec<_> = (case == Case::Tainted)
@@ -256,7 +256,7 @@ pub(super) async fn pool(case: Case) -> Result<NodeTemplate, Failure> {
     Ok(template("default", spec, &market))
 }
 
-/// What nodes of an image family cost in some zones.
+/// Returns the instance types and prices for an AMI family in some zones.
 pub(super) async fn market(family: &str, zones: &[&str]) -> Result<Market, Failure> {
     let version = KubernetesVersion::from_minor(31).expect("a version that exists");
     let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
@@ -281,7 +281,7 @@ pub(super) async fn market(family: &str, zones: &[&str]) -> Result<Market, Failu
         .map_err(|error| Failure::run(format!("nothing to buy: {error}")))
 }
 
-/// A pool of this spec.
+/// Returns the pool with this spec, as the engine needs it.
 pub(super) fn template(name: &str, mut spec: Value, market: &Market) -> NodeTemplate {
     spec["template"]["spec"]["nodeClassRef"] =
         json!({ "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default" });

@@ -1,4 +1,4 @@
-//! What a rule is about: `--explain ID`, and the tables of docs/check.md.
+//! Explains rules for `--explain ID` and for the tables of docs/check.md.
 
 use super::table::{self, Rule};
 use crate::failure::Failure;
@@ -28,13 +28,13 @@ pub(super) fn rule(id: &str) -> Result<String, Failure> {
     ))
 }
 
-/// Returns the failure of an id that names no rule.
+/// Returns the failure for an ID that belongs to no rule.
 pub(super) fn unknown(id: &str) -> Failure {
     Failure::input(format!("there is no rule {id}"))
         .hint("ids are such as MUL001; docs/check.md lists them all")
 }
 
-/// Breaks a text at 80 columns.
+/// Wraps a text at 80 columns.
 pub(crate) fn filled(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

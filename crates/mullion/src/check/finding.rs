@@ -1,4 +1,4 @@
-//! A finding: which rule, where, what is wrong as data, and the fix that a file can be given.
+//! Defines a finding: the rule, the place, what is wrong as data, and the fix that can be written to a file.
 
 use super::{
     path::Path,
@@ -7,14 +7,14 @@ use super::{
     yaml::edit::Edit,
 };
 
-/// Something that a rule found.
+/// A problem that a rule found.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) rule: &'static Rule,
     pub(super) severity: Severity,
-    /// Which object.
+    /// The index of the object.
     pub(super) object: usize,
-    /// Where in the object.
+    /// The path in the object.
     pub(super) at: Path,
     pub(super) problem: Problem,
     pub(super) fix: Option<Fix>,
@@ -23,7 +23,7 @@ pub(super) struct Finding {
 /// A change of the object that removes the finding.
 #[derive(Clone, Debug)]
 pub(super) struct Fix {
-    /// `--fix` writes it; otherwise `--fix --unsafe` does.
+    /// Whether `--fix` alone writes it; otherwise `--fix --unsafe` does.
     pub(super) safe: bool,
     pub(super) edits: Vec<Edit>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Fix {
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
-    /// Adds a finding with its rule's severity and returns it, to be given a fix.
+    /// Adds a finding with its rule's severity, and returns it so that a fix can be added.
     pub(super) fn add(
         &mut self,
         id: &str,
@@ -55,13 +55,13 @@ impl Findings {
 }
 
 impl Finding {
-    /// Gives it another severity than its rule's.
+    /// Replaces the severity, which is the rule's by default.
     pub(super) fn as_a(&mut self, severity: Severity) -> &mut Self {
         self.severity = severity;
         self
     }
 
-    /// Gives it changes that `--fix` writes.
+    /// Adds a fix that `--fix` writes.
     pub(super) fn safe(&mut self, edits: impl IntoIterator<Item = Edit>) -> &mut Self {
         self.fix = Some(Fix {
             safe: true,
@@ -70,7 +70,7 @@ impl Finding {
         self
     }
 
-    /// Gives it changes that `--fix --unsafe` writes.
+    /// Adds a fix that only `--fix --unsafe` writes.
     pub(super) fn not_safe(&mut self, edits: impl IntoIterator<Item = Edit>) -> &mut Self {
         self.fix = Some(Fix {
             safe: false,

@@ -1,4 +1,4 @@
-//! The kinds of nodes that a cluster has or can buy: nodes, eksctl's node groups, Karpenter's pools, with what a pod meets there.
+//! Determines which kinds of nodes a cluster has or can buy (nodes, node groups of eksctl, pools of Karpenter), with what matters to pods.
 
 use std::collections::BTreeSet;
 
@@ -16,50 +16,50 @@ use super::{
     subject::Object,
 };
 
-/// So many Windows pods a load balancer serves at most, and where a node is of before KB5011551.
+/// The largest number of Windows pods behind a load balancer; the next constant applies if a node lacks the update KB5011551.
 pub(crate) const BACKENDS: u64 = 1024;
 pub(crate) const OLD_BACKENDS: u64 = 64;
-/// The revision of build 10.0.17763 that KB5011551 brought.
+/// The revision of build 10.0.17763 that has KB5011551.
 const FIRST_REVISION: u32 = 2746;
 
-/// Nodes that are alike.
+/// A group of equal nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    /// Which object it stands in, and where.
+    /// The index of the object that describes the group; the next field is the path in the object.
     pub(super) object: usize,
     pub(super) path: Path,
     pub(super) name: String,
-    /// None if nothing says it.
+    /// The operating system; `None` if it is not known.
     pub(super) system: Option<System>,
     pub(super) build: Option<Build>,
     pub(super) taints: Vec<Taint>,
     pub(super) types: Vec<String>,
     pub(super) source: Source,
-    /// It has at most so many nodes.
+    /// The largest number of nodes, if there is a limit.
     pub(super) nodes: Option<u64>,
 }
 
-/// What kind of thing a group is.
+/// What describes the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Node,
-    /// `nodeGroups` of eksctl.
+    /// An entry of eksctl's `nodeGroups`.
     Unmanaged,
-    /// `managedNodeGroups` of eksctl.
+    /// An entry of eksctl's `managedNodeGroups`.
     Managed,
     NodePool,
     Provisioner,
 }
 
-/// What is known of a cluster's nodes.
+/// All node groups of a cluster, and what is known of the cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fleet {
     pub(super) groups: Vec<Group>,
-    /// There are no other nodes than these: a cluster or a file of pools was given.
+    /// Whether the cluster has no other nodes, which is so for a running cluster and for a file of pools.
     pub(super) complete: bool,
-    /// The minor version of Kubernetes 1, if something says it.
+    /// The minor version of Kubernetes 1, if it is known.
     pub(super) minor: Option<u32>,
-    /// A node is of Windows Server 2019 before KB5011551.
+    /// Whether a node runs Windows Server 2019 without KB5011551.
     pub(super) has_old_nodes: bool,
 }
 
@@ -83,12 +83,12 @@ impl Fleet {
         })
     }
 
-    /// Returns the builds of the Windows groups, in order.
+    /// Returns the builds of the Windows groups in ascending order.
     pub(super) fn builds(&self) -> BTreeSet<Build> {
         self.windows().filter_map(|group| group.build).collect()
     }
 
-    /// Reads what objects say about nodes.
+    /// Reads the node groups from objects.
     pub(super) fn of(objects: &[Object], complete: bool) -> Self {
         let mut groups = Vec::new();
         for (index, object) in objects.iter().enumerate() {
@@ -117,7 +117,7 @@ impl Fleet {
     }
 }
 
-/// Whether a node is of Windows Server 2019 before KB5011551.
+/// Returns whether a node runs Windows Server 2019 without KB5011551.
 pub(crate) fn is_before_update(node: &Value) -> bool {
     let version = node["status"]["nodeInfo"]["kernelVersion"].as_str();
     let version = version.unwrap_or_default();
@@ -164,11 +164,13 @@ fn eksctl(object: &Object, index: usize, groups: &mut Vec<Group>) {
     ] {
         for (position, group) in list(&object.value[field]).enumerate() {
             let family = match group["amiFamily"].as_str() {
+                // This is eksctl's default family.
                 None => Some(AmiFamily::AmazonLinux2023),
                 Some(name) => name.parse::<AmiFamily>().ok(),
             };
             let system = match (family, group["amiFamily"].as_str()) {
                 (Some(family), _) => Some(system_of(family)),
+                // An unknown family, such as one of a later release, may still show that it is Windows.
                 (None, Some(name)) if name.starts_with("WindowsServer") => Some(System::Windows),
                 _ => None,
             };
@@ -253,7 +255,7 @@ fn karpenter(
     }
 }
 
-/// Returns the values that a requirement allows (`In`).
+/// Returns the values that the requirements allow for a label (operator `In`).
 pub(super) fn requirement(spec: &Value, key: &str) -> Option<Vec<String>> {
     let found =
         list(&spec["requirements"]).find(|own| own["key"] == key && own["operator"] == "In")?;
@@ -265,7 +267,7 @@ pub(super) fn requirement(spec: &Value, key: &str) -> Option<Vec<String>> {
     )
 }
 
-/// Returns the family of an EC2NodeClass: by its field, or by the alias of its images.
+/// Returns the AMI family of an EC2NodeClass: from its field, or from the alias of its images.
 pub(super) fn family_of(class: &Value) -> Option<AmiFamily> {
     let by_alias = || {
         list(&class["spec"]["amiSelectorTerms"])
@@ -288,7 +290,7 @@ fn build_of(family: AmiFamily) -> Option<Build> {
     family.windows_release()?.build().parse().ok()
 }
 
-/// Reads taints: a list, or eksctl's map.
+/// Reads taints from a list, or from eksctl's map.
 fn taints(value: &Value) -> Vec<Taint> {
     if let Some(map) = value.as_object() {
         let of_map = |(key, value): (&String, &Value)| {
@@ -311,9 +313,9 @@ fn taints(value: &Value) -> Vec<Taint> {
     list(value).map(of_list).collect()
 }
 
-/// Returns how many Windows pods a node of the type has addresses for, if Windows runs on it.
+/// Returns how many Windows pods a node of the type has addresses for; `None` if EKS does not run Windows on it.
 pub(super) fn addresses(name: &str, prefixes: bool) -> Option<u64> {
-    /// kubelet's limit of pods on EKS's Windows nodes.
+    /// The kubelet's limit for pods on EKS's Windows nodes.
     const MAX_PODS: u64 = 110;
     let known = catalogue::get(name).filter(|known| known.windows_capable)?;
     let slots = known.ipv4_per_eni.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Findings for programs: JSON, SARIF 2.1.0, GitHub's workflow commands.
+//! Formats the findings for programs: JSON, SARIF 2.1.0, and GitHub's workflow commands.
 
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ pub(super) fn sarif(outcome: &Outcome) -> String {
     log.to_string()
 }
 
-/// Returns a line for each finding, which a workflow of GitHub shows at its place.
+/// Returns a workflow command for each finding, with which GitHub shows it at its place in the file.
 pub(super) fn github(outcome: &Outcome) -> String {
     let lines = outcome.reports.iter().map(|report| {
         let finding = &report.finding;
@@ -120,14 +120,14 @@ fn file(report: &Report) -> &str {
         .unwrap_or(&report.file)
 }
 
-/// Escapes the text of a command (actions/toolkit, core/command: escapeData).
+/// Escapes the text of a workflow command (actions/toolkit, core/command: escapeData).
 fn data(text: &str) -> String {
     text.replace('%', "%25")
         .replace('\r', "%0D")
         .replace('\n', "%0A")
 }
 
-/// Escapes a property of a command (actions/toolkit, core/command: escapeProperty).
+/// Escapes a property of a workflow command (actions/toolkit, core/command: escapeProperty).
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }

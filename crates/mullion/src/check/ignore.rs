@@ -1,7 +1,7 @@
-//! Comments that silence findings: `# mullion:ignore MUL050 the job ends before it grows`.
+//! Reads comments that silence findings: `# mullion:ignore MUL050 the job ends before it grows`.
 //!
-//! Such a comment speaks of the field on its line or, on a line of its own, of the field below it, with everything in that field; above the
-//! first field of a document, of the whole document. It counts only with a reason.
+//! Such a comment applies to the field on its line, including everything in that field. On a line of its own it applies to the field below;
+//! above the first field of a document, it applies to the whole document. It has no effect without a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use super::{
     yaml::tree::{Comment, Location},
 };
 
-/// The comments of a text.
+/// The `mullion:ignore` comments of a text.
 #[derive(Default)]
 pub(super) struct Ignores {
-    /// Lines with a comment and nothing else.
+    /// The lines that have only a comment.
     alone: BTreeSet<usize>,
-    /// The ids that a line's comment names.
+    /// The rule IDs that a comment names, by its line.
     ids: BTreeMap<usize, Vec<String>>,
-    /// What is wrong with a comment, and its line.
+    /// Invalid comments: the line, and what is wrong.
     pub(super) faults: Vec<(usize, String)>,
 }
 
 impl Ignores {
-    /// Reads comments.
+    /// Parses the comments of a text.
     pub(super) fn of(comments: &[Comment]) -> Self {
         let mut ignores = Ignores::default();
         for comment in comments {
@@ -56,7 +56,7 @@ impl Ignores {
         ignores
     }
 
-    /// Whether a comment silences a rule at a place.
+    /// Returns whether a comment silences a rule at a place.
     pub(super) fn silence(&self, id: &str, location: &Location) -> bool {
         let names = |line: &usize| {
             self.ids
@@ -67,7 +67,7 @@ impl Ignores {
             let above = (1..*line)
                 .rev()
                 .take_while(|line| self.alone.contains(line));
-            // A comment behind a field speaks of that field, not of the one below.
+            // A comment on a field's own line does not apply to the field below.
             (names(line) && !self.alone.contains(line))
                 || above.into_iter().any(|line| names(&line))
         })

@@ -1,4 +1,4 @@
-//! What is known of images: the systems and Windows builds they are for, how large they are, and whether that is a guess.
+//! Determines what images run on: their operating systems and Windows builds, their size, and whether that is a guess.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -9,42 +9,42 @@ use mullion_engine::{
 };
 use mullion_images::{Content, Keyring, Known, Program, Registries, Settings, SystemDial};
 
-/// One platform of an image.
+/// A platform of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Runs {
     pub(super) system: System,
-    /// The architecture; none if any.
+    /// The architecture; `None` if any will do.
     pub(super) architecture: Option<String>,
-    /// The Windows build it was made for; none if any.
+    /// The Windows build that the image was made for; `None` if any will do.
     pub(super) build: Option<Build>,
 }
 
-/// What is known of an image.
+/// The facts about an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fact {
     pub(super) runs: Vec<Runs>,
-    /// It is read from the image's name, not from a registry.
+    /// Whether the facts are guessed from the image's name and do not come from a registry.
     pub(super) guess: bool,
-    /// Its compressed size, if it is known.
+    /// The compressed size, if it is known.
     pub(super) bytes: Option<u64>,
-    /// A Windows entry of its index has no os.version.
+    /// Whether a Windows entry of the image's index has no os.version.
     pub(super) unversioned: bool,
-    /// What it starts on Windows, if its registry says so.
+    /// The program that the image starts on Windows, if its registry says so.
     pub(super) program: Option<Program>,
 }
 
 impl Fact {
-    /// Whether it is for that system and no other.
+    /// Returns whether the image is for this operating system only.
     pub(super) fn only_of(&self, system: System) -> bool {
         !self.runs.is_empty() && self.runs.iter().all(|runs| runs.system == system)
     }
 
-    /// Whether it is for that system.
+    /// Returns whether the image is for this operating system.
     pub(super) fn has(&self, system: System) -> bool {
         self.runs.iter().any(|runs| runs.system == system)
     }
 
-    /// Returns the Windows builds it was made for; none if one of its platforms is for any build.
+    /// Returns the Windows builds that the image was made for; `None` if one of its platforms is for any build.
     pub(super) fn builds(&self) -> Option<Vec<Build>> {
         let windows = self
             .runs
@@ -56,20 +56,20 @@ impl Fact {
             .filter(|builds| !builds.is_empty())
     }
 
-    /// Whether a Windows host of that build runs it.
+    /// Returns whether a Windows host of this build can run the image.
     pub(super) fn runs_on(&self, host: Build, builds: &Builds) -> bool {
         self.builds()
             .is_none_or(|own| own.iter().any(|build| builds.check(*build, host).is_ok()))
     }
 }
 
-/// Where facts of images come from.
+/// A source of facts about images.
 pub(super) trait Images {
-    /// Returns what is known of an image.
+    /// Returns the facts about an image, if the source has any.
     fn fact(&self, image: &str) -> Option<Fact>;
 }
 
-/// Nothing is known of any image.
+/// A source without any facts, for `--images off`.
 pub(super) struct Off;
 
 impl Images for Off {
@@ -78,7 +78,7 @@ impl Images for Off {
     }
 }
 
-/// The table of usual names and tags: guesses.
+/// The built-in table of common names and tags; its facts are guesses.
 #[derive(Default)]
 pub(super) struct Table(ImageTable);
 
@@ -106,14 +106,14 @@ fn runs(platform: &Platform) -> Runs {
     }
 }
 
-/// What registries said, and the table for images of registries that said nothing.
+/// The answers of registries, and the table for images whose registry did not answer.
 pub(super) struct Asked {
     facts: BTreeMap<String, Fact>,
     table: Table,
 }
 
 impl Asked {
-    /// Asks the registries of these images, for ten seconds at most.
+    /// Asks the registries of these images, for at most ten seconds.
     pub(super) async fn of(images: impl IntoIterator<Item = String>) -> Self {
         const PATIENCE: Duration = Duration::from_secs(10);
         const AT_ONCE: usize = 16;
@@ -130,7 +130,7 @@ impl Asked {
         let fetched = stream::iter(&references).for_each_concurrent(AT_ONCE, |(reference, _)| {
             registries.fetch_programs(reference, &keyring)
         });
-        // Whoever has not answered by then is judged by the table.
+        // For images whose registry has not answered by then, the table is used.
         let _ = tokio::time::timeout(PATIENCE, fetched).await;
         let said =
             |(reference, image): (ImageRef, String)| match registries.known(&reference, &keyring) {
@@ -169,7 +169,7 @@ pub(super) fn repository(image: &str) -> Option<String> {
     ImageRef::parse(image).ok().map(|image| image.repository)
 }
 
-/// Whether an image's name has no tag, or the tag `latest`, and no digest.
+/// Returns whether an image's name has no digest, and no tag or the tag `latest`.
 pub(super) fn is_latest(image: &str) -> bool {
     ImageRef::parse(image)
         .is_ok_and(|image| image.digest.is_none() && image.tag.as_deref() == Some("latest"))

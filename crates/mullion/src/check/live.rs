@@ -1,5 +1,5 @@
-//! Reads a cluster for the rules: the objects that the rules are about, the nodes, and which GMSACredentialSpecs the cluster's authorizer keeps
-//! from the service accounts of pods.
+//! Reads a cluster for the rules: the objects that the rules check, the nodes, and the GMSACredentialSpecs that the cluster's authorizer
+//! denies to the service accounts of pods.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{failure::Failure, why::source};
 
-/// Lists asked for at the same time.
+/// The number of lists requested at the same time.
 const AT_ONCE: usize = 4;
 
-/// Kind, apiVersion and what follows the apiVersion in the path of the list.
+/// The kind, the apiVersion, and the rest of the path of each list.
 const LISTS: [(&str, &str, &str); 20] = [
     ("Pod", "v1", "pods"),
     ("Service", "v1", "services"),
@@ -54,17 +54,17 @@ const LISTS: [(&str, &str, &str); 20] = [
     ),
 ];
 
-/// What the rules look at in a cluster.
+/// What the rules need from a cluster.
 #[derive(Default)]
 pub(super) struct Live {
     pub(super) objects: Vec<Object>,
-    /// The credential specs that service accounts may not use.
+    /// The credential specs that the service accounts of pods may not use.
     pub(super) denied: BTreeSet<CredentialUse>,
-    /// Admission sends pods where their images run: some pod says that it was.
+    /// Whether the cluster places pods by their images, as the annotation of at least one pod shows.
     pub(super) places_by_image: bool,
 }
 
-/// Reads the cluster that a kubeconfig names.
+/// Reads the cluster that a kubeconfig selects.
 ///
 /// # Errors
 /// The cluster does not answer, or the user may not list a kind.
@@ -76,7 +76,8 @@ pub(super) async fn cluster(
     cluster_of(&client, &server).await
 }
 
-/// Reads a cluster. Objects that a controller made of another object are left out: their owner is checked.
+/// Reads a cluster. Objects that a controller created from another object are left out (nodes are not), because their owner is
+/// checked.
 ///
 /// # Errors
 /// The cluster does not answer, or the user may not list a kind.
@@ -120,8 +121,9 @@ pub(super) async fn cluster_of(client: &Client, server: &str) -> Result<Live, Fa
     })
 }
 
-/// Returns the uses of credential specs by pods that the cluster's authorizer denies (SubjectAccessReview for the verb `use`, as windows-gmsa's
-/// webhook asks). A review that fails, for instance because the user may not create reviews, counts as allowed: unknown stays silent.
+/// Returns the uses of credential specs by pods that the cluster's authorizer denies (SubjectAccessReview for the verb `use`, as
+/// windows-gmsa's webhook asks). A review that fails, for instance because the user may not create reviews, counts as allowed, so that
+/// nothing uncertain is reported.
 async fn denied(client: &Client, objects: &[Object]) -> BTreeSet<CredentialUse> {
     let uses: BTreeSet<_> = objects.iter().flat_map(credential_uses).collect();
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());

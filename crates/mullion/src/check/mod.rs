@@ -1,8 +1,9 @@
-//! `mullion check`: what will go wrong on Windows nodes, found in manifests before they are applied, or in a cluster.
+//! Implements `mullion check`: it finds what will go wrong on Windows nodes, in manifests before they are applied, or in a running cluster.
 //!
-//! [`source`] reads the texts, [`subject`], [`placement`], [`fleet`] and [`images`] say what the rules ask, [`rules`] holds the rules as pure
-//! functions and [`table`] their ids and words. Findings are data ([`problem`]); [`text`] makes sentences of them, [`report`] and [`formats`]
-//! pages. [`mod@session`] applies the rules and writes fixes, through [`yaml`], which changes a field and nothing else of a file.
+//! [`source`] reads the texts; [`subject`], [`placement`], [`fleet`] and [`images`] provide what the rules need; [`rules`] has the rules as
+//! pure functions, and [`table`] their IDs and texts. Findings are data ([`problem`]); [`text`] turns them into sentences, [`report`] and
+//! [`formats`] print them. [`mod@session`] applies the rules and writes fixes through [`yaml`], which changes single fields of a file and
+//! leaves everything else as it is.
 
 pub(crate) mod explain;
 mod finding;
@@ -122,16 +123,16 @@ enum Format {
     Github,
 }
 
-/// A finding of the rules about a cluster, for another command to show.
+/// A finding about a running cluster, for other commands to show.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveFinding {
-    /// Id of the rule.
+    /// The rule's ID.
     pub(crate) id: String,
-    /// It will not run; otherwise it will hurt.
+    /// Whether the finding is an error; otherwise it is a warning.
     pub(crate) is_error: bool,
-    /// `deployment/web`.
+    /// The object, such as `deployment/web`.
     pub(crate) object: String,
-    /// What is wrong.
+    /// The sentence about the problem.
     pub(crate) text: String,
 }
 
@@ -162,7 +163,7 @@ pub(crate) async fn live_findings(
     Ok(findings.collect())
 }
 
-/// Checks. True if nothing worse than a remark is found.
+/// Runs the command. Returns true if there are no findings worse than remarks.
 pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
     if let Some(id) = &args.explain {
         out::line(&explain::rule(id)?);
@@ -198,7 +199,7 @@ pub(crate) async fn run(args: CheckArgs) -> Result<bool, Failure> {
             .collect::<Vec<_>>()
             .join(" "),
     };
-    // Stdin's fixed text is the data: what is left to say stands beside it.
+    // The fixed text of stdin goes to stdout, so messages go to stderr.
     let say = |text: &str| match args.fix && is_stdin {
         true => out::aside(text),
         false => out::line(text),
@@ -281,7 +282,7 @@ async fn session(args: &CheckArgs) -> Result<Session, Failure> {
     })
 }
 
-/// Fixes the texts and writes those that changed; of stdin, prints its text in any case.
+/// Fixes the texts and writes those that changed; the text of stdin is printed in any case.
 fn write(session: &mut Session, with_unsafe: bool) -> Result<(usize, usize), Failure> {
     let (fixed, changed) = session.fix(with_unsafe)?;
     for (number, text) in session.texts.iter().enumerate() {

@@ -1,19 +1,19 @@
-//! Where something stands in an object: `spec.template.spec.containers[0].image`.
+//! Defines paths to fields in an object: `spec.template.spec.containers[0].image`.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// One step down.
+/// One step of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Step {
-    /// Into the field of a map.
+    /// The step to a field of a map.
     Key(String),
-    /// Into an element of a list.
+    /// The step to an element of a list.
     Index(usize),
 }
 
-/// A place in an object; the empty path is the object itself.
+/// A path in an object; the empty path is the object itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Path(pub(crate) Vec<Step>);
 
@@ -27,31 +27,31 @@ impl Path {
         )
     }
 
-    /// Returns the path one field further.
+    /// Returns the path extended by one field.
     pub(crate) fn key(&self, key: &str) -> Self {
         let mut steps = self.0.clone();
         steps.push(Step::Key(key.to_owned()));
         Path(steps)
     }
 
-    /// Returns the path through several fields further.
+    /// Returns the path extended by several fields.
     pub(crate) fn keys(&self, keys: &[&str]) -> Self {
         self.join(&Path::of(keys))
     }
 
-    /// Returns the path one element further.
+    /// Returns the path extended by one element of a list.
     pub(crate) fn index(&self, index: usize) -> Self {
         let mut steps = self.0.clone();
         steps.push(Step::Index(index));
         Path(steps)
     }
 
-    /// Returns the path that goes on with `rest`.
+    /// Returns the path extended by `rest`.
     pub(crate) fn join(&self, rest: &Path) -> Self {
         Path(self.0.iter().chain(&rest.0).cloned().collect())
     }
 
-    /// Returns what stands there, if anything does.
+    /// Returns the value at the path, if there is one.
     pub(crate) fn get<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         self.0.iter().try_fold(value, |value, step| match step {
             Step::Key(key) => value.get(key),
@@ -65,7 +65,7 @@ impl fmt::Display for Path {
         for (index, step) in self.0.iter().enumerate() {
             match step {
                 Step::Index(own) => write!(f, "[{own}]")?,
-                // A dot in a name, as labels have them, would read as a step.
+                // A dot in a key, as in label names, would look like another step.
                 Step::Key(key) if key.contains('.') => write!(f, "[{key}]")?,
                 Step::Key(key) if index == 0 => f.write_str(key)?,
                 Step::Key(key) => write!(f, ".{key}")?,

@@ -1,4 +1,4 @@
-//! Where a pod may go by what it says itself: node selector, RuntimeClass, required affinity, tolerations.
+//! Determines where a pod may run, from its own fields: node selector, RuntimeClass, required affinity and tolerations.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,40 @@ use serde_json::Value;
 
 use super::subject::Object;
 
-/// What a pod says about the operating system of its nodes.
+/// The operating system that a pod selects for its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Nothing, or that both will do.
+    /// The pod selects none, or allows both.
     Open,
-    /// One system.
+    /// The pod selects this operating system.
     One(System),
-    /// It names a RuntimeClass that is not known, or a system that is neither.
+    /// The pod names a RuntimeClass that is not known, or an operating system that is neither Linux nor Windows.
     Unknown,
 }
 
-/// What makes the choice.
+/// The field that selects the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     Selector,
     Class,
     Affinity,
-    /// The label of a Windows build, which no Linux node has.
+    /// The label of a Windows build, which only Windows nodes have.
     Build,
 }
 
-/// Where a pod may go.
+/// Where a pod may run.
 pub(super) struct Placement {
     pub(super) os: Choice,
     pub(super) by: Option<By>,
-    /// The selected Windows builds as they are written; none if any will do.
+    /// The selected Windows builds as they are written; `None` if any will do.
     pub(super) builds: Option<Vec<String>>,
-    /// The selected architectures; none if any will do.
+    /// The selected architectures; `None` if any will do.
     pub(super) architectures: Option<Vec<String>>,
-    /// Its tolerations, with those of the RuntimeClass.
+    /// The pod's tolerations, including those of its RuntimeClass.
     pub(super) tolerations: Vec<Value>,
 }
 
-/// A taint that keeps pods away.
+/// A taint of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Taint {
     pub(super) key: String,
@@ -50,7 +50,7 @@ pub(super) struct Taint {
 }
 
 impl Taint {
-    /// The taint that EKS's guides give Windows nodes.
+    /// Returns the taint that EKS's guides give to Windows nodes.
     pub(super) fn usual() -> Self {
         Taint {
             key: "os".to_owned(),
@@ -59,7 +59,7 @@ impl Taint {
         }
     }
 
-    /// Whether it keeps pods away rather than asking them to go elsewhere.
+    /// Returns whether the taint excludes pods; `PreferNoSchedule` does not.
     pub(super) fn is_hard(&self) -> bool {
         matches!(self.effect.as_str(), "NoSchedule" | "NoExecute")
     }
@@ -75,7 +75,7 @@ impl std::fmt::Display for Taint {
 }
 
 impl Placement {
-    /// Reads a pod's spec; RuntimeClasses are looked for among the objects.
+    /// Reads a pod's spec; its RuntimeClass is looked up among the objects.
     pub(super) fn of(spec: &Value, objects: &[Object]) -> Self {
         let mut selector = texts(&spec["nodeSelector"]);
         let own = selector.clone();
@@ -89,6 +89,7 @@ impl Placement {
             match found {
                 Some(class) => {
                     let scheduling = &class.value["scheduling"];
+                    // The pod's own value wins here; rule MUL032 reports the contradiction.
                     for (key, value) in texts(&scheduling["nodeSelector"]) {
                         selector.entry(key).or_insert(value);
                     }
@@ -143,7 +144,7 @@ impl Placement {
         }
     }
 
-    /// Whether it tolerates a taint.
+    /// Returns whether the pod tolerates a taint.
     pub(super) fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| {
             let text = |field: &str| toleration[field].as_str().unwrap_or_default();
@@ -156,7 +157,7 @@ impl Placement {
         })
     }
 
-    /// Whether it tolerates every taint that keeps pods from being placed.
+    /// Returns whether the pod tolerates every taint that keeps pods from being scheduled.
     pub(super) fn tolerates_everything(&self) -> bool {
         self.tolerations.iter().any(|toleration| {
             let text = |field: &str| toleration[field].as_str().unwrap_or_default();
@@ -167,7 +168,7 @@ impl Placement {
     }
 }
 
-/// Returns the values that every term allows a label to have; none if a term allows all.
+/// Returns the values that the terms allow for a label, of which each is enough; `None` if a term allows any value.
 fn values(terms: &[&Value], keys: &[&str]) -> Option<Vec<String>> {
     let mut all = Vec::new();
     for term in terms {
@@ -179,7 +180,7 @@ fn values(terms: &[&Value], keys: &[&str]) -> Option<Vec<String>> {
             .map(str::to_owned);
         match expression["operator"].as_str()? {
             "In" => all.extend(named),
-            // Of systems there are two: not the one is the other.
+            // There are only two operating systems, so excluding one selects the other.
             "NotIn" if keys.contains(&labels::OS) => {
                 let named: Vec<_> = named.filter_map(|name| System::of_label(&name)).collect();
                 let [system] = named.as_slice() else {
@@ -193,12 +194,12 @@ fn values(terms: &[&Value], keys: &[&str]) -> Option<Vec<String>> {
     (!all.is_empty()).then_some(all)
 }
 
-/// Returns the elements of a list; none of what is no list.
+/// Returns the elements of a list, or nothing if the value is not a list.
 pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Returns the texts of a map.
+/// Returns the string values of a map.
 pub(super) fn texts(value: &Value) -> BTreeMap<String, String> {
     let fields = value.as_object().into_iter().flatten();
     fields

@@ -1,15 +1,15 @@
-//! What a rule can find, as data. [`super::text`] is the one place that makes sentences of it.
+//! Defines what rules can find, as data. Only [`super::text`] turns it into sentences.
 
 use mullion_engine::images::System;
 use std::fmt;
 
 use super::subject::Container;
 
-/// An image as a sentence names it.
+/// An image, as sentences name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Image {
     pub(super) name: String,
-    /// What is said of it is read from its name.
+    /// Whether what is said about the image is guessed from its name.
     pub(super) guess: bool,
 }
 
@@ -27,10 +27,10 @@ impl Image {
     }
 }
 
-/// With `#` it says when the sentence rests on the image's name.
+/// With the flag `#`, the text says so if the sentence is based on the image's name.
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The registry of Microsoft and the digest say nothing to a reader of a sentence.
+        // Microsoft's registry and the digest do not help the reader of a sentence.
         let name = self
             .name
             .strip_prefix("mcr.microsoft.com/")
@@ -44,7 +44,7 @@ impl fmt::Display for Image {
     }
 }
 
-/// Returns the words with commas between, and with `last` before the last one.
+/// Returns the words separated by commas, with `last` before the last one.
 pub(super) fn joined(words: impl Iterator<Item = String>, last: &str) -> String {
     let words: Vec<_> = words.collect();
     match words.as_slice() {
@@ -54,7 +54,7 @@ pub(super) fn joined(words: impl Iterator<Item = String>, last: &str) -> String 
     }
 }
 
-/// What is wrong.
+/// A problem that a rule found.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Problem {
     DaemonEverywhere {
@@ -225,7 +225,7 @@ pub(super) enum Problem {
     NoCredential {
         name: String,
     },
-    /// The pod's service account lacks the verb `use`.
+    /// The pod's service account lacks the permission `use` for the credential spec.
     MayNotUse {
         account: String,
         name: String,

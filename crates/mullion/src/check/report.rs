@@ -1,4 +1,4 @@
-//! Findings for people: by object, a line each, with what to do below.
+//! Formats the findings for people: grouped by object, one line each, with advice below.
 
 use super::{
     session::{Outcome, Report},
@@ -6,10 +6,10 @@ use super::{
     text,
 };
 
-/// Where the text of a finding starts: behind line, severity and id.
+/// The column at which the text of a finding starts, after line, severity and ID.
 const INDENT: usize = 22;
 
-/// Returns the page. `width`: columns of the terminal, none where there is none and lines are not broken.
+/// Returns the page. `width` is the number of columns of the terminal; without it, lines are not wrapped.
 pub(super) fn page(outcome: &Outcome, colours: bool, width: Option<usize>) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut last = None;
@@ -75,7 +75,7 @@ fn finding(report: &Report, colours: bool, width: Option<usize>, lines: &mut Vec
     broken(&front, INDENT, &help, width, lines);
 }
 
-/// Adds a text behind its front, broken into lines that fit; all but the first are indented.
+/// Adds `front` and a text after it, wrapped to `width`; all lines but the first are indented.
 pub(crate) fn broken(
     front: &str,
     indent: usize,
@@ -102,7 +102,7 @@ pub(crate) fn broken(
     lines.push(line);
 }
 
-/// Returns the last line: how many findings there are, and the next command.
+/// Returns the last line: the number of findings, and the next command.
 pub(super) fn summary(outcome: &Outcome, asked: &str) -> String {
     let objects = counted(outcome.objects, "object", "objects");
     if outcome.reports.is_empty() {

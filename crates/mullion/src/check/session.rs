@@ -1,4 +1,4 @@
-//! One check: texts in, findings out, fixes back into the texts.
+//! Runs a check: it takes texts, returns findings, and writes fixes back to the texts.
 
 use std::collections::BTreeSet;
 
@@ -15,48 +15,48 @@ use super::{
 };
 use crate::failure::Failure;
 
-/// What is checked, and how.
+/// The texts to check, and how to check them.
 pub(super) struct Session {
     pub(super) texts: Vec<Text>,
-    /// Objects that are checked and stand in no text: those of a cluster.
+    /// Objects to check that come from a running cluster, not from a text.
     pub(super) live: Option<Live>,
-    /// Objects that say what the cluster's nodes are.
+    /// Objects that describe the cluster's nodes.
     pub(super) known: Option<Vec<Object>>,
     pub(super) images: Box<dyn Images>,
     pub(super) select: Vec<String>,
     pub(super) ignore: Vec<String>,
 }
 
-/// A finding with where it stands.
+/// A finding with its place in a text.
 pub(super) struct Report {
     pub(super) finding: Finding,
-    /// `deployment/web`.
+    /// The object, such as `deployment/web`.
     pub(super) object: String,
-    /// The file, `stdin` or `cluster`.
+    /// The name of the file, or `stdin` or `cluster`.
     pub(super) file: String,
-    /// The file that a tool made the object of.
+    /// The file from which a tool generated the object.
     pub(super) origin: Option<String>,
-    /// From 1; 0 where there is no text.
+    /// The line, from 1; 0 if the object does not come from a text.
     pub(super) line: usize,
     pub(super) column: usize,
 }
 
-/// What a check found.
+/// The result of a check.
 pub(super) struct Outcome {
     pub(super) reports: Vec<Report>,
-    /// How many objects were checked.
+    /// The number of objects checked.
     pub(super) objects: usize,
 }
 
 impl Outcome {
-    /// Whether something is an error or a warning.
+    /// Returns whether any finding is an error or a warning.
     pub(super) fn is_bad(&self) -> bool {
         self.reports
             .iter()
             .any(|report| report.finding.severity > Severity::Info)
     }
 
-    /// Returns how many findings `--fix`, or `--fix --unsafe`, would write.
+    /// Returns how many findings `--fix`, or `--fix --unsafe`, would fix.
     pub(super) fn fixable(&self, with_unsafe: bool) -> usize {
         let is = |report: &&Report| {
             report
@@ -70,12 +70,13 @@ impl Outcome {
 }
 
 impl Session {
-    /// Applies the rules; returns the findings by text and line, and the objects that they are about.
+    /// Applies the rules. Returns the objects, how many of them are checked, and the findings sorted by text and line.
     fn apply(&self) -> Result<(Vec<Object>, usize, Vec<Finding>), Failure> {
         let mut objects = Vec::new();
         for (number, text) in self.texts.iter().enumerate() {
             objects.extend(text.objects(number)?);
         }
+        // Objects of a cluster come from no text, so they get an index that no text has.
         let copy = |own: &Object| Object {
             value: own.value.clone(),
             text: usize::MAX,
@@ -114,7 +115,7 @@ impl Session {
         Ok((objects, checked, found))
     }
 
-    /// Checks.
+    /// Checks the texts and the cluster's objects, and returns the findings with their places.
     pub(super) fn check(&self) -> Result<Outcome, Failure> {
         let (objects, checked, found) = self.apply()?;
         let mut reports: Vec<_> = found
@@ -151,9 +152,9 @@ impl Session {
         })
     }
 
-    /// Changes the texts until no fix is left that can be written. Returns how many findings were fixed and in which texts.
+    /// Changes the texts until there is no fix left to write. Returns how many findings were fixed, and in which texts.
     pub(super) fn fix(&mut self, with_unsafe: bool) -> Result<(usize, BTreeSet<usize>), Failure> {
-        /// A fix may uncover another finding; more rounds than that are a mistake of a rule's.
+        /// The largest number of rounds. A fix may reveal another finding; if that does not end, a rule is wrong.
         const ROUNDS: usize = 10;
         let mut fixed = 0;
         let mut changed = BTreeSet::new();
@@ -168,7 +169,7 @@ impl Session {
                 let Some(text) = self.texts.get(object.text) else {
                     continue;
                 };
-                // All of a fix or nothing of it.
+                // Either all edits of a fix are applied, or none.
                 let mut edits = fix.edits.iter().map(|edit| edit.below(&object.root));
                 let content = edits.try_fold(text.content.clone(), |content, edit| {
                     edit::apply(&content, object.document, &edit)

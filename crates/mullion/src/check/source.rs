@@ -1,4 +1,4 @@
-//! The texts that are checked, and the objects in them with where they stand.
+//! Reads the texts to check, and their objects with their positions.
 
 use std::{
     collections::BTreeSet,
@@ -15,13 +15,13 @@ use crate::{failure::Failure, input, out, why::manifest};
 
 /// A text with objects.
 pub(super) struct Text {
-    /// How it is called in messages.
+    /// The name of the text in messages.
     pub(super) name: String,
-    /// The file it stands in; none for stdin.
+    /// The path of the file; `None` for stdin.
     pub(super) file: Option<PathBuf>,
     pub(super) content: String,
     roots: Vec<Option<Node>>,
-    /// What Helm and kustomize say each document was made of.
+    /// For each document, the file from which Helm or kustomize generated it.
     origins: Vec<Option<String>>,
     pub(super) ignores: Ignores,
 }
@@ -30,17 +30,17 @@ impl Text {
     /// Reads a file, or stdin.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or is not YAML.
     pub(super) fn read(path: &FilePath) -> Result<Self, Failure> {
         let content = input::text_of(path)?;
         let file = (!input::is_stdin(path)).then(|| path.to_owned());
         Text::of(input::named(path), file, content)
     }
 
-    /// Takes a text in.
+    /// Parses a text.
     ///
     /// # Errors
-    /// It is not YAML.
+    /// The text is not YAML.
     pub(super) fn of(
         name: String,
         file: Option<PathBuf>,
@@ -76,10 +76,10 @@ impl Text {
         })
     }
 
-    /// Returns its objects; documents without kind and apiVersion are no objects of Kubernetes and are passed over.
+    /// Returns the objects of the text. Documents without kind and apiVersion are not Kubernetes objects and are skipped.
     ///
     /// # Errors
-    /// It is not YAML.
+    /// The text is not YAML.
     pub(super) fn objects(&self, number: usize) -> Result<Vec<Object>, Failure> {
         let (_, found) = manifest::objects(&self.content, &self.name)?;
         let has = |object: &Object| !object.kind().is_empty() && !object.api_version().is_empty();
@@ -98,14 +98,14 @@ impl Text {
         Ok(objects.filter(has).collect())
     }
 
-    /// Returns where a place of an object stands.
+    /// Returns the position in the text of a path in an object.
     pub(super) fn locate(&self, object: &Object, at: &Path) -> Location {
         let root = self.roots.get(object.document).and_then(Option::as_ref);
         root.map(|root| root.locate(&object.root.join(at)))
             .unwrap_or_default()
     }
 
-    /// Returns the file that a tool made the object's document of.
+    /// Returns the file from which a tool generated the object's document.
     pub(super) fn origin<'o>(&'o self, object: &'o Object) -> Option<&'o str> {
         let annotations = &object.value["metadata"]["annotations"];
         let by_comment = self.origins.get(object.document).and_then(Option::as_deref);
@@ -118,7 +118,7 @@ impl Text {
     }
 }
 
-/// Returns what the comments above a document say it was made of: `# Source: chart/templates/x.yaml`.
+/// Returns the file that comments above a document name as its source: `# Source: chart/templates/x.yaml`.
 fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
     let mut line = root.line;
     let above = comments
@@ -137,10 +137,10 @@ fn origin(root: &Node, comments: &[Comment]) -> Option<String> {
     None
 }
 
-/// Returns the texts of files and of the manifests below directories, each once. Charts below a directory are passed over, with a note.
+/// Reads files, and all manifests in directories and their subdirectories, each once. Helm charts in a directory are skipped with a note.
 ///
 /// # Errors
-/// One cannot be read or is not YAML.
+/// A file cannot be read, or is not YAML.
 pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
     let (mut texts, mut seen) = (Vec::new(), BTreeSet::new());
     for path in paths {
@@ -159,7 +159,7 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
             ));
         }
         for file in below.files {
-            // A link and what it leads to are one file.
+            // A link and its target are the same file, which is read only once.
             let real = file.canonicalize().unwrap_or_else(|_| file.clone());
             if seen.insert(real) {
                 texts.push(Text::read(&file)?);
@@ -169,7 +169,7 @@ pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<Text>, Failure> {
     Ok(texts)
 }
 
-/// Returns a remark for a user whose texts hold nothing that could be checked.
+/// Returns a remark for the user if the texts have nothing to check.
 ///
 /// # Errors
 /// A text is not YAML.

@@ -1,4 +1,4 @@
-//! What is checked: objects with the text they stand in, and the pods in them with everything a rule asks of a pod.
+//! Defines what is checked: objects with their positions in a text, and their pods with everything that rules need to know about them.
 
 use mullion_api::labels::PRIVATE_IPV4;
 use mullion_engine::images::System;
@@ -11,14 +11,14 @@ use super::{
 };
 use crate::why::template::template_path;
 
-/// An object that is checked or that says what the cluster is like.
+/// An object that is checked or that describes the cluster.
 pub(super) struct Object {
     pub(super) value: Value,
-    /// Which of the texts it stands in.
+    /// The index of the text that has the object.
     pub(super) text: usize,
-    /// Which document of the text.
+    /// The index of the document in the text.
     pub(super) document: usize,
-    /// Where in the document: the item of a list.
+    /// The path in the document; not empty for an item of a list.
     pub(super) root: Path,
 }
 
@@ -45,7 +45,7 @@ impl Object {
         self.text_at("/apiVersion")
     }
 
-    /// Whether it is of this kind and API group.
+    /// Returns whether the object has this kind and API group.
     pub(super) fn is(&self, kind: &str, group: &str) -> bool {
         let own = self
             .api_version()
@@ -54,7 +54,7 @@ impl Object {
         self.kind() == kind && own == group
     }
 
-    /// Returns the text at a JSON pointer; empty if there is none.
+    /// Returns the string at a JSON pointer; empty if there is none.
     pub(super) fn text_at(&self, pointer: &str) -> &str {
         self.value
             .pointer(pointer)
@@ -62,7 +62,7 @@ impl Object {
             .unwrap_or_default()
     }
 
-    /// Returns what people call it: `deployment/shop`, with its namespace if it names one.
+    /// Returns the object's name for messages: `deployment/shop`, with its namespace if it has one.
     pub(super) fn title(&self) -> String {
         let kind = self.kind().to_lowercase();
         match self.text_at("/metadata/namespace") {
@@ -72,13 +72,13 @@ impl Object {
     }
 }
 
-/// A pod, or the template of pods, of an object.
+/// A pod, or the pod template of a workload.
 pub(super) struct Pod<'a> {
-    /// Which object.
+    /// The index of the object.
     pub(super) object: usize,
     pub(super) kind: &'a str,
     pub(super) namespace: &'a str,
-    /// Where the pod's metadata and spec stand in the object.
+    /// The path in the object of the pod's metadata and spec.
     pub(super) path: Path,
     pub(super) meta: &'a Value,
     pub(super) spec: &'a Value,
@@ -88,18 +88,18 @@ pub(super) struct Pod<'a> {
 
 /// A container of a pod.
 pub(super) struct Container<'a> {
-    /// Where it stands in the object.
+    /// The path of the container in the object.
     pub(super) path: Path,
     pub(super) value: &'a Value,
     pub(super) name: &'a str,
     pub(super) image: &'a str,
-    /// What is known of the image.
+    /// What is known about the image.
     pub(super) fact: Option<Fact>,
     pub(super) host_process: bool,
 }
 
 impl<'a> Pod<'a> {
-    /// Returns the pod that an object is or makes.
+    /// Returns the pod that an object is, or its pod template.
     pub(super) fn of(
         object: &'a Object,
         index: usize,
@@ -138,12 +138,12 @@ impl<'a> Pod<'a> {
         })
     }
 
-    /// Returns the path of fields of the pod's spec.
+    /// Returns the path in the object of a field of the pod's spec.
     pub(super) fn at(&self, fields: &[&str]) -> Path {
         self.path.key("spec").keys(fields)
     }
 
-    /// Returns the first container whose image is of one system alone.
+    /// Returns the first container whose image is for this operating system only.
     pub(super) fn only_of(&self, system: System) -> Option<&Container<'a>> {
         self.containers.iter().find(|container| {
             container
@@ -153,7 +153,7 @@ impl<'a> Pod<'a> {
         })
     }
 
-    /// Whether every image is of that system alone.
+    /// Returns whether every image is for this operating system only.
     pub(super) fn all_of(&self, system: System) -> bool {
         let is = |container: &Container<'_>| {
             container
@@ -164,7 +164,7 @@ impl<'a> Pod<'a> {
         !self.containers.is_empty() && self.containers.iter().all(is)
     }
 
-    /// Returns the system that its images want, if they agree as far as they are known.
+    /// Returns the operating system that the images need, if all images with known facts agree.
     pub(super) fn wanted(&self) -> Option<System> {
         match (self.only_of(System::Linux), self.only_of(System::Windows)) {
             (Some(_), None) => Some(System::Linux),
@@ -173,7 +173,7 @@ impl<'a> Pod<'a> {
         }
     }
 
-    /// Returns the system it says or its images want.
+    /// Returns the operating system that the pod selects, or else the one that its images need.
     pub(super) fn system(&self) -> Option<System> {
         match self.placement.os {
             Choice::One(system) => Some(system),
@@ -181,7 +181,7 @@ impl<'a> Pod<'a> {
         }
     }
 
-    /// Returns the system that `spec.os.name` names.
+    /// Returns the operating system in `spec.os.name`.
     pub(super) fn named(&self) -> Option<System> {
         System::of_label(self.spec["os"]["name"].as_str()?)
     }
@@ -194,20 +194,20 @@ impl<'a> Pod<'a> {
         self.spec["hostNetwork"] == true
     }
 
-    /// Whether it requests an address by itself, as the webhook would make it.
+    /// Returns whether the pod's spec requests an address, which the webhook would otherwise add.
     pub(super) fn requests_address(&self) -> bool {
         list(&self.spec["containers"])
             .any(|own| !own["resources"]["requests"][PRIVATE_IPV4].is_null())
     }
 
-    /// Whether a container of it is a HostProcess container.
+    /// Returns whether any container of the pod is a HostProcess container.
     pub(super) fn host_process(&self) -> bool {
         self.containers
             .iter()
             .any(|container| container.host_process)
     }
 
-    /// Returns how many pods it stands for, if that is written.
+    /// Returns how many pods the object creates, as far as its fields say.
     pub(super) fn replicas(&self, objects: &[Object]) -> u64 {
         let spec = &objects[self.object].value["spec"];
         match self.kind {
@@ -218,7 +218,7 @@ impl<'a> Pod<'a> {
         }
     }
 
-    /// Whether labels of a selector (`key: value`) are its labels; an empty selector is nobody's.
+    /// Returns whether the pod has all labels of a selector (`key: value`); an empty selector matches no pod.
     pub(super) fn has_labels(&self, selector: &Value) -> bool {
         let own = &self.meta["labels"];
         let Some(wanted) = selector.as_object().filter(|wanted| !wanted.is_empty()) else {
@@ -231,12 +231,12 @@ impl<'a> Pod<'a> {
 }
 
 impl Container<'_> {
-    /// Returns a quantity of its resources: `requests` or `limits`.
+    /// Returns a quantity of the container's resources, from `requests` or `limits`.
     pub(super) fn quantity(&self, kind: &str, name: &str) -> Option<f64> {
         amount(&self.value["resources"][kind][name])
     }
 
-    /// Returns the words of its command and arguments.
+    /// Returns the container's command and arguments.
     pub(super) fn words(&self) -> Vec<&str> {
         let lists = ["command", "args"].into_iter();
         lists
@@ -246,7 +246,7 @@ impl Container<'_> {
     }
 }
 
-/// Returns the images that an object's pods name.
+/// Returns the images of an object's pods.
 pub(super) fn images(object: &Object) -> Vec<String> {
     let containers = containers_of(spec_of(object));
     containers
@@ -254,7 +254,7 @@ pub(super) fn images(object: &Object) -> Vec<String> {
         .collect()
 }
 
-/// A service account that a pod runs as, and a GMSACredentialSpec that the pod names.
+/// The use of a GMSACredentialSpec by the service account of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CredentialUse {
     pub(super) namespace: String,
@@ -263,7 +263,7 @@ pub(super) struct CredentialUse {
 }
 
 impl CredentialUse {
-    /// The use that a pod with this spec makes of a credential spec.
+    /// Returns the use of a credential spec by a pod with this spec.
     pub(super) fn of(namespace: &str, spec: &Value, name: &str) -> Self {
         let account = spec["serviceAccountName"].as_str().unwrap_or("default");
         let [namespace, account, name] = [namespace, account, name].map(str::to_owned);
@@ -275,7 +275,7 @@ impl CredentialUse {
     }
 }
 
-/// Returns the uses that an object's pods make of credential specs.
+/// Returns all uses of credential specs by an object's pods.
 pub(super) fn credential_uses(object: &Object) -> Vec<CredentialUse> {
     let spec = spec_of(object);
     let owners = containers_of(spec).chain([spec]);
@@ -306,7 +306,7 @@ fn is_host_process(container: &Value, spec: &Value) -> bool {
     own.as_bool().or(pods.as_bool()).unwrap_or(false)
 }
 
-/// Returns a quantity as a number: bytes of memory, cores of CPU.
+/// Returns a quantity as a number: bytes of memory, or CPU cores.
 pub(crate) fn amount(value: &Value) -> Option<f64> {
     const SUFFIXES: [(&str, f64); 12] = [
         ("Ki", 1024.0),

@@ -1,17 +1,17 @@
-//! The rules: one table of ids, severities, titles, explanations and sources. Ids are stable and never used again.
+//! Lists the rules: one table of IDs, severities, titles, explanations and sources. IDs are stable and are never reused.
 //!
-//! `docs/check.md` and `mullion check --explain` are made of it.
+//! `docs/check.md` and `mullion check --explain` are generated from it.
 
 use std::fmt;
 
-/// How bad a finding is.
+/// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Severity {
-    /// Worth knowing.
+    /// It is good to know, but not a problem.
     Info,
-    /// It will hurt.
+    /// It will cause trouble.
     Warn,
-    /// It will not run, or run in the wrong place.
+    /// The object will not run, or will run in the wrong place.
     Error,
 }
 
@@ -31,19 +31,19 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What can be done about a finding.
+/// How a finding can be fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FixKind {
-    /// `--fix` writes it: the result means the same wherever it worked before.
+    /// `--fix` writes it: where the object worked before, the result means the same.
     Safe,
     /// `--fix --unsafe` writes it.
     Unsafe,
-    /// It is said in words.
+    /// The fix is only described in words.
     Words,
 }
 
 impl FixKind {
-    /// Returns what is written of a rule's fix.
+    /// Returns what the documentation says about a rule's fix.
     pub(super) fn words(self) -> &'static str {
         match self {
             FixKind::Safe => "written by `--fix` where it is certain",
@@ -53,11 +53,11 @@ impl FixKind {
     }
 }
 
-/// A rule.
+/// An entry of the table: a rule with its texts.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) id: &'static str,
-    /// The severity that its findings have unless they say another one.
+    /// The severity of the rule's findings, unless a finding sets another one.
     pub(super) severity: Severity,
     pub(super) title: &'static str,
     pub(super) explanation: &'static str,
@@ -71,12 +71,12 @@ pub(super) struct Group {
     pub(super) rules: &'static [Rule],
 }
 
-/// Returns the rule with an id, in any case of letters.
+/// Returns the rule with this ID, ignoring case.
 pub(super) fn rule(id: &str) -> Option<&'static Rule> {
     all().find(|rule| rule.id.eq_ignore_ascii_case(id))
 }
 
-/// Returns every rule, in the order of the ids.
+/// Returns all rules in the order of their IDs.
 pub(super) fn all() -> impl Iterator<Item = &'static Rule> {
     GROUPS.iter().flat_map(|group| group.rules)
 }
@@ -102,7 +102,7 @@ const fn rule_of(
 use FixKind::{Safe, Unsafe, Words};
 use Severity::{Error, Info, Warn};
 
-/// Every rule, by topic.
+/// All rules, grouped by topic.
 pub(super) static GROUPS: [Group; 7] = [
     Group {
         title: "Placement",

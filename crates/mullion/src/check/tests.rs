@@ -1,8 +1,8 @@
-//! The rules' examples (`tests/check/MUL*.yaml`), what holds for all of them, and the page that the table makes.
+//! Tests the examples of the rules (`tests/check/MUL*.yaml`), what holds for all of them, and the page that is generated from the table.
 //!
-//! A file has sections: `### bad` must have a finding of the file's rule, `### good` must not. `### fixed` is what all fixes of that rule make
-//! of the section before it; without it nothing is written. `### pools` says what nodes there are for the sections below it, `### live` that
-//! their objects are all of a cluster's, and `### placing` that the cluster sends pods where their images run.
+//! A file has sections: `### bad` must have a finding of the file's rule, `### good` must not. `### fixed` is the section before it after
+//! all fixes of that rule; without it no fix is written. `### pools` describes the nodes for the sections below it, `### live` says that
+//! their objects come from a running cluster, and `### placing` that the cluster places pods by their images.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -18,7 +18,7 @@ use super::{
     yaml::tree,
 };
 
-/// The table, and images that only a registry could tell of.
+/// The table, and images about which only a registry could have facts.
 #[derive(Default)]
 struct Examples(Table);
 
@@ -196,7 +196,7 @@ fn fixed_texts_have_nothing_left_to_fix_and_keep_their_comments() {
     }
 }
 
-/// Whatever of an example is missing or wrong, nothing panics.
+/// Nothing panics, whatever field of an example is missing or wrong.
 #[test]
 fn objects_without_a_part_are_checked_too() {
     fn holes(value: &Value) -> Vec<Value> {

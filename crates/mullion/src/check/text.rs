@@ -1,4 +1,4 @@
-//! Sentences for findings: what is wrong, and what a reader can do where no fix is written.
+//! Words the findings: what is wrong, and what the user can do if no fix is written.
 
 use mullion_engine::images::System;
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Problem {
-    /// Returns what is wrong as a sentence without its full stop. `at` is where the finding is.
+    /// Returns what is wrong as a sentence without its full stop. `at` is the place of the finding.
     #[rustfmt::skip]
     pub(super) fn text(&self, at: &Path) -> String {
         use Problem::*;
@@ -127,7 +127,7 @@ impl Problem {
         }
     }
 
-    /// Returns what to do, where the rule's fix does not say it.
+    /// Returns advice for the user, unless the rule's fix already says it.
     #[rustfmt::skip]
     pub(super) fn advice(&self) -> Option<String> {
         use Problem::*;
@@ -183,7 +183,7 @@ impl Problem {
     }
 }
 
-/// Returns changes in words: `set spec.nodeSelector[kubernetes.io/os] to windows`.
+/// Describes changes in words: `set spec.nodeSelector[kubernetes.io/os] to windows`.
 pub(super) fn edits(edits: &[Edit]) -> String {
     let words = edits.iter().map(|edit| {
         let path = shown(edit.path());
@@ -200,7 +200,7 @@ pub(super) fn edits(edits: &[Edit]) -> String {
     joined(words, "and")
 }
 
-/// The path from the pod's spec on, or all of it: `nodeSelector kubernetes.io/os`.
+/// Returns the path after the pod's `spec`, or else the whole path: `nodeSelector kubernetes.io/os`.
 fn shown(path: &Path) -> String {
     let after_spec = path
         .0

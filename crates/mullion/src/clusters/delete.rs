@@ -1,7 +1,7 @@
-//! `mullion delete`: forgets a kept cluster for good, as `kind delete cluster` does without asking.
+//! `mullion delete`: deletes a kept cluster without asking, like `kind delete cluster`.
 //!
-//! Only what Mullion made goes: the files of the store, the log, and the cluster's own entries in kubeconfigs. Whatever else is in the
-//! directory stays, and so does the directory then.
+//! Only Mullion's files are deleted: the store, the log, and the cluster's own entries in kubeconfigs. If there are other files in the
+//! directory, they and the directory stay.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::{
     out, up,
 };
 
-/// Deletes the kept cluster that is meant.
+/// Deletes the chosen cluster.
 pub(crate) async fn run(chosen: Chosen) -> Result<(), Failure> {
     let running = one_running(&chosen, "mullion delete")?;
     let kept = one_kept(&chosen, "mullion delete")?;
@@ -37,7 +37,7 @@ pub(crate) async fn run(chosen: Chosen) -> Result<(), Failure> {
     erase(&kept.directory).map_err(|error| keep::failure(&error))?;
     let log = up::detach::log_in(&kept.directory);
     for file in [log, kept.directory.join("lock")] {
-        // It may never have been there.
+        // The file may not exist.
         let _ = fs::remove_file(file);
     }
     let directory = kept.directory.display();
@@ -64,7 +64,7 @@ fn still_running(name: &str, pid: u32) -> Failure {
     ))
 }
 
-/// Returns the kubeconfig that was last written for a cluster. What is damaged does not say, and is deleted all the same.
+/// Returns the kubeconfig that was last written for a cluster. A damaged store has none, and is deleted anyway.
 async fn noted_kubeconfig(directory: &Path) -> Result<Option<PathBuf>, Failure> {
     match Store::open(directory, Window::default(), Timestamp::now()) {
         Ok(store) => {
@@ -77,7 +77,7 @@ async fn noted_kubeconfig(directory: &Path) -> Result<Option<PathBuf>, Failure> 
     }
 }
 
-/// Takes the cluster's entries out of the kubeconfig that was written for it, and out of the user's.
+/// Removes the cluster's entries from the kubeconfig that was written for it, and from the user's.
 fn forget(noted: Option<PathBuf>, kept: &Kept) -> Result<(), Failure> {
     let mark = kubeconfig::mark("", Some(&kept.directory));
     let usual = kubeconfig::user_kubeconfigs().unwrap_or_default();

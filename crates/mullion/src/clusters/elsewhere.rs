@@ -1,7 +1,7 @@
-//! Which clusters are kept in directories that were given with `--data-dir`, so that `mullion list` shows them when they are stopped.
+//! Remembers the clusters in directories that `--data-dir` named, so that `mullion list` can show them when they are stopped.
 //!
-//! Each has a small file below the state directory that says where. One whose directory holds no cluster any more is forgotten by
-//! whoever looks; nothing but the list depends on it.
+//! Each has a small file below the state directory with its path. An entry whose directory has no cluster any more is removed when the list
+//! is read; only the list uses these files.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::kubeconfig;
 pub(super) struct Place {
     /// The name that it had when it ran.
     pub(super) name: String,
-    /// Where it is kept.
+    /// The directory of the cluster.
     pub(super) directory: PathBuf,
 }
 
@@ -30,7 +30,7 @@ fn places() -> Option<PathBuf> {
     Some(state.join("mullion").join("elsewhere"))
 }
 
-/// Remembers where a cluster is kept, unless its name says so.
+/// Remembers the directory of a cluster, unless it is the usual one for its name.
 pub(super) fn remember(name: &str, directory: &Path) {
     if named_root().is_ok_and(|root| directory.parent() == Some(&*root)) {
         return;
@@ -49,14 +49,14 @@ pub(super) fn remember(name: &str, directory: &Path) {
 
 fn try_remember(places: &Path, place: &Place) -> io::Result<()> {
     fs::create_dir_all(places)?;
-    // One file for each directory, so that nobody writes what another reads.
+    // There is one file for each directory, so that processes do not overwrite each other's entries.
     let mut hasher = FxHasher::default();
     place.directory.hash(&mut hasher);
     let file = places.join(format!("{:016x}.json", hasher.finish()));
     fs::write(file, serde_json::to_vec(place)?)
 }
 
-/// The clusters that are still there.
+/// Returns the clusters that still exist.
 pub(super) fn all() -> Vec<Place> {
     places().map(|places| all_in(&places)).unwrap_or_default()
 }
@@ -70,7 +70,7 @@ fn all_in(places: &Path) -> Vec<Place> {
             .and_then(|text| serde_json::from_slice::<Place>(&text).ok());
         match place {
             Some(place) if keep::is_kept(&place.directory) => found.push(place),
-            // Another one who looks may have been faster.
+            // Another process may have removed the file already.
             _ => drop(fs::remove_file(&file)),
         }
     }
@@ -91,7 +91,7 @@ mod tests {
         };
         let database = kept.path().join("state.redb");
         fs::write(&database, "x").expect("writable");
-        // A start after a start changes nothing.
+        // A second start does not change the entry.
         for _ in 0..2 {
             try_remember(places.path(), &place).expect("it can be written");
         }

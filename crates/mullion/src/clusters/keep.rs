@@ -1,7 +1,7 @@
-//! What a cluster keeps on disk beside its objects, and what is said when the directory cannot be used.
+//! The state of a cluster on disk besides its objects, and the errors about unusable directories.
 //!
-//! Everything is in the store's notes: the authority, the key of service accounts' tokens, the simulated cloud, the config it was made
-//! from, the port. So one file holds a cluster, and a snapshot of it is whole.
+//! All of it is in the store's notes: the authority, the key for service account tokens, the simulated cloud, the original config, the
+//! port. A cluster is therefore a single file, and a snapshot of it is complete.
 
 use std::{
     fmt, fs,
@@ -30,7 +30,7 @@ const CONFIG: &str = "cluster/config";
 const SUBNET_BITS: &str = "cluster/subnet-bits";
 const FILLED: &str = "cluster/filled";
 const DEFINITIONS: &str = "cluster/definitions";
-/// The definitions that every version has had.
+/// The definitions of every version.
 const FIRST_DEFINITIONS: [&str; 5] = [
     "nodepools.karpenter.sh",
     "nodeclaims.karpenter.sh",
@@ -42,7 +42,7 @@ const PORT: &str = "cluster/port";
 const KUBECONFIG: &str = "cluster/kubeconfig";
 const CLOUD: &str = "cloud/";
 
-/// The store of a cluster: in a directory, or in memory.
+/// Opens the store of a cluster, in a directory or in memory.
 pub(crate) fn open(
     directory: Option<&Path>,
     fresh: bool,
@@ -54,7 +54,7 @@ pub(crate) fn open(
     };
     check_is_free(directory)?;
     if fresh {
-        // First, so that a start that is cut off leaves nothing that looks like somebody else's.
+        // The log is removed first: if this start is interrupted afterwards, the directory does not look like one of another program.
         let _ = fs::remove_file(up::detach::log_in(directory));
         erase(directory).map_err(|error| failure(&error))?;
     }
@@ -62,10 +62,10 @@ pub(crate) fn open(
     Ok(Arc::new(store))
 }
 
-/// Refuses a directory that holds something, and no cluster: nothing is written there.
+/// Refuses a directory that has files but no cluster, because nothing must be written there.
 ///
 /// # Errors
-/// What it holds.
+/// The directory has other files, which the error names.
 pub(crate) fn check_is_free(directory: &Path) -> Result<(), Failure> {
     match folder_state(directory).map_err(|error| failure(&error))? {
         FolderState::Foreign { path } => {
@@ -80,7 +80,7 @@ pub(crate) fn check_is_free(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether a directory holds a cluster, or what is left of one.
+/// Returns whether a directory has a cluster, or the rest of one.
 pub(crate) fn is_kept(directory: &Path) -> bool {
     matches!(
         folder_state(directory),
@@ -88,7 +88,7 @@ pub(crate) fn is_kept(directory: &Path) -> bool {
     )
 }
 
-/// What a user is told about a directory that cannot be used.
+/// Describes why a directory cannot be used.
 pub(crate) fn failure(error: &StoreError) -> Failure {
     if let StoreError::InUse { directory } = error
         && let Some(record) = running::in_directory(directory)
@@ -126,7 +126,7 @@ pub(crate) fn failure(error: &StoreError) -> Failure {
     Failure::input(error).hint(hint)
 }
 
-/// What a user is told whose cluster runs already: which process it is, and how to reach and to stop it.
+/// Describes a cluster that is already running: its process, and how to reach and stop it.
 fn already_runs(record: &Record) -> Failure {
     let Record {
         name, pid, server, ..
@@ -143,7 +143,7 @@ fn already_runs(record: &Record) -> Failure {
     })
 }
 
-/// The authority that is kept, or a new one that is kept from now on.
+/// Returns the stored authority, or a new one that is stored.
 pub(crate) fn authority(notes: &Notes, now: Timestamp) -> Result<Authority, rcgen::Error> {
     if let (Some(pem), Some(key)) = (text(notes, CA), text(notes, CA_KEY)) {
         return Ok(Authority::from_pem(pem, key));
@@ -155,7 +155,7 @@ pub(crate) fn authority(notes: &Notes, now: Timestamp) -> Result<Authority, rcge
     Ok(authority)
 }
 
-/// The authority for front proxies that is kept, or a new one that is kept from now on, in PEM.
+/// Returns the stored authority for front proxies, or a new one that is stored, in PEM.
 pub(crate) fn front_proxy_authority(notes: &Notes, now: Timestamp) -> Result<String, rcgen::Error> {
     if let Some(pem) = text(notes, FRONT_PROXY_CA) {
         return Ok(pem);
@@ -165,38 +165,37 @@ pub(crate) fn front_proxy_authority(notes: &Notes, now: Timestamp) -> Result<Str
     Ok(pem)
 }
 
-/// The text of the config file that the cluster was made from, empty if it was made without one; none for a new cluster.
+/// Returns the text of the cluster's config file, which is empty if the cluster was created without one; `None` for a new cluster.
 pub(crate) fn config(notes: &Notes) -> Option<String> {
     text(notes, CONFIG)
 }
 
-/// Notes what a new cluster is made from.
+/// Stores the config of a new cluster.
 pub(crate) fn set_config(notes: &Notes, config: String) {
     notes.put(CONFIG, config);
 }
 
-/// Returns the length of the mask of subnets that the cluster was made with, if it was chosen.
+/// Returns the prefix length of subnets with which the cluster was created, if the user chose it.
 pub(crate) fn subnet_bits(notes: &Notes) -> Option<u8> {
     text(notes, SUBNET_BITS)?.parse().ok()
 }
 
-/// Notes the length of the mask of a new cluster's subnets.
+/// Stores the prefix length of a new cluster's subnets.
 pub(crate) fn set_subnet_bits(notes: &Notes, bits: u8) {
     notes.put(SUBNET_BITS, bits.to_string());
 }
 
-/// Whether everything that a cluster begins with has been made.
+/// Returns whether all initial objects have been created.
 pub(crate) fn is_filled(notes: &Notes) -> bool {
     notes.get(FILLED).is_some()
 }
 
-/// Notes that everything has been made that a cluster begins with.
+/// Records that all initial objects have been created.
 pub(crate) fn set_filled(notes: &Notes) {
     notes.put(FILLED, "yes");
 }
 
-/// Returns the custom resource definitions that the cluster was given: Karpenter's, of unknown content, where an earlier version has
-/// noted no names.
+/// Returns the custom resource definitions that the cluster got: if an earlier version stored no names, Karpenter's with unknown content.
 pub(crate) fn definitions(notes: &Notes) -> Definitions {
     let text = text(notes, DEFINITIONS).unwrap_or_default();
     let lines = text.lines().filter_map(|line| {
@@ -210,7 +209,7 @@ pub(crate) fn definitions(notes: &Notes) -> Definitions {
     }
 }
 
-/// Notes which it has been given.
+/// Stores the definitions that the cluster got.
 pub(crate) fn set_definitions(notes: &Notes, definitions: &Definitions) {
     let lines = definitions.iter();
     let lines: Vec<_> = lines
@@ -219,12 +218,12 @@ pub(crate) fn set_definitions(notes: &Notes, definitions: &Definitions) {
     notes.put(DEFINITIONS, lines.join("\n"));
 }
 
-/// The port of the last start.
+/// Returns the port of the last start.
 pub(crate) fn port(notes: &Notes) -> Option<u16> {
     text(notes, PORT)?.parse().ok()
 }
 
-/// Notes the port.
+/// Stores the port.
 pub(crate) fn set_port(notes: &Notes, port: u16) {
     notes.put(PORT, port.to_string());
 }
@@ -234,7 +233,7 @@ pub(crate) fn kubeconfig(notes: &Notes) -> Option<PathBuf> {
     text(notes, KUBECONFIG).map(PathBuf::from)
 }
 
-/// Notes where the kubeconfig is, so that the cluster's entries can be found when it is deleted.
+/// Stores the path of the kubeconfig, so that the cluster's entries can be found when it is deleted.
 pub(crate) fn set_kubeconfig(notes: &Notes, path: &Path) {
     notes.put(KUBECONFIG, path.to_string_lossy().into_owned());
 }
@@ -243,11 +242,11 @@ fn text(notes: &Notes, key: &str) -> Option<String> {
     String::from_utf8(notes.get(key)?.to_vec()).ok()
 }
 
-/// The simulated cloud's ledger among the notes.
+/// The simulated cloud's ledger in the store's notes.
 pub(crate) struct CloudNotes(pub(crate) Notes);
 
 impl CloudNotes {
-    /// What the process before has left.
+    /// Returns the ledger of the previous process.
     pub(crate) fn saved(&self) -> Saved {
         let all = self.0.list(CLOUD).into_iter();
         all.map(|(key, value)| (key[CLOUD.len()..].to_owned(), value.to_vec()))

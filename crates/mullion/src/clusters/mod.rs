@@ -1,9 +1,8 @@
-//! The clusters of this machine: `mullion list`, `mullion down`, `mullion kubeconfig`, and where each of them is kept.
+//! The clusters of this machine: `mullion list`, `mullion down`, `mullion kubeconfig`, and the directories of clusters.
 //!
-//! [`running`] knows what runs, [`keep`] what is kept on disk, [`elsewhere`] which directories were given, [`status`] asks one how it is,
-//! [`snapshot`] copies one, [`delete`] removes one. A
-//! cluster with a name has the directory of that name below the state directory; one that was given a directory has that; one with
-//! neither is in memory only.
+//! [`running`] finds running clusters, [`keep`] has the state on disk, [`elsewhere`] remembers other directories, [`status`] queries a
+//! cluster, [`snapshot`] copies one, and [`delete`] deletes one. A named cluster has the directory of that name below the state directory,
+//! a cluster with `--data-dir` has that one, and a cluster with neither is in memory only.
 
 pub(crate) mod delete;
 mod elsewhere;
@@ -28,19 +27,19 @@ use crate::{
 
 use self::running::Record;
 
-/// How long a cluster may take to stop.
+/// The time that a cluster may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has.
+/// The interval at which this is checked.
 const STOP_CHECK: Duration = Duration::from_millis(20);
-/// The most letters of a name.
+/// The maximum length of a name.
 const MAX_NAME: usize = 63;
 
-/// Where the clusters with a name are.
+/// Returns the directory of the named clusters.
 fn named_root() -> Result<PathBuf, Failure> {
     Ok(kubeconfig::state_dir()?.join("mullion").join("clusters"))
 }
 
-/// Which cluster is meant on the command line.
+/// The cluster that the command line names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Chosen {
     /// Its name.
@@ -50,7 +49,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// The directory that is chosen; none if nothing is to be kept.
+    /// Returns the chosen directory; `None` if nothing is to be stored.
     pub(crate) fn directory(&self) -> Result<Option<PathBuf>, Failure> {
         if let Some(name) = &self.name {
             check_name(name)?;
@@ -62,8 +61,8 @@ impl Chosen {
         }
     }
 
-    /// Returns those of some running clusters that are meant. A name that no cluster has may be the process or the port of one: clusters
-    /// in memory can have the same name.
+    /// Returns the running clusters that match. If no cluster has the name, it may be a process id or a port, because clusters in memory
+    /// can have equal names.
     fn among(&self, mut running: Vec<Record>) -> Vec<Record> {
         if let Some(directory) = &self.directory {
             let directory = absolute(directory);
@@ -82,7 +81,7 @@ impl Chosen {
         running
     }
 
-    /// How it is called in messages.
+    /// Returns the name of the cluster for messages.
     fn title(&self) -> String {
         match (&self.directory, &self.name) {
             (Some(directory), _) => format!("cluster in {}", directory.display()),
@@ -96,7 +95,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A name is a directory's name on every system, and fits into a kubeconfig as it is.
+/// Checks that a name is valid as a directory name on every system, and in a kubeconfig.
 fn check_name(name: &str) -> Result<(), Failure> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let fits = name.len() <= MAX_NAME
@@ -112,7 +111,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
     .hint("--name demo"))
 }
 
-/// `mullion list`.
+/// Runs `mullion list`.
 pub(crate) fn list(output: Output) -> Result<(), Failure> {
     let running = running::all();
     let stopped = kept(&running);
@@ -180,7 +179,7 @@ fn table(running: &[Record], stopped: &[Kept], now: Timestamp) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Writes an age as `kubectl get` does, in its largest unit.
+/// Formats an age like `kubectl get`, in its largest unit.
 pub(crate) fn age(age: SignedDuration) -> String {
     match age.as_secs().max(0) {
         seconds @ ..120 => format!("{seconds}s"),
@@ -190,10 +189,10 @@ pub(crate) fn age(age: SignedDuration) -> String {
     }
 }
 
-/// Returns the one running cluster that is meant; none if none is.
+/// Returns the only running cluster that matches; `None` if there is none.
 ///
 /// # Errors
-/// Several are. `command` is that which has to say which one.
+/// Several match. `command` is the command that must name one of them.
 fn one_running(chosen: &Chosen, command: &str) -> Result<Option<Record>, Failure> {
     let mut found = chosen.among(running::all());
     match found.len() {
@@ -202,7 +201,7 @@ fn one_running(chosen: &Chosen, command: &str) -> Result<Option<Record>, Failure
     }
 }
 
-/// Returns what is said where several running clusters may be meant: what tells them apart.
+/// Returns the error about several matching clusters, with their differences.
 fn several(found: &[Record], command: &str) -> Failure {
     let mut names: Vec<&str> = found.iter().map(|record| &*record.name).collect();
     names.sort_unstable();
@@ -226,21 +225,21 @@ fn several(found: &[Record], command: &str) -> Failure {
     })
 }
 
-/// Returns where another cluster of a name is kept than the one in `directory`, running or not.
+/// Returns the directory of another cluster with this name, running or not.
 pub(crate) fn other_of_name(name: &str, directory: Option<&Path>) -> Option<PathBuf> {
     let mut all = kept(&[]).into_iter();
     let other = all.find(|kept| kept.name == name && Some(&*kept.directory) != directory);
     other.map(|kept| kept.directory)
 }
 
-/// A cluster that is kept on disk.
+/// A cluster on disk.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Kept {
     name: String,
     directory: PathBuf,
 }
 
-/// Returns every cluster that is kept and does not run, by name.
+/// Returns all clusters on disk that are not running, by name.
 fn kept(running: &[Record]) -> Vec<Kept> {
     let named = named_root().ok().into_iter();
     let entries = named.flat_map(|root| std::fs::read_dir(root).into_iter().flatten().flatten());
@@ -260,10 +259,10 @@ fn kept(running: &[Record]) -> Vec<Kept> {
     all
 }
 
-/// Returns the one kept cluster that is meant; none if none is.
+/// Returns the only stopped cluster that matches; `None` if there is none.
 ///
 /// # Errors
-/// Several are. `command` is that which has to say which one.
+/// Several match. `command` is the command that must name one of them.
 fn one_kept(chosen: &Chosen, command: &str) -> Result<Option<Kept>, Failure> {
     if let Some(directory) = &chosen.directory {
         let directory = absolute(directory);
@@ -294,7 +293,7 @@ fn one_kept(chosen: &Chosen, command: &str) -> Result<Option<Kept>, Failure> {
     }
 }
 
-/// Returns what is said where no cluster is the one that is meant.
+/// Returns the error that no cluster matches.
 fn no_such(chosen: &Chosen) -> Failure {
     let failure = match (&chosen.directory, &chosen.name) {
         (Some(directory), _) => format!("there is no cluster in {}", directory.display()),
@@ -304,7 +303,7 @@ fn no_such(chosen: &Chosen) -> Failure {
     Failure::run(failure).hint("`mullion list` shows the clusters there are")
 }
 
-/// Returns how a kept cluster is named on the command line.
+/// Returns the flag that names a kept cluster.
 fn flag(kept: &Kept) -> String {
     match named_root().is_ok_and(|root| root.join(&kept.name) == kept.directory) {
         true => format!("--name {}", kept.name),
@@ -312,7 +311,7 @@ fn flag(kept: &Kept) -> String {
     }
 }
 
-/// `mullion down`.
+/// Runs `mullion down`.
 pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
     let Some(record) = one_running(&chosen, "mullion down")? else {
         let none = chosen.title();
@@ -346,7 +345,7 @@ pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `mullion kubeconfig`: to stdout, or to a file that only its owner may read.
+/// Runs `mullion kubeconfig`: writes to stdout, or to a file that only its owner may read.
 pub(crate) fn give_kubeconfig(chosen: Chosen, file: Option<&Path>) -> Result<(), Failure> {
     if let Some(record) = one_running(&chosen, "mullion kubeconfig")? {
         match file {
@@ -366,7 +365,7 @@ pub(crate) fn give_kubeconfig(chosen: Chosen, file: Option<&Path>) -> Result<(),
     })
 }
 
-/// What went wrong with a file, for a failure.
+/// Describes a failed operation on a file.
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::input(format!(
         "{} cannot be {what}: {}",

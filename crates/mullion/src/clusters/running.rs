@@ -1,7 +1,7 @@
-//! Which clusters run: each leaves a record and holds a lock beside it as long as its process lives.
+//! Finds running clusters: each writes a record and holds a lock next to it while its process lives.
 //!
-//! The system takes the lock back from a process that dies, however it dies, so a record without a lock is of nobody and is removed by
-//! whoever finds it.
+//! The system releases the lock of a process that dies in any way, so a record without a lock is stale, and any process that finds it
+//! removes it.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -27,23 +27,23 @@ pub(crate) struct Record {
     pub(crate) name: String,
     /// Its process.
     pub(crate) pid: u32,
-    /// `https://127.0.0.1:6443`.
+    /// The URL of the API, `https://127.0.0.1:6443`.
     pub(crate) server: String,
-    /// What leads to it.
+    /// The kubeconfig that was written for it.
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Where it is kept; none if in memory only.
+    /// The directory; `None` if it is in memory only.
     pub(crate) directory: Option<PathBuf>,
     /// When it was started.
     pub(crate) started: Timestamp,
-    /// Where it writes what happens, if it runs in the background.
+    /// The log file, if it runs in the background.
     #[serde(default)]
     pub(crate) log: Option<PathBuf>,
-    /// The kubeconfig that leads to it and nowhere else, whatever becomes of the file.
+    /// A kubeconfig for this cluster only, whatever happens to the file.
     #[serde(default)]
     pub(crate) access: Value,
 }
 
-/// A record that is there as long as this is.
+/// A record that exists as long as this value.
 #[derive(Debug)]
 pub(crate) struct Announced {
     record: PathBuf,
@@ -53,7 +53,7 @@ pub(crate) struct Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next one who looks.
+        // Files that cannot be removed now are removed by the next process that looks for clusters.
         let _ = fs::remove_file(&self.record);
         let _ = fs::remove_file(&self.lock);
     }
@@ -75,7 +75,7 @@ fn paths(place: &Path, pid: u32) -> (PathBuf, PathBuf) {
     )
 }
 
-/// Lets others find a cluster. One that cannot be found works all the same.
+/// Writes the record of a cluster. If that fails, the cluster works but cannot be found.
 pub(crate) fn announce(record: &Record) -> Option<Announced> {
     if let Some(directory) = &record.directory {
         elsewhere::remember(&record.name, directory);
@@ -96,7 +96,7 @@ fn try_announce(place: &Path, record: &Record) -> io::Result<Announced> {
     let held = File::create(&lock)?;
     held.try_lock()?;
     let text = serde_json::to_vec(record)?;
-    // It holds a key.
+    // The record has a private key, so only the user may read the file.
     files::private(&path).and_then(|mut file| file.write_all(&text))?;
     Ok(Announced {
         record: path,
@@ -105,7 +105,7 @@ fn try_announce(place: &Path, record: &Record) -> io::Result<Announced> {
     })
 }
 
-/// Every running cluster, by name.
+/// Returns all running clusters, by name.
 pub(crate) fn all() -> Vec<Record> {
     let Some(place) = place() else {
         return Vec::new();
@@ -136,13 +136,13 @@ fn all_in(place: &Path) -> Vec<Record> {
     found
 }
 
-/// Returns the running cluster that is kept in a directory.
+/// Returns the running cluster in a directory.
 pub(crate) fn in_directory(directory: &Path) -> Option<Record> {
     let mut all = all().into_iter();
     all.find(|record| record.directory.as_deref() == Some(directory))
 }
 
-/// Whether a process holds a lock.
+/// Returns whether a process holds a lock.
 fn is_held(lock: &Path) -> bool {
     let Ok(file) = OpenOptions::new().read(true).write(true).open(lock) else {
         return false;
@@ -156,10 +156,10 @@ impl Record {
         self.server.rsplit_once(':').map(|(_, port)| port)
     }
 
-    /// Returns a client of its administrator.
+    /// Returns a client with the administrator's rights.
     ///
     /// # Errors
-    /// Why its kubeconfig leads nowhere.
+    /// The reason why its kubeconfig is unusable.
     pub(crate) async fn client(&self) -> Result<Client, String> {
         let config: Kubeconfig =
             serde_json::from_value(self.access.clone()).map_err(|error| error.to_string())?;
@@ -169,12 +169,12 @@ impl Record {
         Client::try_from(config).map_err(|error| error.to_string())
     }
 
-    /// Whether it still runs.
+    /// Returns whether it is still running.
     pub(crate) fn is_running(&self) -> bool {
         place().is_some_and(|place| is_held(&paths(&place, self.pid).1))
     }
 
-    /// Tells the process to stop.
+    /// Sends the process a signal to stop.
     #[cfg(unix)]
     pub(crate) fn terminate(&self) -> Result<(), Failure> {
         use rustix::process::{Pid, Signal, kill_process};
@@ -182,7 +182,7 @@ impl Record {
         let sent = pid.map(|pid| kill_process(pid, Signal::TERM));
         match sent {
             Some(Ok(())) => Ok(()),
-            // It has ended meanwhile.
+            // The process has ended already.
             Some(Err(rustix::io::Errno::SRCH)) | None => Ok(()),
             Some(Err(error)) => Err(Failure::run(format!(
                 "cluster {} (process {}) cannot be told to stop: {error}",
@@ -192,7 +192,7 @@ impl Record {
         }
     }
 
-    /// Tells the process to stop.
+    /// Sends the process a signal to stop.
     #[cfg(not(unix))]
     pub(crate) fn terminate(&self) -> Result<(), Failure> {
         Err(Failure::input(format!(
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!((found.len(), &*found[0].name), (1, "demo"));
         drop(announced);
         assert!(all_in(place.path()).is_empty());
-        // One that was killed leaves its files, without a lock.
+        // A process that was killed leaves its files behind, but not its lock.
         let (path, lock) = paths(place.path(), 1);
         fs::write(&path, serde_json::to_vec(&record).expect("JSON")).expect("writable");
         fs::write(&lock, "").expect("writable");

@@ -1,6 +1,6 @@
-//! `mullion snapshot`: a file that holds a whole cluster, taken while it runs or not, and a cluster made from such a file.
+//! `mullion snapshot`: copies a whole cluster to a file while it runs or is stopped, and creates a cluster from such a file.
 //!
-//! A file gets its name only when it is whole and its checksum is right. It holds the cluster's keys, so only its owner may read it.
+//! A file gets its name only when it is complete and its checksum is right. It contains the cluster's keys, so only its owner may read it.
 
 use std::{
     fs::{self, File},
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{failure::Failure, files, out};
 
-/// How long a running cluster may take to begin its answer, and then to go on with it.
+/// The time in which a running cluster must begin its response, and then continue it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes a cluster to a file.
@@ -48,7 +48,7 @@ pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
         fs::rename(&part, &place).map_err(unwritable)
     });
     if let Err(failure) = kept {
-        // It has no name that anybody asked for.
+        // The partial file has a name that the user did not ask for.
         let _ = fs::remove_file(&part);
         return Err(failure);
     }
@@ -61,7 +61,7 @@ pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks the running process for a copy.
+/// Requests a copy from the running process.
 async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::run(format!(
@@ -87,17 +87,17 @@ async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Why there is no copy.
+/// The reason why there is no copy.
 enum Stopped {
-    /// The server says nothing.
+    /// The server does not respond.
     Silent,
-    /// The server or the connection to it says no.
+    /// The server or the connection refused.
     Refused(String),
-    /// The file does not take it.
+    /// The file cannot be written.
     Unwritten(Failure),
 }
 
-/// Writes what a server keeps to a file.
+/// Writes the content of a running server to a file.
 async fn copy(client: Client, to: &Path) -> Result<(), Stopped> {
     let refused = |error: &dyn std::fmt::Display| Stopped::Refused(error.to_string());
     let request = Request::get("/snapshot").body(Vec::new());
@@ -123,7 +123,7 @@ async fn copy(client: Client, to: &Path) -> Result<(), Stopped> {
     file.sync_all().map_err(unwritten)
 }
 
-/// Reads a directory that nobody uses.
+/// Copies a directory that no process uses.
 fn from_stopped(directory: &Path, to: &Path) -> Result<(), Failure> {
     if !keep::is_kept(directory) {
         let directory = directory.to_owned();
@@ -138,7 +138,7 @@ fn from_stopped(directory: &Path, to: &Path) -> Result<(), Failure> {
         .map_err(|error| cannot("written", to, &error))
 }
 
-/// Makes a cluster from a file.
+/// Creates a cluster from a file.
 pub(crate) fn restore(file: PathBuf, chosen: Chosen, force: bool) -> Result<(), Failure> {
     let Some(directory) = chosen.directory()? else {
         return Err(
@@ -180,7 +180,7 @@ fn private(path: &Path) -> Result<File, Failure> {
 mod tests {
     use super::*;
 
-    /// As a process does that was stopped (SIGSTOP): the system takes connections for it.
+    /// The server behaves like a stopped process (SIGSTOP), for which the system still accepts connections.
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
         let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,7 +1,7 @@
-//! `mullion status`: whether a cluster runs, where, and how many of its nodes are ready.
+//! `mullion status`: shows whether a cluster runs, its address, and how many of its nodes are ready.
 //!
-//! The answer is "yes" (exit code 0) if it runs and its API answers. Nodes that boot do not count against it: a cluster that buys nodes
-//! always has some.
+//! The answer is "yes" (exit code 0) if it runs and its API responds. Booting nodes do not matter: a cluster that buys nodes often has
+//! some.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use tokio::time::timeout;
 use super::{Chosen, Kept, age, flag, no_such, one_kept, one_running, running::Record};
 use crate::{cli::Output, failure::Failure, out, up};
 
-/// How long the API may take to answer.
+/// The time that the API may take to respond.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Says how the cluster is that is meant. True if it runs and answers.
+/// Prints the status of the chosen cluster. Returns true if it runs and responds.
 pub(crate) async fn run(chosen: Chosen, output: Output) -> Result<bool, Failure> {
     if let Some(record) = one_running(&chosen, "mullion status")? {
         let nodes = nodes(&record).await;
@@ -40,7 +40,7 @@ pub(crate) async fn run(chosen: Chosen, output: Output) -> Result<bool, Failure>
     Ok(false)
 }
 
-/// How many nodes there are.
+/// The number of nodes.
 #[derive(Debug)]
 struct Nodes {
     ready: usize,
@@ -50,7 +50,7 @@ struct Nodes {
 /// Counts the nodes of a running cluster.
 ///
 /// # Errors
-/// Why the API does not answer.
+/// The reason why the API does not respond.
 async fn nodes(record: &Record) -> Result<Nodes, String> {
     let client = record.client().await?;
     let nodes: Api<Node> = Api::all(client);

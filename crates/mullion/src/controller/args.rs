@@ -1,4 +1,4 @@
-//! Flags of `mullion controller`, and the parts that they start.
+//! The flags of `mullion controller`, and the parts that they start.
 
 use std::{collections::BTreeSet, net::IpAddr, path::PathBuf, str::FromStr};
 
@@ -13,20 +13,20 @@ use crate::{
     up::settings::KarpenterArgs,
 };
 
-/// A group of controllers that runs, or does not.
+/// A group of controllers or webhooks that can be turned on and off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     /// Binds pods to nodes.
     Scheduler,
-    /// Buys nodes, and ends them.
+    /// Buys nodes and terminates them.
     Provisioner,
-    /// Gives nodes back that are not needed.
+    /// Removes nodes that are not needed.
     Disruption,
-    /// Hands out the addresses of Windows pods.
+    /// Gives addresses to Windows pods.
     Ipam,
-    /// Sends pods where their images run.
+    /// Places pods by their images.
     Placement,
-    /// Requests addresses for Windows pods, and keeps others from choosing them.
+    /// Adds address requests to Windows pods, and keeps other users from setting addresses.
     Addresses,
     /// Writes group managed service accounts into pods.
     Gmsa,
@@ -43,7 +43,7 @@ impl Part {
         Part::Gmsa,
     ];
 
-    /// The word that stands for it in `--only`.
+    /// Returns the part's name in `--only`.
     fn name(self) -> &'static str {
         match self {
             Part::Scheduler => "scheduler",
@@ -56,18 +56,18 @@ impl Part {
         }
     }
 
-    /// Whether it asks a cloud.
+    /// Returns whether the part needs a cloud.
     fn needs_cloud(self) -> bool {
         matches!(self, Part::Provisioner | Part::Disruption | Part::Ipam)
     }
 
-    /// Whether it answers the API server.
+    /// Returns whether the part has webhooks.
     fn has_webhooks(self) -> bool {
         matches!(self, Part::Placement | Part::Addresses | Part::Gmsa)
     }
 }
 
-/// The parts that run; never empty.
+/// The parts that run; there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parts(BTreeSet<Part>);
 
@@ -76,24 +76,24 @@ impl Parts {
         self.0.contains(&part)
     }
 
-    /// Whether one of them acts on what it sees, so that two processes must not run it at once. Placement does, by the controller that removes
-    /// the gates of pods whose images were unknown.
+    /// Returns whether any part changes objects on its own, so that only one process may run it at a time. Placement is among them, because
+    /// its controller removes the scheduling gates of pods whose images were unknown.
     pub(super) fn need_a_leader(&self) -> bool {
         let acts = |part: &Part| !part.has_webhooks() || *part == Part::Placement;
         self.0.iter().any(acts)
     }
 
-    /// The first of them that asks a cloud.
+    /// Returns the first part that needs a cloud.
     fn of_a_cloud(&self) -> Option<Part> {
         self.0.iter().copied().find(|part| part.needs_cloud())
     }
 
-    /// Whether one of them is asked by the API server.
+    /// Returns whether any part has webhooks.
     pub(super) fn have_webhooks(&self) -> bool {
         self.0.iter().any(|part| part.has_webhooks())
     }
 
-    /// The name of the Lease of those that run the same parts.
+    /// Returns the name of the Lease that processes with the same parts share.
     pub(super) fn lease(&self) -> String {
         if self.0.len() == Part::ALL.len() {
             return "mullion-controller".to_owned();
@@ -334,10 +334,10 @@ pub(crate) struct ControllerArgs {
 }
 
 impl ControllerArgs {
-    /// The parts that run.
+    /// Returns the parts that run.
     ///
     /// # Errors
-    /// They need a setting that is missing, or a setting needs others.
+    /// A setting that the parts need is missing, or a setting that is given has no effect without others.
     pub(super) fn parts(&self) -> Result<Parts, Failure> {
         if let (Some(setting), false) = (self.of_aws(), self.cloud == Some(Cloud::Aws)) {
             return Err(
@@ -395,7 +395,7 @@ impl ControllerArgs {
         Ok(parts)
     }
 
-    /// The first setting about AWS that is given.
+    /// Returns the first given setting that only AWS uses.
     fn of_aws(&self) -> Option<&'static str> {
         let some = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let settings = [
@@ -409,7 +409,7 @@ impl ControllerArgs {
     }
 }
 
-/// Reads a certificate authority as kubeconfigs and Karpenter write it; empty means that none is given.
+/// Checks a certificate authority in the form that kubeconfigs and Karpenter use (PEM in base64); empty means that none is given.
 fn authority(text: &str) -> Result<String, String> {
     let pem = BASE64_STANDARD.decode(text).ok();
     let is_pem = pem.is_some_and(|pem| pem.is_empty() || pem.starts_with(b"-----BEGIN "));

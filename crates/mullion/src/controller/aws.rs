@@ -1,9 +1,9 @@
-//! AWS as the cloud of `mullion controller`: what its machines have to know of the cluster, and Karpenter's settings about AWS.
+//! Connects `mullion controller` to AWS, with the facts about the cluster that its instances need and Karpenter's settings for AWS.
 
 use super::{Sold, args::ControllerArgs};
 use crate::failure::Failure;
 
-/// Without the feature `aws` the flags have refused it before.
+/// Fails, because this program was built without the feature `aws`; the flags were refused before.
 #[cfg(not(feature = "aws"))]
 pub(super) async fn connect(_: &kube::Client, args: &ControllerArgs) -> Result<Sold, Failure> {
     args.parts()
@@ -47,7 +47,7 @@ pub(super) async fn connect(client: &kube::Client, args: &ControllerArgs) -> Res
     })
 }
 
-/// The address of the cluster's DNS service, which kubelets give to pods; none where there is no such service.
+/// Returns the address of the cluster's DNS Service, which kubelets pass to pods; `None` if there is no such Service.
 #[cfg(feature = "aws")]
 async fn dns_address(client: &kube::Client) -> Result<Option<String>, Failure> {
     use k8s_openapi::api::core::v1::Service;

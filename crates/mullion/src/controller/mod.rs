@@ -1,8 +1,8 @@
-//! `mullion controller`: Mullion's controllers on a cluster that has an API server of its own.
+//! Implements `mullion controller`: Mullion's controllers for a cluster that has its own API server.
 //!
-//! Every replica serves the webhooks ([`webhooks`]), probes and metrics ([`serving`]); of several replicas the one that holds the Lease also runs
-//! what acts by itself: the scheduler, and the controller of gated pods. Whoever loses the Lease ends its process at once, so that nobody acts
-//! beside its follower.
+//! Every replica serves the webhooks ([`webhooks`]), probes and metrics ([`serving`]). One replica, which holds the Lease, also runs the
+//! parts that change objects on their own: the scheduler, for example, and the controller of gated pods. A replica that loses the Lease
+//! exits at once, so that it never works at the same time as its successor.
 
 pub(crate) mod args;
 mod aws;
@@ -49,20 +49,20 @@ use crate::{
     why::source,
 };
 
-/// The namespace of a process outside the cluster.
+/// The namespace that is used if the process runs outside the cluster.
 const NAMESPACE: &str = "kube-system";
-/// The name of the scheduler's profile where no file gives one: pods choose it by `spec.schedulerName`.
+/// The scheduler's name if no configuration file sets another one; pods select it with `spec.schedulerName`.
 const SCHEDULER_NAME: &str = "mullion";
-/// The Service of the webhooks where no flag gives one.
+/// The default name of the webhooks' Service.
 const SERVICE: &str = "mullion";
-/// Where a pod finds the namespace that it runs in.
+/// The file with the namespace of the pod that the process runs in.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// How long stopping may take.
+/// The timeout for stopping.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the log on stderr.
 pub(crate) fn log(args: &ControllerArgs) {
-    // The log of a controller tells what it does without being asked.
+    // A controller's log reports its work by default, so it starts one level higher than that of other commands.
     let verbose = args.verbose + 1;
     match args.log_format {
         LogFormat::Text => {
@@ -72,22 +72,22 @@ pub(crate) fn log(args: &ControllerArgs) {
     }
 }
 
-/// Everything that was decided before anything runs.
+/// The settings from flags and files, all checked before anything starts.
 struct Settings {
     parts: Parts,
     scheduler: scheduler::config::Config,
     placement: mullion_engine::Options,
     rules: Rules,
-    /// Namespace of Lease, Secret and Service.
+    /// The namespace of the Lease, the Secret and the Service.
     namespace: String,
     lease: Option<String>,
     bind: IpAddr,
     place: Place,
-    /// What the provisioner is told beside its version.
+    /// The settings of the parts that need a cloud.
     nodes: NodeSettings,
 }
 
-/// Settings of the parts that ask a cloud.
+/// Settings of the parts that need a cloud.
 struct NodeSettings {
     cluster: String,
     gates: provisioner::FeatureGates,
@@ -95,14 +95,14 @@ struct NodeSettings {
     ipam: ipam::Mode,
 }
 
-/// A cloud, and the version of the cluster whose nodes it sells.
+/// The cloud, and the Kubernetes version of the nodes that are bought from it.
 struct Sold {
     cloud: Arc<dyn CloudProvider>,
     addresses: Arc<dyn Addresses>,
     version: KubernetesVersion,
 }
 
-/// What is counted, once somebody counts.
+/// The sources of metrics; each is set when its part starts.
 #[derive(Clone, Default)]
 struct Counted {
     provisioner: Arc<OnceLock<KarpenterContext>>,
@@ -121,7 +121,7 @@ impl Counted {
     }
 }
 
-/// Runs until it is interrupted. False: the Lease was lost.
+/// Runs until it is interrupted. Returns false if the Lease was lost.
 pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     let in_cluster = args.kubeconfig.is_none() && args.context.is_none() && runs_in_a_pod();
     let settings = settings(&args, in_cluster)?;
@@ -172,7 +172,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     };
     let Started { mut served, lead } = match started {
         Ok(Some(started)) => started,
-        // Some configurations may have been written.
+        // Some configurations may have been written already.
         early => {
             place.withdraw(&context.client, &parts).await;
             return early.map(|_| true);
@@ -205,7 +205,7 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     ended
 }
 
-/// Waits until the webhooks are served no longer though nobody asked for that, and returns why.
+/// Waits until the webhook server ends without having been stopped, and returns why; waits forever if there are no webhooks.
 async fn failed(served: &mut Option<Served>) -> String {
     match served {
         Some(served) => served.failed().await,
@@ -213,7 +213,7 @@ async fn failed(served: &mut Option<Served>) -> String {
     }
 }
 
-/// What runs in every replica, and what waits for the Lease.
+/// What a replica runs: the webhooks, and the parts that wait for the Lease.
 struct Started {
     served: Option<Served>,
     lead: Option<Lead>,
@@ -270,9 +270,9 @@ async fn start(
     Ok(Started { served, lead })
 }
 
-/// What the leader runs.
+/// The parts that only the leader runs.
 struct Lead {
-    /// `None`: there is one process for good.
+    /// The leader election; `None` if there is only ever one process.
     election: Option<Election>,
     parts: Parts,
     scheduler: scheduler::config::Config,
@@ -284,7 +284,7 @@ struct Lead {
 }
 
 impl Lead {
-    /// Waits for the Lease and leads until the interrupt, then gives the Lease back. False: the Lease was lost.
+    /// Waits for the Lease, then leads until the interrupt and releases the Lease. Returns false if the Lease was lost.
     async fn until(
         mut self,
         context: &Context,
@@ -298,7 +298,7 @@ impl Lead {
         tokio::select! {
             () = election.won() => {}
             early = &mut interrupted => {
-                // The last try may have succeeded.
+                // The last attempt to get the Lease may have succeeded.
                 election.give_back().await;
                 return early.map(|()| true);
             }
@@ -307,7 +307,7 @@ impl Lead {
         self.start(context);
         let ended = tokio::select! {
             why = election.lost() => {
-                // At once: another process may act from now on.
+                // Everything stops at once, because another process may lead from now on.
                 context.shutdown.cancel();
                 tracing::error!("this process stops: {why}");
                 return Ok(false);
@@ -315,7 +315,7 @@ impl Lead {
             ended = interrupted => ended,
         };
         readiness.lost("it is stopping");
-        // Nobody may act any more when the next one begins.
+        // All parts must have stopped before the next leader starts.
         let stopped = timeout(STOP_PATIENCE, context.stop()).await;
         if stopped.is_ok() {
             election.give_back().await;
@@ -339,6 +339,7 @@ impl Lead {
             disruption: parts.has(Part::Disruption),
         };
         let decides = parts.has(Part::Scheduler) || work.provisioning || work.disruption;
+        // Only these parts need a model of the cluster.
         let state = decides.then(|| {
             let state = SharedState::with_profiles(context, placement, &scheduler.profiles);
             state.with(|state| {
@@ -383,10 +384,10 @@ impl Lead {
     }
 }
 
-/// Reads flags and files.
+/// Reads the settings from flags and files.
 ///
 /// # Errors
-/// What is wrong, before anything runs.
+/// A setting is wrong; nothing has been started then.
 fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure> {
     let parts = args.parts()?;
     let scheduler = match &args.scheduler_config {
@@ -432,6 +433,7 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
             name: service.clone().unwrap_or_else(|| SERVICE.to_owned()),
         },
     };
+    // In a cluster, API servers reach the pod over the network; elsewhere the default URL of the webhooks is on this machine.
     let bind = args.bind_address.unwrap_or(match in_cluster {
         true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         false => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -480,7 +482,7 @@ fn settings(args: &ControllerArgs, in_cluster: bool) -> Result<Settings, Failure
     })
 }
 
-/// The version that new nodes get: the API server's.
+/// Returns the Kubernetes version for new nodes, which is the API server's.
 async fn version(client: &Client) -> Result<KubernetesVersion, Failure> {
     let failed =
         |why: String| Failure::run(format!("the version of the API server is not known: {why}"));
@@ -488,14 +490,14 @@ async fn version(client: &Client) -> Result<KubernetesVersion, Failure> {
     let said = said
         .map_err(|_| failed("no answer".to_owned()))?
         .map_err(|error| failed(error.to_string()))?;
-    // EKS says "35+".
+    // EKS reports a minor version such as "35+".
     let minor = said.minor.trim_end_matches('+').parse().ok();
     minor
         .and_then(KubernetesVersion::from_minor)
         .ok_or_else(|| failed(format!("{}.{} has no images", said.major, said.minor)))
 }
 
-/// A URL that API servers may be given: with TLS, a host, and no path.
+/// Checks the URL that API servers will call: it must have the scheme https and a host, but no path.
 fn checked(url: &str) -> Result<String, Failure> {
     let refused = |why: &str| {
         Failure::input(format!("--webhook-url {url}: {why}"))
@@ -519,12 +521,12 @@ fn checked(url: &str) -> Result<String, Failure> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// Whether this process runs in a pod with a service account.
+/// Returns whether this process runs in a pod with a service account.
 fn runs_in_a_pod() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && Path::new(OWN_NAMESPACE).exists()
 }
 
-/// A client with the rights of the pod's service account.
+/// Returns a client with the permissions of the pod's service account.
 fn in_own_cluster() -> Result<(Client, String), Failure> {
     let failed = |why: String| {
         Failure::input(format!(
@@ -538,7 +540,7 @@ fn in_own_cluster() -> Result<(Client, String), Failure> {
     Ok((client, server))
 }
 
-/// A name that no other candidate has.
+/// Returns a name for the leader election that no other candidate has.
 fn identity() -> String {
     let host = std::env::var("POD_NAME")
         .ok()

@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz` and `/readyz` of `mullion controller`.
+//! Serves `/metrics`, `/healthz` and `/readyz` of `mullion controller`.
 
 use std::{
     io::ErrorKind,
@@ -11,28 +11,29 @@ use tokio::{net::TcpListener, sync::watch};
 
 use crate::failure::Failure;
 
-/// Where the process is on its way, for its probes.
+/// The readiness of the process: `None` if it is ready, or else the reason why it is not.
 #[derive(Clone, Debug)]
 pub(super) struct Readiness(Arc<watch::Sender<Option<String>>>);
 
 impl Readiness {
-    /// Not ready, because of `why`.
+    /// Creates the state of a process that is not ready, because of `why`.
     pub(super) fn waiting(why: &str) -> Self {
         Readiness(Arc::new(watch::Sender::new(Some(why.to_owned()))))
     }
 
-    /// From now on it is ready.
+    /// Marks the process as ready.
     pub(super) fn reached(&self) {
         self.0.send_replace(None);
     }
 
-    /// It is not ready any more, because of `why`.
+    /// Marks the process as not ready any more, because of `why`.
     pub(super) fn lost(&self, why: &str) {
         self.0.send_replace(Some(why.to_owned()));
     }
 }
 
-/// The routes of the probes. The process lives as long as it answers; a replica that waits for the lease is ready, since its webhooks work.
+/// Returns the routes of the probes. The process is alive as long as it answers. A replica that waits for the Lease is ready, because its
+/// webhooks work.
 pub(super) fn probes(readiness: Readiness) -> Router {
     let ready = move || {
         let why = readiness.0.borrow().clone();
@@ -48,7 +49,7 @@ pub(super) fn probes(readiness: Readiness) -> Router {
         .route("/readyz", get(ready))
 }
 
-/// The route of the metrics, which `text` writes anew for each request.
+/// Returns the route of the metrics; `text` creates the answer to each request.
 pub(super) fn metrics(text: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
     let answer = move || {
         let text = text();
@@ -57,10 +58,10 @@ pub(super) fn metrics(text: impl Fn() -> String + Clone + Send + Sync + 'static)
     Router::new().route("/metrics", get(answer))
 }
 
-/// Serves routes without TLS until the process ends; port 0 serves nothing.
+/// Serves routes without TLS until the process ends; nothing is served on port 0.
 ///
 /// # Errors
-/// The port is taken or may not be listened on.
+/// The port is in use, or the process may not listen on it.
 pub(super) async fn serve(address: SocketAddr, routes: Router, what: &str) -> Result<(), Failure> {
     if address.port() == 0 {
         return Ok(());
@@ -76,10 +77,10 @@ pub(super) async fn serve(address: SocketAddr, routes: Router, what: &str) -> Re
     Ok(())
 }
 
-/// Takes a port. Where all addresses are meant and the machine has no IPv6, those of IPv4.
+/// Listens on a port. If the address means all interfaces and the machine has no IPv6, it listens on all IPv4 addresses.
 ///
 /// # Errors
-/// The port is taken or may not be listened on.
+/// The port is in use, or the process may not listen on it.
 pub(super) async fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, Failure> {
     let mut bound = TcpListener::bind(address).await;
     let is_all = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);

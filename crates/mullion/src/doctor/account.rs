@@ -1,4 +1,4 @@
-//! What the doctor knows of the AWS account: each fact, or which call was missing for it.
+//! Collects what the doctor knows about the AWS account: each fact, or the call that was missing for it.
 //!
 //! The account is asked through [`Account`]. Today there is one kind of account, that of an embedded cluster: the custom resource
 //! SimulatedAccount `aws`. Without one, every fact is unknown and names its call.
@@ -16,22 +16,22 @@ use serde_json::Value;
 
 use super::{kinds::kind, request, snapshot::Unknown};
 
-/// How often a change is tried again because somebody else changed the account in between.
+/// How often a change is retried after another client changed the account at the same time.
 const TRIES: usize = 5;
 
 type Known<T> = Result<T, Unknown>;
 
-/// What is known of the account.
+/// The facts about the AWS account; each may be unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) cluster: Known<EksCluster>,
-    /// Names of the policies of the cluster's role.
+    /// The names of the policies that the cluster's role has.
     pub(super) policies: Known<Vec<String>>,
-    /// By the name of the role.
+    /// The access entries, by the name of the role.
     pub(super) entries: Known<BTreeMap<String, AccessEntry>>,
     pub(super) fargate: Known<BTreeMap<String, FargateProfile>>,
     pub(super) instances: Known<Instances>,
-    /// Roles by instance profile.
+    /// The roles, by the name of the instance profile.
     pub(super) roles: Known<BTreeMap<String, String>>,
     pub(super) subnets: Known<BTreeMap<String, SubnetFacts>>,
     pub(super) images: Known<BTreeMap<String, Image>>,
@@ -66,7 +66,7 @@ impl From<AccountError> for Unknown {
     }
 }
 
-/// Asks an account for everything.
+/// Asks an account for all facts.
 pub(super) async fn ask(account: &dyn Account) -> Facts {
     let cluster = account.cluster().await.map_err(Unknown::from);
     let policies = match &cluster {
@@ -87,7 +87,7 @@ pub(super) async fn ask(account: &dyn Account) -> Facts {
     }
 }
 
-/// Asks for what is not in the cluster's description.
+/// Asks the account for the facts that are not part of EKS's description of the cluster.
 async fn rest(account: &dyn Account) -> Facts {
     let instances = account.instances().await.map_err(Unknown::from);
     let roles = match &instances {
@@ -127,10 +127,10 @@ pub(super) fn simulated(object: &Value) -> Result<SimulatedAccount, serde_json::
     Ok(SimulatedAccount::new(spec, status))
 }
 
-/// Makes a change of the simulated account.
+/// Changes the simulated account.
 ///
 /// # Errors
-/// Why it was refused.
+/// The change was refused; the error says why.
 pub(super) async fn change(client: &Client, change: &AccountChange) -> Result<(), String> {
     let path = format!("{}/{NAME}", kind("SimulatedAccount").collection(""));
     for _ in 0..TRIES {

@@ -1,4 +1,5 @@
-//! A change that mends a problem: data that is shown as the command a user would type, and made through the user's own kubeconfig.
+//! Defines the changes that fix a problem. A change is data; it is shown as the command that a user would type, and made through the user's
+//! own kubeconfig.
 
 use std::collections::HashMap;
 
@@ -14,15 +15,15 @@ use super::{
     snapshot::{name_of, namespace_of},
 };
 
-/// The revisions of objects that were written, by path.
+/// The resource versions of the objects that were written, by path.
 pub(super) type Versions = HashMap<String, Value>;
 
-/// A change.
+/// A change that fixes a problem.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Change {
-    /// Creates an object; `command` does the same.
+    /// Creates an object; `command` is the kubectl command that does the same.
     Create { object: Value, command: String },
-    /// Merges a patch into an object, if the object is still what it was.
+    /// Merges a patch into an object, unless the object was changed since it was read.
     Merge { object: Value, patch: Value },
     /// Deletes an object.
     Delete { object: Value },
@@ -31,7 +32,7 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Creates an object of kube-system or of no namespace.
+    /// Returns the change that creates an object, which is cluster-scoped or in kube-system.
     pub(super) fn create(object: Value, command: &str) -> Self {
         Change::Create {
             object,
@@ -39,7 +40,7 @@ impl Change {
         }
     }
 
-    /// Merges a patch into an object.
+    /// Returns the change that merges a patch into an object.
     pub(super) fn merge(object: &Value, patch: Value) -> Self {
         Change::Merge {
             object: named(object),
@@ -47,7 +48,7 @@ impl Change {
         }
     }
 
-    /// Deletes an object.
+    /// Returns the change that deletes an object.
     pub(super) fn delete(object: &Value) -> Self {
         Change::Delete {
             object: named(object),
@@ -73,10 +74,10 @@ impl Change {
         }
     }
 
-    /// Makes the change. `versions` has the revisions of objects that changes before it have written, by path.
+    /// Makes the change. `versions` has the resource versions of the objects that earlier changes have written, by path.
     ///
     /// # Errors
-    /// Why it was refused.
+    /// The change was refused; the error says why.
     pub(super) async fn make(
         &self,
         client: &Client,
@@ -90,7 +91,7 @@ impl Change {
             Change::Merge { object, patch } => {
                 let mut patch = patch.clone();
                 let path = path(object);
-                // What another client has changed since is not overwritten; what a change before this one has written is.
+                // Changes by other clients since then must not be overwritten, but those of earlier doctor changes may be.
                 let version = versions
                     .get(&path)
                     .unwrap_or(&object["metadata"]["resourceVersion"]);
@@ -101,7 +102,7 @@ impl Change {
             }
             Change::Delete { object } => {
                 let mut options = json!({"propagationPolicy": "Background"});
-                // Another object of the name, made since, is not meant.
+                // The uid protects a newer object of the same name.
                 let uid = &object["metadata"]["uid"];
                 if uid.is_string() {
                     options["preconditions"] = json!({"uid": uid});
@@ -121,12 +122,12 @@ impl Change {
     }
 }
 
-/// Whether an error says that somebody else has done it already.
+/// Returns whether an error means that another client has already made the change.
 fn is_done(method: &Method, code: u16) -> bool {
     *method == Method::DELETE && code == 404
 }
 
-/// Returns what names an object, and the uid and revision that a change is meant for.
+/// Returns the fields that identify an object, with the uid and the resource version that a change is meant for.
 fn named(object: &Value) -> Value {
     let meta = &object["metadata"];
     let mut kept = json!({"kind": object["kind"], "metadata": {"name": meta["name"]}});
@@ -144,7 +145,7 @@ fn kind_of(object: &Value) -> &'static super::kinds::Kind {
 
 fn path(object: &Value) -> String {
     let collection = kind_of(object).collection(namespace_of(object));
-    // Names of RBAC's objects may have colons, which a path may have too.
+    // Names of RBAC objects may have colons, which are allowed in a URL's path.
     format!("{collection}/{}", name_of(object))
 }
 
@@ -152,7 +153,7 @@ fn target(object: &Value) -> String {
     let kind = kind_of(object);
     let name = name_of(object);
     match kind.version.contains('.') {
-        // Custom resources and the like: the short name may be another one's.
+        // For a custom resource the short name may belong to another kind, so the group is added.
         true => {
             let group = kind.version.split('/').next().unwrap_or_default();
             format!("{}.{group} {name}", kind.plural)

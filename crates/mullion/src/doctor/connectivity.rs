@@ -1,7 +1,9 @@
-//! `mullion connectivity test`: the checklist of the network of Kubernetes' guide for Windows containers, tried way by way.
+//! Implements `mullion connectivity test`: it tests the network checklist of Kubernetes' guide for Windows containers, one path of traffic
+//! after the other.
 //!
-//! It runs the probes of [`super::network`] and judges them as `mullion doctor --network` does, but by the answers alone: what objects say of the
-//! network counts for nothing here. Invariant: the test passes only if something was measured and every way that was to be tried is open.
+//! It runs the probes of [`super::network`] and judges them as `mullion doctor --network` does, but by the answers alone: what objects say
+//! about the network does not count here. Invariant: the test passes only if something was measured and every path that was to be tested is
+//! open.
 
 use std::{cell::Cell, time::Duration};
 
@@ -51,7 +53,7 @@ pub(crate) struct TestArgs {
     output: Format,
 }
 
-/// Tries every way. True if all are open.
+/// Tests every path. Returns true if all are open.
 pub(crate) async fn run(args: TestArgs) -> Result<bool, Failure> {
     let (client, server) = source::client(args.kubeconfig, args.context).await?;
     let mut snapshot = snapshot::take(&client, &server).await?;
@@ -78,7 +80,7 @@ pub(crate) async fn run(args: TestArgs) -> Result<bool, Failure> {
     Ok(passes(&rows))
 }
 
-/// Returns the checks of the network with what probes found.
+/// Returns the network checks with what the probes found.
 fn judged(snapshot: &Snapshot) -> Vec<Row> {
     let rows = table::of(true).map(|check| Row {
         check,
@@ -87,14 +89,14 @@ fn judged(snapshot: &Snapshot) -> Vec<Row> {
     rows.collect()
 }
 
-/// Whether something was measured, and nothing is shut or untried.
+/// Returns whether something was measured, and no path is blocked or untested.
 fn passes(rows: &[Row]) -> bool {
     let outcomes = || rows.iter().map(|row| row.found.outcome());
     let is_bad = |outcome| matches!(outcome, Outcome::Failed | Outcome::Unknown);
     !outcomes().any(is_bad) && outcomes().any(|outcome| outcome == Outcome::Ok)
 }
 
-/// Returns the ways that were tried, none if nothing is measured.
+/// Returns the paths that were tested, with their answers; none if nothing was measured.
 fn ways(snapshot: &Snapshot) -> impl Iterator<Item = (&Way, &Answer)> {
     let tried = match &snapshot.probes {
         Probes::Tried(answers) => Some(answers),
@@ -103,7 +105,7 @@ fn ways(snapshot: &Snapshot) -> impl Iterator<Item = (&Way, &Answer)> {
     tried.into_iter().flatten()
 }
 
-/// Returns the text for people: each way, then the checklist with what usually opens what is shut.
+/// Returns the text for people: each path, then the checklist with the usual remedies for blocked paths.
 fn page(snapshot: &Snapshot, rows: &[Row], colours: bool, width: Option<usize>) -> String {
     let mut lines: Vec<_> = ways(snapshot)
         .map(|(way, answer)| match answer {
@@ -120,7 +122,7 @@ fn page(snapshot: &Snapshot, rows: &[Row], colours: bool, width: Option<usize>) 
     lines.join("\n")
 }
 
-/// Returns the object for programs: that of `mullion doctor`, and the ways.
+/// Returns the JSON object for programs: that of `mullion doctor`, plus the paths.
 fn json(snapshot: &Snapshot, rows: &[Row]) -> Value {
     let ways = ways(snapshot).map(|(way, answer)| {
         let (result, seconds, why) = match answer {

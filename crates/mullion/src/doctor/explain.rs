@@ -1,4 +1,4 @@
-//! What a check is about: `--explain ID`, and the tables of docs/doctor.md.
+//! Explains checks for `--explain ID` and for the tables of docs/doctor.md.
 
 use super::table;
 use crate::{check::explain::filled, failure::Failure};

@@ -1,4 +1,4 @@
-//! `--fix`: shows each change, asks, makes it, and looks at the cluster again.
+//! Implements `--fix`: shows each change, asks for confirmation, makes it, and reads the cluster again.
 
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -13,13 +13,13 @@ use super::{
 };
 use crate::{failure::Failure, out};
 
-/// A change may show another problem; more rounds than that are a mistake of a row's.
+/// The largest number of rounds. A change may reveal another problem; if that does not end, a check is wrong.
 const ROUNDS: usize = 4;
 
-/// Makes the changes that the rows name, and returns what the cluster is like then.
+/// Makes the changes that the checks suggest, and returns a new snapshot of the cluster with its rows.
 ///
 /// # Errors
-/// The cluster does not answer, or there is nobody to ask.
+/// The cluster does not answer, or there is no terminal to ask for confirmation.
 pub(super) async fn mend(
     client: &Client,
     mut snapshot: Snapshot,
@@ -32,7 +32,7 @@ pub(super) async fn mend(
         for row in &rows {
             for change in row.found.changes() {
                 let command = change.command();
-                // What was refused once is not tried again.
+                // A change that the user or the API server refused is not suggested again.
                 if asked.contains(&command) {
                     continue;
                 }
@@ -62,7 +62,7 @@ pub(super) async fn mend(
     Ok((snapshot, rows))
 }
 
-/// Asks for a yes.
+/// Asks the user to confirm a change.
 fn agreed() -> Result<bool, Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
@@ -72,7 +72,7 @@ fn agreed() -> Result<bool, Failure> {
         );
     }
     let mut stderr = std::io::stderr();
-    // A terminal that is gone answers nothing below.
+    // If the terminal is gone, reading the answer below fails.
     let _ = write!(stderr, "  Make this change? [y/N] ");
     let _ = stderr.flush();
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Results for programs: one JSON object.
+//! Formats the results for programs: one JSON object.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ pub(super) fn json(snapshot: &Snapshot, rows: &[Row]) -> String {
     object(snapshot, rows).to_string()
 }
 
-/// Returns the object itself.
+/// Returns the JSON object itself.
 pub(super) fn object(snapshot: &Snapshot, rows: &[Row]) -> Value {
     let checks: Vec<Value> = rows.iter().map(of_row).collect();
     json!({

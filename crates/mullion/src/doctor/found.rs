@@ -1,4 +1,4 @@
-//! What a check found: problems with what mends them, what could not be known, or that all is well.
+//! Defines what a check finds: problems with their remedies, facts that could not be read, or that all is well.
 
 use super::{change::Change, snapshot::Unknown};
 
@@ -8,14 +8,14 @@ pub(super) enum Outcome {
     Ok,
     Failed,
     Warning,
-    /// A permission or a call was missing.
+    /// A permission or an AWS call was missing.
     Unknown,
-    /// The cluster has nothing that the check is about.
+    /// The check does not apply to the cluster.
     NotNeeded,
 }
 
 impl Outcome {
-    /// Returns the word for it.
+    /// Returns the word that is printed for the result.
     pub(super) fn word(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -27,31 +27,31 @@ impl Outcome {
     }
 }
 
-/// What a check found.
+/// Everything that a check found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    /// What is there, in a few words; for a reader who sees no problem.
+    /// A short description of the cluster's state, for a reader who sees no problem.
     pub(super) state: String,
     pub(super) problems: Vec<Problem>,
-    /// Permissions and calls that were missing.
+    /// The permissions and AWS calls that were missing.
     pub(super) missing: Vec<String>,
     needed: Option<bool>,
 }
 
-/// Something that is wrong.
+/// A problem that a check found.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
-    /// It keeps Windows pods from running; otherwise it will hurt.
+    /// Whether the problem keeps Windows pods from running; otherwise it is a warning.
     pub(super) fails: bool,
     pub(super) text: String,
-    /// What to do, where no change of the doctor's mends it. A line each; commands are indented by two spaces.
+    /// What the user can do if no change of the doctor fixes the problem: one line each, with commands indented by two spaces.
     pub(super) advice: Vec<String>,
-    /// What mends it, in this order.
+    /// The changes that fix the problem, in this order.
     pub(super) changes: Vec<Change>,
 }
 
 impl Found {
-    /// Says what is there.
+    /// Starts with a description of the cluster's state.
     pub(super) fn state(text: impl Into<String>) -> Self {
         Found {
             state: text.into(),
@@ -59,7 +59,7 @@ impl Found {
         }
     }
 
-    /// Says why there is nothing to check.
+    /// Creates the result of a check that does not apply; `text` says why.
     pub(super) fn not_needed(text: impl Into<String>) -> Self {
         Found {
             state: text.into(),
@@ -68,12 +68,12 @@ impl Found {
         }
     }
 
-    /// Adds something that keeps Windows pods from running.
+    /// Adds a problem that keeps Windows pods from running.
     pub(super) fn fail(&mut self, text: impl Into<String>) -> &mut Problem {
         self.add(true, text.into())
     }
 
-    /// Adds something that will hurt.
+    /// Adds a problem that will cause trouble later.
     pub(super) fn warn(&mut self, text: impl Into<String>) -> &mut Problem {
         self.add(false, text.into())
     }
@@ -88,7 +88,7 @@ impl Found {
         self.problems.last_mut().expect("it was just added")
     }
 
-    /// Returns what mends the problems, each change once.
+    /// Returns the changes that fix the problems, without duplicates.
     pub(super) fn changes(&self) -> Vec<&Change> {
         let mut changes: Vec<&Change> = Vec::new();
         for change in self.problems.iter().flat_map(|own| &own.changes) {
@@ -99,7 +99,7 @@ impl Found {
         changes
     }
 
-    /// Returns the result.
+    /// Returns the overall result.
     pub(super) fn outcome(&self) -> Outcome {
         let fails = |problem: &Problem| problem.fails;
         match self {
@@ -122,19 +122,19 @@ impl From<Unknown> for Found {
 }
 
 impl Problem {
-    /// Adds a change that mends it.
+    /// Adds a change that fixes the problem.
     pub(super) fn mend(&mut self, change: Change) -> &mut Self {
         self.changes.push(change);
         self
     }
 
-    /// Adds a sentence about what to do.
+    /// Adds a sentence about what the user can do.
     pub(super) fn advise(&mut self, text: impl Into<String>) -> &mut Self {
         self.advice.push(text.into());
         self
     }
 
-    /// Adds a command that the user may run.
+    /// Adds a command that the user can run.
     pub(super) fn command(&mut self, command: impl AsRef<str>) -> &mut Self {
         self.advice.push(format!("  {}", command.as_ref()));
         self

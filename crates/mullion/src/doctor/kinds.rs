@@ -1,31 +1,31 @@
-//! The kinds of objects that the doctor reads or changes, and where the API server has them.
+//! Lists the kinds of objects that the doctor reads or changes, with their paths on the API server.
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// `v1` or `apps/v1`.
+    /// The apiVersion, such as `v1` or `apps/v1`.
     pub(super) version: &'static str,
     pub(super) plural: &'static str,
     pub(super) scope: Scope,
 }
 
-/// Where the objects of a kind are.
+/// Which objects of a kind are read, and whether they are in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// In no namespace.
+    /// The kind is cluster-scoped; all objects are read.
     Cluster,
-    /// In namespaces, and all of them are read.
+    /// The kind is namespaced; all objects are read.
     Everywhere,
-    /// In namespaces, and only those of kube-system are read.
+    /// The kind is namespaced; only the objects in kube-system are read.
     KubeSystem,
-    /// In kube-system, and only the object of this name is read: the others are none of the doctor's business.
+    /// The kind is namespaced; only the object of this name in kube-system is read, because the doctor does not need others.
     One(&'static str),
-    /// Events of this reason, in all namespaces.
+    /// Events with this reason are read, in all namespaces.
     Reason(&'static str),
 }
 
-/// The namespace of the cluster's own parts.
+/// The namespace of the cluster's own components.
 pub(super) const KUBE_SYSTEM: &str = "kube-system";
 
 impl Kind {
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// Returns what a user must be allowed to do, as `kubectl auth can-i` spells it.
+    /// Returns the permission that a user needs, as `kubectl auth can-i` spells it.
     pub(super) fn permission(&self) -> String {
         let resource = match self.version.split_once('/') {
             Some((group, _)) => format!("{}.{group}", self.plural),
@@ -78,7 +78,7 @@ impl Kind {
 /// Returns the kind of this name.
 ///
 /// # Panics
-/// There is none: a mistake of this program's.
+/// The table has no such kind, which is a bug of this program.
 pub(super) fn kind(name: &str) -> &'static Kind {
     let found = KINDS.iter().find(|kind| kind.name == name);
     found.unwrap_or_else(|| panic!("{name} is a kind that the doctor reads"))
@@ -95,7 +95,7 @@ const fn of(name: &'static str, version: &'static str, plural: &'static str, sco
 
 use Scope::{Cluster, Everywhere, KubeSystem, One, Reason};
 
-/// Every kind.
+/// All kinds that the doctor knows.
 pub(super) static KINDS: [Kind; 27] = [
     of("Node", "v1", "nodes", Cluster),
     of("Namespace", "v1", "namespaces", Cluster),

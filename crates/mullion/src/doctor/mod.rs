@@ -1,9 +1,11 @@
-//! `mullion doctor`: whether a cluster can run Windows, row by row of EKS's requirements, and what mends it.
+//! Implements `mullion doctor`: whether a cluster can run Windows pods, checked against EKS's requirements one by one, and what fixes the
+//! problems.
 //!
-//! [`snapshot`] asks the cluster once, [`rows`] holds the rows as pure functions of what it said, and [`table`] their ids and words. What a
-//! row found is data ([`found`]); [`report`] and [`formats`] print it. A [`change`] is what mends a problem: [`fix`] shows each, asks, and
-//! makes it. Nothing is changed without `--fix`, and a row whose input could not be had says which permission or call was missing.
-//! `--network` asks the rows about traffic, for which [`network`] runs probe pods; [`connectivity`] is the command about nothing else.
+//! [`snapshot`] reads the cluster once, [`rows`] has the checks as pure functions of that snapshot, and [`table`] has their IDs and texts.
+//! What a check found is data ([`found`]); [`report`] and [`formats`] print it. A [`change`] fixes a problem: [`fix`] shows each one, asks
+//! for confirmation, and makes it. Nothing is changed without `--fix`, and a check whose input could not be read says which permission or
+//! call was missing. `--network` runs the checks about traffic, for which [`network`] runs probe pods; [`connectivity`] is the command for
+//! these alone.
 
 mod account;
 mod change;
@@ -89,13 +91,13 @@ enum Format {
     Json,
 }
 
-/// A check and what it found.
+/// A check and its result.
 struct Row {
     check: &'static Check,
     found: Found,
 }
 
-/// Asks every check. True if none failed.
+/// Runs the command. Returns true if no check failed.
 pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
     if let Some(id) = &args.explain {
         out::line(&explain::check(id)?);
@@ -125,7 +127,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<bool, Failure> {
         .any(|row| row.found.outcome() == Outcome::Failed))
 }
 
-/// Ends when the user interrupts the command.
+/// Waits until the user interrupts the command.
 async fn interrupted() {
     if let Err(error) = up::interrupted().await {
         tracing::debug!("no signal can be heard: {error}");
@@ -151,7 +153,7 @@ async fn probes(
     network::probe::measure(client, &hosts, image, stop).await
 }
 
-/// Returns the checks of the network, or all others, with what they find in a snapshot.
+/// Returns the network checks, or all others, with what they find in a snapshot.
 fn examine(snapshot: &Snapshot, network: bool) -> Vec<Row> {
     let rows = table::of(network).map(|check| Row {
         check,

@@ -1,4 +1,4 @@
-//! Results for people: what is wrong in full, with what mends it; all else on a line each.
+//! Formats the results for people: problems in full with their remedies, and one line for every other check.
 
 use super::{
     Row,
@@ -9,11 +9,11 @@ use crate::check::report::{broken, painted};
 
 pub(super) use crate::check::report::counted;
 
-/// Where the text of a row starts: behind result and id.
+/// The column at which the text of a row starts, after its result and ID.
 const INDENT: usize = 20;
 
-/// Returns the page. `width`: columns of the terminal, none where there is none and lines are not broken. `names_fix`: whether the last
-/// line names `--fix`.
+/// Returns the page. `width` is the number of columns of the terminal; without it, lines are not wrapped. `names_fix` is whether the last
+/// line mentions `--fix`.
 pub(super) fn page(
     snapshot: &Snapshot,
     rows: &[Row],
@@ -36,7 +36,7 @@ pub(super) fn page(
     lines.join("\n")
 }
 
-/// Whether a row shows a command of AWS's program.
+/// Returns whether a row shows an `aws` command.
 fn names_aws(row: &Row) -> bool {
     let problems = row.found.problems.iter();
     let is_aws = |text: &str| text.starts_with("aws ");
@@ -46,7 +46,7 @@ fn names_aws(row: &Row) -> bool {
     })
 }
 
-/// Returns which cluster this is about.
+/// Returns the first line, which describes the cluster.
 fn head(snapshot: &Snapshot, colours: bool) -> String {
     let mut parts = vec![painted(&snapshot.server, "1", colours)];
     parts.extend(
@@ -82,7 +82,7 @@ fn add(row: &Row, colours: bool, width: Option<usize>, lines: &mut Vec<String>) 
         broken(&front, INDENT, &calm(row, outcome), width, lines);
         return;
     }
-    // Space around what is to be read.
+    // Problems are surrounded by empty lines, because they are what the user must read.
     if lines.last().is_some_and(|line| !line.is_empty()) {
         lines.push(String::new());
     }
@@ -98,7 +98,7 @@ fn add(row: &Row, colours: bool, width: Option<usize>, lines: &mut Vec<String>) 
     lines.push(String::new());
 }
 
-/// Returns the one line of a row without problems.
+/// Returns the line for a check without problems.
 fn calm(row: &Row, outcome: Outcome) -> String {
     let (title, state) = (row.check.title, &row.found.state);
     match (outcome, state.as_str()) {
@@ -124,7 +124,7 @@ fn add_problem(problem: &Problem, colours: bool, width: Option<usize>, lines: &m
         );
         label = "";
         match whole {
-            // Commands are to be copied.
+            // Commands are not wrapped, so that they can be copied.
             true => lines.push(front + text),
             false => broken(&front, INDENT, text, width, lines),
         }
@@ -140,7 +140,7 @@ fn add_problem(problem: &Problem, colours: bool, width: Option<usize>, lines: &m
     }
 }
 
-/// Returns the last line: how many results there are of each kind, and the next command.
+/// Returns the last line: the number of results of each kind, and the next command.
 fn summary(rows: &[Row], names_fix: bool) -> String {
     let count = |wanted| {
         let with = rows.iter().filter(|row| row.found.outcome() == wanted);
@@ -168,12 +168,12 @@ fn summary(rows: &[Row], names_fix: bool) -> String {
     format!("{}.{fix}", kinds.join(", "))
 }
 
-/// Returns the names of objects for a sentence: three at most, then how many more.
+/// Returns the names of objects for a sentence: at most three, then how many more there are.
 pub(super) fn names<'a>(objects: impl IntoIterator<Item = &'a serde_json::Value>) -> String {
     few(objects.into_iter().map(|object| name_of(object).to_owned()))
 }
 
-/// Returns words for a sentence: three at most, then how many more.
+/// Returns words for a sentence: at most three, then how many more there are.
 pub(super) fn few(words: impl IntoIterator<Item = String>) -> String {
     const SHOWN: usize = 3;
     let words: Vec<_> = words.into_iter().collect();

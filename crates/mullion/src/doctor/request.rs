@@ -1,4 +1,4 @@
-//! One request to the cluster's API server, and its refusal.
+//! Sends single requests to the cluster's API server.
 
 use http::{Method, Request};
 use kube::Client;
@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use crate::why::source::{PATIENCE, root};
 
-/// Why a request was not done.
+/// A request that was refused, or got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
-    /// The API server's code; 0 if there was no answer.
+    /// The HTTP status code of the answer; 0 if there was no answer.
     pub(super) code: u16,
     pub(super) why: String,
 }
 
-/// Sends a request; a patch is a merge patch.
+/// Sends a request; a patch is sent as a JSON merge patch.
 ///
 /// # Errors
-/// The API server's refusal, or that there was no answer.
+/// The API server refused the request, or there was no answer.
 pub(super) async fn send(
     client: &Client,
     method: Method,
@@ -31,7 +31,7 @@ pub(super) async fn send(
 /// Sends a request whose answer is text, such as a log.
 ///
 /// # Errors
-/// As of [`send`].
+/// The same as for [`send`].
 pub(super) async fn text(
     client: &Client,
     method: Method,

@@ -1,6 +1,6 @@
-//! What the doctor knows of a cluster: one reading of it, and what could not be read.
+//! Reads everything that the doctor needs from a cluster once, and records what could not be read.
 //!
-//! Invariant: a row sees nothing but this. A kind that the cluster does not serve has no objects; a list that the user may not read is an
+//! Invariant: the checks see only this. A kind that the cluster does not serve has no objects; a list that the user may not read is an
 //! [`Unknown`], which names the permission.
 
 use std::collections::BTreeMap;
@@ -23,49 +23,49 @@ use crate::{
     why::source::{self, ListFault, PATIENCE},
 };
 
-/// Lists asked for at the same time.
+/// The number of lists requested at the same time.
 const AT_ONCE: usize = 4;
 
-/// What was missing to answer: a permission or a call.
+/// The permission or the AWS call that was missing for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unknown(pub(super) String);
 
-/// What the API server makes of a Windows pod that it does not keep.
+/// The API server's answer to a Windows pod that is created as a dry run.
 #[derive(Clone, Debug)]
 pub(super) enum DryRun {
-    /// The pod as it would be.
+    /// The pod as the API server would store it.
     Admitted(Value),
-    /// The user may create no pods.
+    /// The user lacks the permission to create pods.
     Forbidden,
-    /// It is refused, and why.
+    /// The pod is refused, for this reason.
     Refused(String),
 }
 
-/// One reading of a cluster.
+/// The state of a cluster at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
-    /// Where the API server is.
+    /// The URL of the API server.
     pub(super) server: String,
-    /// `v1.36.0`, if the server says so.
+    /// The server's version, such as `v1.36.0`, if it answers the request for it.
     pub(super) version: Option<String>,
-    /// When it was read.
+    /// The time at which the cluster was read.
     pub(super) now: Timestamp,
-    /// What the AWS account says.
+    /// The facts about the AWS account.
     pub(super) account: Facts,
-    /// What becomes of a Windows pod.
+    /// The API server's answer to a Windows pod.
     pub(super) dry_run: DryRun,
-    /// What the rules of `mullion check` say of the workloads.
+    /// What the rules of `mullion check` find in the workloads.
     pub(super) findings: Result<Vec<LiveFinding>, Unknown>,
-    /// What probe pods found out.
+    /// The results of the probe pods.
     pub(super) probes: Probes,
     lists: BTreeMap<&'static str, Listed>,
 }
 
-/// The objects of a kind.
+/// The objects of a kind, if they could be listed.
 #[derive(Clone, Debug)]
 enum Listed {
     Known(Vec<Value>),
-    /// The user may not list them.
+    /// The user lacks the permission to list them.
     Refused,
 }
 
@@ -104,7 +104,7 @@ impl Snapshot {
         self.find(kind, super::kinds::KUBE_SYSTEM, name)
     }
 
-    /// Returns a snapshot of a cluster that has nothing and where everything may be read.
+    /// Returns the snapshot of a cluster without objects in which the user may read everything.
     #[cfg(test)]
     pub(super) fn empty() -> Self {
         Snapshot {
@@ -119,13 +119,13 @@ impl Snapshot {
         }
     }
 
-    /// Takes in the objects of a kind.
+    /// Stores the objects of a kind.
     #[cfg(test)]
     pub(super) fn put(&mut self, kind: &'static str, items: Vec<Value>) {
         self.lists.insert(kind, Listed::Known(items));
     }
 
-    /// Takes in that the objects of a kind cannot be listed.
+    /// Records that the objects of a kind cannot be listed.
     #[cfg(test)]
     pub(super) fn refuse(&mut self, kind: &'static str) {
         self.lists.insert(kind, Listed::Refused);
@@ -175,7 +175,8 @@ pub(super) async fn take(client: &Client, server: &str) -> Result<Snapshot, Fail
     Ok(snapshot)
 }
 
-/// Asks what becomes of a Windows pod. It meets the Pod Security level `restricted`, and is not one that Mullion's placement may change.
+/// Creates a Windows pod as a dry run. The pod meets the Pod Security level `restricted`, and its label keeps Mullion's placement from
+/// changing it.
 async fn dry_run(client: &Client) -> Result<DryRun, Failure> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -227,7 +228,7 @@ async fn list(
     let mut items = Vec::new();
     for item in list.items.unwrap_or_default() {
         let mut value: Value = serde_json::from_str(item.get()).map_err(Failure::run)?;
-        // The items of a list have neither.
+        // The API server leaves these fields out of the items of a list.
         value["apiVersion"] = kind.version.into();
         value["kind"] = kind.name.into();
         items.push(value);
@@ -235,7 +236,7 @@ async fn list(
     Ok(Some((kind.name, Listed::Known(items))))
 }
 
-/// Returns the server's version. Everybody may ask for it, so that no row depends on the answer.
+/// Returns the server's version. Every user may read it, so no check depends on the answer.
 async fn version(client: &Client) -> Option<String> {
     let request = Request::get("/version").body(Vec::new()).ok()?;
     let answer = tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await;

@@ -1,6 +1,6 @@
-//! The checks: one table of ids, titles, explanations and what they ask. Ids are stable and never used again.
+//! Lists the checks: one table of IDs, titles, explanations and required inputs. IDs are stable and are never reused.
 //!
-//! `docs/doctor.md` and `mullion doctor --explain` are made of it.
+//! `docs/doctor.md` and `mullion doctor --explain` are generated from it.
 
 use super::{
     found::Found,
@@ -8,17 +8,17 @@ use super::{
     snapshot::{Snapshot, Unknown},
 };
 
-/// What can be done about a problem.
+/// How a problem can be fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FixKind {
     /// `--fix` makes the change.
     Made,
-    /// The command is shown: it costs something, or there is a choice.
+    /// The command is only shown, because it costs money or the user has a choice.
     Shown,
 }
 
 impl FixKind {
-    /// Returns what is written of a check's fix.
+    /// Returns what the documentation says about a check's fix.
     pub(super) fn words(self) -> &'static str {
         match self {
             FixKind::Made => "made by `--fix`",
@@ -27,12 +27,12 @@ impl FixKind {
     }
 }
 
-/// A check.
+/// An entry of the table: a check with its texts and its function.
 pub(super) struct Check {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     pub(super) explanation: &'static str,
-    /// The lists and calls that it needs.
+    /// The lists and AWS calls that the check needs.
     pub(super) asks: &'static str,
     pub(super) fix: FixKind,
     pub(super) source: &'static str,
@@ -45,17 +45,17 @@ pub(super) struct Group {
     pub(super) checks: &'static [Check],
 }
 
-/// Returns the check with an id, in any case of letters.
+/// Returns the check with this ID, ignoring case.
 pub(super) fn check(id: &str) -> Option<&'static Check> {
     all().find(|check| check.id.eq_ignore_ascii_case(id))
 }
 
-/// Returns the checks that probe pods answer, or all others, in the order of the ids.
+/// Returns the network checks, or all others, in the order of their IDs.
 pub(super) fn of(network: bool) -> impl Iterator<Item = &'static Check> {
     all().filter(move |check| check.id.starts_with("NET") == network)
 }
 
-/// Returns every check, in the order of the ids.
+/// Returns all checks in the order of their IDs.
 pub(super) fn all() -> impl Iterator<Item = &'static Check> {
     let mut checks: Vec<_> = GROUPS.iter().flat_map(|group| group.checks).collect();
     checks.sort_by_key(|check| check.id);
@@ -64,15 +64,15 @@ pub(super) fn all() -> impl Iterator<Item = &'static Check> {
 
 use FixKind::{Made, Shown};
 
-/// EKS's page about Windows.
+/// EKS's documentation about Windows.
 const EKS: &str = "https://docs.aws.amazon.com/eks/latest/userguide/windows-support.html";
-/// The controller that gives Windows pods their addresses.
+/// The controller that gives Windows pods their addresses: EKS's VPC resource controller.
 const VRC: &str = "https://github.com/aws/amazon-vpc-resource-controller-k8s";
 
-/// Kubernetes' guide for Windows containers, whose checklist of the network this is.
+/// Kubernetes' guide for Windows containers, whose network checklist the NET checks follow.
 const GUIDE: &str = "https://kubernetes.io/docs/concepts/windows/user-guide/";
 
-/// Every check, by topic.
+/// All checks, grouped by topic.
 pub(super) static GROUPS: [Group; 5] = [
     Group {
         title: "Addresses",

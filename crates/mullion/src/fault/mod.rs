@@ -1,7 +1,7 @@
-//! `mullion fault`: lets something go wrong in the simulated EC2 of a running cluster, ends it, or shows what is in force.
+//! `mullion fault`: injects a fault into the simulated EC2 of a running cluster, ends it, or lists the faults in effect.
 //!
-//! A fault is a SimulatedFault: this command writes or deletes one, and the process of `mullion up` acts on it and says in its status what is
-//! so now (decision 22). So kubectl can do the same.
+//! A fault is a SimulatedFault object: this command creates or deletes it, and the process of `mullion up` acts on it and writes the result
+//! into its status (decision 22). kubectl can do the same.
 
 mod report;
 
@@ -19,9 +19,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::{cli::Output, failure::Failure, out, why::source};
 
-/// How long the cluster may take to act on a fault.
+/// The time in which the cluster must act on a fault.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has.
+/// The interval at which the status is checked.
 const CHECK: Duration = Duration::from_millis(20);
 
 /// Flags of `mullion fault`.
@@ -96,7 +96,7 @@ impl From<Kind> for FaultKind {
     }
 }
 
-/// Causes or ends a fault, or lists those in force.
+/// Injects or ends a fault, or lists those in effect.
 pub(crate) async fn run(args: FaultArgs) -> Result<(), Failure> {
     let (client, server) = source::client(args.kubeconfig, args.context).await?;
     let faults = Faults { client, server };
@@ -122,14 +122,15 @@ pub(crate) async fn run(args: FaultArgs) -> Result<(), Failure> {
     }
 }
 
-/// Whether a fault is of this kind and about this target, by any of its names.
+/// Returns whether a fault has this kind and this target, by any of the target's names.
 fn is_about(own: &SimulatedFault, kind: FaultKind, target: &str) -> bool {
     let mut names = own.status.iter().flat_map(|status| &status.names);
     own.spec.fault == kind.as_str()
         && (own.spec.target == target || names.any(|name| same(kind, name, target)))
 }
 
-/// Whether two names mean the same. Of an image alias the version does not count: the newest image is meant in any case.
+/// Returns whether two names are the same target. The version of an image alias does not matter, because the fault is always about the
+/// newest image.
 fn same(kind: FaultKind, name: &str, target: &str) -> bool {
     match kind {
         FaultKind::NewImage => {
@@ -165,7 +166,7 @@ impl Faults {
         Failure::input(format!("{}: faults cannot be {what}: {why}", self.server))
     }
 
-    /// The faults of the cluster.
+    /// Returns the faults of the cluster.
     async fn all(&self) -> Result<Vec<SimulatedFault>, Failure> {
         match self.api().list(&ListParams::default()).await {
             Ok(list) => Ok(list.items),
@@ -202,7 +203,7 @@ impl Faults {
             }
         };
         if status.phase == REFUSED {
-            // What was refused is of no use to anybody; the answer says why.
+            // A refused fault is of no more use, because its reason is printed.
             let _ = self.api().delete(&name, &DeleteParams::default()).await;
             let failure = Failure::input(&status.message);
             return Err(match status.near.is_empty() {
@@ -214,7 +215,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Waits until the cluster has acted on a fault. One that is gone by then has done its work.
+    /// Waits until the cluster has acted on a fault. A fault that has been deleted by then was effective.
     async fn status(&self, name: &str) -> Result<SimulatedFaultStatus, Failure> {
         loop {
             let found = self.api().get_opt(name).await;

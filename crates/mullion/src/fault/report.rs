@@ -1,4 +1,4 @@
-//! What `mullion fault` prints.
+//! Formats the output of `mullion fault`.
 
 use jiff::Timestamp;
 use mullion_api::fault::{FaultKind, REFUSED, SimulatedFault, SimulatedFaultStatus};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::clusters::age;
 
-/// What is so after a fault was caused, and how it ends.
+/// Describes the effect of a new fault, and how to end it.
 pub(super) fn caused(kind: FaultKind, target: &str, status: &SimulatedFaultStatus) -> String {
     let target = quoted(target);
     match &*status.message {
@@ -15,7 +15,7 @@ pub(super) fn caused(kind: FaultKind, target: &str, status: &SimulatedFaultStatu
     }
 }
 
-/// The answer to who causes what is in force.
+/// Describes a fault that was already in effect.
 pub(super) fn known(kind: FaultKind, target: &str, status: &SimulatedFaultStatus) -> String {
     let target = quoted(target);
     format!(
@@ -24,7 +24,7 @@ pub(super) fn known(kind: FaultKind, target: &str, status: &SimulatedFaultStatus
     )
 }
 
-/// What is so after a fault was ended.
+/// Describes the effect of ending a fault.
 pub(super) fn healed(kind: FaultKind, target: &str) -> String {
     match kind {
         FaultKind::SpotInterruption => format!(
@@ -44,7 +44,7 @@ pub(super) fn healed(kind: FaultKind, target: &str) -> String {
     }
 }
 
-/// The faults in force, as a table.
+/// Formats the faults in effect as a table.
 pub(super) fn table(all: &[SimulatedFault], now: Timestamp) -> String {
     if all.is_empty() {
         return "No fault is in force. `mullion fault --help` says which can be caused.".to_owned();
@@ -86,7 +86,7 @@ fn state(own: &SimulatedFault) -> String {
     }
 }
 
-/// The faults in force, as one JSON object.
+/// Formats the faults in effect as one JSON object.
 pub(super) fn json(all: &[SimulatedFault]) -> String {
     let faults = all.iter().map(|own| {
         let status = own.status.clone().unwrap_or_default();
@@ -99,7 +99,7 @@ pub(super) fn json(all: &[SimulatedFault]) -> String {
     json!({ "faults": faults }).to_string()
 }
 
-/// A target as a shell takes it.
+/// Quotes a target for a shell.
 fn quoted(target: &str) -> String {
     match target.contains('*') {
         true => format!("'{target}'"),

@@ -1,15 +1,15 @@
-//! What is in a kubeconfig: which entries are Mullion's, and how a cluster's are added and taken away.
+//! The content of a kubeconfig: which entries are Mullion's, and how a cluster's entries are added and removed.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use super::{Cluster, file::Found, mark};
 
-/// The name of the extension in every cluster, user and context that Mullion writes. kubectl keeps extensions when it changes a file, unlike
-/// comments. Its value says which cluster the entry is of: see [`mark`].
+/// The name of the extension in every cluster, user and context that Mullion writes. kubectl keeps extensions, unlike comments, when it
+/// changes a file. The value identifies the cluster of the entry: see [`mark`].
 pub(super) const MARK: &str = "mullion.dev/cluster";
 
-/// The lists of a kubeconfig, and the field of their items that holds the rest.
+/// The lists of a kubeconfig, and the field of their items with the content.
 const LISTS: [(&str, &str); 3] = [
     ("contexts", "context"),
     ("clusters", "cluster"),
@@ -20,7 +20,7 @@ fn items<'a>(config: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
     config[list].as_array().into_iter().flatten()
 }
 
-/// Returns the value of an item's mark; none if Mullion did not write the item.
+/// Returns the value of an item's mark; `None` if Mullion did not write the item.
 fn mark_of<'a>(item: &'a Value, key: &str) -> Option<&'a Value> {
     let extensions = item[key]["extensions"].as_array()?;
     let own = extensions.iter().find(|own| own["name"] == MARK)?;
@@ -32,7 +32,7 @@ fn title(item: &Value, key: &str) -> String {
     format!("{key} {name}")
 }
 
-/// Returns the first thing in a kubeconfig that Mullion did not write; none for a file of Mullion's, and for one that holds nothing at all.
+/// Returns the first entry of a kubeconfig that Mullion did not write; `None` for files of Mullion and empty ones.
 pub(super) fn foreign(found: &Found) -> Option<String> {
     let config = &found.config;
     if found.is_blank {
@@ -58,14 +58,14 @@ pub(super) fn foreign(found: &Found) -> Option<String> {
     let mut fields = config.as_object().into_iter().flatten();
     let other = fields.find(|(name, value)| !known(name) && !is_empty(value));
     let other = other.map(|(name, _)| name.clone());
-    // A file of Mullion's has an entry of Mullion's.
+    // A file that Mullion wrote always has an entry, so an empty kubeconfig is someone else's.
     other.or_else(|| is_empty_config(config).then(|| "an empty kubeconfig".to_owned()))
 }
 
-/// Checks that no entry of this name is somebody else's.
+/// Checks that no entry with this name was written by another program.
 ///
 /// # Errors
-/// Which one is.
+/// The foreign entry.
 pub(super) fn check_name_is_free(config: &Value, name: &str) -> Result<(), String> {
     for (list, key) in LISTS {
         let mut taken = items(config, list).filter(|item| item["name"] == name);
@@ -76,7 +76,7 @@ pub(super) fn check_name_is_free(config: &Value, name: &str) -> Result<(), Strin
     Ok(())
 }
 
-/// Returns the servers of Mullion's clusters: all, or those of a name.
+/// Returns the servers of Mullion's clusters: all, or those with a name.
 pub(super) fn servers(config: &Value, name: Option<&str>) -> Vec<String> {
     let own = items(config, "clusters").filter(|item| mark_of(item, "cluster").is_some());
     let named = own.filter(|item| name.is_none_or(|name| item["name"] == name));
@@ -84,21 +84,21 @@ pub(super) fn servers(config: &Value, name: Option<&str>) -> Vec<String> {
     servers.map(str::to_owned).collect()
 }
 
-/// Whether a kubeconfig names the context that is used.
+/// Returns whether a kubeconfig has a current context.
 pub(super) fn has_current(config: &Value) -> bool {
     config["current-context"]
         .as_str()
         .is_some_and(|name| !name.is_empty())
 }
 
-/// Whether a kubeconfig has a context of this name that Mullion wrote.
+/// Returns whether a kubeconfig has a context of this name that Mullion wrote.
 pub(super) fn has_own(config: &Value, name: &str) -> bool {
     let mut own = items(config, "contexts").filter(|item| mark_of(item, "context").is_some());
     own.any(|item| item["name"] == name)
 }
 
-/// Replaces the entries of the cluster's name and keeps everything else. The context becomes the current one where `may_choose`, and the file
-/// has none.
+/// Replaces the entries with the cluster's name and keeps all others. The context becomes the current one if `may_choose` is true and the
+/// file has none.
 pub(super) fn merged(mut config: Value, cluster: &Cluster<'_>, may_choose: bool) -> Value {
     let encode = |pem: &str| STANDARD.encode(pem);
     let mark = mark(cluster.server, cluster.directory);
@@ -140,7 +140,8 @@ pub(super) fn merged(mut config: Value, cluster: &Cluster<'_>, may_choose: bool)
     config
 }
 
-/// Takes the entries with this mark out of a kubeconfig; returns whether there were any. A current context that is gone is set to none.
+/// Removes the entries with this mark from a kubeconfig, and returns whether there were any. If the current context is removed, none is
+/// current.
 pub(super) fn take_out(config: &mut Value, mark: &Value) -> bool {
     let mut found = false;
     for (list, key) in LISTS {
@@ -163,7 +164,7 @@ pub(super) fn take_out(config: &mut Value, mark: &Value) -> bool {
     found
 }
 
-/// Whether a kubeconfig has no entries.
+/// Returns whether a kubeconfig has no entries.
 pub(super) fn is_empty_config(config: &Value) -> bool {
     LISTS
         .iter()

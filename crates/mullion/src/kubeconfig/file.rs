@@ -1,4 +1,4 @@
-//! Kubeconfig files: read, written whole, and locked while entries of a user's file change.
+//! Kubeconfig files: reads them, writes them as a whole, and locks a user's file while its entries change.
 
 use std::{
     fs::{self, OpenOptions},
@@ -16,25 +16,25 @@ use crate::{
     files,
 };
 
-/// How long another program may hold the lock of a file.
+/// The time for which another program may hold the lock of a file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// How often the lock is tried.
+/// The interval at which the lock is tried.
 const LOCK_CHECK: Duration = Duration::from_millis(20);
 
-/// What a kubeconfig is.
+/// The content of a kubeconfig file.
 pub(super) struct Found {
-    /// What is in it.
+    /// The parsed content.
     pub(super) config: Value,
-    /// Whether there is no file, or nothing in it.
+    /// Whether the file is missing or empty.
     pub(super) is_blank: bool,
-    /// Whether somebody has written comments into it. Mullion writes none.
+    /// Whether the file has comments, which Mullion never writes.
     pub(super) has_comments: bool,
 }
 
-/// Reads a kubeconfig; one that is not there or empty holds nothing.
+/// Reads a kubeconfig; a missing or empty file has no entries.
 ///
 /// # Errors
-/// The file cannot be read, or is no kubeconfig.
+/// The file cannot be read, or is not a kubeconfig.
 pub(super) fn read(path: &Path) -> Result<Found, Failure> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -73,13 +73,13 @@ pub(super) fn read(path: &Path) -> Result<Found, Failure> {
     }
 }
 
-/// Whether a line is a comment, or ends in one. A `#` in a line with quotes may be in a text, so it does not count.
+/// Returns whether a line is a comment, or ends in one. In a line with quotes, a `#` may be part of a text and does not count.
 fn is_commented(line: &str) -> bool {
     let ends_in_one = || line.contains(" #") && !line.contains(['"', '\'']);
     line.trim_start().starts_with('#') || ends_in_one()
 }
 
-/// Returns why a map is no kubeconfig.
+/// Returns the reason why a map is not a kubeconfig.
 fn unfit(config: &serde_json::Map<String, Value>) -> Option<String> {
     let kind = config.get("kind").and_then(Value::as_str);
     if let Some(kind) = kind.filter(|kind| *kind != "Config") {
@@ -94,7 +94,7 @@ fn unfit(config: &serde_json::Map<String, Value>) -> Option<String> {
     wrong.next().map(|list| format!("its {list} are no list"))
 }
 
-/// Returns a kubeconfig as text.
+/// Formats a kubeconfig as YAML.
 ///
 /// # Errors
 /// It cannot be written as YAML.
@@ -103,25 +103,25 @@ pub(crate) fn yaml(config: &Value) -> Result<String, Failure> {
         .map_err(|error| Failure::run(format!("the kubeconfig cannot be written as YAML: {error}")))
 }
 
-/// Writes a kubeconfig whole.
+/// Writes a kubeconfig as a whole.
 pub(super) fn write(path: &Path, config: &Value) -> Result<(), Failure> {
     files::replace(path, yaml(config)?.as_bytes())
         .map_err(|error| unwritable(path, &file_error(&error)))
 }
 
-/// What was taken out of a kubeconfig.
+/// What was removed from a kubeconfig.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Removed {
     /// A context with its cluster and user.
     Context,
-    /// The whole file, which held nothing else.
+    /// The whole file, which had no other entries.
     File,
 }
 
-/// Takes the entries of a cluster out of a kubeconfig, and removes the file if it held nothing else. Entries without `mark` stay.
+/// Removes the entries of a cluster from a kubeconfig, and the file if it had no others. Entries without `mark` stay.
 ///
 /// # Errors
-/// The file cannot be read or written. One that is not there, or is no kubeconfig, is no error: nothing is in it.
+/// The file cannot be read or written. A file that is missing or is not a kubeconfig has no entries, which is not an error.
 pub(crate) fn remove(path: &Path, mark: &Value) -> Result<Option<Removed>, Failure> {
     if !path.is_file() {
         return Ok(None);
@@ -150,14 +150,14 @@ pub(crate) fn remove(path: &Path, mark: &Value) -> Result<Option<Removed>, Failu
     write(path, &config).map(|()| Some(Removed::Context))
 }
 
-/// The lock of a kubeconfig, the one that kubectl takes when it changes a file: `PATH.lock`.
+/// The lock of a kubeconfig, `PATH.lock`, which kubectl also takes when it changes a file.
 pub(super) struct Lock(PathBuf);
 
 impl Lock {
-    /// Waits until nobody else changes the file, but not for ever.
+    /// Waits until no other program changes the file, up to a limit.
     ///
     /// # Errors
-    /// Another program holds it, or its directory cannot be written.
+    /// Another program holds the lock, or its directory is not writable.
     pub(super) fn take(path: &Path) -> Result<Lock, Failure> {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
@@ -191,7 +191,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Whoever removed it meanwhile wanted it gone.
+        // The file may have been removed on purpose, so an error is ignored.
         let _ = fs::remove_file(&self.0);
     }
 }

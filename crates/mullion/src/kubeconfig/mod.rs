@@ -1,8 +1,8 @@
-//! The kubeconfig that leads a client to the cluster: a file of its own, or a context added to the user's.
+//! The kubeconfig for the cluster: a file of its own, or a context in the user's file.
 //!
-//! Invariant: nothing that Mullion did not write is replaced or removed. Every cluster, user and context that Mullion writes carries the
-//! extension [`entries::MARK`], which kubectl keeps; a file is Mullion's when it holds nothing else. What leads to a running cluster stays
-//! too. [`mod@file`] reads and writes, [`entries`] knows what is in a file.
+//! Invariant: entries that Mullion did not write are never replaced or removed. Every cluster, user and context that Mullion writes has the
+//! extension [`entries::MARK`], which kubectl keeps; a file is Mullion's if all its entries have it. Entries of a running cluster also
+//! stay. [`mod@file`] reads and writes files, and [`entries`] handles their content.
 
 mod entries;
 mod file;
@@ -24,14 +24,14 @@ use crate::{
 
 pub(crate) use self::file::{Removed, remove, yaml};
 
-/// How long a server on this machine may take to accept a connection.
+/// The time in which a server on this machine must accept a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How a client reaches the server that a kubeconfig leads to. A server on this machine is asked directly, as kubectl does, whatever proxy the
-/// environment names; one that the kubeconfig names counts.
+/// Returns the client configuration for a kubeconfig. As in kubectl, a server on this machine is connected directly, even if the
+/// environment names a proxy; a proxy in the kubeconfig is used.
 ///
 /// # Errors
-/// The kubeconfig leads nowhere, or a file that it names cannot be read.
+/// The kubeconfig is unusable, or a file that it names cannot be read.
 pub(crate) async fn client_config(
     kubeconfig: kube::config::Kubeconfig,
     options: &kube::config::KubeConfigOptions,
@@ -48,37 +48,37 @@ pub(crate) async fn client_config(
     Ok(config)
 }
 
-/// Whether a host of a URL is this machine.
+/// Returns whether the host of a URL is this machine.
 fn is_here(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     let loopback = address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
     loopback || host == "localhost" || host.ends_with(".localhost")
 }
 
-/// Where the kubeconfig goes.
+/// The destination of the kubeconfig.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
-    /// The usual file in the state directory, or one beside it while that file is not free.
+    /// The usual file in the state directory, or one next to it if that file is in use.
     Usual(PathBuf),
     /// A file of its own.
     File(PathBuf),
-    /// The user's own file, of which only Mullion's entries of the cluster's name are replaced.
+    /// The user's own file, in which only Mullion's entries with the cluster's name are replaced.
     Merge(PathBuf),
 }
 
 impl Target {
-    /// Decides by the flags `--kubeconfig` and `--merge`, else takes the state directory of the XDG rules. Whether the file leads to a
-    /// running cluster is asked for a new cluster only: a kept one may be running itself, and its directory says so then.
+    /// Chooses the target by the flags `--kubeconfig` and `--merge`, or else by the XDG rules for the state directory. Only for a new
+    /// cluster, the file is checked for a running cluster: a kept cluster may be running itself, and its directory shows that later.
     ///
     /// # Errors
-    /// The file is not one that may be written for a cluster of this name.
+    /// The file must not be written for a cluster of this name.
     pub(crate) fn resolve(
         path: Option<PathBuf>,
         merge: bool,
         name: &str,
         is_kept: bool,
     ) -> Result<Target, Failure> {
-        // What is printed has to be true in other directories, too.
+        // The path is printed, so it must also be valid in other directories.
         let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
         let target = match (path, merge) {
             (Some(path), false) => Target::File(path),
@@ -87,7 +87,7 @@ impl Target {
             (None, true) => Target::Merge(to_merge_into(&user_kubeconfigs()?, name)),
         };
         match target {
-            // Whether it is free is found out when there is another name for it: the port.
+            // The usual file is checked later, when the port is known, which gives it another name if necessary.
             Target::Usual(_) => Ok(target),
             _ => {
                 let others = (!is_kept).then_some("");
@@ -96,8 +96,8 @@ impl Target {
         }
     }
 
-    /// Returns the target of a cluster that listens on `port`: one named after the port while the usual file is not Mullion's or leads to
-    /// another running cluster.
+    /// Returns the target for a cluster that listens on `port`: a file named after the port if the usual file is not Mullion's or belongs
+    /// to another running cluster.
     pub(crate) fn free(self, port: u16) -> Target {
         let own = format!("https://127.0.0.1:{port}");
         match self {
@@ -109,8 +109,8 @@ impl Target {
         }
     }
 
-    /// Returns what the file holds, if it may be written for the cluster `name` that listens at `own`. Without `own` nobody asks whether it
-    /// leads to another running cluster.
+    /// Returns the content of the file, if it may be written for the cluster `name` that listens at `own`. Without `own`, running clusters
+    /// are not checked.
     fn check(&self, name: &str, own: Option<&str>) -> Result<Value, Failure> {
         let path = self.path();
         files::replaceable(path).map_err(|error| unwritable(path, &file_error(&error)))?;
@@ -120,6 +120,7 @@ impl Target {
                 let found =
                     found.map_err(|failure| failure.hint("mend the file, or leave --merge out"))?;
                 let config = found.config;
+                // kubectl merges all files of $KUBECONFIG, so the name must be free in each of them.
                 let beside = files_beside(path);
                 let others = beside.iter().map(|(path, config)| (&**path, config));
                 for (path, config) in others.chain([(path, &config)]) {
@@ -165,7 +166,7 @@ impl Target {
         }
     }
 
-    /// Returns the file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Target::Usual(path) | Target::File(path) | Target::Merge(path) => path,
@@ -173,7 +174,7 @@ impl Target {
     }
 }
 
-/// Returns the first server that accepts a connection, other than `own`; none where there is no `own`.
+/// Returns the first server besides `own` that accepts a connection; `None` without `own`.
 fn running(servers: Vec<String>, own: Option<&str>) -> Option<String> {
     let own = own?;
     let answers = |server: &String| {
@@ -194,7 +195,7 @@ fn unwritable(path: &Path, why: &str) -> Failure {
     .hint("name a file that you may write: --kubeconfig PATH")
 }
 
-/// Returns the usual kubeconfig of `mullion up`, unless the user's environment names another.
+/// Returns the usual kubeconfig of `mullion up`, unless the environment names another one.
 pub(crate) fn of_running_cluster() -> Option<PathBuf> {
     if env::var_os("KUBECONFIG").is_some_and(|list| !list.is_empty()) {
         return None;
@@ -215,7 +216,7 @@ fn home() -> Result<PathBuf, Failure> {
         })
 }
 
-/// Returns where programs keep what is theirs between two runs (the XDG rules).
+/// Returns the directory for state between runs (XDG rules).
 pub(crate) fn state_dir() -> Result<PathBuf, Failure> {
     match env::var_os("XDG_STATE_HOME").map(PathBuf::from) {
         Some(dir) if dir.is_absolute() => Ok(dir),
@@ -223,7 +224,7 @@ pub(crate) fn state_dir() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns the files that kubectl reads: those of `$KUBECONFIG`, else `~/.kube/config`.
+/// Returns the files that kubectl reads: those of `$KUBECONFIG`, or else `~/.kube/config`.
 pub(crate) fn user_kubeconfigs() -> Result<Vec<PathBuf>, Failure> {
     let listed = listed_kubeconfigs();
     match listed.is_empty() {
@@ -243,8 +244,8 @@ fn listed_kubeconfigs() -> Vec<PathBuf> {
     files
 }
 
-/// Returns the file of several in which kubectl would change a context (client-go: `ModifyConfig`, `GetDefaultFilename`): the one that has it
-/// already, else the first that exists, else the last.
+/// Returns the file in which kubectl would change a context (client-go: `ModifyConfig`, `GetDefaultFilename`): the one that has it, or else
+/// the first that exists, or else the last.
 fn to_merge_into(files: &[PathBuf], name: &str) -> PathBuf {
     let has_it =
         |path: &&PathBuf| file::read(path).is_ok_and(|found| entries::has_own(&found.config, name));
@@ -277,19 +278,19 @@ fn beside(path: &Path, mut files: Vec<PathBuf>) -> Vec<(PathBuf, Value)> {
     read.collect()
 }
 
-/// The cluster a kubeconfig leads to.
+/// The cluster of a kubeconfig.
 pub(crate) struct Cluster<'a> {
     /// Name of cluster, user and context.
     pub(crate) name: &'a str,
-    /// `https://127.0.0.1:6443`.
+    /// The URL of the server, `https://127.0.0.1:6443`.
     pub(crate) server: &'a str,
-    /// Where it is kept; none if in memory only.
+    /// The directory; `None` if it is in memory only.
     pub(crate) directory: Option<&'a Path>,
     /// The CA and the administrator's certificate.
     pub(crate) certs: &'a Certs,
 }
 
-/// Returns what the entries of a cluster are known by: its directory, or for a cluster in memory its server.
+/// Returns the mark of a cluster's entries: its directory, or for a cluster in memory its server.
 pub(crate) fn mark(server: &str, directory: Option<&Path>) -> Value {
     match directory {
         Some(directory) => json!({ "directory": directory }),
@@ -297,7 +298,7 @@ pub(crate) fn mark(server: &str, directory: Option<&Path>) -> Value {
     }
 }
 
-/// Returns a kubeconfig that leads nowhere else.
+/// Returns a kubeconfig with this cluster only.
 pub(crate) fn alone(cluster: &Cluster<'_>) -> Value {
     entries::merged(json!({}), cluster, true)
 }

@@ -1,4 +1,4 @@
-//! Which files are written, which are left alone, and what stays in them.
+//! Tests of the files that are written, the files that are not changed, and the entries that stay.
 
 use std::{fs, net::Ipv4Addr, path::Path};
 
@@ -25,7 +25,7 @@ fn read(path: &Path) -> Value {
     serde_saphyr::from_str(&fs::read_to_string(path).expect("readable")).expect("YAML")
 }
 
-/// A server that nobody listens at.
+/// A server without a listener.
 const NOWHERE: &str = "https://127.0.0.1:1";
 
 #[test]
@@ -110,7 +110,7 @@ fn a_file_that_mullion_did_not_write_is_never_replaced() {
         );
         assert_eq!(written.expect_err("nor now").to_string(), said);
         assert_eq!(fs::read_to_string(&path).expect("readable"), text);
-        // The usual place is left, too.
+        // The usual file is not used either, because it is not free.
         let beside = Target::Usual(directory.path().join("kubeconfig-7"));
         assert_eq!(Target::Usual(path.clone()).free(7), beside);
     }
@@ -171,7 +171,7 @@ fn the_file_is_private_and_replaced_whole() {
         1
     );
     assert_eq!(read(&path)["clusters"].as_array().map(Vec::len), Some(1));
-    // The user's own file keeps the mode that they gave it.
+    // The user's own file keeps its mode.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("its owner may");
     write(&Target::Merge(path.clone()), &cluster).expect("the file can be merged into");
     assert_eq!(mode(), 0o640);
@@ -208,7 +208,7 @@ fn a_symbolic_link_is_written_through() {
     assert!(link.is_symlink());
     let written = |path: &Path| fs::read_to_string(path).is_ok_and(|text| text.contains("mullion"));
     assert!(written(&real));
-    // Also to a file that is not there yet, from link to link.
+    // This also holds for a link to a link to a file that does not exist yet.
     let (first, second) = (dir.path().join("first"), dir.path().join("second"));
     std::os::unix::fs::symlink("second", &first).expect("a link can be made");
     std::os::unix::fs::symlink("below/new", &second).expect("a link can be made");
@@ -239,9 +239,9 @@ fn the_kubeconfig_of_another_running_cluster_is_left_alone() {
     };
     let said = format!("{}\n{}", said(false), said(true)).replace(&server, "SERVER");
     insta::assert_snapshot!(said);
-    // A kept cluster may be that one: its directory says so.
+    // A kept cluster may be that cluster, which its directory tells later.
     Target::resolve(Some(path.clone()), false, "mullion", true).expect("it is asked later");
-    // Its own cluster writes it again.
+    // The cluster that wrote the entry may write it again.
     write(&Target::File(path.clone()), &cluster).expect("it is its own");
     drop(other);
     assert_eq!(
@@ -282,7 +282,7 @@ fn a_cluster_takes_only_its_own_entries_away() {
         .map(|item| item["name"].as_str().unwrap_or_default())
         .collect();
     assert_eq!(names, ["mullion", "me", "mullion", "mullion"]);
-    // A file that held nothing else goes.
+    // A file without any other content is removed.
     let alone = dir.path().join("alone");
     write(&Target::File(alone.clone()), &demo).expect("it can be written");
     assert_eq!(remove(&alone, &own).expect("writable"), Some(Removed::File));
@@ -295,13 +295,13 @@ fn of_several_files_a_context_is_added_where_kubectl_would_add_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = ["missing", "mine", "other"].map(|name| dir.path().join(name));
     let [missing, mine, other] = &files;
-    // Without any file it is the last.
+    // If no file exists, the last one is used.
     assert_eq!(to_merge_into(&files, "mullion"), *other);
     assert_eq!(to_merge_into(&files[..1], "mullion"), *missing);
     fs::write(other, "current-context: work\n").expect("writable");
     fs::write(mine, "kind: Config\n").expect("writable");
     assert_eq!(to_merge_into(&files, "mullion"), *mine);
-    // The user's choice stands in another file.
+    // The current context that the user chose is in another file.
     let read = beside(mine, files.to_vec());
     assert_eq!(read.len(), 2);
     assert!(read.iter().any(|(_, config)| entries::has_current(config)));
@@ -313,7 +313,7 @@ fn of_several_files_a_context_is_added_where_kubectl_would_add_it() {
     let cluster = cluster("mullion", NOWHERE, &certs);
     let config = entries::merged(json!({}), &cluster, false);
     assert_eq!(config["current-context"], Value::Null);
-    // A context that is there is changed where it is.
+    // An existing context is changed in the file that has it.
     write(&Target::Merge(other.clone()), &cluster).expect("it can be merged into");
     assert_eq!(to_merge_into(&files, "mullion"), *other);
     assert_eq!(to_merge_into(&files, "another"), *mine);

@@ -1,4 +1,4 @@
-//! A plan as a line of JSON.
+//! Writes the plan for a recorded case as a line of JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,25 +12,25 @@ use serde::Serialize;
 #[derive(Serialize)]
 pub(super) struct Answer<'a> {
     nodes: Vec<Node<'a>>,
-    /// Pods by the node that is there already.
+    /// The names of the pods placed on each existing node, by the node's name.
     existing: BTreeMap<&'a str, Vec<&'a str>>,
-    /// Why a pod has no place.
+    /// For each pod that has no place, the reason.
     unplaced: BTreeMap<&'a str, String>,
 }
 
-/// A node to buy. Each of its types, where it is sold in one of the zones and capacity types, holds its pods.
+/// A node to buy. Each of its instance types is sold in at least one of the zones and capacity types, and each holds the node's pods.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Node<'a> {
     node_pool: &'a str,
-    /// The cheapest first.
+    /// The instance types, cheapest first.
     types: Vec<&'a str>,
     zones: BTreeSet<&'a str>,
     capacity_types: BTreeSet<&'a str>,
     pods: Vec<&'a str>,
 }
 
-/// A plan as an answer. Pods are called by their names: a case has one namespace.
+/// Turns a plan into the answer. Pods are called by their names without a namespace, because a case has only one.
 pub(super) fn of<'a>(plan: &'a Plan, cluster: &Cluster) -> Answer<'a> {
     let mut answer = Answer {
         nodes: plan.nodes.iter().map(node).collect(),

@@ -1,18 +1,18 @@
-//! `mullion plan --bound-only`: what nodes for the pods cost at least.
+//! Prints the answer of `mullion plan --bound-only`: a lower bound for the price of the nodes that the pods need.
 
 use serde::Serialize;
 
 use super::{count, report::Report};
 
-/// The least that new nodes cost.
+/// The lower bound for the price of new nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Bound {
-    /// How many pods are asked about, and how many of them fit on nodes that are there.
+    /// The number of pods asked about; the next field is the number of those that fit on existing nodes.
     asked: usize,
     on_existing_nodes: usize,
     pub(super) unplaced: usize,
-    /// US dollars an hour; absent where it is not known.
+    /// The bound in US dollars an hour; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound_usd_per_hour: Option<f64>,
 }
@@ -32,7 +32,7 @@ impl Bound {
         }
     }
 
-    /// For people, without a newline at its end.
+    /// Returns the answer as text for people, without a newline at its end.
     pub(super) fn text(&self) -> String {
         let pods = count(self.asked, "pod");
         match (self.bound_usd_per_hour, self.unplaced) {

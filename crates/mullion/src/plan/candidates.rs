@@ -1,7 +1,7 @@
-//! Which nodes consolidation may look at, and why others stay, by the rules of [`mullion_controllers::disruption`].
+//! Selects the nodes that consolidation may remove, and says why the other nodes stay, by the rules of [`mullion_controllers::disruption`].
 //!
-//! The controllers look at watched objects; here the same rules look at objects of one moment. A node that a command of the controllers has in
-//! hand is not known from outside: its taint and its claim's deletion are.
+//! The controllers apply those rules to watched objects; this module applies them to the objects of one moment. Commands that the
+//! controllers carry out at the moment are not visible here, only their effects: the taint on the node and the deletion of its NodeClaim.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ use mullion_engine::disrupt::{Balance, Candidate, PoolTerms};
 
 use crate::{failure::Failure, up, why::state::State};
 
-/// The objects that say which nodes may go.
+/// The objects that decide which nodes may be removed.
 pub(super) struct Objects {
     pools: Vec<NodePool>,
     claims: Vec<NodeClaim>,
@@ -39,22 +39,22 @@ pub(super) struct Objects {
     now: Timestamp,
 }
 
-/// What consolidation is asked about.
+/// The input for consolidation that [`Objects::find`] collects.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) candidates: Vec<Candidate>,
     pub(super) terms: BTreeMap<String, PoolTerms>,
-    /// Nodes that nothing is moved to.
+    /// Nodes that must not get any pods from other nodes.
     pub(super) closed: Vec<String>,
-    /// Nodes that are none of them, and why.
+    /// Nodes that are not candidates, each with the reason.
     pub(super) stays: Vec<(String, String)>,
 }
 
 impl Objects {
-    /// Reads the objects of a state that keeps them whole.
+    /// Reads the objects from a state that keeps nodes and pods unabridged ([`State::keeping_whole`]).
     ///
     /// # Errors
-    /// One of them is malformed.
+    /// One of the objects is malformed.
     pub(super) fn of(state: &State, now: Timestamp) -> Result<Self, Failure> {
         let nodes: Vec<Node> = state.kept("Node").map_err(Failure::input)?;
         let all: Vec<Pod> = state.kept("Pod").map_err(Failure::input)?;
@@ -80,12 +80,13 @@ impl Objects {
         })
     }
 
-    /// Why the pods of a node do not let it go now, in Karpenter's words.
+    /// Returns why the pods on a node forbid its removal now (PodDisruptionBudgets, for example), worded as Karpenter words it; `None` if
+    /// they allow it.
     pub(super) fn held_by(&self, node: &str) -> Option<String> {
         self.budgets.refusal(self.on(node).iter(), self.now)
     }
 
-    /// Looks at every node.
+    /// Checks every node and returns the candidates, the terms of the pools, and the nodes that stay with their reasons.
     pub(super) fn find(&self, markets: &Markets) -> Found {
         let mut found = Found::default();
         let mut managed = Vec::new();
@@ -138,13 +139,14 @@ impl Objects {
         self.pods.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether pods came or went within the pool's `consolidateAfter`.
+    /// Returns whether pods were added to the node or removed from it within the pool's `consolidateAfter`.
     fn is_young(&self, claim: &NodeClaim, pool: &NodePool) -> bool {
         let due = emptiness::due_in(claim, pool, self.now);
         due.is_some_and(|due| due > SignedDuration::ZERO)
     }
 
-    /// The node of a claim as a candidate; else why it is none (core: `ValidateNodeDisruptable`, `ShouldDisrupt`).
+    /// Returns the node of a claim as a candidate, or the reason why it is not one (Karpenter core: `ValidateNodeDisruptable`,
+    /// `ShouldDisrupt`).
     fn judge(
         &self,
         claim: &NodeClaim,
@@ -153,7 +155,7 @@ impl Objects {
         market: Option<&Market>,
     ) -> Result<Candidate, String> {
         let name = node.name_any();
-        // The taint says that a command of the controllers has it in hand.
+        // A node with the taint is being removed by a command of the controllers.
         if is_going(claim, node) {
             return Err(LEAVING.to_owned());
         }
@@ -182,7 +184,8 @@ impl Objects {
         priced(claim, &name, pool, disruption_milli, market)
     }
 
-    /// On which terms nodes of a pool may go.
+    /// Returns the terms for removing nodes of a pool: how many more its disruption budgets allow, and the pool's total price and
+    /// disruption cost.
     fn terms(&self, pool: &NodePool, market: Option<&Market>) -> PoolTerms {
         let name = pool.name_any();
         let own = |claim: &&NodeClaim| claim.node_pool() == Some(name.as_str());
@@ -206,7 +209,7 @@ impl Objects {
     }
 }
 
-/// Whether a node is on its way out.
+/// Returns whether a node is already being removed: the claim or the node is being deleted, or the node has the taint of disruption.
 fn is_going(claim: &NodeClaim, node: &Node) -> bool {
     let taints = node
         .spec

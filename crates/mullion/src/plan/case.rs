@@ -1,4 +1,4 @@
-//! A case: a small cluster, what can be bought for it, and pods that wait.
+//! Reads a case of `mullion plan --cases`: a small cluster, the instance types that can be bought for it, and pending pods.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -25,13 +25,14 @@ use serde::Deserialize;
 
 use crate::failure::{Failure, file_error};
 
-/// Labels of this group that a machine lacks do not exist; others that it lacks are the pool's to choose.
+/// The prefix of label keys that only the cloud provider sets. If an instance type lacks such a label, the label does not exist for its
+/// nodes; any other label it lacks may still be chosen by the NodePool.
 const PROVIDER: &str = "karpenter.k8s.aws/";
 
-/// More pods than this are no case.
+/// The largest number of pods that a case may have.
 const MOST_PODS: usize = 1_000_000;
 
-/// The machines by the name of the node class that buys them.
+/// The instance types that can be bought, by the name of the EC2NodeClass.
 pub(super) type Catalogue = BTreeMap<String, Vec<Arc<InstanceType>>>;
 
 #[derive(Deserialize)]
@@ -53,7 +54,7 @@ struct Machine {
 struct Sold {
     zone: String,
     capacity_type: String,
-    /// US dollars an hour.
+    /// The price in US dollars an hour.
     price: f64,
 }
 
@@ -105,6 +106,7 @@ impl Machine {
                 capacity_type: sold.capacity_type,
                 price_micro_usd: (sold.price * 1e6).round() as u64,
                 available: true,
+                labels: StringMap::new(),
                 reservation: None,
             });
         }
@@ -127,9 +129,9 @@ struct Line {
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
 struct Case {
-    /// By node class the types that there are; all of them where none is named.
+    /// The names of the available instance types, by node class; if a class has none listed, all types of the catalogue are available.
     types: BTreeMap<String, HashSet<String>>,
-    /// Type, zone and capacity type of what cannot be had now.
+    /// The offerings that are unavailable: instance type, zone and capacity type.
     unavailable: HashSet<(String, String, String)>,
     node_pools: Vec<NodePool>,
     daemon_sets: Vec<DaemonSet>,
@@ -138,7 +140,7 @@ struct Case {
     pods: Vec<Group>,
 }
 
-/// Pods of one template, called `NAME-0`, `NAME-1`, ...
+/// Pods that share one template; they are named `NAME-0`, `NAME-1` and so on.
 #[derive(Deserialize)]
 struct Group {
     name: String,
@@ -146,10 +148,10 @@ struct Group {
     template: PodTemplateSpec,
 }
 
-/// The cluster of a case, and what is asked of it.
+/// Reads a line and returns the cluster of the case and the request to plan.
 ///
 /// # Errors
-/// The line is malformed or says what cannot be true; why.
+/// The line is malformed or contradicts itself; the error says why.
 pub(super) fn read(line: &[u8], catalogue: &Catalogue) -> Result<(Cluster, PlanRequest), String> {
     let Line { case } = serde_json::from_slice(line).map_err(|error| {
         error
@@ -236,7 +238,7 @@ impl Case {
         })
     }
 
-    /// A type whose offerings say which of them can be had.
+    /// Returns the instance type with every offering marked as available or not.
     fn with_what_is_left(&self, kind: &Arc<InstanceType>) -> Arc<InstanceType> {
         let is_gone = |offering: &Offering| {
             let offering = (
@@ -256,7 +258,7 @@ impl Case {
         Arc::new(own)
     }
 
-    /// What a pool may still buy: its limits less what its nodes have.
+    /// Returns what a pool may still buy: its limits minus the capacity of its nodes.
     fn limits_of(&self, pool: &NodePool) -> ResourceMap {
         let mut left = pool.spec.limits.as_ref().map(amounts).unwrap_or_default();
         let name = pool.name_any();

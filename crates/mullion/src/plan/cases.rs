@@ -1,4 +1,4 @@
-//! Many small clusters at once, a line each, with machines from a file.
+//! Plans for many recorded clusters: one case per line, with instance types from a file.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::{failure::Failure, lines};
 
 const FORM: &str = r#"a line a case: {"case": {"nodePools": [...], "pods": [...], "nodes": [...], ...}}; see docs/plan.md"#;
 
-/// Prints the plan for each case, a line each, in order.
+/// Prints the plan for each case, one line per case, in the order of the input.
 ///
 /// # Errors
 /// A file cannot be read, or a case was not answered.

@@ -1,13 +1,13 @@
-//! A table for people: columns as wide as their widest cell, numbers to the right.
+//! Formats a table for people: each column is as wide as its widest cell, and numbers are right-aligned.
 
-/// Which side of its column a cell stands on.
+/// The alignment of the cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Left,
     Right,
 }
 
-/// A table with a line of titles.
+/// A table with a header line.
 pub(super) struct Columns<const N: usize> {
     sides: [Side; N],
     rows: Vec<[String; N]>,
@@ -25,7 +25,7 @@ impl<const N: usize> Columns<N> {
         self.rows.push(row);
     }
 
-    /// The lines, titles first, two columns from the left. A column in which nothing stands but its title is left out.
+    /// Returns the lines, the header first, each indented by two spaces. Columns whose cells are all empty are left out.
     pub(super) fn lines(&self) -> Vec<String> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());

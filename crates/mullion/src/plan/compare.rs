@@ -1,4 +1,4 @@
-//! Two plans side by side: as things are, and as they would be.
+//! Compares two plans: for the cluster as it is, and with the changes of the what-if flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,33 +14,33 @@ use super::{
 };
 use crate::why::page::Page;
 
-/// Two plans, and what changed between them.
+/// Two plans and the difference between them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Comparison {
-    /// What is otherwise, in words.
+    /// The changes of the what-if flags, as sentences.
     pub(super) what_if: Vec<String>,
     pub(super) difference: Difference,
     pub(super) now: Report,
     pub(super) then: Report,
 }
 
-/// What changed.
+/// The differences between two plans.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Difference {
-    /// More, or less where it is below zero, of all nodes together.
+    /// The increase of the price of all nodes together in US dollars an hour; negative if they get cheaper.
     pub(super) usd_per_hour: f64,
     pub(super) usd_per_month: f64,
-    /// Nodes to buy, by what they are.
+    /// The nodes to buy, grouped by pool, instance type and capacity type.
     pub(super) nodes: Vec<Kind>,
-    /// Pods that have a place now and would have none.
+    /// Pods that have a place in the plan as things are and none with the changes.
     pub(super) newly_unplaced: Vec<String>,
-    /// Pods that have no place now and would have one.
+    /// Pods that have no place in the plan as things are and one with the changes.
     pub(super) newly_placed: Vec<String>,
 }
 
-/// Nodes of one kind in both plans.
+/// The number of nodes of one kind in both plans.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Kind {
@@ -54,7 +54,7 @@ pub(super) struct Kind {
 impl Comparison {
     pub(super) fn of(what_if: Vec<String>, now: Report, then: Report) -> Self {
         let more = then.price.after_usd_per_hour - now.price.after_usd_per_hour;
-        // Of two sums of whole micro-dollars.
+        // Both sums are whole micro-dollars, so rounding removes only the error of the subtraction.
         let more = (more * 1e6).round() / 1e6;
         let (refused, refused_then) = (unplaced(&now), unplaced(&then));
         let mut difference = Difference {
@@ -64,7 +64,7 @@ impl Comparison {
             newly_unplaced: without(&refused_then, &refused),
             newly_placed: without(&refused, &refused_then),
         };
-        // A pod that is in one of the plans only has not changed its place.
+        // A pod that only one of the plans has did not change its place.
         let coming = names(&now);
         difference
             .newly_unplaced
@@ -81,7 +81,7 @@ impl Comparison {
         }
     }
 
-    /// The whole text, without a newline at its end.
+    /// Returns the comparison as text for people, without a newline at its end.
     pub(super) fn text(&self, args: &PlanArgs, colours: bool, width: Option<usize>) -> String {
         let mut page = Page::new(colours, width);
         page.paragraph(&format!("What if: {}.", self.what_if.join("; ")));
@@ -196,7 +196,7 @@ impl Comparison {
     }
 }
 
-/// The pods of a set that are not in another.
+/// Returns the pods that are in `all` and not in `others`.
 fn without<'a>(all: &BTreeSet<&'a str>, others: &BTreeSet<&'a str>) -> Vec<String> {
     all.difference(others)
         .map(|pod| (*pod).to_owned())
@@ -212,7 +212,7 @@ fn unplaced(report: &Report) -> BTreeSet<&str> {
     pods.map(String::as_str).collect()
 }
 
-/// Every pod of a plan.
+/// Returns the names of all pods of a plan.
 fn names(report: &Report) -> BTreeSet<&str> {
     let there = report.existing.values().flatten();
     let bought = report.nodes.iter().flat_map(|node| &node.pods);

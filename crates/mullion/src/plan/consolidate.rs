@@ -1,4 +1,4 @@
-//! `mullion plan --consolidate`: which nodes should go, what each move saves and disturbs, and why the others stay.
+//! Answers `mullion plan --consolidate`: which nodes should be removed, what each move saves and disturbs, and why the other nodes stay.
 
 use std::collections::BTreeMap;
 
@@ -27,42 +27,42 @@ use crate::{
     },
 };
 
-/// What consolidation would do.
+/// The result of consolidation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Answer {
-    /// What is otherwise, in words.
+    /// The changes of the what-if flags, as sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     what_if: Vec<String>,
-    /// How many nodes there are.
+    /// The number of nodes in the cluster.
     nodes: usize,
     before_usd_per_hour: f64,
     after_usd_per_hour: f64,
-    /// What machines for the pods of all candidates would cost at least.
+    /// A lower bound for the price of the nodes that the pods of all candidates need.
     bound_usd_per_hour: f64,
-    /// Moves that can be made together.
+    /// The moves; all of them can be made together.
     moves: Vec<Made>,
-    /// Nodes that stay, by why.
+    /// The nodes that stay, grouped by reason.
     stays: Vec<Staying>,
 }
 
-/// A move.
+/// One move of consolidation: nodes to remove, and where their pods go.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Made {
     nodes: Vec<Going>,
-    /// Which pods go to nodes that stay.
+    /// The pods that move to existing nodes, by the node's name.
     existing: BTreeMap<String, Vec<String>>,
-    /// What is bought first.
+    /// The nodes to buy before the others are removed.
     replacements: Vec<Replacement>,
     saving_usd_per_hour: f64,
-    /// 1 a node, and for each pod that moves up to 10 by priority and deletion cost.
+    /// The disruption cost: 1 for each node, plus up to 10 for each pod that moves, by its priority and deletion cost.
     disruption: f64,
-    /// What old and new nodes cost together while the new ones boot, in US dollars, once.
+    /// The one-time price in US dollars of running old and new nodes together while the new ones boot.
     paid_twice_usd: f64,
 }
 
-/// A node that goes.
+/// A node to remove.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Going {
@@ -71,7 +71,7 @@ struct Going {
     usd_per_hour: f64,
 }
 
-/// A node that is bought in place of others.
+/// A node to buy in place of others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Replacement {
@@ -84,17 +84,17 @@ struct Replacement {
     pods: Vec<String>,
 }
 
-/// Nodes that stay for one reason.
+/// Nodes that stay for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Staying {
     reason: String,
     nodes: Vec<String>,
 }
 
-/// Asks what consolidation would do at this moment.
+/// Computes what consolidation would do at this moment.
 ///
 /// # Errors
-/// An object is malformed, or says what cannot be true.
+/// An object is malformed or contradicts itself.
 pub(super) async fn ask(
     state: &mut State,
     what_if: Vec<String>,
@@ -160,6 +160,7 @@ fn describe(made: &Move, asked: &Consolidation, names: &FxHashMap<String, String
             .get(&node.pool)
             .map_or(0, |terms| terms.boot_seconds);
         let price = dollars(node.price_micro_usd());
+        // The old nodes run until the new ones have booted, so both are paid for during that time.
         twice += price * f64::from(seconds) / 3600.0;
         let offering = option.offerings.first();
         replacements.push(Replacement {
@@ -190,7 +191,7 @@ fn describe(made: &Move, asked: &Consolidation, names: &FxHashMap<String, String
     }
 }
 
-/// The nodes that stay, most nodes of a reason first.
+/// Groups the nodes that stay by reason; the reason with most nodes comes first.
 fn staying(
     judged: Vec<(String, String)>,
     moves: &Moves,
@@ -224,30 +225,30 @@ fn staying(
     groups
 }
 
-/// Calls pods by their names where a sentence has their keys.
+/// Replaces the keys of pods in a sentence by their names.
 fn with_names(why: String, names: &FxHashMap<String, String>) -> String {
     let word = |word: &str| names.get(word).cloned().unwrap_or_else(|| word.to_owned());
     why.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// What becomes of a node.
+/// What consolidation does with a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Fate {
-    /// It stays.
+    /// The node stays.
     Stays {
-        /// Why.
+        /// The reason why the node stays.
         reason: String,
     },
-    /// It could go now.
+    /// The node could be removed now.
     Goes {
-        /// With this move.
+        /// The move that removes the node.
         made: Box<Made>,
     },
 }
 
 impl Answer {
-    /// What becomes of a node.
+    /// Returns what consolidation does with the node.
     pub(super) fn fate(&self, node: &str) -> Fate {
         let is_it = |made: &&Made| made.nodes.iter().any(|own| own.node == node);
         if let Some(made) = self.moves.iter().find(is_it) {
@@ -257,7 +258,7 @@ impl Answer {
         }
         let is_it = |group: &&Staying| group.nodes.iter().any(|own| own == node);
         let why = self.stays.iter().find(is_it).map(|group| &group.reason);
-        // Pods of another move come to it, or there was no time to look at it.
+        // Consolidation did not judge the node: pods of another move would come to it, or the time was up.
         let reason = why.cloned().unwrap_or_else(|| {
             "pods of nodes that could go would come to it, so it is not looked at before they have"
                 .to_owned()
@@ -265,7 +266,7 @@ impl Answer {
         Fate::Stays { reason }
     }
 
-    /// The whole text, without a newline at its end.
+    /// Returns the answer as text for people, without a newline at its end.
     pub(super) fn text(&self, colours: bool, width: Option<usize>) -> String {
         let mut page = Page::new(colours, width);
         if !self.what_if.is_empty() {
@@ -320,7 +321,7 @@ impl Answer {
 }
 
 impl Made {
-    /// Prints it as a title with rows.
+    /// Prints the move: a title line, then rows.
     pub(super) fn print(&self, page: &mut Page) {
         let nodes: Vec<String> = self
             .nodes

@@ -1,7 +1,7 @@
-//! What a plan is made from: a cluster (live, from a list of objects, or none) and the manifests that come to it.
+//! Reads the input of a plan: a cluster (a running one, one from a list of objects, or an empty one) and the manifests to be applied to it.
 //!
-//! All of it is read and admitted by [`crate::why`]. Here a workload becomes as many pods as it has replicas, in place of those it has there,
-//! and a DaemonSet's pods take their room on the nodes that are there.
+//! [`crate::why`] reads and admits all of them. This module then turns a workload into as many pods as it has replicas, which replace the
+//! pods it has in the cluster, and binds the pods of DaemonSets to the existing nodes.
 
 use std::sync::Arc;
 
@@ -26,20 +26,20 @@ use crate::{
     },
 };
 
-/// The NodePools and node classes that `mullion up` starts with.
+/// The NodePools and EC2NodeClasses that `mullion up` creates at the start.
 const DEFAULT_POOLS: &str = include_str!("../up/default-pools.yaml");
 
-/// The cluster, and the pods that the manifests bring.
+/// The cluster, and the pods that the manifests would create.
 pub(super) struct Input {
     pub(super) source: Source,
     placement: Placement,
-    /// Pods that do not exist yet.
+    /// The pods that do not exist yet.
     pub(super) coming: Vec<PodSpec>,
-    /// What a reader of the plan should know about its making.
+    /// Remarks for the user about how the plan was made.
     pub(super) remarks: Vec<String>,
-    /// Keys of `coming` and of pods that wait.
+    /// The keys of the pods in `coming` and of pending pods.
     pub(super) keys: FxHashSet<String>,
-    /// The pods that workloads of the manifests would make which ask for none now.
+    /// A model pod for each workload of the manifests that has zero replicas.
     pub(super) idle: Vec<(Maker, PodSpec)>,
 }
 
@@ -47,7 +47,7 @@ impl Input {
     /// Reads everything that the flags name.
     ///
     /// # Errors
-    /// Something cannot be read, or the API server refuses an object: its words.
+    /// Something cannot be read, or the API server refuses an object; the error repeats its message.
     pub(super) async fn read(args: &PlanArgs, keeps_whole: bool) -> Result<Self, Failure> {
         let rules = Told {
             config: None,
@@ -60,6 +60,9 @@ impl Input {
                 false => state,
             })
         };
+        // Before the cluster is asked: a misspelt file name is told at once.
+        let documents = manifest::documents(&args.filename)?;
+        let table = Arc::new(up::images::table(args.images.as_deref())?);
         let source = match &args.state {
             Some(path) => source::file(path, empty()?).await?,
             None if args.offline => source::alone(empty()?).await?,
@@ -81,7 +84,6 @@ impl Input {
                     })?
             }
         };
-        let table = Arc::new(up::images::table(args.images.as_deref())?);
         // Without a cluster nothing says that pods are placed by their images, unless the user does.
         let as_written = args.offline && args.images.is_none();
         let switch = args.place_by_image.or(as_written.then_some(Switch::Off));
@@ -96,15 +98,14 @@ impl Input {
         if args.default_pools {
             input.add_default_pools(args.namespace.as_deref()).await?;
         }
-        let documents = manifest::documents(&args.filename)?;
         input.apply(documents, args.namespace.as_deref()).await?;
         Ok(input)
     }
 
-    /// Puts manifests into the cluster.
+    /// Applies manifests to the cluster.
     ///
     /// # Errors
-    /// The API server refuses an object: its words.
+    /// The API server refuses an object; the error repeats its message.
     pub(super) async fn apply(
         &mut self,
         documents: Vec<Document>,
@@ -112,7 +113,7 @@ impl Input {
     ) -> Result<(), Failure> {
         let planned =
             world::apply_all(&mut self.source, documents, namespace, &self.placement).await?;
-        // Daemons come before the others: they are there first.
+        // DaemonSets come first, because their pods take room on the nodes before other pods are placed.
         for own in planned.iter().filter(|own| own.daemon.is_some()) {
             self.place_daemon(own)?;
         }
@@ -162,7 +163,7 @@ impl Input {
             .map(drop)
     }
 
-    /// Plans for all pods of a workload anew, in place of those that it has.
+    /// Replaces the pods that a workload has in the cluster by as many new pods as it has replicas.
     fn replace(&mut self, planned: &Planned) -> Result<(), Failure> {
         let gone = self
             .source
@@ -180,7 +181,7 @@ impl Input {
         Ok(())
     }
 
-    /// Puts a DaemonSet's pods on the nodes that are there and have room for them.
+    /// Binds a DaemonSet's pods to the existing nodes that have room for them.
     fn place_daemon(&mut self, planned: &Planned) -> Result<(), Failure> {
         let state = &mut self.source.state;
         state.take_pods(|pod| planned.maker.has_made(pod));
@@ -211,10 +212,10 @@ impl Input {
     }
 }
 
-/// Reads manifests of which every object must be of one of these kinds.
+/// Reads manifests in which every object must be of one of these kinds.
 ///
 /// # Errors
-/// The file cannot be read, or has another object.
+/// The file cannot be read, or it has an object of another kind.
 pub(super) fn documents_of(
     flag: &str,
     paths: &[std::path::PathBuf],

@@ -1,8 +1,8 @@
-//! `mullion plan`: what would be bought for pods, which pods go where, and at what price, before anything is bought.
+//! Implements `mullion plan`: which nodes would be bought for pods, which pods go where, and at what price, before anything is bought.
 //!
-//! [`input`] reads the cluster and the manifests, as `mullion why` does; [`question`] asks the engine; [`report`] says what it answered as data and
-//! [`table`] for people. [`whatif`] changes the question, and [`compare`] puts two plans side by side; [`consolidate`] says which nodes should go.
-//! [`cases`] answers many recorded clusters at once.
+//! [`input`] reads the cluster and the manifests, as `mullion why` does; [`question`] asks the engine; [`report`] turns its answer into
+//! data and [`table`] into text for people. [`whatif`] changes the question, and [`compare`] compares two plans; [`consolidate`] says which
+//! nodes should be removed. [`cases`] answers many recorded clusters at once.
 
 mod answer;
 mod bound;
@@ -38,10 +38,10 @@ use options::Format;
 use question::Question;
 use report::{Before, Report};
 
-/// Plans. True if every pod gets a place.
+/// Runs the command. Returns true if every pod gets a place.
 ///
 /// # Errors
-/// Something cannot be read, or says what cannot be true.
+/// Something cannot be read, or contradicts itself.
 pub(crate) async fn run(args: PlanArgs) -> Result<bool, Failure> {
     if let (Some(catalogue), Some(cases)) = (&args.catalogue, &args.cases) {
         return cases::run(catalogue, cases).map(|()| true);
@@ -91,7 +91,7 @@ async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
         remove(node, &mut question, state)?;
     }
     question.remarks.extend(input.remarks.iter().cloned());
-    // The bound is known before the search for a cheaper plan.
+    // The bound is computed before the search for a cheaper plan, so that search can be skipped.
     question.request.effort = args.effort.or(args.bound_only.then_some(0));
     let before = Before::of(state.nodes(), &question);
     question
@@ -101,7 +101,7 @@ async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
         .map_err(Failure::input)
 }
 
-/// Takes a node out of the question, and says if its pods would hold it now.
+/// Removes a node from the question, and adds a remark if its pods would forbid the removal now.
 fn remove(node: &str, question: &mut Question, state: &State) -> Result<(), Failure> {
     if state.cluster.node(node).is_none() {
         let nodes: Vec<String> = state.nodes().map(|own| own.name.clone()).collect();
@@ -119,7 +119,8 @@ fn remove(node: &str, question: &mut Question, state: &State) -> Result<(), Fail
     Ok(())
 }
 
-/// Prints an answer as it was asked for; `text` makes it for people, in colours or not, for a terminal of some width.
+/// Prints an answer in the requested format. `text` makes the text for people; its arguments are whether to use colours, and the terminal's
+/// width.
 fn print(
     answer: &impl Serialize,
     format: Format,
@@ -133,7 +134,7 @@ fn print(
     Ok(())
 }
 
-/// Says what to do where pods have no place because there is no pool.
+/// Prints a note that says what to do if pods have no place because there is no NodePool.
 fn no_pools(report: &Report, args: &PlanArgs) {
     let none = report.open_pools == 0 && report.closed_pools.is_empty();
     if report.unplaced.is_empty() || !none {
@@ -147,7 +148,7 @@ fn no_pools(report: &Report, args: &PlanArgs) {
     });
 }
 
-/// `1 pod`, `2 pods`.
+/// Returns a number with its noun: `1 pod`, `2 pods`.
 fn count(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),

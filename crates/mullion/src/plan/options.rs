@@ -1,4 +1,4 @@
-//! Flags of `mullion plan`.
+//! The flags of `mullion plan`.
 
 use std::path::PathBuf;
 

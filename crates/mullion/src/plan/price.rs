@@ -1,13 +1,13 @@
-//! What nodes that are there cost, by the catalogue, and how amounts of money are written.
+//! Computes what existing nodes cost by the price catalogue, and formats amounts of money.
 
 use mullion_api::{ami::Os, labels};
 use mullion_cloud::{CapacityType, catalogue};
 use mullion_engine::model::NodeSpec;
 
-/// Hours of a month, as AWS counts them.
+/// The hours of a month, as AWS counts them.
 const HOURS: f64 = 730.0;
 
-/// Micro-dollars an hour that a node costs; `None` where its labels do not say what it is.
+/// Returns the price of a node in micro-dollars an hour, or `None` if its labels do not say which instance type it is.
 pub(super) fn of_node(node: &NodeSpec) -> Option<u64> {
     let label = |key: &str| node.labels.get(key).map(String::as_str);
     let kind = label(labels::INSTANCE_TYPE).or_else(|| label(labels::BETA_INSTANCE_TYPE))?;
@@ -25,17 +25,17 @@ pub(super) fn of_node(node: &NodeSpec) -> Option<u64> {
     Some(price.0)
 }
 
-/// Dollars of a price in micro-dollars.
+/// Converts micro-dollars to dollars.
 pub(super) fn dollars(micro_usd: u64) -> f64 {
     micro_usd as f64 / 1e6
 }
 
-/// A month at a price an hour.
+/// Converts a price an hour to a price a month.
 pub(super) fn a_month(usd_per_hour: f64) -> f64 {
     (usd_per_hour * HOURS * 100.0).round() / 100.0
 }
 
-/// Whole dollars with commas between thousands.
+/// Formats an amount as whole dollars with commas between thousands.
 pub(super) fn whole(usd: f64) -> String {
     let digits = format!("{:.0}", usd.abs());
     let mut text = String::new();

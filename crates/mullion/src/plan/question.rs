@@ -1,4 +1,4 @@
-//! The question to the engine: the pods that wait and those that come, what can be bought, what is on its way.
+//! Builds the question for the engine: the pending and coming pods, what can be bought, and the nodes on their way.
 
 use std::collections::BTreeSet;
 
@@ -19,23 +19,23 @@ use crate::{
     },
 };
 
-/// A question, ready to be asked.
+/// A question for the engine, and what is needed to word the answer.
 pub(super) struct Question {
     pub(super) pools: Pools,
     pub(super) request: PlanRequest,
     /// `namespace/name` of each pod by its key.
     pub(super) names: FxHashMap<String, String>,
-    /// Nodes that are taken out for the plan alone.
+    /// The nodes that are removed for this plan only.
     pub(super) removed: Vec<String>,
     /// `namespace/name` of the pods that do not exist yet.
     pub(super) coming: BTreeSet<String>,
-    /// What a reader of the plan should know about the pods that are left out.
+    /// Remarks for the user about pods that are left out of the plan.
     pub(super) remarks: Vec<String>,
 }
 
 impl Question {
-    /// What a node costs, and, if it is of a pool, what its pool's nodes cost beside their machines now: micro-dollars an hour. `None` where nobody
-    /// knows what machine it is.
+    /// Returns what a node costs in micro-dollars an hour: its instance, plus what its NodePool adds for every node. Returns `None` if the
+    /// instance type is not known.
     pub(super) fn price_of(&self, node: &NodeSpec) -> Option<u64> {
         let pool = node.labels.get(labels::NODEPOOL);
         let mut templates = self.request.templates.iter();
@@ -45,7 +45,7 @@ impl Question {
         Some(overlaid.or_else(|| price::of_node(node))? + beside)
     }
 
-    /// Puts the question together for the state as it is now and pods that do not exist yet.
+    /// Builds the question for the current state and pods that do not exist yet.
     ///
     /// # Errors
     /// A pool, claim or class is malformed.
@@ -53,7 +53,8 @@ impl Question {
         let mut pools = pools::of(state).await?;
         let mut remarks = pools.overlays.clone();
         let mut pods = std::mem::take(&mut pools.waiting);
-        // A DaemonSet's pod waits for its own node, and a pod that others make room for has one.
+        // A DaemonSet's pod waits for its own node, and a pod with a nominated node waits for its victims to be gone; neither needs a new
+        // node.
         pods.retain(|pod| may_buy(pod) && pod.nominated_node_name.is_none());
         let gated = |pod: &&PodSpec| !pod.template.scheduling_gates.is_empty();
         pods.extend(coming.iter().filter(|pod| !gated(pod)).cloned());
@@ -90,7 +91,7 @@ impl Question {
         })
     }
 
-    /// Takes a node out for the time of the plan: its pods need other places.
+    /// Removes a node for this plan: its pods need other places.
     pub(super) fn remove(&mut self, node: &str, state: &State) {
         let on_it = |pod: &&PodSpec| pod.node_name.as_deref() == Some(node) && moves(pod);
         for pod in state.pods.iter().filter(on_it) {
@@ -101,10 +102,11 @@ impl Question {
         self.removed.push(node.to_owned());
     }
 
-    /// Asks, and lets `look` look at the plan while the cluster is as the plan saw it. The cluster is as before when this returns.
+    /// Asks the engine for a plan and calls `look` with it, while the cluster is as it was for the plan. The cluster is unchanged when this
+    /// returns.
     ///
     /// # Errors
-    /// A node or pool offers an amount that cannot be true.
+    /// A node or pool has an impossible amount of a resource, such as a negative one.
     pub(super) fn ask<T>(
         &self,
         cluster: &mut Cluster,
@@ -125,7 +127,7 @@ impl Question {
             cluster.set_node(node)?;
         }
         for name in &self.pools.leaving {
-            // A node that never reached the model need not leave it.
+            // A node that cannot be removed was never in the cluster's model.
             let _ = cluster.remove_node(name);
         }
         let plan = cluster.plan(&self.request)?;
@@ -133,18 +135,18 @@ impl Question {
     }
 }
 
-/// How a pod is called.
+/// Returns the name by which the plan calls a pod: `namespace/name`.
 pub(super) fn name(pod: &PodSpec) -> String {
     format!("{}/{}", pod.template.namespace, pod.name)
 }
 
-/// Whether nodes are bought for a pod: none are for one that comes with its node.
+/// Returns whether nodes may be bought for a pod: not for pods of DaemonSets and static pods, which come with their nodes.
 fn may_buy(pod: &PodSpec) -> bool {
     let owner = pod.template.owner.as_ref();
     !owner.is_some_and(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
 }
 
-/// Whether a pod needs another place when its node goes.
+/// Returns whether a pod needs another place if its node is removed.
 pub(super) fn moves(pod: &PodSpec) -> bool {
     may_buy(pod) && !pod.terminating && !pod.finished
 }

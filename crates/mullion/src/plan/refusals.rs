@@ -1,16 +1,16 @@
-//! Who gets no place and why, for people.
+//! Prints which pods get no place, and why, for people.
 
 use std::collections::BTreeMap;
 
 use super::report::{Refused, Report};
 use crate::why::page::{Page, Row};
 
-/// Names shown of a group.
+/// The number of names shown of a group.
 const SHOWN: usize = 4;
-/// How far a group's reasons stand from the left.
+/// The indentation of a group's reasons.
 const INDENT: &str = "           ";
 
-/// Pods that no node takes, and why each pool buys none that does.
+/// Prints the pods that have no place, and why no pool buys a node for them.
 pub(super) fn unplaced(page: &mut Page, groups: &[Refused]) {
     if groups.is_empty() {
         return;
@@ -38,7 +38,7 @@ pub(super) fn unplaced(page: &mut Page, groups: &[Refused]) {
     }
 }
 
-/// Pools that buy nothing whatever is asked.
+/// Prints the pools that cannot buy anything at all.
 pub(super) fn pools(page: &mut Page, report: &Report) {
     if report.closed_pools.is_empty() {
         return;
@@ -51,7 +51,7 @@ pub(super) fn pools(page: &mut Page, report: &Report) {
 }
 
 fn reasons<'a>(page: &mut Page, all: impl Iterator<Item = (&'a str, &'a str)>, indent: &str) {
-    // Pools that say the same say it together.
+    // Pools with the same reason share a line.
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for (pool, reason) in all {
@@ -78,7 +78,7 @@ fn reasons<'a>(page: &mut Page, all: impl Iterator<Item = (&'a str, &'a str)>, i
     page.rows(&rows.collect::<Vec<_>>(), 0);
 }
 
-/// A few names and how many more there are.
+/// Returns the first few names, and how many more there are.
 pub(super) fn some_of(names: &[String]) -> String {
     let shown = names[..names.len().min(SHOWN)].join(", ");
     match names.len().saturating_sub(SHOWN) {

@@ -1,4 +1,4 @@
-//! The pods of a workload: as many as it has replicas, each with a name and claims of its own.
+//! Makes the pods of a workload: one for each replica, each with its own name and its own claims.
 
 use mullion_engine::model::PodSpec;
 use rustc_hash::FxHashSet;
@@ -13,18 +13,19 @@ use crate::{
     },
 };
 
-/// More pods than this are no plan.
+/// The largest number of pods that can be planned for.
 const MOST_PODS: u64 = 1_000_000;
-/// Labels by which the pods of a StatefulSet differ. Hardly anything selects by them, and pods that are alike are planned for together.
+/// Labels that differ between the pods of a StatefulSet. They are removed, because hardly any selector uses them and pods with equal
+/// templates are planned for together.
 const ORDINALS: [&str; 2] = [
     "statefulset.kubernetes.io/pod-name",
     "apps.kubernetes.io/pod-index",
 ];
 
-/// The pods that a workload would have. `keys` are those that are taken; theirs are added.
+/// Returns the pods that a workload would have. `keys` has the keys of existing pods; those of the new pods are added.
 ///
 /// # Errors
-/// There are too many of them, or a claim cannot be read.
+/// There are too many pods, or a claim cannot be read.
 pub(super) fn of(
     planned: &Planned,
     state: &mut State,
@@ -41,7 +42,7 @@ pub(super) fn of(
     for index in 0..planned.replicas {
         let mut pod = match planned.claims.is_empty() {
             true => alike(planned),
-            // Its claims are its own.
+            // The pod has claims of its own, so it cannot share a template with its siblings.
             false => with_claims(planned, index, state)?,
         };
         pod.name = name(planned, index);
@@ -55,7 +56,7 @@ pub(super) fn of(
     Ok(pods)
 }
 
-/// The number of a workload's first pod.
+/// Returns the ordinal of a workload's first pod.
 fn first(planned: &Planned) -> u64 {
     let label = &planned.admitted["metadata"]["labels"][ORDINALS[1]];
     let number = label.as_str().and_then(|text| text.parse().ok());
@@ -79,20 +80,20 @@ fn alike(planned: &Planned) -> PodSpec {
     pod
 }
 
-/// A pod whose claims are named after it, with those claims.
+/// Returns a pod of a workload with claims of its own, which are named after the pod and added to the state.
 fn with_claims(planned: &Planned, index: u64, state: &mut State) -> Result<PodSpec, Failure> {
     let wrong = |error: serde_json::Error| Failure::run(error).about(&planned.named);
     let (old, new) = (&planned.pod.name, name(planned, index));
     let mut pod = planned.admitted.clone();
     put(&mut pod["metadata"], "name", json!(new));
-    // A claim of an ephemeral volume is its pod's by the pod's uid.
+    // The claim of an ephemeral volume belongs to its pod by the pod's uid.
     let uid = json!(format!("uid of {new}"));
     put(&mut pod["metadata"], "uid", uid.clone());
     for claim in &planned.claims {
         let Some(before) = claim["metadata"]["name"].as_str() else {
             continue;
         };
-        // `data-web-0` of a StatefulSet, `web-0-data` of an ephemeral volume.
+        // The claim is named `data-web-0` for a StatefulSet, or `web-0-data` for an ephemeral volume.
         let after = before.replacen(old.as_str(), &new, 1);
         let mut own = claim.clone();
         put(&mut own["metadata"], "name", json!(after));
@@ -100,7 +101,7 @@ fn with_claims(planned: &Planned, index: u64, state: &mut State) -> Result<PodSp
             put(owner, "name", json!(new));
             put(owner, "uid", uid.clone());
         }
-        // What a claim that is there was given stays.
+        // An existing claim keeps what it was given.
         if !state.is_settled(&own) {
             world::take(state, &own)?;
         }

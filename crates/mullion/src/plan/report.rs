@@ -1,4 +1,5 @@
-//! A plan as data: what is bought, which pods go where, what it costs, who gets no place and why. [`super::table`] prints it for people.
+//! Turns a plan into data: which nodes are bought, which pods go where, what it costs, which pods get no place and why. [`super::table`]
+//! prints it for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,28 +18,28 @@ use super::{
 };
 use crate::why::outlook::{self, PoolWord};
 
-/// Everything about one plan.
+/// Everything that is reported about one plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     pub(super) pods: Pods,
-    /// Nodes to buy, pool by pool, the dearest first.
+    /// The nodes to buy, by pool, the most expensive first.
     pub(super) nodes: Vec<Bought>,
-    /// Which pods go to a node that is there or on its way.
+    /// The pods placed on existing nodes or nodes on their way, by the node's name.
     pub(super) existing: BTreeMap<String, Vec<String>>,
-    /// Pods without a place, those of one reason together.
+    /// The pods without a place, grouped by reason.
     pub(super) unplaced: Vec<Refused>,
-    /// Pools that buy nothing at all, and why.
+    /// The pools that cannot buy anything at all, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) closed_pools: Vec<PoolWord>,
     pub(super) price: Price,
-    /// Nodes that the plan takes out.
+    /// The nodes that the plan removes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) removed: Vec<String>,
-    /// What a reader should know about the making of the plan.
+    /// Remarks for the user about how the plan was made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) remarks: Vec<String>,
-    /// How many pools can buy.
+    /// The number of pools that can buy nodes.
     #[serde(skip)]
     pub(super) open_pools: usize,
     /// The pods that do not exist yet.
@@ -46,7 +47,7 @@ pub(super) struct Report {
     pub(super) coming: BTreeSet<String>,
 }
 
-/// How many pods there are.
+/// The numbers of pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pods {
@@ -61,26 +62,26 @@ pub(super) struct Pods {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Bought {
     pub(super) node_pool: String,
-    /// `linux` or `windows`, with the build.
+    /// The operating system: `linux` or `windows`, the latter with its build.
     pub(super) os: String,
-    /// The cheapest type that holds its pods.
+    /// The cheapest instance type that holds the node's pods.
     pub(super) instance_type: String,
-    /// The others that do, cheapest first.
+    /// The other instance types that hold them, cheapest first.
     pub(super) alternatives: Vec<String>,
-    /// Where the cheapest offering is, and where else it may be.
+    /// The zone of the cheapest offering; the next field has all possible zones.
     pub(super) zone: String,
     pub(super) zones: Vec<String>,
     pub(super) capacity_type: String,
-    /// Ids of the capacity reservations that it may run in.
+    /// The IDs of the capacity reservations that the node may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) capacity_reservations: Vec<String>,
     pub(super) usd_per_hour: f64,
-    /// By resource: what its pods and DaemonSets ask for, what they can have, and what the machine has.
+    /// For each resource: what the node's pods and DaemonSets request, what is allocatable, and the capacity of the instance type.
     pub(super) resources: BTreeMap<String, Amount>,
     pub(super) pods: Vec<String>,
 }
 
-/// How much of a resource a node has and who takes it.
+/// How much of a resource a node has, and how much of it is requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Amount {
     pub(super) requested: Quantity,
@@ -101,14 +102,14 @@ impl Serialize for Amount {
     }
 }
 
-/// Pods without a place.
+/// Pods that have no place for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Refused {
     pub(super) pods: Vec<String>,
-    /// What is wrong with the pods themselves.
+    /// What is invalid about the pods themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) invalid: Option<String>,
-    /// Why each pool buys nothing for them.
+    /// For each pool, why it buys no node for them.
     pub(super) pools: Vec<PoolWord>,
 }
 
@@ -122,20 +123,20 @@ pub(super) struct Price {
     pub(super) after_usd_per_hour: f64,
     pub(super) before_usd_per_month: f64,
     pub(super) after_usd_per_month: f64,
-    /// However the pods on new nodes are packed, nodes for them cost no less than this; absent where it is not known, because pods of the plan
-    /// have no place or share nodes that are there.
+    /// A lower bound for the price of the new nodes, however the pods on them are packed; absent if it is not known, because some of the
+    /// plan's pods have no place or share existing nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bound_usd_per_hour: Option<f64>,
-    /// How much dearer than the bound the new nodes are, in percent of it.
+    /// How much more the new nodes cost than the bound, in percent of the bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gap_percent: Option<f64>,
-    /// Nodes that are there and of which nobody knows what they cost.
+    /// Existing nodes whose price is not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unpriced_nodes: Vec<String>,
 }
 
 impl Report {
-    /// The nodes of the plan by what they are, and how many of each there are.
+    /// Returns the number of nodes to buy by pool, instance type and capacity type.
     pub(super) fn kinds(&self) -> BTreeMap<(&str, &str, &str), usize> {
         let mut kinds = BTreeMap::new();
         for node in &self.nodes {
@@ -156,10 +157,10 @@ impl Report {
     }
 }
 
-/// The report of a plan. The cluster is as the plan saw it.
+/// Builds the report of a plan. The cluster must be in the state that the plan was made for.
 ///
 /// # Errors
-/// A pool names an amount that cannot be true.
+/// A pool has an impossible amount of a resource, such as a negative one.
 pub(super) fn of(
     plan: &Plan,
     question: &Question,
@@ -188,6 +189,7 @@ pub(super) fn of(
     let unplaced = refused(&plan.unplaceable, question, cluster)?;
     let price = plan.price_micro_usd();
     let after = before.micro_usd + price - before.removed_micro_usd;
+    // A bound of 0 says nothing about the price.
     let bound = plan.bound_micro_usd.filter(|bound| *bound > 0);
     let pools = question.pools.unready.iter();
     Ok(Report {
@@ -229,7 +231,8 @@ pub(super) fn of(
     })
 }
 
-/// Says which pools leave cheaper types out, which would hold what is bought, because they are too small for Windows.
+/// Returns a sentence for each group of pools that do not buy a cheaper instance type, though it would hold the pods, because it is too
+/// small for Windows.
 fn left_out(plan: &Plan, question: &Question) -> Vec<String> {
     let mut by_pool: BTreeMap<&str, String> = BTreeMap::new();
     for node in &plan.nodes {
@@ -250,17 +253,17 @@ fn left_out(plan: &Plan, question: &Question) -> Vec<String> {
     sentences.collect()
 }
 
-/// Percent of a bound that a price is above it, to a tenth.
+/// Returns by how much a price exceeds a bound, in percent of the bound, rounded to a tenth.
 fn gap(price: u64, bound: u64) -> f64 {
     let above = price.saturating_sub(bound) as f64 / bound as f64;
     (above * 1000.0).round() / 10.0
 }
 
-/// What the nodes cost that are there or on their way, without those that go already.
+/// The price of the existing nodes and of those on their way, without nodes that are already being removed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Before {
     micro_usd: u64,
-    /// What those of them cost that the plan takes out.
+    /// The part of it that the nodes cost which the plan removes.
     removed_micro_usd: u64,
     unpriced: Vec<String>,
 }
@@ -289,7 +292,7 @@ impl Before {
         before
     }
 
-    /// Micro-dollars an hour.
+    /// Returns the price in micro-dollars an hour.
     pub(super) fn micro_usd(&self) -> u64 {
         self.micro_usd
     }
@@ -321,7 +324,7 @@ fn bought(planned: &PlannedNode, question: &Question) -> Option<Bought> {
         capacity_type: capacity_type.clone(),
         capacity_reservations: planned.reservations.to_vec(),
         usd_per_hour: dollars(planned.price_micro_usd()),
-        resources: amounts(planned, machine, &template.daemon_overhead),
+        resources: amounts(planned, machine),
         pods: planned.pods.iter().map(name).collect(),
     })
 }
@@ -335,11 +338,7 @@ fn system(machine: &InstanceType) -> String {
 }
 
 /// Processor, memory and pods, and whatever else is asked for.
-fn amounts(
-    planned: &PlannedNode,
-    machine: &InstanceType,
-    daemons: &ResourceMap,
-) -> BTreeMap<String, Amount> {
+fn amounts(planned: &PlannedNode, machine: &InstanceType) -> BTreeMap<String, Amount> {
     let always = [labels::CPU, labels::MEMORY, labels::PODS];
     let asked = planned
         .requests
@@ -350,7 +349,7 @@ fn amounts(
     let of = |map: &ResourceMap, name: &str| map.get(name).copied().unwrap_or_default();
     let amount = |name: &str| Amount {
         requested: of(&planned.requests, name),
-        daemon_sets: of(daemons, name),
+        daemon_sets: of(&planned.daemons, name),
         allocatable: of(&machine.allocatable, name),
         capacity: of(&machine.capacity, name),
     };
@@ -360,7 +359,7 @@ fn amounts(
     amounts.collect()
 }
 
-/// Pods without a place by why, those with most pods first.
+/// Groups the pods without a place by reason; the reason with most pods comes first.
 fn refused(
     unplaceable: &[Unplaceable],
     question: &Question,
@@ -375,7 +374,7 @@ fn refused(
         }
     }
     let mut groups: Vec<Refused> = Vec::new();
-    // Pods of equal templates share what each pool says.
+    // Pods of equal templates share the refusals of the pools, which are found by their address.
     let mut known: FxHashMap<usize, usize> = FxHashMap::default();
     for own in unplaceable {
         let Some(pod) = specs.get(&own.pod) else {

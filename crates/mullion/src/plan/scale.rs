@@ -1,11 +1,11 @@
-//! What if a workload had more pods, or fewer?
+//! Implements `--scale`: a workload has more or fewer pods in the plan.
 
 use mullion_engine::model::{PodSpec, PodVolume};
 
 use super::input::Input;
 use crate::{failure::Failure, why::template::Maker};
 
-/// A workload and how many pods it would have.
+/// A workload and the number of pods that it should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
     kind: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct Scale {
     pods: usize,
 }
 
-/// The names that kubectl knows kinds by.
+/// The names that kubectl accepts for each kind.
 const KINDS: [(&str, &[&str]); 5] = [
     ("Deployment", &["deployment", "deployments", "deploy"]),
     ("StatefulSet", &["statefulset", "statefulsets", "sts"]),
@@ -24,11 +24,11 @@ const KINDS: [(&str, &[&str]); 5] = [
     ),
     ("Job", &["job", "jobs"]),
 ];
-/// More pods than this are no plan.
+/// The largest number of pods that can be planned for.
 const MOST_PODS: usize = 1_000_000;
 
 impl Scale {
-    /// Reads `deployment/web=200`.
+    /// Parses `deployment/web=200`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let parts = text.split_once('=').and_then(|(object, pods)| {
             let (kind, name) = object.split_once('/')?;
@@ -49,11 +49,11 @@ impl Scale {
     }
 }
 
-/// Gives a workload more pods like those it has, or takes some away: first those that do not exist yet, then those that wait, then the youngest.
-/// Says so in words.
+/// Adds pods like those that a workload has, or removes some: first those that do not exist yet, then pending ones, then the youngest.
+/// Returns a sentence about the change.
 ///
 /// # Errors
-/// It has no pod that others could be like, or its pods have claims of their own.
+/// The workload has no pod that could serve as the model, or its pods have claims of their own.
 pub(super) fn apply(
     scale: &Scale,
     input: &mut Input,
@@ -140,7 +140,7 @@ fn fewer(mut pods: usize, is_own: impl Fn(&PodSpec) -> bool, input: &mut Input) 
         .filter(|pod| is_own(pod))
         .map(|pod| (pod.node_name.is_some(), pod.start_time, pod.key()))
         .collect();
-    // Those that wait first, then the youngest.
+    // Pending pods come first, then the youngest.
     there.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2)));
     there.truncate(pods);
     state.take_pods(|pod| there.iter().any(|(.., key)| *key == pod.key()));

@@ -1,4 +1,5 @@
-//! `mullion why node` and `mullion why nodepool`: why a node stays, or how it could go; what a pool buys, or why it buys nothing.
+//! Answers `mullion why node` (why a node stays, or how it could be removed) and `mullion why nodepool` (what a pool buys, or why it buys
+//! nothing).
 
 use std::path::PathBuf;
 
@@ -26,7 +27,7 @@ use crate::{
     },
 };
 
-/// What is asked about.
+/// The kind of object that is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Node,
@@ -34,7 +35,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The kind that kubectl knows by a name.
+    /// Returns the kind that kubectl knows by this name.
     pub(crate) fn named(word: &str) -> Option<Self> {
         match word {
             "node" | "nodes" | "no" => Some(Kind::Node),
@@ -44,7 +45,7 @@ impl Kind {
     }
 }
 
-/// Names of one kind, and where to look for them.
+/// The names of the objects asked about, all of one kind, and where to look for them.
 pub(crate) struct Asked {
     pub(crate) kind: Kind,
     pub(crate) names: Vec<String>,
@@ -55,7 +56,7 @@ pub(crate) struct Asked {
     pub(crate) output: Output,
 }
 
-/// Answers. True if no node could go and every pool buys.
+/// Prints the answer. Returns true if none of the nodes asked about could be removed, or if every pool asked about can buy nodes.
 ///
 /// # Errors
 /// The cluster cannot be read, or has no such object.
@@ -78,7 +79,7 @@ pub(crate) async fn run(asked: Asked) -> Result<bool, Failure> {
     }
 }
 
-/// What is said of a node.
+/// The answer about a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeStanding {
@@ -89,7 +90,7 @@ struct NodeStanding {
     instance_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     usd_per_hour: Option<f64>,
-    /// How many pods would need another place.
+    /// The number of pods that would need another place.
     pods: usize,
     #[serde(flatten)]
     fate: Fate,
@@ -151,30 +152,30 @@ impl NodeStanding {
     }
 }
 
-/// What is said of a pool.
+/// The answer about a NodePool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PoolStanding {
     node_pool: String,
-    /// Why it buys nothing.
+    /// Why the pool buys nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     buys_nothing: Option<String>,
-    /// How many types it can buy, and the cheapest.
+    /// The number of instance types that the pool can buy; the next fields describe the cheapest.
     types: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     cheapest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cheapest_usd_per_hour: Option<f64>,
-    /// Its nodes, and what they cost.
+    /// The number of nodes of the pool; the next field is what they cost.
     nodes: usize,
     usd_per_hour: f64,
-    /// What its limits leave.
+    /// What is left of the pool's limits.
     limits_left: std::collections::BTreeMap<String, String>,
-    /// Pods that wait and that it buys nothing for, by why.
+    /// Pending pods for which the pool buys nothing, grouped by reason.
     refuses: Vec<PoolRefusal>,
 }
 
-/// Pods that a pool refuses for one reason.
+/// Pods for which a pool buys nothing for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct PoolRefusal {
     reason: String,

@@ -1,4 +1,4 @@
-//! A plan for people: how many pods go where, the nodes to buy, what they cost, who gets no place and why.
+//! Prints a plan for people: how many pods go where, the nodes to buy, what they cost, which pods get no place and why.
 
 use mullion_api::labels;
 use mullion_engine::model::Quantity;
@@ -16,10 +16,10 @@ use crate::{
     why::page::{Ink, Page, Row},
 };
 
-/// Binary giga.
+/// The bytes of a gibibyte.
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// The whole text, without a newline at its end.
+/// Returns the plan as text, without a newline at its end.
 pub(super) fn text(
     report: &Report,
     args: &PlanArgs,
@@ -103,7 +103,7 @@ fn headline(report: &Report, ink: &Ink) -> String {
     )
 }
 
-/// The nodes to buy, those that are alike in one row.
+/// Prints the nodes to buy; equal ones share a row.
 fn nodes(page: &mut Page, report: &Report) {
     if report.nodes.is_empty() {
         return;
@@ -162,7 +162,7 @@ fn nodes(page: &mut Page, report: &Report) {
     page.blank();
 }
 
-/// How a node is paid for: where its capacity is reserved, with the reservations that it may run in.
+/// Returns the capacity type of a node, followed by the capacity reservations that it may use.
 fn payment(node: &Bought) -> String {
     match node.capacity_reservations.as_slice() {
         [] => node.capacity_type.clone(),
@@ -182,7 +182,7 @@ fn is_like(a: &Bought, b: &Bought) -> bool {
     kind(a) == kind(b)
 }
 
-/// The zones of nodes: one, or how many are possible.
+/// Returns the zones of nodes: the only one, or the region with the letters of all zones that are possible.
 fn zones(group: &[&Bought]) -> String {
     let mut all: Vec<&String> = group.iter().flat_map(|node| &node.zones).collect();
     all.sort();
@@ -198,7 +198,8 @@ fn zones(group: &[&Bought]) -> String {
     }
 }
 
-/// `7.1/7.9`: what is asked for of all there is on these nodes; nothing where nothing is.
+/// Returns the requested and the allocatable amount of a resource on these nodes, as in `7.1/7.9`. It is empty if nothing is requested, except for
+/// CPU and memory.
 fn used(group: &[&Bought], resource: &str, write: fn(Quantity) -> String) -> String {
     let amounts = group.iter().filter_map(|node| node.resources.get(resource));
     let sum = sum(amounts);
@@ -229,7 +230,7 @@ fn units(amount: Quantity) -> String {
     amount.value().to_string()
 }
 
-/// Which pods go where.
+/// Prints which pods go where.
 pub(super) fn places(page: &mut Page, report: &Report) {
     if !report.existing.is_empty() {
         page.title("pods on nodes that are there");
@@ -311,7 +312,7 @@ fn money(page: &mut Page, report: &Report) {
     page.rows(&rows, 0);
 }
 
-/// How near the price of the new nodes is to the least that any plan costs.
+/// Returns how far the price of the new nodes is above the lower bound.
 fn at_least(bound: f64, gap: f64) -> String {
     let near = match gap > 0.0 {
         true => format!("this plan is within {gap:.1} %"),
@@ -320,7 +321,7 @@ fn at_least(bound: f64, gap: f64) -> String {
     format!("{bound:.3} an hour for new nodes, however these pods are packed: {near}")
 }
 
-/// What the system and DaemonSets take of the new nodes.
+/// Returns how much of the new nodes the system and DaemonSets take.
 fn taken(nodes: &[Bought]) -> String {
     let of = |resource: &str| {
         let amounts = nodes.iter().filter_map(|node| node.resources.get(resource));
@@ -341,7 +342,7 @@ fn taken(nodes: &[Bought]) -> String {
     )
 }
 
-/// Names the command that says what would place a pod that has no place.
+/// Prints the command that says what would help a pod without a place.
 fn help(page: &mut Page, report: &Report, args: &PlanArgs) {
     let first = report.unplaced.first().and_then(|group| group.pods.first());
     if let Some(pod) = first.filter(|_| !args.offline) {
@@ -351,7 +352,7 @@ fn help(page: &mut Page, report: &Report, args: &PlanArgs) {
     }
 }
 
-/// The question about a pod that has no place: about the manifests if one of them brings it.
+/// Returns the `mullion why` command for a pod without a place; it names the manifests if the pod comes from one of them.
 fn why(pod: &str, is_coming: bool, args: &PlanArgs) -> String {
     let mut words = vec!["mullion why".to_owned()];
     if let Some(path) = &args.state {

@@ -1,7 +1,7 @@
-//! What if: changes of the question, after which it is asked again.
+//! Implements the what-if flags, which change the question before it is asked again.
 //!
-//! Pools are changed as objects, so that what follows from a change is worked out as for any pool. A change that cannot be made (a pool that is
-//! not there, types that nobody sells) is wrong input, not a plan without it.
+//! NodePools are changed as objects, so that the consequences of a change are computed as for any pool. A change that cannot be made (a
+//! pool that does not exist, instance types that are not sold) is an input error; it is never ignored.
 
 use std::path::PathBuf;
 
@@ -85,7 +85,7 @@ pub(crate) struct WhatIf {
 }
 
 impl WhatIf {
-    /// Changes the question; says each change in words. None where nothing is to be otherwise.
+    /// Applies the changes to the question and describes each as a sentence. Returns an empty list if no flag was given.
     ///
     /// # Errors
     /// A change cannot be made, or a file cannot be read.
@@ -243,7 +243,7 @@ fn no_such_pool<'a>(name: &str, pools: impl Iterator<Item = &'a str>) -> Failure
     }
 }
 
-/// Adds a requirement to every pool.
+/// Adds a requirement to every NodePool.
 fn require(input: &mut Input, own: &Value) {
     each_requirements(input, |requirements| requirements.push(own.clone()));
 }
@@ -260,7 +260,7 @@ fn each_requirements(input: &mut Input, mut change: impl FnMut(&mut Vec<Value>))
     });
 }
 
-/// The zones in which the node classes have subnets: all of the region where no class says so yet.
+/// Returns the zones in which the node classes have subnets, or all zones of the usual region if no class has any yet.
 fn zones(input: &Input) -> Result<Vec<String>, Failure> {
     let classes: Vec<Value> = input
         .source
@@ -285,12 +285,12 @@ fn zones(input: &Input) -> Result<Vec<String>, Failure> {
     Ok(zones)
 }
 
-/// Whether a name is the last letter of a zone.
+/// Returns whether a name is the last letter of a zone.
 fn is_letter_of(name: &str, zone: &str) -> bool {
     name.len() == 1 && zone.ends_with(name)
 }
 
-/// Whether a name is that of a pattern in which `*` stands for any letters.
+/// Returns whether a name matches a pattern, in which `*` stands for any characters.
 fn is_like(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == name;
@@ -301,7 +301,8 @@ fn is_like(pattern: &str, name: &str) -> bool {
     (0..=name.len()).any(|from| name.is_char_boundary(from) && is_like(rest, &name[from..]))
 }
 
-/// Writes how Windows nodes get addresses into the ConfigMap of the VPC resource controller, and switches them on.
+/// Sets how Windows nodes get addresses in the ConfigMap of the VPC resource controller; creates the ConfigMap with Windows IP management
+/// on if it is missing.
 fn set_prefixes(input: &mut Input, value: &str) -> Result<(), Failure> {
     let mut config =
         match input

@@ -1,8 +1,8 @@
-//! The AWS account of an embedded cluster: the custom resource that `mullion doctor` reads and a user changes, and what EKS and eksctl put
-//! into a new cluster for its nodes' roles.
+//! The AWS account of an embedded cluster: the custom resource that `mullion doctor` reads and users change, and the objects that EKS and
+//! eksctl create in a new cluster for the roles of its nodes.
 //!
-//! The spec is made once, as eksctl would set an account up, and is the user's from then on; only instance profiles of new node classes are
-//! added to it. The status says what the simulated EC2 has, and is written when that changes.
+//! The spec is created once, as eksctl would set up an account. Afterwards it is the user's; only instance profiles of new node classes are
+//! added. The status has the state of the simulated EC2, and is written when that changes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,16 +31,16 @@ const WINDOWS_GROUPS: [&str; 3] = [
     "system:nodes",
     "eks:kube-proxy-windows",
 ];
-/// The user that a node is.
+/// The user name of a node.
 const NODE_USER: &str = "system:node:{{EC2PrivateDNSName}}";
-/// The role of the nodes that the default NodePools buy (`default-pools.yaml`).
+/// The role of the nodes of the default NodePools (`default-pools.yaml`).
 const DEFAULT_ROLE: &str = "KarpenterNodeRole-mullion";
 const DEFAULT_CLASSES: [&str; 4] = ["linux", "windows-2019", "windows-2022", "windows-2025"];
-/// How long changes are gathered before the status is written, and how much longer for each instance.
+/// The time for which changes are collected before the status is written, to which a part for each instance is added.
 const REST: Duration = Duration::from_millis(500);
 const REST_FOR_EACH: Duration = Duration::from_millis(5);
 
-/// Returns what a new cluster has of the account and for its nodes' roles.
+/// Returns the account and the objects for the roles of nodes in a new cluster.
 pub(super) fn manifests(plan: &Plan) -> Vec<Value> {
     let mut manifests = vec![
         json!({
@@ -69,7 +69,7 @@ pub(super) fn manifests(plan: &Plan) -> Vec<Value> {
     manifests
 }
 
-/// Returns the roles of aws-auth as YAML: those of the config, and that of the default NodePools.
+/// Returns the roles in aws-auth as YAML: those of the config, and that of the default NodePools.
 fn map_roles(plan: &Plan) -> String {
     let mut text = String::new();
     let mut add = |arn: &str, username: &str, groups: &[String]| {
@@ -164,7 +164,7 @@ fn image_facts(image: &NodeImage, withdrawn: bool) -> Image {
     }
 }
 
-/// Says in the account that a Windows image is there, or that AWS has withdrawn it.
+/// Adds a Windows image to the account, or marks it as withdrawn.
 pub(super) async fn publish(
     client: &Client,
     image: &NodeImage,
@@ -186,7 +186,7 @@ fn class_profile(cluster: &str, class: &str) -> String {
     format!("{cluster}_{class}")
 }
 
-/// Returns the instance profile of an instance, by the tags that eksctl and Karpenter give it.
+/// Returns the instance profile of an instance, from the tags that eksctl and Karpenter set.
 fn profile(cluster: &str, instance: &Instance) -> String {
     let tag = |key: &str| instance.tags.get(key);
     match (tag(labels::EKSCTL_NODEGROUP), tag(labels::EC2NODECLASS)) {
@@ -196,17 +196,17 @@ fn profile(cluster: &str, instance: &Instance) -> String {
     }
 }
 
-/// Has the simulated EC2 know the capacity reservations of the account that an earlier start left, before anything is bought.
-pub(super) async fn resume_reservations(context: &Context, ec2: &SimulatedEc2) {
+/// Gives the simulated EC2 the capacity reservations, the placement groups and the names of images that the account of an earlier start has, before anything is bought.
+pub(super) async fn resume(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     // A new cluster has no account yet, and a user may have deleted it.
     if let Ok(account) = api.get(NAME).await {
-        ec2.reserve(&account.spec.capacity_reservations);
+        apply(&account.spec, &SimulatedAccountSpec::default(), ec2);
     }
 }
 
-/// Has the simulated EC2 follow the capacity reservations of the account.
-pub(super) fn follow_reservations(context: &Context, ec2: &SimulatedEc2) {
+/// Has the simulated EC2 follow the account's capacity reservations, placement groups and names of images.
+pub(super) fn follow_spec(context: &Context, ec2: &SimulatedEc2) {
     let api: Api<SimulatedAccount> = Api::all(context.client.clone());
     let (tasks, shutdown) = (context.tasks.clone(), context.shutdown.clone());
     let accounts: Informer<SimulatedAccount> = Informer::new(api, &[], tasks, shutdown);
@@ -216,15 +216,27 @@ pub(super) fn follow_reservations(context: &Context, ec2: &SimulatedEc2) {
         if account.metadata.name.as_deref() != Some(NAME) {
             return;
         }
-        let before = change.previous().map(|old| &old.spec.capacity_reservations);
-        let now = &account.spec.capacity_reservations;
-        if change.is_deleted() {
-            ec2.reserve(&BTreeMap::new());
-        } else if before != Some(now) && !(before.is_none() && now.is_empty()) {
-            ec2.reserve(now);
+        let none = SimulatedAccountSpec::default();
+        let before = change.previous().map_or(&none, |old| &old.spec);
+        match change.is_deleted() {
+            true => apply(&none, &account.spec, &ec2),
+            false => apply(&account.spec, before, &ec2),
         }
     });
     accounts.start();
+}
+
+/// Gives the simulated EC2 what is in one spec and was other in the one before.
+fn apply(now: &SimulatedAccountSpec, before: &SimulatedAccountSpec, ec2: &SimulatedEc2) {
+    if now.capacity_reservations != before.capacity_reservations {
+        ec2.reserve(&now.capacity_reservations);
+    }
+    if now.placement_groups != before.placement_groups {
+        ec2.group(&now.placement_groups);
+    }
+    if now.image_tags != before.image_tags || now.parameters != before.parameters {
+        ec2.name_images(&now.image_tags, &now.parameters);
+    }
 }
 
 /// Writes what the simulated EC2 has into the account, now and after every change.
@@ -251,11 +263,11 @@ impl Follower {
         let mut instances = self.ec2.changed();
         let mut addresses = self.ec2.addresses_changed();
         loop {
-            // What changes while it is written is written next.
+            // These marks come before the write, so that a change during the write causes another one.
             instances.mark_unchanged();
             addresses.mark_unchanged();
             let count = self.write().await.unwrap_or_else(|error| {
-                // A cluster that an earlier version made has no such object, and a user may have deleted it.
+                // A cluster made by an earlier version has no such object, and a user may have deleted it.
                 tracing::debug!("the simulated account is not written: {error}");
                 0
             });
@@ -310,7 +322,7 @@ impl Follower {
     }
 }
 
-/// Returns the role of a profile that a user has made, as the guides of Karpenter name the two; of another name it is the name itself.
+/// Returns the role of a user's profile, by the names in Karpenter's guides; for any other name, the name itself.
 fn role_of(profile: &str) -> String {
     match profile.strip_prefix("KarpenterNodeInstanceProfile-") {
         Some(cluster) => format!("KarpenterNodeRole-{cluster}"),

@@ -1,4 +1,4 @@
-//! What `mullion up` prints when the API answers; nodes may still boot then.
+//! The text that `mullion up` prints when the API responds; nodes may still be booting then.
 
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
@@ -7,7 +7,7 @@ use mullion_api::eksctl::KubernetesVersion;
 use super::{cluster::Cluster, nodes::Machine};
 use crate::kubeconfig::Target;
 
-/// The version that the API server speaks.
+/// The version of the API server.
 const API: &str = "1.36";
 const NODES: &str = "kubectl get nodes -o wide";
 const LINUX_PODS: &str = "kubectl create deployment web --image=nginx:1.27 --replicas=3";
@@ -17,7 +17,7 @@ const WINDOWS_POD: &str = r#"kubectl run win --image=mcr.microsoft.com/windows/n
           "tolerations":[{"key":"os","value":"windows"}]}}'"#;
 const DECISIONS: &str = "kubectl logs -f -n karpenter deployment/karpenter";
 
-/// Returns the whole text about a cluster with these nodes, without a newline at its end; `end` is the last line, which says how the cluster is
+/// Returns the text about a cluster with these nodes, without a newline at its end; `end` is the last line, which says how the cluster is
 /// stopped.
 pub(super) fn text(cluster: &Cluster, nodes: &[Machine], end: &str, colours: bool) -> String {
     let plan = &cluster.plan;
@@ -42,14 +42,14 @@ pub(super) fn text(cluster: &Cluster, nodes: &[Machine], end: &str, colours: boo
 
 struct Facts<'a> {
     region: &'a str,
-    /// Of the nodes.
+    /// The version of the nodes.
     version: KubernetesVersion,
     speed: f64,
     server: String,
     ready_s: f64,
     groups: Vec<Group>,
     default_pools: bool,
-    /// Where it is kept, and whether it was there before.
+    /// The directory of the cluster, and whether it existed before.
     kept: Option<(&'a Path, bool)>,
     kubeconfig: Option<&'a Target>,
     context: &'a str,
@@ -110,7 +110,7 @@ fn render(facts: &Facts<'_>) -> String {
         version if version == API => String::new(),
         version => format!(", nodes {version}"),
     };
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = writeln!(
         out,
         "{bold}Mullion {}{end}  a mixed Linux/Windows cluster on this machine\n{dim}Kubernetes API {API}{nodes}, simulated EC2 {}, {speed}{end}\n",
@@ -180,7 +180,7 @@ struct Row {
     state: String,
 }
 
-/// Nodes by type and image, as columns.
+/// Formats the nodes by type and image, as rows with columns.
 fn group_rows(groups: &[Group], green: &str, end: &str) -> Vec<Row> {
     let widest = |of: fn(&Group) -> usize| groups.iter().map(of).max().unwrap_or(0);
     let (types, systems) = (widest(|g| g.counted().len()), widest(|g| g.os.len()));
@@ -201,7 +201,7 @@ fn group_rows(groups: &[Group], green: &str, end: &str) -> Vec<Row> {
     groups.iter().enumerate().map(row).collect()
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 pub(crate) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = text

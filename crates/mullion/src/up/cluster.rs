@@ -1,10 +1,10 @@
-//! Starting and stopping a cluster: the order of things, and nothing half-started when one of them fails.
+//! Starts and stops a cluster in the right order, and stops everything if a part fails to start.
 //!
-//! A cluster that is kept on disk goes on as it was: its objects, its cloud and its authority come back, and what a cluster begins with is
-//! made only if it was not before.
+//! A cluster on disk continues: its objects, its cloud and its authority are restored, and initial objects are created only if they were
+//! not before.
 //!
-//! The port is taken and the kubeconfig written before any controller runs; the API server answers first, then the cluster is filled, then
-//! controllers, kubelets and the provisioner start. Stopping goes the other way.
+//! The port is taken and the kubeconfig written before any controller runs. The API server responds first, then the initial objects are
+//! created, then controllers, kubelets and the provisioner start. Stopping is in reverse order.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -59,32 +59,32 @@ use crate::{
     open_files,
 };
 
-/// EKS's range of cluster addresses for a VPC in 10.0.0.0/16, and the address of the `kubernetes` Service in it.
+/// EKS's range of Service addresses for a VPC in 10.0.0.0/16; the `kubernetes` Service has an address in it.
 const SERVICE_CIDR: &str = "172.20.0.0/16";
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 20, 0, 1));
-/// The user that the controllers of this program are to the API server.
+/// The user name of this program's controllers.
 const OWN_USER: &str = "system:mullion";
-/// How often it is looked whether the nodes are ready.
+/// The interval at which the readiness of nodes is checked.
 const NODES_CHECK: Duration = Duration::from_millis(20);
-/// How long stopping may take.
+/// The time that stopping may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often autoscalers are looked at at most, however fast the simulation runs.
+/// The shortest interval for autoscalers, at any speed of the simulation.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running cluster.
 pub(crate) struct Cluster {
-    /// What was asked for.
+    /// The plan that it was started from.
     pub(crate) plan: Plan,
-    /// Where the API server listens.
+    /// The address of the API server.
     pub(crate) address: SocketAddr,
-    /// From the start of the process's work to the first answer of the API server.
+    /// The time between the start of the process's work and the first response of the API server.
     pub(crate) api_ready_in: Duration,
     /// Its certificates.
     pub(crate) certs: Certs,
-    /// Whether it goes on from an earlier start.
+    /// Whether it continues an earlier start.
     pub(crate) resumed: bool,
-    /// Where it writes what happens, if it is to run in the background.
+    /// The log file, if it will run in the background.
     pub(crate) log: Option<PathBuf>,
     server: Arc<ApiServer>,
     ec2: SimulatedEc2,
@@ -97,7 +97,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts everything. Nodes may still boot when it returns.
+    /// Starts everything. Nodes may still be booting when it returns.
     pub(crate) async fn start(mut plan: Plan) -> Result<Cluster, Failure> {
         let began = Instant::now();
         let clock = Clock::system();
@@ -115,7 +115,7 @@ impl Cluster {
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
         let sources = Sources::default();
-        // Simulated kubelets pull by size.
+        // Simulated kubelets need the sizes of images, which determine how long a pull takes.
         let settings = Settings {
             sizes: true,
             ..plan.registries.clone()
@@ -230,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// Policies are checked against the types that the API server knows.
+    /// Starts checking admission policies against the types of the API server.
     fn check_policies(&self) {
         let (checking, shutdown) = (self.server.check_policies(), self.context.shutdown.clone());
         let checking = async move { shutdown.run_until_cancelled(checking).await };
@@ -251,10 +251,10 @@ impl Cluster {
             pools: self.plan.default_pools,
             account: account::manifests(&self.plan),
         };
-        // What was there at the first start may have been changed or deleted since.
+        // The user may have changed or deleted the objects of the first start since, so a resumed cluster gets none again.
         let orders = match self.resumed {
             true => {
-                // The definitions alone belong to the program: another version of it may read and write other fields.
+                // Only the definitions of custom resources are renewed, because another version of the program may use other fields.
                 let had = keep::definitions(notes);
                 let has = setup::renew_definitions(client, &wanted, had).await?;
                 keep::set_definitions(notes, &has);
@@ -293,7 +293,7 @@ impl Cluster {
                 .cluster_mut()
                 .judge_devices_by(Arc::new(Judge::default()))
         });
-        account::resume_reservations(context, ec2).await;
+        account::resume(context, ec2).await;
         let faults = Faults::resume(context, ec2).await;
         let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);
         sources.provisioner.get_or_init(|| provisioner);
@@ -305,7 +305,7 @@ impl Cluster {
         let addresses = ipam::start(context, Arc::new(ec2.clone()), self.plan.ipam);
         sources.addresses.get_or_init(|| addresses);
         account::follow(context, ec2, &self.plan.spec.name);
-        account::follow_reservations(context, ec2);
+        account::follow_spec(context, ec2);
         // Without the flag too: pods of an earlier start may have the gate.
         let (rule, registries) = self.image_gate.clone();
         image_gate::start(context, rule, registries);
@@ -327,8 +327,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every instance that is there to stay has a node that is ready, but for those whose nodes were deleted; returns how many
-    /// there are.
+    /// Waits until every instance that will stay has a ready node, except for instances whose nodes were deleted. Returns the number of
+    /// nodes.
     ///
     /// # Errors
     /// The nodes that are not ready after `patience`.
@@ -353,29 +353,29 @@ impl Cluster {
         })
     }
 
-    /// Returns the nodes as they are, those that still boot too.
+    /// Returns the current nodes, including those that are booting.
     pub(super) fn machines(&self) -> Vec<Machine> {
         nodes::machines(&self.ec2, &self.context.informers.nodes)
     }
 
-    /// Begins to print on stderr what becomes of nodes that is not `seen` yet.
+    /// Starts to print changes of nodes on stderr; those in `seen` are known already.
     pub(super) fn progress(&self, seen: Seen) -> Option<Progress> {
         Progress::start(&self.ec2, &self.context.informers.nodes, seen)
     }
 
-    /// Stops controllers first, then the API server; gives up waiting after a while.
+    /// Stops the controllers first, then the API server; stops waiting after some time.
     pub(crate) async fn stop(self) {
         let serving = self.serving;
         let orderly = async {
             self.context.stop().await;
             self.stop_serving.cancel();
-            // A panic in there has been reported; stopping goes on.
+            // A panic of the task was printed already, and stopping goes on.
             let _ = serving.await;
         };
-        // Whoever does not end in time is ended with the process.
+        // Tasks that do not end in time end with the process.
         let _ = tokio::time::timeout(STOP_PATIENCE, orderly).await;
         let _ = tokio::time::timeout(STOP_PATIENCE, self.server.close()).await;
-        // A cluster in memory never comes back, so its context would lead nowhere for good.
+        // A cluster in memory is gone for good when it stops, so its context is removed.
         if let (Some(Target::Merge(path)), None) = (&self.plan.kubeconfig, &self.plan.directory) {
             let server = format!("https://{}", self.address);
             let mark = kubeconfig::mark(&server, None);
@@ -387,18 +387,18 @@ impl Cluster {
     }
 }
 
-/// What the API server shows of the simulation, beside objects.
+/// The sources of simulated data that the API server shows besides objects.
 #[derive(Default)]
 struct Sources {
     logs: SimulatedLogs,
     metrics: SimulatedMetrics,
-    /// What the controller of addresses counts, once it runs.
+    /// The metrics of the address controller, once it runs.
     addresses: Arc<OnceLock<ipam::metrics::Metrics>>,
-    /// What the provisioner counts, once it runs.
+    /// The context with the metrics of the provisioner, once it runs.
     provisioner: Arc<OnceLock<KarpenterContext>>,
 }
 
-/// What a real cluster's own processes do: everything but the kubelets and the provisioner.
+/// Starts the controllers that a real cluster has as processes, except for the kubelets and the provisioner.
 fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
     workloads::start(context);
     service::start(
@@ -426,7 +426,7 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     );
 }
 
-/// Who the controllers are to the API server.
+/// Returns the user of the controllers.
 fn administrator() -> User {
     User {
         name: OWN_USER.into(),

@@ -1,22 +1,22 @@
-//! `mullion up --detach`: the cluster in a process of its own that outlives the terminal.
+//! `mullion up --detach`: runs the cluster in a process that outlives the terminal.
 //!
-//! The command starts itself again. The new process shows what it does on the same terminal until the cluster is there, then lets go: it
-//! leaves the session, writes to a log file from then on, and says so over its stdin, a socket that the first process reads. A start that
-//! fails has said why by itself, and its exit code is that of the command.
+//! The command starts itself again. The new process shows its progress on the same terminal until the cluster runs. Then it detaches: it
+//! leaves the session, writes to a log file from then on, and reports that over its stdin, a socket that the first process reads. A start
+//! that fails has printed its error itself, and the command has its exit code.
 
 use std::path::{Path, PathBuf};
 
 use crate::{failure::Failure, kubeconfig};
 
-/// The flag by which the new process knows that it is one.
+/// The flag that marks the new process.
 const FLAG: &str = "--detached";
 
-/// Returns the log of a cluster that is kept in a directory.
+/// Returns the log of a cluster in a directory.
 pub(crate) fn log_in(directory: &Path) -> PathBuf {
     directory.join("mullion.log")
 }
 
-/// Returns the log of a cluster: in its directory, or for one in memory below the state directory.
+/// Returns the log of a cluster: in its directory, or below the state directory for a cluster in memory.
 pub(super) fn log(directory: Option<&Path>, name: &str, port: u16) -> Result<PathBuf, Failure> {
     if let Some(directory) = directory {
         return Ok(log_in(directory));
@@ -42,7 +42,7 @@ mod unix {
         files,
     };
 
-    /// Starts the new process and waits until it lets go. Returns its exit code if it ended instead.
+    /// Starts the new process and waits until it detaches. Returns its exit code if it ended instead.
     pub(crate) fn start(reads_stdin: bool) -> Result<Option<i32>, Failure> {
         let failed = |error: io::Error| {
             Failure::run(format!(
@@ -60,12 +60,12 @@ mod unix {
             command.spawn().map_err(failed)?
         };
         if reads_stdin {
-            // A process that refuses its flags does not read.
+            // A child process that refuses its flags ends without reading, so a failed write is no error here.
             let _ = io::copy(&mut io::stdin(), &mut ours);
         }
         let _ = ours.shutdown(Shutdown::Write);
         let mut said = Vec::new();
-        // It may end with something unread in the socket.
+        // The child may end with unread bytes in the socket, which makes the read fail.
         let _ = ours.read_to_end(&mut said);
         if !said.is_empty() {
             return Ok(None);
@@ -79,7 +79,7 @@ mod unix {
         }
     }
 
-    /// Lets go of the terminal and of whoever started this process; from now on everything is written to `log`.
+    /// Detaches from the terminal and the process's parent; all further output goes to `log`.
     pub(crate) fn let_go(log: &Path) -> Result<(), Failure> {
         let failed = |error: io::Error| {
             Failure::input(format!(
@@ -101,7 +101,7 @@ mod unix {
             ))
         };
         UnixStream::from(stdin).write_all(b".").map_err(gone)?;
-        // Only the leader of a group cannot, and a process that was just started by another is none.
+        // This fails only for the leader of a process group, which a newly started child process is not.
         let _ = rustix::process::setsid();
         let moved = rustix::stdio::dup2_stdin(&null)
             .and_then(|()| rustix::stdio::dup2_stdout(&file))
@@ -116,7 +116,7 @@ mod other {
 
     use crate::failure::Failure;
 
-    /// Refuses: nothing could stop the process.
+    /// Fails, because nothing could stop the process on this system.
     pub(crate) fn start(_reads_stdin: bool) -> Result<Option<i32>, Failure> {
         Err(
             Failure::input("a cluster cannot run in the background on this system")
@@ -124,7 +124,7 @@ mod other {
         )
     }
 
-    /// Is never asked.
+    /// Is never called, because [`start`] fails.
     pub(crate) fn let_go(_log: &Path) -> Result<(), Failure> {
         start(false).map(drop)
     }

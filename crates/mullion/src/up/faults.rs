@@ -1,7 +1,8 @@
-//! The faults of the simulated EC2, as SimulatedFaults say: each is caused when its object is there and ends when that is deleted.
+//! Injects the faults of SimulatedFault objects into the simulated EC2: each begins when its object exists, and ends when the object is
+//! deleted.
 //!
-//! Invariant: what is in force is what the objects say. Those of an earlier start are caused again before anything is bought, and an object
-//! whose instance is gone is deleted, since nothing is left to end.
+//! Invariant: the faults in effect are those of the objects. Faults of an earlier start are injected again before anything is launched. An
+//! object whose instance is gone is deleted, because its fault has no effect any more.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +27,7 @@ use serde_json::json;
 
 use super::account;
 
-/// The faults in force, by the name of their object.
+/// The faults in effect, by the name of their object.
 #[derive(Clone)]
 pub(super) struct Faults {
     context: Context,
@@ -35,20 +36,20 @@ pub(super) struct Faults {
 }
 
 struct InForce {
-    /// Of the object.
+    /// The uid of the object.
     uid: Option<String>,
     fault: Fault,
 }
 
 impl Faults {
-    /// Causes again what was in force when the cluster stopped.
+    /// Injects again the faults that were in effect when the cluster stopped.
     pub(super) async fn resume(context: &Context, ec2: &SimulatedEc2) -> Self {
         let faults = Self {
             context: context.clone(),
             ec2: ec2.clone(),
             in_force: Arc::default(),
         };
-        // A cluster that an earlier version made has no such kind.
+        // A cluster made by an earlier version does not have this kind.
         let found = faults.api().list(&ListParams::default()).await;
         for object in found.into_iter().flat_map(|list| list.items) {
             let phase = object.status.as_ref().map_or("", |status| &status.phase);
@@ -94,7 +95,7 @@ impl Faults {
         };
         if let Some(ended) = ended {
             self.publish(&ended.fault, true).await?;
-            // Not in the macro: it looks at its arguments only where somebody logs.
+            // The call must not be in the macro, which evaluates its arguments only if the level is logged.
             let said = self.ec2.heal(&ended.fault);
             tracing::info!("{said}");
         }
@@ -127,7 +128,7 @@ impl Faults {
         }
     }
 
-    /// Says in the account, which lists Windows images, that the newest one of a family is there, or that AWS has withdrawn it.
+    /// Adds the newest Windows image of a family to the account, or marks it as withdrawn.
     async fn publish(&self, fault: &Fault, withdrawn: bool) -> kube::Result<()> {
         let Fault::NewImage(family @ AmiFamily::Windows(..)) = fault else {
             return Ok(());
@@ -136,12 +137,12 @@ impl Faults {
         let image = self.ec2.newest_image(*family, version, Arch::Amd64).await;
         match image {
             Ok(image) => account::publish(&self.context.client, &image, withdrawn).await,
-            // The simulated EC2 never refuses this.
+            // The simulated EC2 always returns an image.
             Err(_) => Ok(()),
         }
     }
 
-    /// Causes the fault of an object, if that can be.
+    /// Injects the fault of an object, if possible.
     fn cause(&self, object: &SimulatedFault) -> SimulatedFaultStatus {
         let refused = |message: String, near| SimulatedFaultStatus {
             phase: REFUSED.to_owned(),

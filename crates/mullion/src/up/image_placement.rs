@@ -1,7 +1,8 @@
-//! Placement from images as a plugin of the API server: it fetches what the rule ([`PlaceByImage`]) needs before the rule is asked.
+//! Placement by image as a plugin of the API server: it fetches the facts that the rule ([`PlaceByImage`]) needs, before it applies the
+//! rule.
 //!
-//! Images of a workload are asked for when its template is written, and nobody waits; a pod waits for its images, a second at most. A
-//! DaemonSet's template is placed as its pods would be, because its controller chooses nodes by the template.
+//! The images of a workload are looked up when its template is written, without waiting. A pod waits for its images, at most a second. A
+//! DaemonSet's template is placed like its pods, because its controller chooses nodes by the template.
 
 use std::{fmt, sync::Arc};
 
@@ -23,7 +24,7 @@ use mullion_images::Registries;
 use super::pod_rules::{self, Lookups};
 use crate::image_facts::ImageFacts;
 
-/// Kinds with a pod template, and where it is.
+/// The kinds with a pod template, and the template's path.
 const TEMPLATES: [(&str, &str, &str); 7] = [
     ("apps", "deployments", "/spec/template"),
     ("apps", "replicasets", "/spec/template"),
@@ -34,7 +35,7 @@ const TEMPLATES: [(&str, &str, &str); 7] = [
     ("", "replicationcontrollers", "/spec/template"),
 ];
 
-/// What registries have said, for the simulated kubelets' pulls.
+/// The answers of registries, for the image pulls of simulated kubelets.
 pub(crate) struct Pulled(pub(crate) Arc<Registries>);
 
 impl fmt::Debug for Pulled {
@@ -63,8 +64,8 @@ pub(super) struct ImagePlacement {
 }
 
 impl ImagePlacement {
-    /// Places pods by what those registries say, and by the table where they say nothing. `gates_unknown` puts pods behind a scheduling gate
-    /// whose images neither knows yet.
+    /// Creates the plugin. It places pods by the answers of these registries, or by the table if they have none. With `gates_unknown`, pods
+    /// with unknown images get a scheduling gate.
     pub(super) fn new(
         table: Arc<ImageTable>,
         registries: Arc<Registries>,
@@ -81,7 +82,7 @@ impl ImagePlacement {
         }
     }
 
-    /// Returns the rule and the registries for the controller that removes scheduling gates.
+    /// Returns the rule and the facts for the controller that removes scheduling gates.
     pub(super) fn gate(&self) -> (PlaceByImage, Arc<ImageFacts>) {
         (self.rule.clone(), self.facts.clone())
     }
@@ -118,7 +119,7 @@ impl Plugin for ImagePlacement {
         let facts = self.facts.clone();
         let fetch = async move { facts.fetch(images, &secrets).await };
         match template {
-            // A DaemonSet's template is placed below.
+            // Of all templates, only those of DaemonSets are placed, so admission waits for them; other templates are only looked up early.
             Some(_) if !request.what.is("apps", "daemonsets") => {
                 tokio::spawn(fetch);
                 None
@@ -140,7 +141,7 @@ impl Plugin for ImagePlacement {
 }
 
 impl ImagePlacement {
-    /// Places a DaemonSet's template.
+    /// Places the template of a DaemonSet.
     fn place_template(&self, path: &str, ctx: &Ctx<'_>, request: &mut Request<'_>) {
         let Some(template) = request.object.pointer(path) else {
             return;
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    /// A network of registries that misbehave, each as the first word of its host says.
+    /// A network of faulty registries; the first part of a host's name says how it fails.
     struct Odd;
 
     impl Dial for Odd {
@@ -216,14 +217,14 @@ mod tests {
                     let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
                     let _ = theirs.write_all(answer).await;
                 })),
-                // No connection is ever made.
+                // The connection is never established.
                 _ => return std::future::pending().boxed(),
             }
             async { Ok(Box::new(ours) as Box<dyn Io>) }.boxed()
         }
     }
 
-    /// A network without registries that notes which hosts were called.
+    /// A network without registries, which records the hosts that were called.
     #[derive(Default)]
     struct Called(Mutex<BTreeSet<String>>);
 
@@ -236,7 +237,7 @@ mod tests {
         }
     }
 
-    /// An API server whose registries misbehave.
+    /// Starts an API server whose registries are faulty.
     async fn server() -> Client {
         server_with("all".parse().expect("a setting"), Arc::new(Odd)).await
     }
@@ -286,7 +287,7 @@ mod tests {
                 .await;
             let waited = start.elapsed().as_millis();
             assert!(waited <= longest, "{name} waited {waited} ms");
-            // What is known by name still places the pod.
+            // The images that are known by their names are enough to place the pod.
             let spec = made.expect("it is admitted").spec.expect("it has a spec");
             assert_eq!(
                 spec.node_selector.expect("placed")["kubernetes.io/os"],
@@ -316,7 +317,7 @@ mod tests {
                 "127.0.0.1:5001/app:1",
             ];
             let pod = pod("web", &images);
-            // Whether it is admitted is not asked here.
+            // The test does not depend on whether the pod is admitted.
             let _ = pods.create(&PostParams::default(), &pod).await;
             let called = network.0.lock().unwrap_or_else(PoisonError::into_inner);
             called.iter().cloned().collect::<Vec<_>>().join(" ")

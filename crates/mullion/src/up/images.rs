@@ -1,4 +1,4 @@
-//! `--images FILE`: what a user knows about their own images that no tag tells, put in front of the built-in table.
+//! `--images FILE`: facts about the user's own images that their tags do not show, which precede the built-in table.
 
 use std::{borrow::Cow, path::Path};
 
@@ -41,7 +41,7 @@ enum Os {
     Any,
 }
 
-/// A Windows build and the words in tags that stand for it.
+/// A Windows build, and the words in tags that mean it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NamedBuild {
@@ -54,7 +54,7 @@ fn usual_megabytes() -> u64 {
     100
 }
 
-/// The built-in table, with the file's rows in front of it if there is a file.
+/// Returns the built-in table, preceded by the rows of the file if there is one.
 pub(crate) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
     let Some(path) = file else {
         return Ok(ImageTable::default());

@@ -1,6 +1,6 @@
-//! Warns of fields of Karpenter's kinds that are accepted and have no effect yet, in `Warning` headers that kubectl prints.
+//! Warns about fields of Karpenter's kinds that are accepted but have no effect yet, with `Warning` headers that kubectl prints.
 //!
-//! Which fields these are is said in [`mullion_controllers::nodepool::inert`]. An update that leaves the spec as it is warns of nothing.
+//! [`mullion_controllers::nodepool::inert`] lists these fields. An update that does not change the spec gives no warnings.
 
 use mullion_apiserver::{
     admission::{Ctx, Plugin, Request, What},
@@ -13,16 +13,16 @@ use mullion_controllers::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The plugin; it stands after the API server's own.
+/// The plugin, which runs after the API server's own.
 pub(super) struct InertFields {
-    /// Karpenter's feature gates: some fields act only while theirs is open.
+    /// Karpenter's feature gates: some fields have an effect only if their gate is open.
     pub(super) gates: FeatureGates,
 }
 
 /// Reads the spec of a kind and returns its fields without effect.
 type Reader = fn(&Value, FeatureGates) -> Vec<Inert>;
 
-/// Group, plural, and what to look at.
+/// Group, plural, and the function that finds the fields.
 const KINDS: [(&str, &str, Reader); 6] = [
     ("karpenter.sh", "nodepools", |spec, gates| {
         of(spec, |spec| inert::of_node_pool(spec, gates))
@@ -42,7 +42,7 @@ const KINDS: [(&str, &str, Reader); 6] = [
         },
     ),
     ("karpenter.k8s.aws", "ec2nodeclasses", |spec, gates| {
-        of(spec, |spec| inert::of_node_class(spec, None, gates))
+        of(spec, |spec| inert::of_node_class(spec, false, gates))
     }),
     ("karpenter.sh", "provisioners", |spec, _| {
         of(spec, inert::of_provisioner)
@@ -52,7 +52,7 @@ const KINDS: [(&str, &str, Reader); 6] = [
     }),
 ];
 
-/// Returns nothing for a spec that cannot be read: validation says what is wrong with it.
+/// Returns nothing for a spec that cannot be parsed, because validation reports that error.
 fn of<S: DeserializeOwned>(spec: &Value, fields: impl Fn(&S) -> Vec<Inert>) -> Vec<Inert> {
     S::deserialize(spec)
         .map(|spec| fields(&spec))

@@ -11,7 +11,7 @@ use mullion_controllers::{
 
 use super::plan::Plan;
 
-/// Starts the controllers of nodes-on-demand over the simulated cloud; what they decide is in the returned log, what they count in the context.
+/// Starts the controllers of nodes-on-demand with the simulated cloud. The returned log has their decisions, and the context their metrics.
 pub(super) fn start(
     context: &Context,
     state: &SharedState,

@@ -1,6 +1,6 @@
-//! Where `kubectl logs` reads from: the simulated kubelets for every container, the decision log for the provisioner's pod.
+//! The source of `kubectl logs`: the simulated kubelets for every container, and the decision log for the provisioner's pod.
 //!
-//! The API server is made before the controllers, so the source is empty until [`SimulatedLogs::serve`] fills it.
+//! The API server is created before the controllers, so the source is empty until [`SimulatedLogs::serve`] sets it.
 
 use std::{
     collections::VecDeque,
@@ -13,11 +13,11 @@ use kube::ResourceExt;
 use mullion_apiserver::http::subresource::log::{Container, Line, Log, LogSource, Reading};
 use mullion_controllers::{Context, kubelet::logs, provisioner::DecisionLog};
 
-/// Labels and container of the pods whose log is the decision log.
+/// The labels and the container of the pods whose log is the decision log.
 const KARPENTER: &str = "karpenter";
 const CONTROLLER: &str = "controller";
 
-/// The logs of a simulated cluster. Cheap to clone; all clones are one.
+/// The logs of a simulated cluster. Clones are cheap and share the logs.
 #[derive(Clone, Default)]
 pub(super) struct SimulatedLogs {
     sources: Arc<OnceLock<Sources>>,
@@ -29,9 +29,9 @@ struct Sources {
 }
 
 impl SimulatedLogs {
-    /// From now on logs can be read.
+    /// Sets the source of the logs.
     pub(super) fn serve(&self, context: &Context, decisions: DecisionLog) {
-        // A cluster is filled once.
+        // This is called once for each cluster, so setting cannot fail.
         let _ = self.sources.set(Sources {
             context: context.clone(),
             decisions,
@@ -63,7 +63,7 @@ impl Sources {
         let coming = container.follow.then(|| {
             let pods = self.context.informers.pods.clone();
             let name = container.name.to_owned();
-            // Nothing more is written; the stream ends with the container.
+            // A simulated container writes no more lines, so the stream only has to end with the container.
             let ended = stream::once(async move { logs::until_stopped(pods, &pod, &name).await });
             ended.filter_map(|()| async { None }).boxed()
         });

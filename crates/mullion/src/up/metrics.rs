@@ -1,6 +1,6 @@
-//! Where `metrics.k8s.io` is answered from: the simulated kubelets say what pods and nodes use.
+//! The source of `metrics.k8s.io`: the simulated kubelets measure the usage of pods and nodes.
 //!
-//! The API server is made before the controllers, so nothing is there until [`SimulatedMetrics::serve`] brings the meter.
+//! The API server is created before the controllers, so there are no metrics until [`SimulatedMetrics::serve`] sets their source.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ use mullion_controllers::{kubelet::usage::Meter, metrics};
 use mullion_engine::model::Quantity;
 use serde_json::{Value, json};
 
-/// The metrics of a simulated cluster. Cheap to clone; all clones are one.
+/// The metrics of a simulated cluster. Clones are cheap and share the metrics.
 #[derive(Clone, Default)]
 pub(super) struct SimulatedMetrics {
     meter: Arc<OnceLock<Meter>>,
@@ -55,13 +55,13 @@ const fn column(name: &'static str, format: &'static str) -> Column {
 }
 
 impl SimulatedMetrics {
-    /// From now on there are metrics.
+    /// Sets the source of the metrics.
     pub(super) fn serve(&self, meter: Meter) {
-        // A cluster is filled once.
+        // This is called once for each cluster, so setting cannot fail.
         let _ = self.meter.set(meter);
     }
 
-    /// What the API server is told to serve.
+    /// Returns the kinds for the API server to serve.
     pub(super) fn provided(&self) -> Vec<Provided> {
         let usage = json!({"type": "object", "additionalProperties": {
             "description": "An amount, as in 250m or 300Mi.",
@@ -166,7 +166,7 @@ fn cells(object: &Value, cpu: &str, memory: &str) -> Vec<Value> {
     vec![name.clone(), cpu.into(), memory.into(), window.clone()]
 }
 
-/// A struct of strings is always a value.
+/// Serializes a struct of strings, which never fails.
 fn value(object: impl serde::Serialize) -> Option<Value> {
     serde_json::to_value(object).ok()
 }

@@ -1,7 +1,7 @@
-//! `mullion up`: a whole cluster in this process until Ctrl-C.
+//! `mullion up`: runs a whole cluster in this process until Ctrl-C.
 //!
-//! [`plan`] turns flags into a ready [`plan::Plan`] and refuses wrong input before anything starts; [`cluster`] starts and stops the
-//! parts; [`banner`] says what is there, [`progress`] what becomes of the nodes, and [`detach`] puts all of it into the background.
+//! [`plan`] converts flags to a [`plan::Plan`] and refuses wrong input before anything starts. [`cluster`] starts and stops the parts,
+//! [`banner`] describes the cluster, [`progress`] reports the progress of nodes, and [`detach`] moves all of it to the background.
 
 mod account;
 mod banner;
@@ -40,7 +40,7 @@ use self::{
     progress::{Progress, Seen},
 };
 
-/// Starts a cluster in the background. Returns the exit code of its process if that has ended instead.
+/// Starts a cluster in the background. Returns the exit code of its process if the process ended instead.
 pub(crate) fn in_background(args: &UpArgs) -> Result<Option<i32>, Failure> {
     detach::start(args.config.as_deref().is_some_and(input::is_stdin))
 }
@@ -87,14 +87,14 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         .filter(|_| cluster.plan.directory.is_none());
     cluster.stop().await;
     if let Some(log) = forgotten.filter(|_| done.is_ok()) {
-        // Nobody looks for the log of a cluster in memory that was stopped in order.
+        // The log of a cluster in memory is of no use after it has stopped without an error.
         let _ = std::fs::remove_file(log);
     }
     done
 }
 
-/// Says what there is, waits for the nodes if that is asked for, and lets go of the terminal if that is. Returns who goes on telling of
-/// nodes.
+/// Prints the cluster's description, waits for the nodes if `--wait` was given, and detaches from the terminal if `--detach` was. Returns
+/// the progress display, if it continues.
 async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Progress>>, Failure> {
     let nodes = cluster.machines();
     if !shown.is_silent() {
@@ -109,7 +109,7 @@ async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Prog
         tells.then(|| cluster.progress(seen)).flatten()
     };
     let mut progress = tells(Seen::now(nodes));
-    // Whoever tells of nodes after that goes on from here.
+    // If nodes have been shown until here, the next progress display continues from that state.
     let mut seen = None;
     if let Some(patience) = shown.wait {
         let ready = cluster.nodes_ready(patience).await;
@@ -165,8 +165,8 @@ fn not_ready(late: &[Machine], patience: Duration) -> Failure {
     .hint("wait longer with --wait=20m, or make simulated delays shorter with --speed 100")
 }
 
-/// Resolves at the first interrupt; the second ends the process. Signals are waited for on a thread of their own, so that they are heard
-/// whatever the cluster's tasks are doing.
+/// Resolves at the first interrupt; the second one ends the process. A separate thread waits for signals, so that they work whatever the
+/// cluster's tasks do.
 pub(crate) async fn interrupts() -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::run(format!("signals cannot be waited for: {error}"));
@@ -181,7 +181,7 @@ pub(crate) async fn interrupts() -> Result<(), Failure> {
         };
         let answer = runtime.block_on(interrupted());
         let goes_on = answer.is_ok();
-        // Whoever waited may be gone: the process is ending then.
+        // The receiver may be gone, because the process is ending.
         drop(first.send(answer));
         if goes_on && runtime.block_on(interrupted()).is_ok() {
             std::process::exit(130);
@@ -197,7 +197,7 @@ pub(crate) async fn interrupts() -> Result<(), Failure> {
     }
 }
 
-/// Waits for Ctrl-C or, where the system has it, SIGTERM; either is heard from the first poll on.
+/// Waits for Ctrl-C or, where the system has it, SIGTERM; both are noticed from the first poll on.
 pub(crate) async fn interrupted() -> std::io::Result<()> {
     #[cfg(unix)]
     {

@@ -1,5 +1,4 @@
-//! `--node-profiles FILE`: what a user knows of how long their own nodes take to boot, how fast they pull images, and what memory they have for
-//! pods.
+//! `--node-profiles FILE`: the boot times, image pull speeds and memory of the user's own nodes.
 
 use std::{num::NonZeroU64, path::Path, time::Duration};
 
@@ -14,11 +13,11 @@ use crate::{failure::Failure, input};
 
 const HINT: &str =
     "nodes: [{images: WindowsServer2022FullContainer, bootSeconds: 240, fastLaunch: true}]";
-/// No node takes longer: a day.
+/// The longest duration: a day.
 const LONGEST_S: u64 = 86_400;
-/// No node pulls faster, in megabytes a second.
+/// The highest pull speed, in megabytes per second.
 const FASTEST_MB: u64 = 100_000;
-/// No kubelet reserves more: a TiB, in MiB.
+/// The largest amount that a kubelet reserves: a TiB, in MiB.
 const MOST_MIB: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -92,7 +91,7 @@ fn profile(row: Row, index: usize) -> Result<NodeProfile, String> {
     };
     let speed = |field: &str, megabytes: Option<u64>| match megabytes {
         None => Ok(None),
-        // A megabyte a second is a thousand bytes a millisecond.
+        // One megabyte a second equals a thousand bytes a millisecond.
         Some(megabytes @ 1..=FASTEST_MB) => Ok(NonZeroU64::new(megabytes * 1_000)),
         Some(megabytes) => Err(format!(
             "{}: {megabytes} is not between 1 and {FASTEST_MB}",

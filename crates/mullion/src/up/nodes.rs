@@ -1,7 +1,7 @@
-//! The nodes of a cluster as a person sees them: which there are, which are ready, and what has become of them since the last look.
+//! The nodes of a cluster for users: which exist, which are ready, and their changes since the last look.
 //!
-//! A node is known from the moment its instance is bought, so that one that still boots is seen too. [`Watch`] compares looks and has
-//! no clock of its own; [`super::progress`] looks again and again and prints.
+//! A node is known as soon as its instance is launched, so booting nodes are included. [`Watch`] compares looks and has no clock;
+//! [`super::progress`] looks repeatedly and prints.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use mullion_cloud::{Instance, InstanceState, sim::SimulatedEc2};
 use mullion_controllers::Informer;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// As many nodes of one kind are named; of more it is said how many.
+/// The number of nodes of a kind that are named; more are only counted.
 const NAMED: usize = 3;
 
 /// A node, registered or not.
@@ -20,17 +20,17 @@ const NAMED: usize = 3;
 pub(crate) struct Machine {
     /// Its name.
     pub(crate) name: String,
-    /// What it is.
+    /// The properties that it has in common with others.
     pub(crate) kind: Kind,
     /// Whether the API has a node of its name.
     pub(crate) is_registered: bool,
     /// Whether pods can run on it.
     pub(crate) is_ready: bool,
-    /// Whether its instance has stopped, so that nobody need wait for it.
+    /// Whether its instance has stopped, so that waiting for it is useless.
     pub(crate) is_stopped: bool,
 }
 
-/// What nodes have in common that are bought alike.
+/// The common properties of nodes that were launched alike.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Kind {
     /// `Linux` or `Windows`.
@@ -39,9 +39,9 @@ pub(crate) struct Kind {
     pub(crate) image: String,
     /// `m5.xlarge`.
     pub(crate) instance_type: String,
-    /// The pool that it was bought for, if any.
+    /// The pool that it was launched for, if any.
     pub(crate) pool: Option<String>,
-    /// What it costs, in millionths of a dollar an hour.
+    /// The price in millionths of a dollar per hour.
     price: u64,
 }
 
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-/// Returns every node whose instance is there to stay, in the order of their names.
+/// Returns every node whose instance will stay, in the order of their names.
 pub(super) fn machines(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Vec<Machine> {
     let all = nodes.list();
     let registered = all.iter().map(|node| (node.name_any(), is_ready(node)));
@@ -84,12 +84,12 @@ pub(super) fn machines(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Vec<Machin
     machines
 }
 
-/// The names of nodes that the API has had.
+/// The names of nodes that have been registered.
 #[derive(Default)]
 pub(super) struct Registered(FxHashSet<String>);
 
 impl Registered {
-    /// Leaves out the machines whose nodes were deleted: nobody registers them again, so nobody waits for them.
+    /// Removes the machines whose nodes were deleted: they are never registered again, so waiting for them is useless.
     pub(super) fn remaining(&mut self, machines: Vec<Machine>) -> Vec<Machine> {
         let mut machines = machines;
         machines.retain(|machine| {
@@ -102,7 +102,7 @@ impl Registered {
     }
 }
 
-/// Whether a node says that it is ready.
+/// Returns whether a node reports that it is ready.
 pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node
         .status
@@ -114,7 +114,7 @@ pub(crate) fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What can become of a node.
+/// The changes that a node can go through.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 enum Fate {
     Bought,
@@ -136,20 +136,20 @@ impl Fate {
 
 struct Known {
     machine: Machine,
-    /// When it was bought, if that was seen.
+    /// The time of the launch, if it was seen.
     bought: Option<Duration>,
-    /// Since when it is not ready.
+    /// The time since which it is not ready.
     waits: Duration,
 }
 
-/// The nodes of the last look.
+/// The nodes at the last look.
 pub(super) struct Watch {
     registered: Registered,
     known: BTreeMap<String, Known>,
 }
 
 impl Watch {
-    /// Begins with the nodes that the user has been shown; the first look has lines for everything that has become of them since.
+    /// Creates a watch that knows the nodes that the user has been shown; the first look reports all changes since then.
     pub(super) fn new(shown: Vec<Machine>) -> Watch {
         let mut registered = Registered::default();
         let shown = registered.remaining(shown).into_iter();
@@ -167,8 +167,7 @@ impl Watch {
         }
     }
 
-    /// Takes in how the nodes are at `now`, a time since the watch began; returns a line for everything that has become of them since
-    /// the last look.
+    /// Compares the nodes at `now`, a time since the start of the watch, with those of the last look. Returns a line for every change.
     pub(super) fn look(&mut self, machines: Vec<Machine>, now: Duration) -> Vec<String> {
         let mut before = std::mem::take(&mut self.known);
         let mut known = BTreeMap::new();
@@ -206,6 +205,7 @@ impl Watch {
                 },
             );
         }
+        // Nodes that are not among the machines any more were removed.
         for (name, gone) in before {
             let key = (Fate::Removed, gone.machine.kind);
             fates.entry(key).or_default().push(name);
@@ -217,7 +217,7 @@ impl Watch {
             .collect()
     }
 
-    /// Returns how far nodes have come that are not ready yet; none if all are.
+    /// Returns the progress of nodes that are not ready yet; `None` if all are.
     pub(super) fn progress(&self, now: Duration) -> Option<String> {
         let known = &self.known;
         let waiting = || known.values().filter(|known| !known.machine.is_ready);
@@ -252,7 +252,7 @@ fn ready(machine: &Machine, bought: Option<Duration>, now: Duration) -> String {
     }
 }
 
-/// Returns a line for each node, or one for all where they are many.
+/// Returns a line for each node, or a single line if there are many.
 fn lines_of(fate: Fate, kind: &Kind, names: Vec<String>) -> Vec<String> {
     let Kind {
         image,
@@ -334,7 +334,7 @@ mod tests {
             "{progress}"
         );
         assert_eq!(watch.look(deleted.clone(), 2 * second), [] as [String; 0]);
-        // For those who wait for all nodes to be ready, too.
+        // Waiting for all nodes to be ready must not count the deleted node either.
         let mut registered = Registered::default();
         registered.remaining(there());
         assert_eq!(registered.remaining(deleted), [booting]);

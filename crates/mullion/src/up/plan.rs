@@ -1,4 +1,4 @@
-//! What to start, decided from the flags: everything that can be wrong about them is found here, before anything runs.
+//! The plan of a cluster to start, made from the flags: every mistake in them is found here, before anything runs.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -35,15 +35,15 @@ use crate::{
     kubeconfig::Target,
 };
 
-/// The port of a Kubernetes API server, tried first.
+/// The usual port of a Kubernetes API server, which is tried first.
 const FIRST_PORT: u16 = 6443;
-/// How many ports after the first are tried.
+/// The number of further ports that are tried.
 const MORE_PORTS: u16 = 100;
 
-/// What the smallest config holds.
+/// The smallest valid config.
 const CONFIG_HEAD: &str = "a ClusterConfig begins: {apiVersion: eksctl.io/v1alpha5, kind: ClusterConfig, metadata: {name: demo, region: us-west-2}}";
 
-/// A right value for fields whose errors bring no hint of their own, by the field's name.
+/// Valid values for fields whose errors have no hint of their own, by the field's name.
 const EXAMPLES: [(&str, &str); 11] = [
     ("amiFamily", "amiFamily: WindowsServer2022CoreContainer"),
     (
@@ -67,76 +67,76 @@ const EXAMPLES: [(&str, &str); 11] = [
     ("metadata", "metadata: {name: demo, region: us-west-2}"),
 ];
 
-/// A cluster to be started.
+/// The plan of a cluster.
 pub(crate) struct Plan {
-    /// What the cluster is called on this machine: in `mullion list`, and its context in the kubeconfig.
+    /// The name of the cluster on this machine: in `mullion list`, and of its context in the kubeconfig.
     pub(crate) name: String,
-    /// Where it is kept; `None` keeps nothing.
+    /// The directory; `None` keeps nothing on disk.
     pub(crate) directory: Option<PathBuf>,
-    /// Whether what was kept is forgotten first.
+    /// Whether the stored state is deleted first.
     pub(crate) fresh: bool,
     /// Name, region, version, node groups.
     pub(crate) spec: eksctl::Cluster,
-    /// The file it was read from.
+    /// The config file that it was read from.
     pub(crate) file: Option<PathBuf>,
     /// The text of that file.
     pub(crate) config: String,
-    /// Whether the default NodePools are made.
+    /// Whether the default NodePools are created.
     pub(crate) default_pools: bool,
-    /// Port to listen on.
+    /// The port to listen on.
     pub(crate) port: Port,
-    /// Where the kubeconfig goes; `None` writes none.
+    /// The destination of the kubeconfig; `None` writes none.
     pub(crate) kubeconfig: Option<Target>,
     /// Divisor of simulated delays.
     pub(crate) speed: Speed,
-    /// What the cloud has no capacity for.
+    /// The options without capacity in the cloud.
     pub(crate) exhausted: Vec<CapacityPattern>,
-    /// Length of the mask of the simulated cloud's subnets; `None` divides the VPC.
+    /// Prefix length of the simulated cloud's subnets; `None` divides the VPC.
     pub(crate) subnet_bits: Option<u8>,
-    /// Whether the cluster's own controller gives Windows pods their addresses.
+    /// Whether the cluster's own controller assigns addresses to Windows pods.
     pub(crate) ipam: mullion_controllers::ipam::Mode,
-    /// What goes wrong with calls about pod addresses.
+    /// The injected faults of calls about pod addresses.
     pub(crate) address_faults: AddressFaults,
-    /// How long nodes take to boot, where that is known better.
+    /// Measured values of nodes, which replace the typical ones.
     pub(crate) node_profiles: NodeProfiles,
-    /// What is known about container images.
+    /// The known facts about container images.
     pub(crate) images: Arc<ImageTable>,
-    /// Which registries are asked about images.
+    /// The registries that are asked about images.
     pub(crate) registries: mullion_images::Settings,
-    /// Whether a pod whose images are unknown waits behind a scheduling gate.
+    /// Whether pods with unknown images wait behind a scheduling gate.
     pub(crate) gates_unknown_images: bool,
-    /// Whether `spec.os.name` counts in scheduling.
+    /// Whether `spec.os.name` counts as a placement requirement.
     pub(crate) pod_os_counts: bool,
     /// Whether pods with a GMSACredentialSpec and without a host name get a random one.
     pub(crate) gmsa_random_hostname: bool,
-    /// Features of the provisioner that are off unless said otherwise.
+    /// Optional features of the provisioner.
     pub(crate) gates: FeatureGates,
-    /// How the provisioner gathers pods and what it heeds.
+    /// Settings of the provisioner.
     pub(crate) settings: provisioner::Settings,
-    /// How pods are scheduled.
+    /// The configuration of the scheduler.
     pub(crate) scheduler: scheduler::config::Config,
-    /// The text of the file that says so.
+    /// The text of the scheduler's configuration file.
     pub(crate) scheduler_text: Option<String>,
     /// Whether it runs in the background, with a log.
     pub(crate) detached: bool,
-    /// What a user may not expect of it.
+    /// Remarks for the user about the limits of this cluster.
     pub(crate) remarks: Vec<String>,
 }
 
-/// What a user wants to see of a cluster.
+/// The output that the user wants.
 pub(super) struct Shown {
-    /// Nothing but what was asked for.
+    /// Only the requested output.
     pub(super) quiet: bool,
-    /// What becomes of the nodes. With -v the log says more of them than this would.
+    /// Whether changes of nodes are printed. With `-v` the log says more about them.
     pub(super) tells_of_nodes: bool,
-    /// How long it is waited for nodes to be ready, if at all.
+    /// The time to wait for nodes to be ready, if any.
     pub(super) wait: Option<Duration>,
-    /// Only until the cluster is there: then it goes on in the background.
+    /// Whether output ends when the cluster runs, because it continues in the background.
     pub(super) detached: bool,
 }
 
 impl Shown {
-    /// Whether nothing is printed but the process id.
+    /// Returns whether only the process id is printed.
     pub(super) fn is_silent(&self) -> bool {
         self.detached && self.quiet
     }
@@ -152,19 +152,19 @@ impl Shown {
     }
 }
 
-/// Which port is taken.
+/// The choice of the port.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Port {
     /// 6443, or the next free one.
     Usual,
-    /// That of the last start, or as [`Port::Usual`].
+    /// The port of the last start; if it is taken, like [`Port::Usual`].
     Again(u16),
-    /// This one; 0 is any free one.
+    /// This port; 0 is any free one.
     Exactly(u16),
 }
 
 impl Plan {
-    /// Reads what the flags name.
+    /// Makes the plan from the flags.
     pub(crate) fn from_args(args: UpArgs) -> Result<Plan, Failure> {
         only_one_reads_stdin(&args)?;
         let exhausted = args.insufficient_capacity.iter().map(|text| pattern(text));
@@ -218,7 +218,7 @@ impl Plan {
         })
     }
 
-    /// Takes what a kept cluster was made from, or notes it for a new one; and its port, unless another one is asked for.
+    /// Takes over the config of a kept cluster, or stores that of a new one; and takes over its port, unless the flags name another.
     pub(crate) fn go_on(&mut self, notes: &Notes) -> Result<(), Failure> {
         if let (Port::Usual, Some(port)) = (self.port, keep::port(notes)) {
             self.port = Port::Again(port);
@@ -251,7 +251,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Takes the size of subnets that a kept cluster was made with; its addresses are in them.
+    /// Takes over the subnet size of a kept cluster, because its addresses are in those subnets.
     fn keep_subnet_size(&mut self, kept: Option<u8>) -> Result<(), Failure> {
         if let Some(bits) = self.subnet_bits.filter(|bits| kept != Some(*bits)) {
             let was = match kept {
@@ -268,7 +268,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Refuses subnets of which the VPC does not hold one for each zone.
+    /// Refuses subnets that are too large for the VPC to have one in each zone.
     fn check_subnets(&self, zones: usize) -> Result<(), Failure> {
         let largest = largest_subnet(zones);
         match self.subnet_bits {
@@ -280,7 +280,7 @@ impl Plan {
         }
     }
 
-    /// The simulated cloud, as it was if it is kept, and the orders for the instances that are there from the beginning.
+    /// Creates the simulated cloud, restored if it was kept, and the launch requests for the initial instances.
     pub(crate) fn cloud(
         &self,
         clock: mullion_cloud::Clock,
@@ -336,8 +336,8 @@ impl Plan {
     }
 }
 
-/// Returns what a user may not expect of a cluster: what of its config does nothing, which directories are made because a flag names them, and
-/// that another cluster has its name.
+/// Returns the remarks about a cluster: fields of its config without effect, directories that are created because a flag names them, and
+/// another cluster with its name.
 fn remarks(
     spec: &eksctl::Cluster,
     chosen: &Chosen,
@@ -366,7 +366,7 @@ fn remarks(
     remarks
 }
 
-/// Refuses to read several files from stdin: the first would leave nothing for the others.
+/// Refuses several files from stdin, because the first would consume it.
 fn only_one_reads_stdin(args: &UpArgs) -> Result<(), Failure> {
     let files = [
         ("--config", &args.config),
@@ -468,7 +468,7 @@ pub(crate) fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -
     )
 }
 
-/// How the field of a path is written: the innermost part of the path that is known.
+/// Returns an example for the field of a path, or for the innermost part of the path that has one.
 fn example(path: &str) -> &'static str {
     let parts = path.rsplit('.').map(|part| part.split('[').next());
     let known = parts.flatten().find_map(|part| {
@@ -497,7 +497,7 @@ fn pattern(text: &str) -> Result<CapacityPattern, Failure> {
     })
 }
 
-/// Two Linux nodes; everything else is bought by the default NodePools.
+/// Returns the default config: two Linux nodes; the default NodePools launch the others.
 pub(crate) fn default_spec() -> eksctl::Cluster {
     eksctl::Cluster {
         name: "mullion".into(),
@@ -511,7 +511,7 @@ pub(crate) fn default_spec() -> eksctl::Cluster {
     }
 }
 
-/// A managed group of Amazon Linux 2023 nodes.
+/// Returns a managed group of Amazon Linux 2023 nodes.
 pub(crate) fn group(name: &str, instance_type: &str, nodes: u32) -> NodeGroup {
     NodeGroup {
         path: format!("managedNodeGroups[{name}]"),

@@ -1,6 +1,6 @@
-//! Calls the rules about pods ([`mullion_controllers::admission`]) as plugins of the API server.
+//! Applies the rules about pods ([`mullion_controllers::admission`]) as plugins of the API server.
 //!
-//! They stand after the API server's own plugins, and are asked again when a webhook has changed the pod.
+//! They run after the API server's own plugins, and again when a webhook has changed the pod.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::image_placement::ImagePlacement;
 
-/// Returns the plugins in the order they run: `placement` writes what the others read; `controller` is the user that the controllers of
-/// this program run as.
+/// Returns the plugins in the order in which they run: `placement` sets fields that the others read; `controller` is the user of this
+/// program's controllers.
 pub(super) fn plugins(
     placement: ImagePlacement,
     controller: &str,
@@ -55,7 +55,7 @@ impl Plugin for PodRule {
     }
 }
 
-/// Lets a rule change a pod, or refuse it.
+/// Applies a rule to a pod, which may change or refuse it.
 pub(super) fn mutate(
     rule: &dyn Rule,
     ctx: &Ctx<'_>,
@@ -75,7 +75,7 @@ pub(super) fn mutate(
     Ok(())
 }
 
-/// Returns the write as rules see it.
+/// Converts the request to the form that rules use.
 pub(super) fn write<'a>(ctx: &'a Ctx<'_>, request: &'a Request<'_>) -> Write<'a> {
     Write {
         user: &ctx.user.name,
@@ -85,7 +85,7 @@ pub(super) fn write<'a>(ctx: &'a Ctx<'_>, request: &'a Request<'_>) -> Write<'a>
     }
 }
 
-/// Returns the refusal as an error. It has no details: kubectl would print them in place of the text.
+/// Converts the refusal to an error. It has no details, because kubectl would print them instead of the text.
 fn refuse(refusal: Option<Refusal>) -> Result<(), Status> {
     match refusal {
         Some(Refusal { code, reason, text }) => Err(Status::new(code, reason, text)),
@@ -93,7 +93,7 @@ fn refuse(refusal: Option<Refusal>) -> Result<(), Status> {
     }
 }
 
-/// The API server's objects and rights as rules look them up.
+/// Looks up objects and rights in the API server for the rules.
 pub(super) struct Lookups<'a>(pub(super) &'a Ctx<'a>);
 
 impl Known for Lookups<'_> {

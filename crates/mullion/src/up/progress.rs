@@ -1,7 +1,7 @@
-//! What `mullion up` says of its nodes while it runs, on stderr: a line for each that is bought, ready or removed, and on a terminal a line
-//! below them that says how far nodes have come that boot.
+//! The output of `mullion up` about its nodes while it runs, on stderr: a line for each that is launched, ready or removed, and on a
+//! terminal a last line with the progress of booting nodes.
 //!
-//! It only watches; nothing of the cluster depends on it. A thread of its own writes, so a terminal that is stopped stops nothing else.
+//! It only observes; no part of the cluster depends on it. A thread of its own writes, so a stopped terminal does not stop the cluster.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -23,21 +23,21 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::nodes::{Machine, Watch, is_ready, machines};
 use crate::out;
 
-/// The time between two looks at most while something is shown that changes by itself.
+/// The longest time between two looks while the shown text changes by itself.
 const TICK: Duration = Duration::from_secs(1);
-/// The time between two looks at least: what happens together is said together.
+/// The shortest time between two looks, so that simultaneous changes are printed together.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long the last line may take.
+/// The time that the last line may take.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the user knows of the nodes, and since when they are watched.
+/// The nodes that the user has seen, and the time since which they are observed.
 pub(crate) struct Seen {
     began: Instant,
     watch: Watch,
 }
 
 impl Seen {
-    /// Begins with the nodes that the user is shown now.
+    /// Starts with the nodes that the user is shown now.
     pub(crate) fn now(shown: Vec<Machine>) -> Seen {
         Seen {
             began: Instant::now(),
@@ -46,14 +46,14 @@ impl Seen {
     }
 }
 
-/// Prints what becomes of nodes until this is ended or dropped.
+/// Prints changes of nodes until it is ended or dropped.
 pub(crate) struct Progress {
     stop: DropGuard,
     ended: oneshot::Receiver<Seen>,
 }
 
 impl Progress {
-    /// Begins to print everything that is not `seen` yet. None if no thread can be had for it: the cluster runs all the same.
+    /// Starts to print everything that is not in `seen`. Returns `None` if no thread can be started; the cluster runs anyway.
     pub(crate) fn start(
         ec2: &SimulatedEc2,
         nodes: &Informer<Node>,
@@ -82,7 +82,7 @@ impl Progress {
             .name("progress".into())
             .spawn(move || {
                 let seen = runtime.block_on(teller.tell(stopped));
-                // Nobody may wait any more.
+                // The receiver may be gone, because the caller need not wait.
                 let _ = end.send(seen);
             });
         match told {
@@ -97,15 +97,15 @@ impl Progress {
         }
     }
 
-    /// Says what is still to be said, stops, and takes the line away that is still shown. Returns what has been said, from which another
-    /// one can go on; none if the terminal takes no more text.
+    /// Prints the remaining changes, stops, and removes the line with the progress. Returns what has been printed, from which another
+    /// display can continue; `None` if the terminal accepts no more text.
     pub(crate) async fn end(self) -> Option<Seen> {
         drop(self.stop);
         timeout(END_PATIENCE, self.ended).await.ok()?.ok()
     }
 }
 
-/// Whether a node came, went or changed its readiness; a heartbeat is none.
+/// Returns whether a node was added, removed or changed its readiness, and not only sent a heartbeat.
 fn is_news(change: &Change<'_, Node>) -> bool {
     match change {
         Change::Added(_) | Change::Deleted(_) => true,
@@ -118,7 +118,7 @@ struct Teller {
     nodes: Informer<Node>,
     changed: Arc<Notify>,
     seen: Seen,
-    /// Whether a line of progress is on the terminal.
+    /// Whether a line with the progress is on the terminal.
     shown: bool,
 }
 
@@ -133,7 +133,7 @@ impl Teller {
                 sleep(PAUSE).await;
                 tokio::select! {
                     () = self.changed.notified() => {}
-                    // The cloud lives as long as this.
+                    // An error would mean that the cloud is gone, but it lives as long as this task.
                     _ = instances.changed() => {}
                     () = sleep(TICK), if ticks => {}
                 }
@@ -142,13 +142,13 @@ impl Teller {
                 break;
             }
         }
-        // What became of nodes since the last look is said, too.
+        // Changes since the last look are printed too.
         let (lines, _) = self.look();
         self.print(&lines, None);
         self.seen
     }
 
-    /// Returns a line for everything that has become of nodes, and how far those have come that boot.
+    /// Returns a line for every change of nodes, and the progress of booting ones.
     fn look(&mut self) -> (Vec<String>, Option<String>) {
         let now = self.seen.began.elapsed();
         let watch = &mut self.seen.watch;
@@ -156,9 +156,9 @@ impl Teller {
         (lines, watch.progress(now))
     }
 
-    /// Writes lines above that of the progress. Whoever has closed stderr wants none.
+    /// Writes lines above that of the progress. Errors are ignored, because a closed stderr wants no output.
     fn print(&mut self, lines: &[String], progress: Option<String>) {
-        /// Back to the begin of the line, which is emptied.
+        /// Moves to the beginning of the line and erases it.
         const ERASE: &str = "\r\x1b[2K";
         let mut stderr = io::stderr().lock();
         let mut text = String::new();
@@ -168,13 +168,13 @@ impl Teller {
         for line in lines {
             text += &match stderr.is_terminal() {
                 true => format!("{line}\n"),
-                // In a log it counts when it was.
+                // In a log, each line needs the time.
                 false => format!("{:.0} {line}\n", Timestamp::now()),
             };
         }
         self.shown = progress.is_some();
         if let Some(progress) = progress {
-            // What others write next begins at the begin of the line, too.
+            // The cursor goes back to the beginning of the line, so that the next output starts there.
             text += &fitting(&progress, out::stderr_width());
             text += "\r";
         }
@@ -186,7 +186,7 @@ impl Teller {
     }
 }
 
-/// Returns as much of a text as fits into a line of the terminal, with an ellipsis where that is not all.
+/// Returns as much of a text as fits into a line of the terminal, with an ellipsis if it was cut.
 fn fitting(text: &str, width: Option<usize>) -> String {
     let most = width.unwrap_or(80).saturating_sub(1);
     if text.chars().count() <= most {

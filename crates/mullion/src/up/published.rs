@@ -1,7 +1,8 @@
-//! What a cluster lets its clients know about its scheduler and its provisioner: two ConfigMaps of `kube-system`, there only where something is not the
-//! default.
+//! The settings of scheduler and provisioner that a cluster publishes for clients: two ConfigMaps in `kube-system`, which exist only for
+//! settings that are not the default.
 //!
-//! `mullion up` writes them before a pod is scheduled, [`mullion why`](crate::why) and [`mullion plan`](crate::plan) read them to ask by the same rules.
+//! `mullion up` writes them before a pod is scheduled. [`mullion why`](crate::why) and [`mullion plan`](crate::plan) read them to apply the
+//! same rules.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,24 +18,24 @@ use super::{scheduler_config, settings};
 use crate::failure::Failure;
 
 const NAME: &str = "mullion-scheduler";
-/// Karpenter's settings that plans heed, by the names of its variables.
+/// Karpenter's settings that plans use, by the names of its variables.
 const PROVISIONER: &str = "mullion-provisioner";
 const NAMESPACE: &str = "kube-system";
-/// The KubeSchedulerConfiguration as it was given.
+/// The KubeSchedulerConfiguration as the user gave it.
 const CONFIG: &str = "config.yaml";
-/// `false` where `spec.os.name` does not count.
+/// `false` if `spec.os.name` does not count.
 const POD_OS: &str = "podOsCounts";
-/// How long a request may take.
+/// The time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a cluster's scheduler and provisioner decide.
+/// The published settings of a cluster's scheduler and provisioner.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Published {
-    /// Its KubeSchedulerConfiguration as it was given, if one was.
+    /// The KubeSchedulerConfiguration as the user gave it, if any.
     config: Option<String>,
     /// Whether `spec.os.name` is a placement requirement.
     pub(crate) pod_os_counts: bool,
-    /// What its provisioner's plans heed.
+    /// The provisioner's settings that plans use.
     pub(crate) settings: Settings,
 }
 
@@ -49,10 +50,10 @@ impl Default for Published {
 }
 
 impl Published {
-    /// By which profiles it decides.
+    /// Returns the scheduler's configuration.
     ///
     /// # Errors
-    /// What the cluster says of it is no configuration.
+    /// The published text is not a configuration.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         let Some(text) = &self.config else {
             return Ok(Config::default());
@@ -62,10 +63,10 @@ impl Published {
     }
 }
 
-/// Publishes what the provisioner's plans heed; takes back what an earlier start published.
+/// Publishes the provisioner's settings, and removes those of an earlier start.
 ///
 /// # Errors
-/// The API server does not take it.
+/// The API server refuses the write.
 pub(super) async fn publish_settings(client: &Client, own: &Settings) -> Result<(), Failure> {
     let texts = settings::texts(own).into_iter();
     let data = texts.map(|(variable, text)| (variable.to_owned(), json!(text)));
@@ -77,10 +78,10 @@ fn unreadable(why: &str) -> Failure {
         .hint("--scheduler-config FILE names the scheduler's configuration")
 }
 
-/// Publishes the text of the scheduler's configuration and whether `spec.os.name` counts; takes back what an earlier start published.
+/// Publishes the scheduler's configuration and whether `spec.os.name` counts, and removes those of an earlier start.
 ///
 /// # Errors
-/// The API server does not take it.
+/// The API server refuses the write.
 pub(super) async fn publish(
     client: &Client,
     config: Option<&str>,
@@ -94,7 +95,7 @@ pub(super) async fn publish(
     write(client, NAME, data).await
 }
 
-/// Writes a ConfigMap, or deletes it if it would say nothing.
+/// Writes a ConfigMap, or deletes it if it would be empty.
 async fn write(
     client: &Client,
     name: &str,
@@ -124,10 +125,10 @@ async fn write(
         .map_err(|error| failed(error.to_string()))
 }
 
-/// How a cluster's scheduler and provisioner decide; by default, where nothing is published or may be read.
+/// Returns the settings of a cluster's scheduler and provisioner: the defaults if none are published or may be read.
 ///
 /// # Errors
-/// There is no answer, or settings are published that are none.
+/// There is no response, or the published settings are invalid.
 pub(crate) async fn of_cluster(client: &Client) -> Result<Published, Failure> {
     let mut data = data_of(client, NAME).await?;
     let settings = settings::read(&data_of(client, PROVISIONER).await?);
@@ -145,7 +146,7 @@ async fn data_of(client: &Client, name: &str) -> Result<BTreeMap<String, String>
     let failed = |why: &str| Failure::input(format!("ConfigMap {NAMESPACE}/{name}: {why}"));
     match tokio::time::timeout(PATIENCE, api.get_opt(name)).await {
         Ok(Ok(map)) => Ok(map.and_then(|map| map.data).unwrap_or_default()),
-        // Whoever may list pods need not be allowed to read this.
+        // A user who may list pods need not have the permission to read this ConfigMap.
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => Ok(BTreeMap::new()),
         Ok(Err(error)) => Err(failed(&error.to_string())),
         Err(_) => Err(failed("no answer")),

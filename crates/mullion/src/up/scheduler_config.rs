@@ -1,6 +1,6 @@
-//! `--scheduler-config`: kube-scheduler's configuration file, YAML or JSON.
+//! `--scheduler-config`: parses kube-scheduler's configuration file, YAML or JSON.
 //!
-//! What it may say and how it is checked: [`mullion_controllers::scheduler::config`].
+//! [`mullion_controllers::scheduler::config`] defines and checks its content.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{failure::Failure, input};
 
 const HINT: &str = "a KubeSchedulerConfiguration begins: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [...]}";
 
-/// What a file says, and its text.
+/// Reads a file, and returns the configuration and the text.
 pub(crate) fn read(path: &Path) -> Result<(Config, String), Failure> {
     let text = input::text_of(path).map_err(|failure| failure.hint(HINT))?;
     let config = parse(&text).map_err(|mistakes| {
@@ -29,7 +29,7 @@ pub(crate) fn read(path: &Path) -> Result<(Config, String), Failure> {
     config.map(|config| (config, text))
 }
 
-/// What a text says, or all that is wrong with it.
+/// Parses a text, or returns all mistakes in it.
 pub(super) fn parse(text: &str) -> Result<Config, Vec<String>> {
     let value: Value = input::fields(text).map_err(|why| vec![why])?;
     Config::read(&value).map_err(|errors| errors.0.iter().map(ToString::to_string).collect())

@@ -20,7 +20,7 @@ const RESERVED_ENIS: &str = "RESERVED_ENIS";
 const PREFERENCES: &str = "PREFERENCE_POLICY";
 /// The setting's name in Karpenter's environment.
 const MIN_VALUES: &str = "MIN_VALUES_POLICY";
-/// More interfaces than any instance type has.
+/// A limit above the number of interfaces of any instance type.
 const MOST_ENIS: u32 = 100;
 
 /// What `PREFERENCE_POLICY` may say.
@@ -85,7 +85,7 @@ pub(crate) struct KarpenterArgs {
     reserved_enis: Option<u32>,
 }
 
-/// Reads a part of the whole, as Karpenter does whatever the setting's name says.
+/// Parses a fraction, as Karpenter does although the setting's name says percent.
 fn memory_overhead(text: &str) -> Result<MemoryOverhead, String> {
     let fraction: Option<f64> = text.parse().ok();
     fraction
@@ -99,7 +99,7 @@ fn reserved_enis(text: &str) -> Result<u32, String> {
     whole(text, 0, MOST_ENIS)
 }
 
-/// What plans heed that is not the default, by the names of Karpenter's variables: how a cluster tells it its clients.
+/// Returns the settings that are not the default and that plans use, by the names of Karpenter's variables, for the cluster to publish.
 pub(super) fn texts(settings: &Settings) -> BTreeMap<&'static str, String> {
     let usual = Settings::default();
     let mut texts = BTreeMap::new();
@@ -133,10 +133,10 @@ pub(super) fn texts(settings: &Settings) -> BTreeMap<&'static str, String> {
     texts
 }
 
-/// Reads what [`texts`] wrote.
+/// Parses the output of [`texts`].
 ///
 /// # Errors
-/// A variable says what it cannot: which one, and what it says.
+/// A variable with an invalid value, and the value.
 pub(super) fn read(texts: &BTreeMap<String, String>) -> Result<Settings, String> {
     let mut settings = Settings::default();
     for (variable, text) in texts {
@@ -162,7 +162,7 @@ pub(super) fn read(texts: &BTreeMap<String, String>) -> Result<Settings, String>
             RESERVED_ENIS => {
                 settings.reserved_enis = reserved_enis(text).map_err(|_| wrong())?.into();
             }
-            // A newer version may say more.
+            // A newer version may have published more fields.
             _ => {}
         }
     }
@@ -170,7 +170,7 @@ pub(super) fn read(texts: &BTreeMap<String, String>) -> Result<Settings, String>
 }
 
 impl KarpenterArgs {
-    /// The settings that flags and variables say.
+    /// Returns the settings from flags and variables.
     ///
     /// # Errors
     /// They contradict each other.

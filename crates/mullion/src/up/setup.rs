@@ -1,6 +1,7 @@
-//! What a new cluster holds before its user comes: custom resource definitions, the provisioner's pod, storage classes, the switch for Windows addresses, NodePools.
+//! The initial objects of a new cluster: custom resource definitions, the provisioner's pod, storage classes, the ConfigMap that enables
+//! Windows addresses, NodePools.
 //!
-//! Everything goes through the Kubernetes API, as a user's manifests do.
+//! All of them are created through the Kubernetes API, like a user's manifests.
 
 use std::{collections::BTreeMap, hash::Hasher, time::Duration};
 
@@ -18,26 +19,26 @@ use tokio::time::Instant;
 
 use crate::{failure::Failure, out};
 
-/// How long a definition may take to be served.
+/// The time in which a new definition must be served.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The kind of the AWS account, which a cluster gets together with its definition.
 const ACCOUNT: &str = "SimulatedAccount";
-/// The name under which the API server keeps which fields this program has written.
+/// The field manager of this program's writes.
 const MANAGER: &str = "mullion";
-/// How often it is looked whether a kind is served.
+/// The interval at which a new kind is checked.
 const SERVED_CHECK: Duration = Duration::from_millis(5);
 
-/// Whose existence decides what is set up.
+/// The facts that decide which objects are created.
 pub(super) struct Wanted {
-    /// Windows nodes may come: the switch that eksctl sets for clusters with Windows groups.
+    /// Whether there may be Windows nodes, so that addresses for Windows pods are enabled as by eksctl.
     pub(super) windows: bool,
-    /// The default NodePools.
+    /// Whether the default NodePools are created.
     pub(super) pools: bool,
-    /// The AWS account, and what EKS puts into a cluster for the roles of its nodes.
+    /// The AWS account, and the objects that EKS creates for the roles of nodes.
     pub(super) account: Vec<serde_json::Value>,
 }
 
-/// Fills a new cluster.
+/// Creates the initial objects of a new cluster.
 pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
     for definition in crds::crds() {
         install(client, &definition).await?;
@@ -55,8 +56,8 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     Ok(())
 }
 
-/// Makes the ConfigMap by which EKS gives addresses to Windows pods, as eksctl does for a cluster with Windows groups; one that is there stays as it
-/// is.
+/// Creates the ConfigMap that makes EKS assign addresses to Windows pods, as eksctl does for a cluster with Windows groups. An existing one
+/// is not changed.
 pub(crate) async fn switch_windows_addresses_on(client: &Client) -> Result<(), Failure> {
     let config = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -99,7 +100,7 @@ pub(crate) async fn install(
     }
 }
 
-/// Custom resource definitions by name, each with a number that changes with it.
+/// Custom resource definitions by name, each with a hash of its content.
 pub(crate) type Definitions = BTreeMap<String, u64>;
 
 /// Returns the definitions of this program.
@@ -116,11 +117,11 @@ pub(super) fn definitions() -> Definitions {
     crds::crds().into_iter().map(number).collect()
 }
 
-/// Brings the definitions of a cluster that another version of this program has made up to date, and makes those that the other version
-/// did not have. `had` are those that the cluster was given; returns those that it has been given now.
+/// Updates the definitions of a cluster that another version of this program created, and creates those that it lacks. `had` are the
+/// definitions that the cluster was given; returns those that it has been given now.
 ///
-/// What the user has deleted stays away, and labels and annotations stay theirs. A definition that somebody else has changed is left as it
-/// is, and a note says so.
+/// Definitions that the user has deleted are not created again, and their labels and annotations are not changed. A definition that another
+/// client has changed is left alone, with a note.
 pub(super) async fn renew_definitions(
     client: &Client,
     wanted: &Wanted,
@@ -155,6 +156,7 @@ pub(super) async fn renew_definitions(
                 patched.map_err(failed)?;
                 tracing::info!("CustomResourceDefinition {name} is up to date");
             }
+            // The definition existed before, so the user has deleted it; it is not created again.
             None if has.contains_key(&name) => {}
             None => {
                 install(client, &definition).await?;
@@ -169,7 +171,7 @@ pub(super) async fn renew_definitions(
     Ok(has)
 }
 
-/// Returns who else than this program has written a part of a definition's spec.
+/// Returns another client that has written a part of a definition's spec.
 fn changed_by(definition: &CustomResourceDefinition) -> Option<&str> {
     let managers = definition.metadata.managed_fields.iter().flatten();
     let mut others = managers.filter(|own| {
@@ -213,7 +215,8 @@ async fn create(client: &Client, manifest: serde_json::Value) -> Result<(), Fail
         .map_err(|error| failed(&what, &error))
 }
 
-/// Returns how a kind is served. A definition says that it is established a moment before its kind is served, as kube-apiserver's may.
+/// Waits until a kind is served, and returns its resource. As in kube-apiserver, a definition may be established a moment before its kind
+/// is served.
 async fn served(
     client: &Client,
     kind: &GroupVersionKind,
@@ -221,7 +224,7 @@ async fn served(
     let deadline = Instant::now() + PATIENCE;
     loop {
         match discovery::pinned_kind(client, kind).await {
-            // Its group is unknown, or known by other kinds.
+            // The API server does not know the group yet, or knows it only with other kinds.
             Err(error) if is_unserved(&error) && Instant::now() < deadline => {
                 tokio::time::sleep(SERVED_CHECK).await;
             }
@@ -238,7 +241,7 @@ fn is_unserved(error: &kube::Error) -> bool {
     }
 }
 
-/// An earlier start may have come this far before its process died.
+/// Ignores the error that an object exists, because an earlier start may have created it before its process died.
 fn unless_there<T>(created: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match created {
         Ok(_) => Ok(()),
@@ -361,7 +364,7 @@ mod tests {
         let definition = own.next().expect("it is there");
         let api: Api<CustomResourceDefinition> = Api::all(client.clone());
         let params = PostParams::default();
-        // Nobody waits for the definition to be established.
+        // The object is created without waiting until the definition is established.
         let (created, made) =
             tokio::join!(create(&client, account), api.create(&params, &definition));
         made.expect("it can be created");

@@ -1,7 +1,7 @@
-//! `-v`: the story of a cluster on stderr, told from what its informers and its decision log show: nodes that come and go, how many pods
-//! found a node, what was bought and given back.
+//! `-v`: logs the story of a cluster to stderr, from its informers and its decision log: nodes that are added and removed, the number of
+//! pods that were scheduled, and launches and removals of instances.
 //!
-//! It only watches; nothing of the cluster depends on it. Pods are counted once a second, not named: `kubectl events` names them.
+//! It only observes; no part of the cluster depends on it. Pods are counted once a second but not named: `kubectl events` names them.
 
 use std::{
     sync::{
@@ -24,11 +24,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::nodes::is_ready;
 
-/// How often pods are counted.
+/// The interval at which pods are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// Values of a decision longer than this are cut.
+/// The longest value of a decision that is not cut.
 const MAX_VALUE: usize = 100;
-/// Fields of a decision that say where it was written, not what was decided.
+/// Fields of a decision with the place in the code, not the decision.
 const SURROUNDINGS: &[&str] = &[
     "level",
     "time",
@@ -44,7 +44,7 @@ const SURROUNDINGS: &[&str] = &[
     "error",
 ];
 
-/// Tells the story until the context ends, if anybody listens.
+/// Logs the story until the context ends, if the log level includes it.
 pub(crate) fn tell(context: &Context, decisions: &DecisionLog) {
     if !tracing::enabled!(tracing::Level::INFO) {
         return;
@@ -89,7 +89,7 @@ fn cordoned(node: &Node) -> bool {
     spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
 }
 
-/// What happened to pods since the last count.
+/// The number of pods that changed since the last count.
 #[derive(Default)]
 struct Counts {
     bound: AtomicUsize,
@@ -182,7 +182,7 @@ fn tell_of_decisions(context: &Context, log: DecisionLog) {
     });
 }
 
-/// A line of the decision log for people; nothing for what only those who look closely want to know.
+/// Formats a line of the decision log for users; `None` for debug lines.
 fn decision(line: &Line) -> Option<String> {
     let fields: Map<String, Value> = serde_json::from_str(&line.text).ok()?;
     if fields["level"] == "DEBUG" {

@@ -1,4 +1,4 @@
-//! Whether a Windows pod gets an address, and which switch keeps it from one.
+//! Tells whether a Windows pod gets an address, and if not, which setting prevents it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::{pools::Pools, state::State};
 
-/// Lets a pod that will run on Windows request an address, as the address controller's webhook does where addresses are switched on.
+/// Adds the request for an address to a pod that will run on Windows, as the address controller's webhook does while Windows IP management
+/// is on.
 pub(super) fn request(pod: &mut Value, state: &State) {
     let rule = WindowsAddresses {
         controllers: vec![String::new()],
@@ -29,7 +30,7 @@ pub(super) fn request(pod: &mut Value, state: &State) {
     }
 }
 
-/// The objects of a state that rules about pods look at.
+/// Gives admission rules access to the objects of a state.
 struct Objects<'a>(&'a State);
 
 impl Known for Objects<'_> {
@@ -60,7 +61,8 @@ impl Known for Objects<'_> {
     }
 }
 
-/// Returns why a Windows pod that has no address gets none, as far as the ConfigMap and the pod's requests say.
+/// Returns why a Windows pod without an address gets none, as far as the ConfigMap and the pod's resource requests show; `None` if it needs
+/// none or nothing prevents it.
 pub(super) fn missing(pod: &PodSpec, cluster: &Cluster, pools: &Pools) -> Option<String> {
     let settings = pools.address_settings?;
     let title = (pod.template.namespace.clone(), pod.name.clone());
@@ -85,7 +87,7 @@ pub(super) fn missing(pod: &PodSpec, cluster: &Cluster, pools: &Pools) -> Option
     }
 }
 
-/// Whether the pod runs on Windows, by its node or by what it says itself.
+/// Returns whether the pod runs on Windows: by its node, or else by its node selector or `spec.os.name`.
 fn is_windows(pod: &PodSpec, cluster: &Cluster) -> bool {
     let node = pod.node_name.as_deref().and_then(|node| cluster.node(node));
     let by_node = node.and_then(|node| cluster.os_of(node));

@@ -1,5 +1,5 @@
-//! The full answer as data, in the form that recorded answers of kube-scheduler have: per node a refusal or scores, the best nodes, the
-//! message, the victims of preemption.
+//! Defines the full answer as data, in the form in which kube-scheduler's answers were recorded: for each node a refusal or its scores,
+//! then the best nodes, the message, and the victims of preemption.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use mullion_engine::{
 };
 use serde::Serialize;
 
-/// Picks among equals, which matters to no refusal.
+/// The seed for choosing among equally good nodes; the choice affects no refusal.
 const SEED: u64 = 0;
 
 /// The answer for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Record {
     pub(crate) nodes: Vec<NodeRecord>,
-    /// The nodes with the highest total, none if the pod fits nowhere.
+    /// The nodes with the highest total score; `None` if the pod fits on no node.
     pub(super) best: Option<Vec<String>>,
-    /// FailedScheduling's text, without the part about preemption.
+    /// The message of the FailedScheduling event, without the part about preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) preemption: Option<Vec<EvictionRecord>>,
 }
 
-/// One node's word.
+/// What the scheduler says about one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct NodeRecord {
     pub(crate) name: String,
@@ -41,7 +41,7 @@ pub(crate) struct NodeRecord {
     pub(super) total: i64,
 }
 
-/// A way to make room, or why there is none.
+/// One possible preemption, or the reason why none is possible.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct EvictionRecord {
     pub(super) node: String,
@@ -50,7 +50,7 @@ pub(super) struct EvictionRecord {
     pub(super) message: Option<String>,
 }
 
-/// Why kube-scheduler does not look at a pod at all: it has finished, or is being deleted before it had a node.
+/// Returns why kube-scheduler ignores a pod: the pod has finished, or it is being deleted before it was bound to a node.
 pub(crate) fn passed_over(pod: &PodSpec) -> Option<String> {
     let name = format!("{}/{}", pod.template.namespace, pod.name);
     if pod.finished {
@@ -60,7 +60,7 @@ pub(crate) fn passed_over(pod: &PodSpec) -> Option<String> {
     deleted.then(|| format!("skip schedule deleting pod: {name}"))
 }
 
-/// Why kube-scheduler does not decide about a pod: no profile has the name of its scheduler, which is this.
+/// Returns the name of the pod's scheduler if no scheduler profile has that name, so that the pod is never scheduled.
 pub(crate) fn unserved(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
     let name = match pod.template.scheduler_name.as_str() {
         "" => DEFAULT_SCHEDULER,
@@ -70,7 +70,7 @@ pub(crate) fn unserved(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
     (!served).then(|| name.to_owned())
 }
 
-/// Why kube-scheduler never gets to decide about a pod, whatever else there is.
+/// Returns why kube-scheduler never decides about a pod, whatever nodes there are.
 pub(super) fn undecided(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
     if let Some(why) = passed_over(pod) {
         return Some(why);
@@ -86,25 +86,25 @@ pub(super) fn undecided(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
     gated.then(|| "Scheduling is blocked due to non-empty scheduling gates".to_owned())
 }
 
-/// What the engine says about a pod, before it is written down.
+/// The engine's answers about a pod, before they become a [`Record`].
 pub(crate) struct Asked {
     pub(super) answer: Answer,
     pub(super) refused: Option<Unschedulable>,
-    /// All evictions that are as good as there is one, or why there is none. Asked for only where priorities are in play.
+    /// All equally good preemptions, or why none is possible. `None` if preemption was not asked about, as for cases without priorities.
     evictions: Option<Result<Vec<Eviction>, Preemption>>,
-    /// The node that the pod made room on before.
+    /// The node on which the pod made room earlier.
     pub(super) promised: Option<NodeId>,
 }
 
 impl Asked {
-    /// A node on which the pod makes room for itself, and the keys of those it evicts there.
+    /// Returns a node on which the pod can make room by preemption, and the keys of the victims there.
     pub(super) fn room(&self) -> Option<(NodeId, &[String])> {
         let equals = self.evictions.as_ref()?.as_ref().ok()?;
         let first = equals.iter().find(|way| !way.victims.is_empty())?;
         Some((first.node, &first.victims))
     }
 
-    /// Whether the pod has made room already and waits until those it evicted are gone.
+    /// Returns whether the pod has already evicted others and waits until they are gone.
     pub(super) fn waits_for_victims(&self) -> bool {
         let evictions = self.evictions.as_ref();
         let why = evictions.and_then(|evictions| evictions.as_ref().err());
@@ -113,7 +113,7 @@ impl Asked {
 }
 
 impl Record {
-    /// The ways to make room by evicting others that are as good as there is one; none where eviction does not help.
+    /// Returns all equally good preemptions; none if preemption does not help.
     pub(super) fn ways_to_evict(&self) -> impl Iterator<Item = &EvictionRecord> {
         let all = self.preemption.iter().flatten();
         all.filter(|eviction| !eviction.victims.is_empty())
@@ -128,7 +128,7 @@ pub(crate) fn ask(
 ) -> Result<Asked, ModelError> {
     let class = cluster.pod_class(&pod.template)?;
     let key = pod.key();
-    // Room that is held for the pod is its own.
+    // Room that is reserved for the pod must not count against the pod itself.
     let checkpoint = cluster.checkpoint();
     cluster.denominate(&key);
     let mut answer = cluster.answer(class);
@@ -143,7 +143,7 @@ pub(crate) fn ask(
     let refused = cluster.unschedulable(&answer);
     let evictions = match &refused {
         Some(refused) if with_preemption => {
-            // What its status says it was promised decides whether it has made room already.
+            // Whether the pod has made room already depends on the nominated node in its status.
             let checkpoint = cluster.checkpoint();
             if let Some(node) = &pod.nominated_node_name {
                 cluster.nominate(pod, node)?;
@@ -162,7 +162,7 @@ pub(crate) fn ask(
     })
 }
 
-/// The node that is promised to a pod: it is asked first, and if it takes the pod, no other is.
+/// Returns the pod's nominated node. The scheduler tries it first, and tries no other if the pod fits there.
 fn promised(cluster: &Cluster, pod: &PodSpec) -> Option<NodeId> {
     match &pod.nominated_node_name {
         Some(name) => cluster.node(name),
@@ -170,7 +170,7 @@ fn promised(cluster: &Cluster, pod: &PodSpec) -> Option<NodeId> {
     }
 }
 
-/// The whole text of the event FailedScheduling, preemption included.
+/// Returns the whole message of the FailedScheduling event, including the part about preemption.
 pub(super) fn event(cluster: &Cluster, asked: &Asked) -> Option<String> {
     let refused = asked.refused.as_ref()?;
     Some(match &asked.evictions {
@@ -179,7 +179,7 @@ pub(super) fn event(cluster: &Cluster, asked: &Asked) -> Option<String> {
     })
 }
 
-/// Writes an answer down. `name_of` gives the name of a victim by its key.
+/// Turns the engine's answers into a record. `name_of` returns the name of a preemption victim for its key.
 pub(crate) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) -> String) -> Record {
     let name = |node| cluster.node_name(node).to_owned();
     let nodes = asked.answer.nodes.iter();
@@ -233,7 +233,7 @@ fn node_record(cluster: &Cluster, name: String, outcome: &Outcome) -> NodeRecord
         },
         Outcome::Refused(refusal) => {
             let mut reasons: Vec<_> = match refusal.plugin {
-                // Left out before any filter ran: upstream has no words for it.
+                // The scheduler excluded the node before any filter ran and gives no reason for that.
                 Plugin::PreFilter => vec!["prefilter".to_owned()],
                 _ => refusal
                     .reasons()

@@ -1,4 +1,4 @@
-//! A case of `--cases`: one small cluster and the pod that asks, on a line.
+//! Reads a case of `--cases`: a small cluster and the pod to explain, on one line.
 
 use std::fmt;
 
@@ -15,22 +15,22 @@ use super::{
     state::State,
 };
 
-/// A case: the state's objects, and the pod that asks.
+/// A case: a cluster's state, and the pod to explain.
 pub(super) struct Case {
-    /// Everything under `items`.
+    /// The state made of all objects in `items`.
     pub(super) state: State,
-    /// `pod`.
+    /// The pod in the field `pod`.
     pub(super) pod: PodSpec,
 }
 
 impl Case {
-    /// Reads a line `{"items": [...], "pod": {...}}` into an empty cluster; other fields are passed over.
+    /// Reads a line `{"items": [...], "pod": {...}}` into a copy of `empty`; other fields are ignored.
     ///
     /// # Errors
-    /// It is malformed, or says what cannot be true.
+    /// The line is malformed or contradicts itself.
     pub(super) fn read(line: &[u8], empty: &Cluster) -> Result<Self, serde_json::Error> {
         let visitor = || Line(State::of(empty.clone()));
-        // Looking at the whole line once is a fraction of looking at each of its texts.
+        // Validating the line as UTF-8 once is faster than validating each of its strings.
         let case = match std::str::from_utf8(line) {
             Ok(text) => read(serde_json::Deserializer::from_str(text), visitor()),
             Err(_) => read(serde_json::Deserializer::from_slice(line), visitor()),
@@ -41,7 +41,7 @@ impl Case {
         })
     }
 
-    /// Which object a line is refused for, and why; none where the line itself is malformed.
+    /// Returns which object of a refused line is wrong, and why; `None` if the line itself is malformed.
     pub(super) fn blame(line: &[u8], empty: &Cluster) -> Option<String> {
         #[derive(Deserialize)]
         struct Parts {

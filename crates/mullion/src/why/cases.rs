@@ -1,4 +1,4 @@
-//! `mullion why --cases`: many small clusters, a line each.
+//! Implements `mullion why --cases`: it explains pods of many small clusters, one per line.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{failure::Failure, lines};
 
-/// Answers every line of a file, or of stdin for `-`.
+/// Answers every line of a file, or of stdin if the path is `-`.
 pub(super) fn run(path: &Path, empty: &Cluster) -> Result<(), Failure> {
     let form = r#"a line a case: {"items": [nodes, pods, ...], "pod": {...}}"#;
     lines::answer_all(path, form, || {
@@ -19,14 +19,14 @@ pub(super) fn run(path: &Path, empty: &Cluster) -> Result<(), Failure> {
     })
 }
 
-/// What is wrong with a line, which for its reader is the first of a text.
+/// Returns an error's text without the line number, because the reader sees a line of the file and not a text with lines.
 fn whole(error: &serde_json::Error) -> String {
     error
         .to_string()
         .replace(" at line 1 column ", " at column ")
 }
 
-/// Appends the answer to a line.
+/// Appends the answer to a line to `text`.
 pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), String> {
     let read = Case::read(line, empty);
     let Case { mut state, pod } =
@@ -38,7 +38,7 @@ pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Res
         };
         return serde_json::to_writer(text, &record).map_err(|error| error.to_string());
     }
-    // Without priorities evictions are out of the question, and recorded answers do not speak of them.
+    // Without priorities no preemption is possible, and the recorded answers do not mention it.
     let with_preemption = state.has_priorities || pod.template.priority != 0;
     let asked = answer::ask(&mut state.cluster, &pod, with_preemption)
         .map_err(|error| error.to_string())?;

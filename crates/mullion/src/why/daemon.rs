@@ -1,4 +1,4 @@
-//! A DaemonSet's pods: one on every node that its controller finds it is meant for, tied there by node affinity.
+//! Determines where a DaemonSet's pods go: its controller makes a pod for each eligible node and ties it to that node by node affinity.
 
 use mullion_engine::{
     Plugin,
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::answer::Record;
 
-/// Nodes that do not let a pod in are asked one by one whether it makes room for itself there, up to so many.
+/// The largest number of refusing nodes that are asked one by one whether the pod can make room there by preemption.
 const MOST_ASKED: usize = 100;
 
-/// Refusals for which the controller makes no pod: by labels and names, and by taints.
+/// The plugins whose refusals mean that the DaemonSet controller makes no pod for the node: they check node names, labels and taints.
 const NOT_MEANT: [Plugin; 4] = [
     Plugin::NodeName,
     Plugin::NodeAffinity,
@@ -21,24 +21,24 @@ const NOT_MEANT: [Plugin; 4] = [
     Plugin::TaintToleration,
 ];
 
-/// Where the pods of a DaemonSet go.
+/// The nodes by what happens to the DaemonSet's pod on them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Daemon {
     pub(crate) runs_on: Vec<String>,
-    /// Nodes on which its pod evicts others.
+    /// Nodes on which the DaemonSet's pod preempts other pods.
     pub(super) makes_room_on: Vec<String>,
-    /// Nodes for which a pod is made that they do not let in.
+    /// Nodes for which a pod is made, but on which it does not fit.
     pub(crate) waits_on: Vec<String>,
-    /// How many of them, the last, were not asked whether it makes room for itself there.
+    /// The number of nodes at the end of `waits_on` for which preemption was not tried.
     #[serde(skip_serializing_if = "is_none")]
     pub(super) unasked: usize,
-    /// How many nodes it is not meant for.
+    /// The number of nodes that are not eligible.
     pub(crate) left_out: usize,
 }
 
 impl Daemon {
-    /// By what each node says of a pod that any of them could take.
+    /// Sorts the nodes by the scheduler's answer about a pod that is not tied to any node.
     pub(crate) fn of(answer: &Record) -> Self {
         let mut daemon = Daemon::default();
         for node in &answer.nodes {
@@ -52,7 +52,7 @@ impl Daemon {
         daemon
     }
 
-    /// The nodes that are to be asked whether it makes room for itself there.
+    /// Returns the nodes for which preemption is to be tried, at most [`MOST_ASKED`], and counts the others.
     pub(super) fn ask_some(&mut self) -> Vec<String> {
         self.unasked = self.waits_on.len().saturating_sub(MOST_ASKED);
         let nodes = self.waits_on.iter().take(MOST_ASKED);
@@ -69,7 +69,7 @@ fn is_none(count: &usize) -> bool {
     *count == 0
 }
 
-/// The pod that is made for a node.
+/// Returns the DaemonSet's pod for a node, tied to it by node affinity.
 pub(crate) fn on(pod: &PodSpec, node: &str) -> PodSpec {
     let by_name = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),

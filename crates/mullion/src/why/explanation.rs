@@ -1,6 +1,7 @@
-//! What is said about one pod: its state, the nodes grouped by their reason, the pools, and the smallest change that helps.
+//! Collects everything that is said about one pod: its state, the nodes grouped by their reason, the pools, and the smallest change that
+//! helps.
 //!
-//! Data only; [`super::text`] prints it for people and `-o json` as it is.
+//! This is data only; [`super::text`] prints it for people, and `-o json` prints it as it is.
 
 use mullion_engine::{
     Cluster, Conflict, ModelError, Outcome, Reason,
@@ -21,87 +22,87 @@ use super::{
     pools::Pools,
 };
 
-/// Remedies shown.
+/// The largest number of suggested sets of changes.
 const MOST: usize = 3;
-/// Templates of which is said what their pods pay for: the first that are asked about.
+/// The largest number of pod templates whose costs are computed: the first ones asked about.
 const MOST_PRICED: usize = 20;
 
-/// Everything about one pod.
+/// Everything that is said about one pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Explanation {
-    /// `pod shop/iis`, or what it would be a pod of.
+    /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     pub(super) pod: String,
-    /// The node it is bound to.
+    /// The node that the pod is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bound_to: Option<String>,
-    /// Why it does not have the resources there that it asks for since it was resized.
+    /// Why the pod does not get the resources that its pending resize asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) resize: Option<String>,
-    /// What its images run on, where that matters.
+    /// What the pod's images run on, if that matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) images: Vec<ImageWord>,
-    /// Values that it asks for of labels and that no machine can have.
+    /// Label values in the pod's node selector or affinity that no instance type can have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) wrong_values: Vec<String>,
-    /// Why it gets no address as a Windows pod, so that no sandbox is made for it.
+    /// Why the pod gets no address as a Windows pod, so that its sandbox is never created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) no_address: Option<String>,
-    /// Why the scheduler does not look at it.
+    /// Why the scheduler ignores the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed_over: Option<String>,
-    /// The name of its scheduler, if the cluster has none of that name.
+    /// The name of the pod's scheduler, if the cluster has no scheduler of that name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unserved: Option<Unserved>,
-    /// On which nodes it runs, as one of a DaemonSet.
+    /// The nodes that the DaemonSet's pods go to, if the pod belongs to a DaemonSet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) daemon: Option<Daemon>,
-    /// Pods that were asked about with it and make room for themselves before it.
+    /// Pods of the same question that preempt others before this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) after: Vec<String>,
-    /// What has to be there, or gone, before any change to the pod helps.
+    /// What must be created or removed before any change to the pod can help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prerequisite: Option<String>,
-    /// The node that is promised to it, since it made room there.
+    /// The pod's nominated node, on which it has preempted others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nominated: Option<String>,
-    /// It waits until those it evicted there are gone.
+    /// Whether the pod waits until the pods that it preempted are gone.
     pub(super) waits_for_victims: bool,
-    /// Every node's word.
+    /// What the scheduler says about every node.
     pub(super) answer: Record,
-    /// The whole text of the event FailedScheduling.
+    /// The whole message of the FailedScheduling event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) event: Option<String>,
-    /// Nodes that refuse, by reason; most nodes first.
+    /// The nodes that refuse the pod, grouped by reason; the largest group first.
     pub(super) refusals: Vec<Group>,
-    /// The node on its way that it waits for: the name of its claim.
+    /// The NodeClaim or node on its way that the pod will be placed on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) awaits: Option<String>,
-    /// What a pool would buy for it.
+    /// The node that a pool would buy for the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) buys: Option<Purchase>,
-    /// What pods like it pay for, where something is bought for them.
+    /// What nodes for pods with the same template cost, if any are bought.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) costs: Option<Costs>,
-    /// Why each pool buys nothing.
+    /// For each pool, why it buys no node.
     pub(super) pools: Vec<PoolWord>,
-    /// The sets of changes that place it, smallest first.
+    /// The sets of changes that would place the pod, smallest first.
     pub(super) changes: Vec<ChangeSet>,
-    /// What may be missed: names that hold it back by intent.
+    /// The pod's scheduling gates, which hold it back on purpose and are easily overlooked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) gates: Vec<String>,
 }
 
-/// A scheduler that a pod waits for in vain.
+/// The pod's scheduler, which no profile of the cluster serves.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Unserved {
     pub(super) scheduler_name: String,
-    /// The names that there are.
+    /// The scheduler names that the cluster has.
     pub(super) known: Vec<String>,
 }
 
-/// Changes that together place the pod.
+/// A set of changes that together place the pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangeSet {
@@ -113,7 +114,7 @@ pub(super) struct ChangeSet {
 }
 
 impl Explanation {
-    /// Nothing yet about a pod.
+    /// Returns an explanation that has only the pod's name.
     pub(super) fn of(pod: String) -> Self {
         Explanation {
             pod,
@@ -141,7 +142,7 @@ impl Explanation {
         }
     }
 
-    /// Whether the same is to be said of another pod that waits.
+    /// Returns whether another pending pod gets the same explanation, so that both can be printed together.
     pub(super) fn says_as(&self, other: &Explanation) -> bool {
         let waits = |own: &Self| own.bound_to.is_none() && own.passed_over.is_none();
         let waits = waits(self) && waits(other);
@@ -168,7 +169,7 @@ impl Explanation {
                 == (&other.pools, &other.changes, &other.gates)
     }
 
-    /// Whether the pod has a place, gets one without anybody's help, or needs none any more.
+    /// Returns whether the pod has a place, will get one without any change by the user, or does not need one any more.
     pub(super) fn is_placed(&self) -> bool {
         let free = self.gates.is_empty();
         if let Some(daemon) = &self.daemon {
@@ -181,35 +182,35 @@ impl Explanation {
             || free && self.waits_for_victims
     }
 
-    /// Whether it makes room for itself. A pod that is held back does not get to.
+    /// Returns whether the pod makes room by preemption, which a bound or gated pod does not.
     pub(super) fn evicts(&self) -> bool {
         let waits = self.bound_to.is_none() && self.gates.is_empty();
         waits && self.answer.ways_to_evict().next().is_some()
     }
 }
 
-/// Explains pods of one state. What is the same for many is worked out once: the plan for all that wait, and the words about a
-/// template.
+/// Explains pods of one state. What is the same for several pods is computed once: the plan for all pending pods, and the explanation for a
+/// pod template.
 pub(super) struct Explainer<'a> {
     cluster: &'a mut Cluster,
     pools: &'a Pools,
-    /// What the names of images say.
+    /// The table that tells from its name what an image runs on.
     table: &'a ImageTable,
     outlook: Outlook,
     known: FxHashMap<PodTemplate, Known>,
-    /// Pods that do not exist yet.
+    /// The pods that do not exist yet.
     planned: Vec<PodSpec>,
-    /// What pods of templates that were asked about pay for.
+    /// The costs for each pod template that was asked about.
     costs: FxHashMap<PodTemplate, Option<Costs>>,
-    /// Pods that have made room for themselves in the cluster that is asked.
+    /// The pods that have preempted others in the explainer's copy of the cluster.
     made_room: Vec<String>,
 }
 
-/// What is to be said of every pod of a template that waits.
+/// The parts of an explanation that are the same for all pending pods of a template.
 #[derive(Clone)]
 pub(super) struct Known {
     prerequisite: Option<String>,
-    /// The node on which it makes room, and the keys of those it evicts there.
+    /// The node on which the pod makes room, and the keys of its victims there.
     room: Option<(String, Vec<String>)>,
     nominated: Option<String>,
     waits_for_victims: bool,
@@ -217,15 +218,15 @@ pub(super) struct Known {
     pub(super) event: Option<String>,
     pub(super) refusals: Vec<Group>,
     wrong_values: Vec<String>,
-    /// None until a pod without a node on its way asks for them.
+    /// The suggested changes; `None` until a pod that no coming node will hold needs them.
     changes: Option<Vec<ChangeSet>>,
 }
 
 impl<'a> Explainer<'a> {
-    /// For these pods, among all that wait.
+    /// Prepares explanations for these pods, which are planned for together with all pending ones.
     ///
     /// # Errors
-    /// A pod or a pool names an amount that cannot be true.
+    /// A pod or a pool has an impossible amount of a resource, such as a negative one.
     pub(super) fn new<'p>(
         cluster: &'a mut Cluster,
         pools: &'a Pools,
@@ -252,10 +253,10 @@ impl<'a> Explainer<'a> {
         })
     }
 
-    /// Explains a pod. One that is bound is asked about as if it were not there.
+    /// Explains a pod. A bound pod is explained as if it were not in the cluster.
     ///
     /// # Errors
-    /// The pod names an amount that cannot be true.
+    /// The pod has an impossible amount of a resource, such as a negative one.
     pub(super) fn explain(
         &mut self,
         pod: &PodSpec,
@@ -277,7 +278,7 @@ impl<'a> Explainer<'a> {
         }
         if pod.node_name.is_some() {
             let checkpoint = self.cluster.checkpoint();
-            // A pod on a node that is not in the state is not in the cluster either.
+            // This fails if the pod's node is not in the state; the pod is not in the cluster then.
             let _ = self.cluster.remove_pod(&pod.key());
             if !pod.uid.is_empty() {
                 self.cluster.remove_extended_claims(&pod.uid);
@@ -297,7 +298,7 @@ impl<'a> Explainer<'a> {
                 ..explanation
             });
         }
-        // What is promised to a pod is its own.
+        // A pod with a nominated node has room reserved, so its answer differs from that of other pods of its template.
         let shares = pod.nominated_node_name.is_none();
         let known = self.known.get(&pod.template).filter(|_| shares).cloned();
         let mut known = match known {
@@ -324,8 +325,8 @@ impl<'a> Explainer<'a> {
             }
             explanation.pools = self.pool_words(&key);
         }
-        // A pod that has a place may still need a change: the scheduler does not know which Windows build an image needs.
-        // One that makes room for itself needs none.
+        // A pod that has a place may still need a change: the scheduler does not know which Windows build an image needs. A pod that makes
+        // room by preemption needs none.
         if explanation.awaits.is_none() && !evicts {
             let changes = match known.changes.take() {
                 Some(changes) => changes,
@@ -341,7 +342,7 @@ impl<'a> Explainer<'a> {
                 }
                 self.cluster.nominate(pod, &node)?;
                 self.made_room.push(explanation.pod.clone());
-                // What was said before is about another cluster.
+                // The earlier answers were about the cluster without this pod.
                 self.known.clear();
             }
             None if shares => drop(self.known.insert(pod.template.clone(), known)),
@@ -350,10 +351,11 @@ impl<'a> Explainer<'a> {
         Ok(explanation)
     }
 
-    /// [`Explainer::explain`] of a pod of a DaemonSet, of which there is one on each node, in place of those with these keys.
+    /// Explains a pod of a DaemonSet, as [`Explainer::explain`] does for others. The DaemonSet has one pod for each node; they replace the
+    /// pods whose keys are `replaced`.
     ///
     /// # Errors
-    /// The pod names an amount that cannot be true.
+    /// The pod has an impossible amount of a resource, such as a negative one.
     pub(super) fn explain_daemon(
         &mut self,
         pod: &PodSpec,
@@ -372,7 +374,7 @@ impl<'a> Explainer<'a> {
         }
         let checkpoint = self.cluster.checkpoint();
         for key in replaced {
-            // One that waits has no place.
+            // This fails for a pending pod, which is on no node.
             let _ = self.cluster.remove_pod(key);
         }
         let daemon = self.daemon(&mut explanation, pod, name_of);
@@ -466,7 +468,7 @@ impl<'a> Explainer<'a> {
             .collect())
     }
 
-    /// What all pods of a template pay for that machines are bought for; none for a template behind the first [`MOST_PRICED`].
+    /// Returns what the nodes cost that are bought for all pods of a template; `None` after the first [`MOST_PRICED`] templates.
     fn costs(&mut self, template: &PodTemplate) -> Result<Option<Costs>, ModelError> {
         if let Some(known) = self.costs.get(template) {
             return Ok(known.clone());
@@ -492,7 +494,7 @@ impl<'a> Explainer<'a> {
     }
 }
 
-/// What other object stands in the way of any node.
+/// Returns what must exist before any node can take the pod; `None` if the nodes refuse it for other reasons.
 fn prerequisite(cluster: &Cluster, asked: &Asked) -> Option<String> {
     if let Some(veto) = asked.answer.conflict {
         return cluster.prerequisite(veto.conflict);
@@ -505,7 +507,7 @@ fn prerequisite(cluster: &Cluster, asked: &Asked) -> Option<String> {
         }),
         Outcome::Fits { .. } => None,
     });
-    // Only what every node says is in the way everywhere.
+    // Something is a prerequisite only if every node refuses the pod because of it.
     let all: Option<Vec<_>> = refused.collect();
     cluster.prerequisite(*all?.first()?)
 }

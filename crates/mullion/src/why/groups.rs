@@ -1,9 +1,9 @@
-//! Nodes that refuse a pod, grouped by their reason.
+//! Groups the nodes that refuse a pod by their reason.
 
 use mullion_engine::{Cluster, NodeId, Reason, Refusal};
 use serde::Serialize;
 
-/// Nodes that refuse for one reason.
+/// Nodes that refuse a pod for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Group {
     pub(super) plugin: &'static str,
@@ -11,7 +11,8 @@ pub(super) struct Group {
     pub(super) nodes: Vec<String>,
 }
 
-/// Nodes by reason, most nodes first. Amounts and skews differ from node to node: there the least that is missing speaks for all.
+/// Groups nodes by reason; the largest group first. If only the missing amount or the skew differs, the nodes share a group, whose text is
+/// about the node that lacks the least.
 pub(super) fn grouped<'a>(
     cluster: &Cluster,
     refused: impl Iterator<Item = (NodeId, &'a Refusal)>,
@@ -20,7 +21,7 @@ pub(super) fn grouped<'a>(
         kind: Vec<String>,
         plugin: &'static str,
         missing: i64,
-        /// The nodes do not all lack the same.
+        /// Whether the missing amounts in the group differ.
         differ: bool,
         reason: String,
         nodes: Vec<String>,
@@ -42,6 +43,7 @@ pub(super) fn grouped<'a>(
         match groups.iter_mut().find(|group| group.kind == kind) {
             Some(group) => {
                 group.differ |= missing != group.missing;
+                // The nearest node decides the text of the group, and is named first.
                 if missing < group.missing {
                     (group.missing, group.reason) = (missing, words());
                     group.nodes.insert(0, name);
@@ -71,7 +73,7 @@ pub(super) fn grouped<'a>(
     closed.collect()
 }
 
-/// What makes two reasons one to a reader.
+/// Returns what two reasons must have in common to share a group.
 fn kind(cluster: &Cluster, reason: Reason) -> String {
     match reason {
         Reason::Insufficient { resource, .. } => cluster.text(resource).to_owned(),
@@ -81,7 +83,7 @@ fn kind(cluster: &Cluster, reason: Reason) -> String {
     }
 }
 
-/// How far a node is from letting the pod in, to find the nearest of those with one reason.
+/// Returns how much a node lacks to admit the pod; it selects the nearest node of a group.
 fn missing(reason: Reason) -> i64 {
     match reason {
         Reason::Insufficient {

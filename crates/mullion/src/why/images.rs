@@ -1,4 +1,5 @@
-//! What the images of a pod run on, and who says so: the annotation that placement left in the pod, else the names of the images.
+//! Determines what the images of a pod run on, and how that is known: from the annotation that placement by image wrote to the pod, or else
+//! from the names of the images.
 
 use mullion_api::labels::{self, RUNS_ON};
 use mullion_engine::{
@@ -12,24 +13,24 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ImageWord {
-    /// The container, where it is known.
+    /// The name of the container, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<String>,
     /// The image as the pod names it.
     image: String,
-    /// As `linux/amd64`, with commas between several; none if nobody knows.
+    /// The platforms, as in `linux/amd64`, separated by commas; `None` if they are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     runs_on: Option<String>,
-    /// `annotation`, `registry` or `table`.
+    /// The source of this knowledge: `annotation`, `registry` or `table`.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
-    /// The tag or repository that a guess is made from.
+    /// The tag or repository that a guess is based on.
     #[serde(skip_serializing_if = "Option::is_none")]
     because: Option<String>,
 }
 
 impl ImageWord {
-    /// Returns it as a sentence without a full stop.
+    /// Returns the facts as a sentence without a full stop.
     pub(super) fn text(&self) -> String {
         let subject = match &self.container {
             Some(container) => format!("Container {container} ({})", self.image),
@@ -48,7 +49,7 @@ impl ImageWord {
     }
 }
 
-/// Reads what placement from images wrote into a pod.
+/// Reads the annotation that placement by image wrote to a pod.
 pub(super) fn of_annotation(text: &str) -> Vec<ImageWord> {
     let report: Value = serde_json::from_str(text).unwrap_or_default();
     let containers = report["containers"].as_object().into_iter().flatten();
@@ -65,8 +66,8 @@ pub(super) fn of_annotation(text: &str) -> Vec<ImageWord> {
     containers.map(word).collect()
 }
 
-/// Judges a pod's images by their names. Says nothing unless one of them does not run on Linux, or not on Windows, for which the pod says that it
-/// is: hardly anybody asks then.
+/// Guesses from the names of a pod's images what they run on. Returns nothing if all run on Linux, and on Windows if the pod asks for
+/// Windows: then the images are hardly the user's question.
 pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
     let containers = pod.template.containers.iter();
     let containers = containers.chain(&pod.template.init_containers);

@@ -1,4 +1,4 @@
-//! Manifests: every object in them, with where it stands. `mullion why -f` and `mullion check` read them here.
+//! Reads manifests for `mullion why -f` and `mullion check`: all their objects, each with its place in the file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,29 +10,29 @@ use crate::{
     input,
 };
 
-/// Endings of the files of a directory that are read, as kubectl reads them.
+/// The file extensions that are read in a directory, the same as kubectl's.
 const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// An object of a manifest.
 pub(crate) struct Document {
-    /// `shop.yaml: document 2 (Service shop/web)`.
+    /// The object's place, as in `shop.yaml: document 2 (Service shop/web)`.
     pub(crate) place: String,
     pub(crate) object: Value,
 }
 
-/// What stands in a document of a text, whatever it is; of a list, each of its items.
+/// An object in a YAML document, or an item if the document is a list; it may be any YAML value.
 pub(crate) struct Found {
-    /// Which document of the text, from 0.
+    /// The index of the document in the file, from 0.
     pub(crate) document: usize,
-    /// Which item of the list in it, and of lists in that.
+    /// The index of the item in the list, and in lists within lists; empty if the document is not a list.
     pub(crate) items: Vec<usize>,
     pub(crate) object: Value,
 }
 
-/// Every object of these files, and of the files of these directories; lists are taken apart.
+/// Reads all objects from these files and from the files in these directories; lists are replaced by their items.
 ///
 /// # Errors
-/// A file cannot be read or is no manifest, or an object lacks its kind, apiVersion or name.
+/// A file cannot be read or is not a manifest, or an object lacks its kind, apiVersion or name.
 pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
     for path in paths {
@@ -43,7 +43,7 @@ pub(crate) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     Ok(found)
 }
 
-/// Returns the file itself, or the manifests of a directory by name; those of directories in it are not among them, as for kubectl.
+/// Returns the file itself, or the manifests directly in a directory, sorted by name; subdirectories are not searched, as by kubectl.
 ///
 /// # Errors
 /// The directory cannot be read or has no manifest.
@@ -55,15 +55,15 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     some(files, path)
 }
 
-/// The manifests below a directory.
+/// The manifests found in a directory and its subdirectories.
 pub(crate) struct Below {
     pub(crate) files: Vec<PathBuf>,
-    /// Directories that were passed over because they are Helm charts, whose templates are no manifests.
+    /// Directories that were skipped because they are Helm charts, whose templates are not valid manifests.
     pub(crate) charts: Vec<PathBuf>,
 }
 
-/// Returns the file itself, or the manifests of a directory and of the directories in it, each by name. Hidden directories and links to
-/// directories are passed over.
+/// Returns the file itself, or the manifests in a directory and its subdirectories, sorted by name. Hidden directories and links to
+/// directories are skipped.
 ///
 /// # Errors
 /// A directory cannot be read, or there is no manifest.
@@ -92,7 +92,7 @@ pub(crate) fn files_below(path: &Path) -> Result<Below, Failure> {
     Ok(below)
 }
 
-/// Whether a directory is a Helm chart.
+/// Returns whether a directory is a Helm chart.
 pub(crate) fn is_chart(directory: &Path) -> bool {
     directory.join("Chart.yaml").is_file()
 }
@@ -107,11 +107,11 @@ fn some(files: Vec<PathBuf>, directory: &Path) -> Result<Vec<PathBuf>, Failure> 
     }
 }
 
-/// What a directory has, by name.
+/// The entries of a directory, sorted by name.
 struct Directory {
-    /// Its manifests.
+    /// The manifests in the directory.
     files: Vec<PathBuf>,
-    /// The directories in it that are not hidden.
+    /// The subdirectories that are not hidden.
     directories: Vec<PathBuf>,
 }
 
@@ -175,10 +175,11 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns whether a text has several documents, and what stands in them; empty ones are passed over and lists taken apart.
+/// Returns whether a text has several YAML documents, and their objects; empty documents are skipped, and lists are replaced by their
+/// items.
 ///
 /// # Errors
-/// The text is no YAML.
+/// The text is not YAML.
 pub(crate) fn objects(text: &str, shown: &str) -> Result<(bool, Vec<Found>), Failure> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)
         .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
@@ -226,7 +227,7 @@ fn take(whole: Found, found: &mut Vec<Found>) {
     }
 }
 
-/// What an object lacks that every one has.
+/// Returns which field an object lacks of those that every object must have.
 fn missing(object: &Value) -> Option<&'static str> {
     let lacks = |value: &Value| value.as_str().is_none_or(str::is_empty);
     let meta = &object["metadata"];
@@ -239,7 +240,7 @@ fn missing(object: &Value) -> Option<&'static str> {
     (lacks(&meta["name"]) && lacks(&meta["generateName"])).then_some("a name")
 }
 
-/// `Service shop/web`, as far as it is said.
+/// Returns the kind, namespace and name of an object, as in `Service shop/web`; missing ones are left out.
 fn title(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let meta = &object["metadata"];

@@ -1,7 +1,8 @@
-//! `mullion why`: where a pod goes, or why nowhere and what would help. The engine answers; nothing here decides.
+//! Implements `mullion why`: where a pod goes, or why it fits nowhere and what would help. The engine answers; nothing is decided here.
 //!
-//! [`source`] gets the cluster's [`state`] (live or from a file), [`manifest`] reads what does not exist yet, [`template`] says which pods it makes
-//! and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
+//! [`source`] gets the cluster's [`state`] (from a running cluster or a file), [`manifest`] reads what does not exist yet, [`template`]
+//! says which pods it makes and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine
+//! and [`text`] prints. [`cases`] answers many small clusters at once.
 
 mod addresses;
 pub(crate) mod answer;
@@ -40,7 +41,7 @@ use pools::Pools;
 use state::State;
 use world::Planned;
 
-/// What is said where pods have no place and nothing says what could be bought: a live cluster would say more.
+/// The note printed if pods have no place and the state has no NodePools, unlike the running cluster perhaps.
 const NO_POOLS: &str = "the state has no NodePools, so nothing is bought: kubectl get nodepools,nodeclaims,ec2nodeclasses adds them";
 
 /// Flags of `mullion why`.
@@ -109,7 +110,7 @@ pub(crate) struct WhyArgs {
     output: Output,
 }
 
-/// Explains. True if every pod asked about has a place or gets one by itself.
+/// Runs the command. Returns true if every pod asked about has a place or gets one by itself.
 pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     let rules = rules::Told {
         config: args.scheduler_config.clone(),
@@ -191,7 +192,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
     Ok(placed)
 }
 
-/// The question about nodes or pools.
+/// Turns the arguments into a question about nodes or pools.
 fn of_kind(
     kind: standing::Kind,
     args: &WhyArgs,
@@ -215,7 +216,7 @@ fn of_kind(
     })
 }
 
-/// Pods about which the same is to be said, together; in the order of their first.
+/// Groups pods that get the same explanation, in the order of the first pod of each group.
 fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
     let mut groups: Vec<Vec<&Explanation>> = Vec::new();
     for explanation in explained {
@@ -230,12 +231,12 @@ fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
     groups
 }
 
-/// A pod that is asked about.
+/// A pod to explain.
 struct Subject {
-    /// `pod shop/iis`, or what it would be a pod of.
+    /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     named: String,
     pod: PodSpec,
-    /// It would be one of a DaemonSet, in place of the pods with these keys.
+    /// For a pod of a DaemonSet, the keys of the existing pods that it would replace.
     daemon: Option<Vec<String>>,
 }
 
@@ -292,7 +293,7 @@ fn explain(
     let asked = subjects.iter().filter(|subject| subject.daemon.is_none());
     let asked = asked.map(|subject| &subject.pod);
     let mut explainer = Explainer::new(cluster, pools, table, asked)?;
-    // Pods that wait come last, and in the order of the queue: what one of them makes room for, the next finds as it is then.
+    // Pending pods come last, in the order of the scheduler's queue, because room that one pod makes changes the cluster for the next.
     let mut order: Vec<usize> = (0..subjects.len()).collect();
     order.sort_by_key(|index| {
         let pod = &subjects[*index].pod;
@@ -320,7 +321,7 @@ fn explain(
     Ok(explained.collect())
 }
 
-/// The pods' names: `pod NAME...`, `pod/NAME` or NAME.
+/// Parses the names of the pods: `pod NAME...`, `pod/NAME` or NAME.
 fn names(what: &[String], of_files: bool) -> Result<Vec<String>, Failure> {
     const KINDS: [&str; 3] = ["pod", "pods", "po"];
     const OTHERS: [&str; 5] = ["deployment", "deploy", "daemonset", "replicaset", "service"];
@@ -352,7 +353,7 @@ fn only_pods(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
     }
 }
 
-/// The pods asked about: those named, those selected, or all that wait.
+/// Returns the existing pods asked about: the named ones, the selected ones, or all pending ones.
 fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSpec>, Failure> {
     let home = args.namespace.as_deref();
     if !names.is_empty() {
@@ -383,7 +384,7 @@ fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSp
     };
     let pods: Vec<_> = state.pods.iter().filter(wanted).cloned().collect();
     match &args.selector {
-        // As a name that no pod has: whoever asked expects an answer about some pod.
+        // As for a name that no pod has: the user expects an answer about at least one pod.
         Some(labels) if pods.is_empty() => {
             let place = home.map(|home| format!(" in namespace {home}"));
             Err(Failure::input(format!(

@@ -1,17 +1,17 @@
-//! `null` where nothing is meant: `resources:` in YAML with nothing behind it, `containers: null` from programs in Go.
+//! Removes `null` fields, which YAML such as `resources:` with nothing behind it produces, as do programs in Go (`containers: null`).
 //!
-//! The engine's types take absent fields; whoever reads objects looks for nulls only once that fails, which is seldom.
+//! The engine's types accept missing fields but not nulls. Readers call this only after an object could not be read, which is rare.
 
 use serde_json::Value;
 
-/// The same JSON without fields that are null; none where there are none, or where it is no JSON.
+/// Returns the same JSON without fields that are null; `None` if it has none or is not valid JSON.
 pub(super) fn without_nulls(json: &[u8]) -> Option<String> {
     json.windows(4).find(|word| word == b"null")?;
     let mut value: Value = serde_json::from_slice(json).ok()?;
     drop_nulls(&mut value).then(|| value.to_string())
 }
 
-/// Whether there were any.
+/// Removes all null fields; returns whether there were any.
 fn drop_nulls(value: &mut Value) -> bool {
     match value {
         Value::Object(fields) => {

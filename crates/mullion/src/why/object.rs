@@ -1,6 +1,6 @@
-//! An object's way out of its text into a [`State`], with the lists it may stand in, and what is said of it where that fails.
+//! Reads an object from JSON text into a [`State`], with the lists it may be in, and words the errors.
 //!
-//! Its kind may be written anywhere; where it comes first, as clients write it, the rest is read only once.
+//! The kind may be anywhere in the object. If it comes first, as clients write it, the rest is read only once.
 
 use std::{borrow::Cow, fmt};
 
@@ -15,10 +15,10 @@ use serde_json::{Map, Value, value::RawValue};
 
 use super::state::State;
 
-/// One object on its way into a state.
+/// Deserializes one object into a state.
 pub(super) struct Object<'s> {
     pub(super) state: &'s mut State,
-    /// Its kind, if it names none.
+    /// The kind of an object that has no `kind` field.
     pub(super) usual: &'s str,
 }
 
@@ -38,7 +38,7 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        // Clients write apiVersion and kind first: what follows goes straight into the kind's type.
+        // Clients write apiVersion and kind first; then the other fields can be read straight into the kind's type.
         let mut before = Map::new();
         let kind = loop {
             match map.next_key::<Text<'de>>()?.as_ref().map(|key| &*key.0) {
@@ -67,7 +67,7 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// Reads an object that has a name, as every one has.
+/// Reads an object into `T` and checks that it has a name.
 pub(super) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     rest: D,
     name: impl Fn(&T) -> &String,
@@ -79,7 +79,7 @@ pub(super) fn named<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     }
 }
 
-/// Reads all of an object that has a name.
+/// Reads an object as JSON and checks that it has a name.
 pub(super) fn whole<'de, D: Deserializer<'de>>(rest: D) -> Result<Value, D::Error> {
     let object = Value::deserialize(rest)?;
     match object["metadata"]["name"].as_str() {
@@ -88,7 +88,7 @@ pub(super) fn whole<'de, D: Deserializer<'de>>(rest: D) -> Result<Value, D::Erro
     }
 }
 
-/// Whether a text is that of a list.
+/// Returns whether a text is a list.
 pub(super) fn is_list(object: &str, usual: &str) -> bool {
     #[derive(Deserialize)]
     struct Kind {
@@ -101,7 +101,7 @@ pub(super) fn is_list(object: &str, usual: &str) -> bool {
         .ends_with("List")
 }
 
-/// What an object is called, for whoever has to find it: `Pod shop/web`.
+/// Returns an object's kind, namespace and name for error messages, as in `Pod shop/web`.
 pub(super) fn title(object: &RawValue, usual: &str) -> String {
     let object: Value = serde_json::from_str(object.get()).unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -116,14 +116,14 @@ pub(super) fn title(object: &RawValue, usual: &str) -> String {
     words.join(" ")
 }
 
-/// What is wrong with an object, without a place in a text that nobody has.
+/// Returns what is wrong with an object, without line and column, which mean nothing to the user here.
 pub(super) fn fault(error: &serde_json::Error) -> String {
     let mut text = error.to_string();
     text.truncate(text.rfind(" at line ").unwrap_or(text.len()));
     text
 }
 
-/// A list inside a list, which may be of one kind.
+/// Deserializes a list inside a list.
 pub(super) struct Nested<'s> {
     pub(super) state: &'s mut State,
     pub(super) usual: &'s str,
@@ -150,15 +150,15 @@ impl<'de> Visitor<'de> for Nested<'_> {
     }
 }
 
-/// A text of the input, copied only if it is written with escapes.
+/// A string of the input; it is copied only if it has escape sequences.
 #[derive(Deserialize)]
 #[serde(transparent)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
-/// The objects of a list on their way into a state.
+/// Deserializes the items of a list into a state.
 pub(super) struct Items<'s> {
     pub(super) state: &'s mut State,
-    /// The kind of those that name none.
+    /// The kind of items that have no `kind` field.
     pub(super) usual: &'s str,
 }
 

@@ -1,4 +1,4 @@
-//! What one plan of the provisioner has for all pods that wait: they share what is bought for them.
+//! Makes one plan of the provisioner for all pending pods, because they share the nodes that are bought for them.
 
 use mullion_engine::{
     Cluster, ModelError,
@@ -10,43 +10,43 @@ use serde::Serialize;
 
 use super::pools::Pools;
 
-/// A machine that would be bought.
+/// A node that would be bought.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Purchase {
     pub(super) pool: String,
     pub(super) instance_type: String,
     pub(super) usd_per_hour: f64,
-    /// How many of the waiting pods it is for.
+    /// The number of pending pods that go to the node.
     pub(super) pods: usize,
-    /// How many addresses it has for pods, where that decides.
+    /// The number of pod addresses that the node has, if that decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) addresses: Option<i64>,
-    /// Why a cheaper type is not bought.
+    /// Why no cheaper instance type is bought.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) not_cheaper: Option<String>,
 }
 
-/// One pool's refusal.
+/// Why one pool buys no node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct PoolWord {
     pub(crate) pool: String,
     pub(crate) reason: String,
 }
 
-/// What becomes of each of them.
+/// What the plan does for each pending pod.
 #[derive(Default)]
 pub(super) struct Outlook {
-    /// By pod: the node or claim that is on its way.
+    /// The existing or coming node that the pod goes to, by the pod's key.
     pub(super) awaits: FxHashMap<String, String>,
     pub(super) buys: FxHashMap<String, Purchase>,
     pub(super) refusals: FxHashMap<String, Vec<PoolWord>>,
 }
 
-/// Plans for pods that wait; the cluster is given back as it was.
+/// Makes a plan for pending pods. The cluster is unchanged when this returns.
 ///
 /// # Errors
-/// A pod or a pool names an amount that cannot be true.
+/// A pod or a pool has an impossible amount of a resource, such as a negative one.
 pub(super) fn outlook(
     cluster: &mut Cluster,
     pools: &Pools,
@@ -75,6 +75,7 @@ pub(super) fn outlook(
             outlook.buys.insert(pod.clone(), purchase);
         }
     }
+    // Pods of equal templates get the same words, which are looked up once.
     let mut known: FxHashMap<&PodTemplate, Vec<PoolWord>> = FxHashMap::default();
     for refused in plan.unplaceable {
         let Some(template) = asked.get(&refused.pod) else {
@@ -90,7 +91,7 @@ pub(super) fn outlook(
     Ok(outlook)
 }
 
-/// The question what to buy for these pods.
+/// Builds the request to plan for these pods.
 fn request(pools: &Pools, pods: Vec<PodSpec>) -> PlanRequest {
     PlanRequest {
         pods,
@@ -103,7 +104,7 @@ fn request(pools: &Pools, pods: Vec<PodSpec>) -> PlanRequest {
     }
 }
 
-/// Asks the cluster with nodes as they will be once they are initialized; it is given back as it was.
+/// Calls `ask` with the cluster as it will be once all nodes are initialized. The cluster is unchanged when this returns.
 fn as_it_will_be<T>(
     cluster: &mut Cluster,
     pools: &Pools,
@@ -117,16 +118,16 @@ fn as_it_will_be<T>(
     answer
 }
 
-/// What machines for pods cost, and what they would cost otherwise: of all pods of one template that machines are bought for.
+/// What the nodes cost that are bought for all pods of one template, and what they would cost otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Costs {
     pub(super) pods: usize,
     pub(super) usd_per_hour: f64,
-    /// Where they would be bought if the pools of this plan were not there.
+    /// Where the nodes would be bought if the pools of this plan did not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_pool: Option<NextPool>,
-    /// The demand that costs most.
+    /// The requirement of the pods that raises the price most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) without: Option<Without>,
 }
@@ -139,7 +140,7 @@ pub(super) struct NextPool {
     pub(super) usd_per_hour: f64,
 }
 
-/// What would be paid without a demand.
+/// What the nodes would cost without one requirement of the pods.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Without {
@@ -148,10 +149,10 @@ pub(super) struct Without {
     pub(super) percent_less: u64,
 }
 
-/// Asks what pods of one template pay for. None where they share what is bought, or nothing is to be said.
+/// Computes the costs for pods of one template. Returns `None` if they share nodes with other pods, or there is nothing to say.
 ///
 /// # Errors
-/// A pool names an amount that cannot be true.
+/// A pool has an impossible amount of a resource, such as a negative one.
 pub(super) fn costs(
     cluster: &mut Cluster,
     pools: &Pools,
@@ -182,10 +183,10 @@ fn dollars(micro_usd: u64) -> f64 {
     micro_usd as f64 / 1e6
 }
 
-/// Why pools buy nothing for a pod.
+/// Returns why each pool buys no node for a pod.
 ///
 /// # Errors
-/// A pool names an amount that cannot be true.
+/// A pool has an impossible amount of a resource, such as a negative one.
 pub(crate) fn words(
     cluster: &mut Cluster,
     pools: &Pools,
@@ -206,7 +207,7 @@ pub(crate) fn words(
     refusals.iter().map(word).collect()
 }
 
-/// One machine for one pod.
+/// Returns a purchase of one node for one pod.
 pub(super) fn purchase(pool: &str, instance_type: &str, price_micro_usd: u64) -> Purchase {
     Purchase {
         pool: pool.to_owned(),

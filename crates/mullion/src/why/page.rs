@@ -1,11 +1,11 @@
-//! Paragraphs and rows of a text for people, as wide as their terminal; not folded where there is none.
+//! Formats text for people: paragraphs and rows, wrapped at the width of the terminal, or not wrapped if there is no terminal.
 
 use std::fmt::Write;
 
-/// No terminal is folded to less.
+/// The smallest width that text is wrapped to.
 const NARROWEST: usize = 40;
 
-/// Colours, or nothing.
+/// The escape sequences for colours; all are empty if colours are off.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Ink {
     pub(crate) bold: &'static str,
@@ -30,14 +30,14 @@ impl Ink {
     }
 }
 
-/// A row of a table: what stands before it, what it says, and in a column of their own the names it is about.
+/// A row of a table: its lead, its statement, and in a column of its own the names that the statement is about.
 pub(crate) struct Row {
     pub(crate) lead: String,
     pub(crate) what: String,
     pub(crate) aside: String,
 }
 
-/// A text under way. Writing to a String does not fail.
+/// A text that is being written. Results of `writeln!` are ignored, because writing to a String cannot fail.
 pub(crate) struct Page {
     pub(crate) ink: Ink,
     text: String,
@@ -53,13 +53,13 @@ impl Page {
         }
     }
 
-    /// The whole text, without a newline at its end.
+    /// Returns the whole text, without a newline at its end.
     pub(crate) fn end(mut self) -> String {
         self.text.truncate(self.text.trim_end().len());
         self.text
     }
 
-    /// An empty line, unless the last one is empty.
+    /// Adds an empty line, unless the last line is empty.
     pub(crate) fn blank(&mut self) {
         if !self.text.ends_with("\n\n") {
             self.text.push('\n');
@@ -82,10 +82,11 @@ impl Page {
         let _ = writeln!(self.text, "  {bold}{text}{end}");
     }
 
-    /// Rows whose names begin in one column, this far to the right of what they say where there is room for that.
+    /// Adds rows. The names of all rows start in the same column: `column` characters after the start of the statement, or fewer if the
+    /// terminal is too narrow for that.
     pub(crate) fn rows(&mut self, rows: &[Row], column: usize) {
         let column = self.width.map_or(column, |width| {
-            // Of rows that are not too long by themselves, all keep to one line.
+            // The column is chosen so that every row stays on one line, except those too long for that in any case.
             let least = |row: &Row| visible(&row.lead) + 2 + visible(&row.aside);
             let fits = |row: &&Row| least(row) + visible(&row.what) <= width;
             let said = rows.iter().filter(fits).map(|row| visible(&row.what)).max();
@@ -114,7 +115,7 @@ impl Page {
         self.folded(&format!("{deeper}{dim}{aside}{end}"), indent + 2);
     }
 
-    /// A line that goes on below where it is too long, this far from the left.
+    /// Adds a line and wraps it at the page's width; continuation lines are indented by `hanging`.
     fn folded(&mut self, line: &str, hanging: usize) {
         let Some(width) = self.width else {
             let _ = writeln!(self.text, "{line}");
@@ -142,7 +143,7 @@ impl Page {
     }
 }
 
-/// How many columns a text takes: colours take none.
+/// Returns how many columns a text takes without its colour sequences.
 fn visible(text: &str) -> usize {
     let mut columns = 0;
     let mut in_colour = false;

@@ -1,7 +1,7 @@
-//! Placement from images for pods of manifests that no cluster admits: whether it is done, and by what the state holds.
+//! Decides whether pods of manifests are placed by their images if no cluster admits them, and places them.
 //!
-//! A cluster places pods by their images when it admits them, so that pods which are there need nothing of this. A file of objects does not
-//! say whether its cluster does so: the user says it, or a table of their images, or the annotation that placement has left in a pod.
+//! A cluster places pods by their images when it admits them, so existing pods need nothing. A file of objects does not say whether its
+//! cluster does so: a flag, a table of the user's images, or the annotation on a pod placed earlier tells.
 
 use std::{
     cell::Cell,
@@ -28,7 +28,7 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// Places pods of manifests, or does not, and remembers whether that matters.
+/// Places pods of manifests by their images, or not, and records whether the choice affects the answer.
 pub(crate) struct Placement {
     told: Option<Switch>,
     has_table: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// `told` is what the user says, `has_table` whether they have given a table of their own.
+    /// Creates the rule. `told` is the value of the flag, and `has_table` is whether the user has given a table of images.
     pub(crate) fn new(told: Option<Switch>, has_table: bool, table: Arc<ImageTable>) -> Self {
         Placement {
             told,
@@ -55,7 +55,7 @@ impl Placement {
         }
     }
 
-    /// Returns why pods are placed by their images; none if they are not.
+    /// Returns the reason why pods are placed by their images; `None` if they are not.
     fn reason(&self, state: &State) -> Option<&'static str> {
         match self.told {
             Some(Switch::On) => Some("--place-by-image on"),
@@ -66,10 +66,10 @@ impl Placement {
         }
     }
 
-    /// Places a new pod as a cluster of the state would.
+    /// Places a new pod as a cluster with this state would.
     ///
     /// # Errors
-    /// No node can run the pod's images together, or not where the pod asks to run.
+    /// No node can run all of the pod's images, or none of those that the pod may run on.
     pub(super) fn place(&self, state: &State, pod: &mut Value) -> Result<(), Failure> {
         let namespace = pod["metadata"]["namespace"].as_str();
         let write = Write {
@@ -85,7 +85,7 @@ impl Placement {
         let placement = self.rule.place(&write, &known);
         let verdict = placement.verdict;
         if self.reason(state).is_none() {
-            // Where Linux images go without a selector is seldom a surprise.
+            // A Linux pod without a node selector usually gets where it should, so only Windows images and warnings matter.
             let matters = placement.system == Some(System::Windows) || !verdict.warnings.is_empty();
             self.left.set(self.left.get() || matters);
             return Ok(());
@@ -104,7 +104,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Says once which of the two was done, if the other might have given another answer.
+    /// Prints once whether pods were placed by their images, if the other choice could have changed the answer.
     pub(super) fn say(&self, state: &State) {
         let note = match self.reason(state) {
             Some(reason) if self.placed.get() => format!(
@@ -121,10 +121,10 @@ impl Placement {
     }
 }
 
-/// Knows no registry.
+/// Facts about images that are taken from names only; no registry is asked.
 #[derive(Default)]
 struct NamesAlone {
-    /// All pods of a question find the same nodes and pools.
+    /// The taints of Windows nodes; they are the same for all pods of a question.
     taints: OnceLock<Vec<Taint>>,
 }
 
@@ -134,7 +134,7 @@ impl Facts for NamesAlone {
     }
 }
 
-/// The objects of a state that placement looks at.
+/// Gives placement access to the objects of a state.
 struct Objects<'a>(&'a State);
 
 impl Known for Objects<'_> {
@@ -159,7 +159,7 @@ impl Known for Objects<'_> {
             ("node.k8s.io", "runtimeclasses") => "RuntimeClass",
             _ => return Vec::new(),
         };
-        // An object that is kept as it is can be read as it is.
+        // Objects that are kept unabridged can be read as plain JSON, so this cannot fail.
         let objects = self.0.kept::<Value>(kind).unwrap_or_default();
         objects.into_iter().map(Arc::new).collect()
     }

@@ -1,6 +1,6 @@
-//! What the state's NodePools can buy, by the provisioner's own rules and the catalogue's prices, and what they have bought already.
+//! Determines what the state's NodePools can buy, by the provisioner's rules and the catalogue's prices, and what they have bought already.
 //!
-//! Prices and types are the catalogue's; what a live cloud is out of is not known here.
+//! Prices and instance types come from the catalogue. Which capacity a real cloud lacks at the moment is not known here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,53 +45,54 @@ use mullion_engine::{
 use super::{answer, state::State};
 use crate::failure::Failure;
 
-/// Where a cluster is whose nodes do not say.
+/// The region that is assumed if the nodes do not name one.
 pub(crate) const USUAL_REGION: &str = "us-west-2";
 
-/// What can be bought, and what is on its way.
+/// What can be bought, and which nodes are on their way.
 #[derive(Default)]
 pub(crate) struct Pools {
     pub(crate) templates: Vec<NodeTemplate>,
     pub(crate) in_flight: Vec<InFlightNode>,
-    /// Nodes that are there and will be something else once they are initialized.
+    /// Existing nodes whose labels, taints or resources will change when they are initialized, as they will be then.
     pub(crate) reshaped: Vec<NodeSpec>,
-    /// By pool: the object that it is a copy of, such as `Provisioner linux`. A change to the pool itself is undone.
+    /// The object that a pool is a copy of, such as `Provisioner linux`, by the pool's name. Changes to the copy itself are undone.
     pub(crate) origins: BTreeMap<String, String>,
-    /// Pools that buy nothing, and why.
+    /// The pools that buy nothing, each with the reason.
     pub(crate) unready: Vec<(String, String)>,
-    /// The pods that wait for a node, which share what is bought.
+    /// The pending pods, which share the nodes that are bought.
     pub(crate) waiting: Vec<PodSpec>,
-    /// By pool: the types that are not bought for Windows because they are too small, cheapest first.
+    /// The instance types that a pool does not buy for Windows because they are too small, cheapest first.
     pub(crate) too_small: BTreeMap<String, Vec<TooSmall>>,
-    /// What prefix delegation would give Windows nodes, where it is not on.
+    /// The number of addresses that Windows nodes would have with prefix delegation; empty if it is on.
     pub(crate) prefixes: PrefixAddresses,
-    /// Machines are chosen by cost, as the provisioner does unless all pools are copies of Provisioners.
+    /// Whether nodes are chosen by cost, as the provisioner does unless all pools are copies of Provisioners.
     pub(crate) by_cost: bool,
-    /// What can be bought, by class and pool.
+    /// The instance types and prices, by class and pool.
     pub(crate) markets: Markets,
-    /// What a reader should know of the NodeOverlays that count, and of those that do not.
+    /// Remarks for the user about which NodeOverlays are in effect and which are not.
     pub(crate) overlays: Vec<String>,
-    /// Nodes that go. Their pods are among those that wait.
+    /// The nodes that are being removed. Their pods are among the pending ones.
     pub(crate) leaving: Vec<String>,
-    /// What the ConfigMap of the VPC resource controller says, if it is known.
+    /// The settings in the ConfigMap of the VPC resource controller, if it is known.
     pub(crate) address_settings: Option<Settings>,
-    /// What plans heed.
+    /// The settings of the provisioner.
     pub(crate) settings: provisioner::Settings,
-    /// Namespace and name of the Windows pods that have an address.
+    /// The namespace and name of each Windows pod that has an address.
     pub(crate) addressed: BTreeSet<(String, String)>,
 }
 
-/// A type that a pool's requirements admit and that it does not buy.
+/// An instance type that a pool's requirements allow, but that the pool does not buy.
 pub(crate) struct TooSmall {
     instance_type: String,
     memory_mib: u64,
     price_micro_usd: u64,
-    /// What pods and DaemonSets could have of it.
+    /// What is allocatable to pods and DaemonSets on the instance type.
     room: ResourceMap,
 }
 
 impl Pools {
-    /// Returns the cheapest type that would hold what is planned for a node and cost less, and is left out because it is too small for Windows.
+    /// Returns the cheapest type that would hold the pods planned for a node at a lower price, but is not bought because it is too small
+    /// for Windows.
     pub(crate) fn left_out_for(&self, node: &PlannedNode) -> Option<&TooSmall> {
         let price = node.options.first()?.price_micro_usd;
         let mut small = self.too_small.get(&node.pool)?.iter();
@@ -116,7 +117,7 @@ impl fmt::Display for TooSmall {
     }
 }
 
-/// The pools of a state. Those that are not ready, or whose class has no subnets, buy nothing and are left out.
+/// Determines the pools of a state. Pools that are not ready, or whose class has no subnets, buy nothing; they are listed in `unready`.
 pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     let pools: Vec<NodePool> = state.kept("NodePool").map_err(Failure::input)?;
     let claims: Vec<NodeClaim> = state.kept("NodeClaim").map_err(Failure::input)?;
@@ -145,7 +146,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
         .find_map(region)
         .unwrap_or(USUAL_REGION.to_owned());
     let zones: BTreeSet<String> = classes.iter().flat_map(zones).collect();
-    // Only its catalogue is asked.
+    // The simulated cloud is used only for its catalogue.
     let cloud = SimulatedEc2::new(
         Config {
             zones: zones.into_iter().collect(),
@@ -168,7 +169,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
     }
     found.markets = Markets::new(markets);
     found.overlay(state, &pools, &claims)?;
-    // What a class could buy if pools asked for something else, by class and pool where they differ.
+    // The instance types that a class sells if pools set no requirements; by class, and by pool where pools differ.
     let mut for_sale: BTreeMap<(String, Option<String>), Vec<Arc<InstanceType>>> = BTreeMap::new();
     for pool in &pools {
         let name = pool.name_any();
@@ -230,11 +231,11 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
                 name: name.to_owned(),
                 ..node
             }),
-            (None, Some(node)) => found.in_flight.push(InFlightNode {
-                node,
-                daemon_overhead: overhead::of(daemons.iter(), &prospect(claim)),
-                pods: Vec::new(),
-            }),
+            (None, Some(node)) => {
+                let pods =
+                    overhead::pods_on(daemons.iter(), &prospect(claim), &node.name, addresses);
+                found.in_flight.push(InFlightNode { node, pods });
+            }
         }
     }
     let goes = |claim: &&NodeClaim| claim.metadata.deletion_timestamp.is_some();
@@ -245,7 +246,7 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
 }
 
 impl Pools {
-    /// Has the NodeOverlays of a state count, and says which do and which do not.
+    /// Applies the NodeOverlays of a state, and records which are in effect and which are not.
     fn overlay(
         &mut self,
         state: &State,
@@ -290,14 +291,14 @@ impl Pools {
         Ok(())
     }
 
-    /// Returns the object that a user changes to change a pool: the pool itself, or what it is a copy of.
+    /// Returns the object that a user must change to change a pool: the pool itself, or the object that it is a copy of.
     pub(super) fn owner(&self, pool: &str) -> String {
         let origin = self.origins.get(pool).cloned();
         origin.unwrap_or_else(|| format!("NodePool {pool}"))
     }
 }
 
-/// What prefix delegation would give each type, if pods get addresses one by one now.
+/// Returns the number of addresses that each instance type would have with prefix delegation; empty if that is on already.
 fn prefixes(now: WindowsAddresses) -> PrefixAddresses {
     let types = catalogue::all().iter();
     let types =
@@ -310,7 +311,7 @@ fn prefixes(now: WindowsAddresses) -> PrefixAddresses {
         .collect()
 }
 
-/// Why a pool that exists does not buy.
+/// Returns why an existing pool does not buy nodes.
 fn not_ready(pool: &NodePool) -> String {
     if pool.metadata.deletion_timestamp.is_some() {
         return "it is being deleted".to_owned();
@@ -334,7 +335,7 @@ fn not_ready(pool: &NodePool) -> String {
         }
         words
     };
-    // `Ready` sums up the two, so it says something only where they do not.
+    // `Ready` only summarizes the other two conditions, so its message is used only if they have none.
     let mut words = of(|kind| {
         matches!(
             kind,
@@ -350,7 +351,7 @@ fn not_ready(pool: &NodePool) -> String {
     }
 }
 
-/// The version of the cluster's kubelets, or the newest.
+/// Returns the Kubernetes version of the cluster's kubelets, or the newest one if it is not known.
 fn version(state: &State) -> KubernetesVersion {
     let text = state.kubelet_version.as_deref();
     let minor = text.and_then(|text| text.strip_prefix("v1.")?.split('.').next());
@@ -359,14 +360,14 @@ fn version(state: &State) -> KubernetesVersion {
         .unwrap_or(KubernetesVersion::NEWEST)
 }
 
-/// The zones of a class's subnets.
+/// Returns the zones of a class's subnets.
 fn zones(class: &EC2NodeClass) -> impl Iterator<Item = String> + '_ {
     let subnets = class.status.iter().flat_map(|status| &status.subnets);
     subnets.map(|subnet| subnet.zone.clone())
 }
 
-/// Gives classes that no controller has seen yet, as those of a manifest, the subnets that are known: one in each zone of the other classes, else
-/// of the region.
+/// Sets the status of classes that no controller has seen yet, such as those of a manifest: a subnet in each of the cloud's zones, and the
+/// capacity reservations that the class selects.
 async fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
     let subnets: Vec<SubnetStatus> = cloud
         .zones()
@@ -390,7 +391,7 @@ async fn resolve(classes: &mut [EC2NodeClass], cloud: &SimulatedEc2) {
     }
 }
 
-/// The capacity reservations of the account whose time is not over, each with as many machines as no claim has or may get.
+/// Returns the active capacity reservations of the accounts. The instances that claims have or may get are subtracted from each.
 fn unused(
     accounts: &[SimulatedAccount],
     claims: &[NodeClaim],
@@ -420,7 +421,7 @@ fn unused(
     all
 }
 
-/// The region of a class's subnets: their zone less its letter.
+/// Returns the region of a class's subnets: the zone's name without its last letter.
 fn region(class: &EC2NodeClass) -> Option<String> {
     let subnet = class.status.as_ref()?.subnets.first()?;
     let region = subnet

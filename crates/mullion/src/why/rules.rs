@@ -1,6 +1,6 @@
-//! The rules a cluster is asked by: the scheduler's profiles, whether `spec.os.name` counts, and Karpenter's settings.
+//! Determines the rules that apply to a question: the scheduler's profiles, whether `spec.os.name` counts, and Karpenter's settings.
 //!
-//! Flags win over what a running cluster publishes about itself, and that over the defaults.
+//! Flags override what a running cluster publishes about itself, and that overrides the defaults.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -14,18 +14,18 @@ use crate::{
     up::{published, scheduler_config},
 };
 
-/// What the flags say.
+/// The values of the flags.
 pub(crate) struct Told {
-    /// The scheduler's configuration file.
+    /// The path of the scheduler's configuration file.
     pub(crate) config: Option<PathBuf>,
     pub(crate) ignore_pod_os: bool,
 }
 
 impl Told {
-    /// A cluster without anything in it, with the rules that the flags tell.
+    /// Returns an empty cluster with the rules that the flags give.
     ///
     /// # Errors
-    /// The file of the scheduler's configuration is not one.
+    /// The scheduler's configuration file is invalid.
     pub(crate) fn alone(&self) -> Result<Cluster, Failure> {
         Ok(empty(
             !self.ignore_pod_os,
@@ -33,10 +33,10 @@ impl Told {
         ))
     }
 
-    /// The same with the rules of a running cluster, as far as the flags leave them open, and its provisioner's settings.
+    /// Returns an empty cluster with the rules of a running cluster, unless a flag overrides them, and the settings of its provisioner.
     ///
     /// # Errors
-    /// The file of the scheduler's configuration is not one, or there is none and what the cluster says of it is malformed.
+    /// The scheduler's configuration file is invalid; or there is none, and the cluster's is.
     pub(super) async fn of_cluster(&self, client: &Client) -> Result<(Cluster, Settings), Failure> {
         let told = self.profiles()?;
         let published = published::of_cluster(client).await?;
@@ -54,7 +54,7 @@ impl Told {
     }
 }
 
-/// A cluster without anything in it that understands expressions about devices.
+/// Returns an empty cluster that can evaluate CEL expressions about devices.
 pub(super) fn empty(pod_os_counts: bool, profiles: &[Profile]) -> Cluster {
     let options = Options {
         os_filter: pod_os_counts,

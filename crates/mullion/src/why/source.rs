@@ -1,7 +1,7 @@
-//! Where the cluster's state comes from: a live API server, or a file of objects.
+//! Loads the cluster's state from a running API server or from a file of objects.
 //!
-//! Either gives the same [`State`] and a client that can admit a pod (dry run): of a file, the client of an API server in this process
-//! that knows the file's classes. So defaults, admission and refusals are those of an API server in both cases.
+//! Both give the same [`State`] and a client that can admit a pod (dry run). For a file it is the client of an API server in this process
+//! that has the file's classes, so defaults, admission and refusals are those of an API server in both cases.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,12 +28,12 @@ use crate::{
     input, kubeconfig, out,
 };
 
-/// How long one request may take.
+/// The timeout of one request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Lists asked for at the same time.
+/// The number of lists requested at the same time.
 const AT_ONCE: usize = 4;
 
-/// Kind and path of everything that placing looks at.
+/// The kind and the path of everything that affects where pods go.
 const LISTS: [(&str, &str); 24] = [
     ("Node", "/api/v1/nodes"),
     ("Pod", "/api/v1/pods"),
@@ -73,7 +73,7 @@ const LISTS: [(&str, &str); 24] = [
     ("EC2NodeClass", "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"),
 ];
 
-/// The kind that is done without where the user may not list it: roles that were made before it was looked at do not name it.
+/// The kind that is skipped if the user may not list it, because roles made for older versions do not include it.
 const OVERLAY: &str = "NodeOverlay";
 
 /// The ConfigMap that says how Windows pods get addresses.
@@ -82,19 +82,19 @@ const VPC_CNI: (&str, &str) = (
     "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Damazon-vpc-cni",
 );
 
-/// The ConfigMap that says what nodes turned out to have.
+/// The ConfigMap that records the capacity which nodes turned out to have.
 const DISCOVERED: (&str, &str) = (
     "ConfigMap",
     "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dmullion-discovered-capacity",
 );
 
-/// What a simulated EC2 has, its capacity reservations among it. A real cluster has no such kind.
+/// The object that describes the simulated EC2, including its capacity reservations. A real cluster does not have this kind.
 const ACCOUNT: (&str, &str) = (
     "SimulatedAccount",
     "/apis/cloud.mullion.dev/v1alpha1/simulatedaccounts",
 );
 
-/// What an API server looks at when it admits a pod.
+/// The objects that an API server needs to admit a pod.
 const CLASSES: [(&str, &str); 4] = [
     (
         "PriorityClass",
@@ -105,19 +105,19 @@ const CLASSES: [(&str, &str); 4] = [
     ("LimitRange", "/api/v1/limitranges"),
 ];
 
-/// The state, and who admits pods to it.
+/// A state, and a client of the API server that admits pods to it.
 pub(crate) struct Source {
     pub(crate) state: State,
     pub(crate) client: Client,
-    /// It is an API server in this process, which keeps what it is given.
+    /// Whether the client's API server runs in this process and stores what it is given.
     pub(crate) offline: bool,
 }
 
-/// What to do without a cluster, for commands that ask clusters alone and for those that can ask a file.
+/// The hint for a user without a cluster, for commands that need one; the next constant is for commands that can also read a file.
 const CLUSTER: &str = "start one with `mullion up`, or name its kubeconfig with --kubeconfig";
 const CLUSTER_OR_FILE: &str = "start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state";
 
-/// Everything of a live cluster. `keeps_whole`: nodes and pods are kept as they are, too.
+/// Loads the state of a running cluster. With `keeps_whole`, nodes and pods are kept unabridged as well.
 pub(crate) async fn live(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
@@ -148,7 +148,7 @@ pub(crate) async fn live(
     })
 }
 
-/// Takes in what the API server of a live cluster looks at when it admits a pod.
+/// Loads the objects that the running cluster's API server needs to admit a pod into the state.
 pub(super) async fn add_classes(client: &Client, state: &mut State) -> Result<(), Failure> {
     for (kind, path) in CLASSES {
         let (_, list) = list(client, "", kind, path).await?;
@@ -158,7 +158,7 @@ pub(super) async fn add_classes(client: &Client, state: &mut State) -> Result<()
     Ok(())
 }
 
-/// A client of the cluster, and where that is.
+/// Returns a client of the cluster, and the URL of its API server.
 pub(crate) async fn client(
     path: Option<PathBuf>,
     context: Option<String>,
@@ -166,7 +166,7 @@ pub(crate) async fn client(
     connected(path, context, CLUSTER).await
 }
 
-/// As [`client`]; `hint` is what a user without a cluster is told to do.
+/// Does the same as [`client`]; `hint` is what a user without a cluster is advised to do.
 async fn connected(
     path: Option<PathBuf>,
     context: Option<String>,
@@ -202,7 +202,7 @@ async fn connected(
     Ok((client, server.trim_end_matches('/').to_owned()))
 }
 
-/// Reads kubeconfigs as kubectl does: of equal entries the first counts, and files that are missing are passed over unless all are.
+/// Merges kubeconfigs as kubectl does: the first of equal entries counts, and missing files are skipped unless all are missing.
 fn together(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
     let mut there: Vec<_> = paths.iter().filter(|path| path.exists()).collect();
     if there.is_empty() {
@@ -217,7 +217,7 @@ fn together(paths: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
     there.into_iter().try_fold(Kubeconfig::default(), merge)
 }
 
-/// The innermost cause, which says what went wrong; what is around it says who noticed.
+/// Returns the innermost cause of an error, which says what went wrong; the outer ones only say where it was noticed.
 pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
@@ -225,22 +225,22 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     }
     match inner.downcast_ref() {
         Some(error) => file_error(error),
-        // A kubeconfig that is no YAML is shown with its lines.
+        // The error of a kubeconfig that is not YAML includes lines of the file; only the first line says what is wrong.
         None => first_line(inner).replace(": error: ", ": "),
     }
 }
 
-/// Why a list was not had.
+/// Why a list could not be loaded.
 #[derive(Debug)]
 pub(crate) enum ListFault {
-    /// The user may not list it.
+    /// The user lacks the permission to list the kind.
     Forbidden(Failure),
-    /// There was no answer, or none that can be read.
+    /// The server gave no answer, or none that can be read.
     Failed(Failure),
 }
 
 impl ListFault {
-    /// Returns it as the end of the command.
+    /// Returns the fault as the error that ends the command.
     fn failure(self) -> Failure {
         match self {
             ListFault::Forbidden(failure) | ListFault::Failed(failure) => failure,
@@ -248,7 +248,7 @@ impl ListFault {
     }
 }
 
-/// A list, or nothing where the server does not know the kind.
+/// Loads a list. Returns `None` if the server does not know the kind, or if the user lacks the permission and the kind is optional.
 pub(crate) async fn list(
     client: &Client,
     server: &str,
@@ -267,10 +267,10 @@ pub(crate) async fn list(
     }
 }
 
-/// Returns a list, or nothing where the server does not know the kind.
+/// Loads a list. Returns `None` if the server does not know the kind.
 ///
 /// # Errors
-/// [`ListFault::Forbidden`] where the user lacks the permission, so that a caller can do without the list.
+/// [`ListFault::Forbidden`] if the user lacks the permission, so that the caller can do without the list.
 pub(crate) async fn try_list(
     client: &Client,
     server: &str,
@@ -297,7 +297,7 @@ pub(crate) async fn try_list(
     }
 }
 
-/// Adds everything of a file to a state: a List as `kubectl get -o json` prints it, in JSON or YAML; `-` is stdin.
+/// Adds all objects of a file to a state: a List as printed by `kubectl get -o json`, in JSON or YAML; `-` is stdin.
 pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failure> {
     let text = input::text_of(path)?;
     let named = input::named(path);
@@ -338,7 +338,7 @@ pub(crate) async fn file(path: &Path, mut state: State) -> Result<Source, Failur
     alone(state).await
 }
 
-/// A state that an API server in this process admits pods to.
+/// Returns the state with a client of an API server in this process that admits pods to it.
 pub(crate) async fn alone(state: State) -> Result<Source, Failure> {
     let client = offline(&state).await?;
     Ok(Source {
@@ -360,7 +360,7 @@ fn add_all(
     Ok(())
 }
 
-/// Takes one object in; `place` says where it stands.
+/// Adds one object to the state; `place` is its place in the input, for error messages.
 fn add(state: &mut State, object: &RawValue, usual: &str, place: &str) -> Result<(), Failure> {
     state.add(object, usual).map_err(|error| {
         let why = object::fault(&error);
@@ -371,7 +371,7 @@ fn add(state: &mut State, object: &RawValue, usual: &str, place: &str) -> Result
     })
 }
 
-/// An API server in this process that knows the classes of the state.
+/// Starts an API server in this process that has the classes of the state.
 pub(super) async fn offline(state: &State) -> Result<Client, Failure> {
     let server = ApiServer::new(Config::default());
     let user = User {
@@ -393,14 +393,14 @@ pub(super) async fn offline(state: &State) -> Result<Client, Failure> {
                     path.replacen("/v1/", &format!("/v1/namespaces/{home}/"), 1)
                 }
             };
-            // The built-in priority classes are there already, and are the same everywhere.
+            // The server has the built-in priority classes already, so it may answer that an object exists.
             create(&client, &path, &object, true).await?;
         }
     }
     Ok(client)
 }
 
-/// A namespace with a service account for pods, where there is none.
+/// Creates a namespace with a service account for pods, unless they exist.
 pub(super) async fn make_home(
     client: &Client,
     namespace: &str,
@@ -414,7 +414,7 @@ pub(super) async fn make_home(
     Ok(())
 }
 
-/// Creates an object; gives what the server made of it.
+/// Creates an object and returns it as the server answers it. With `may_exist`, a conflict is no error and gives `null`.
 pub(super) async fn create(
     client: &Client,
     path: &str,
@@ -427,13 +427,13 @@ pub(super) async fn create(
     }
 }
 
-/// Applies an object; gives what the server made of it.
+/// Applies an object and returns it as the server answers it.
 pub(super) async fn apply(client: &Client, path: &str, object: &Value) -> Result<Value, Failure> {
     let applied = answer(client, Method::PATCH, path, object).await?;
     applied.map_err(|status| Failure::input(status.message))
 }
 
-/// Sends an object and waits for the answer, which may be no.
+/// Sends an object and returns the server's answer, which may be an error status.
 async fn answer(
     client: &Client,
     method: Method,

@@ -1,7 +1,7 @@
-//! A cluster as the engine sees it, read from objects: of a file (`kubectl get -o json`), of a case, or of a live API server.
+//! Builds a cluster as the engine sees it from objects: of a file (`kubectl get -o json`), of a case, or of a running API server.
 //!
-//! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
-//! that do not matter to placing are passed over.
+//! Objects are read one by one straight into the engine's types, and only what affects placing is kept. Kinds that do not affect placing
+//! are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ use super::{
     object::{Nested, Object, is_list, named, whole},
 };
 
-/// Kinds that are kept as they are, for those who understand them.
+/// The kinds whose objects are kept unabridged, for the modules that understand them.
 const KEPT: [&str; 10] = [
     "DaemonSet",
     "NodePool",
@@ -48,50 +48,50 @@ const KEPT: [&str; 10] = [
     "RuntimeClass",
 ];
 
-/// The cluster, and what is not part of the engine's model.
+/// The cluster, and the facts that are not part of the engine's model.
 pub(crate) struct State {
-    /// Nodes, bound pods and the objects that matter to them.
+    /// The engine's cluster: nodes, bound pods and the objects that affect them.
     pub(crate) cluster: Cluster,
-    /// Every pod, bound or not. None are kept for a case, whose pods are asked about by key only.
+    /// All pods, bound or not. A case keeps none, because its pods are looked up by key only.
     pub(crate) pods: Vec<PodSpec>,
     keeps_pods: bool,
-    /// Nodes and pods are kept as they are, too.
+    /// Whether nodes and pods are kept unabridged as well.
     keeps_whole: bool,
-    /// A pod has a priority.
+    /// Whether any pod has a priority.
     pub(super) has_priorities: bool,
-    /// Every node by its name; none are kept for a case, as of what follows.
+    /// All nodes by name. A case keeps none, and leaves the following fields empty too.
     nodes: BTreeMap<String, NodeSpec>,
-    /// Claims, and volumes that are somebody's: a manifest changes none of them.
+    /// Claims, and volumes bound to a claim; a manifest cannot change them.
     settled: BTreeSet<Title>,
-    /// Why pods are not resized that ask for it.
+    /// The reasons why pods with a pending resize are not resized.
     resizes: BTreeMap<Title, String>,
-    /// What images run on, as placement from images wrote it into pods.
+    /// What the images run on, as placement by image recorded it on pods.
     images: BTreeMap<Title, Vec<ImageWord>>,
-    /// Namespace and name of the Windows pods that have an address.
+    /// The namespace and name of each Windows pod that has an address.
     pub(super) addressed: BTreeSet<(String, String)>,
-    /// Objects of the kinds that only some questions need.
+    /// The objects of the kinds that are kept unabridged.
     others: BTreeMap<Title, Value>,
-    /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
+    /// The `status.nodeInfo.kubeletVersion` of the first node that has one; it serves as the cluster's version.
     pub(super) kubelet_version: Option<String>,
-    /// What the plans of the cluster's provisioner heed.
+    /// The settings of the cluster's provisioner.
     pub(crate) settings: provisioner::Settings,
 }
 
-/// Kind, namespace and name.
+/// Identifies an object: kind, namespace and name.
 type Title = (String, String, String);
 
-/// Any list: a `v1` List, or one of a kind's own.
+/// A list of objects: a `v1` List, or a typed one such as PodList. A single object can be read as such a list too.
 #[derive(Deserialize)]
 pub(crate) struct List {
-    /// `List`, `PodList`, or the kind of a single object.
+    /// The kind: `List`, `PodList`, or the kind of a single object.
     #[serde(default)]
     pub(super) kind: String,
-    /// Absent in a single object.
+    /// The items; `None` for a single object.
     pub(crate) items: Option<Vec<Box<RawValue>>>,
 }
 
 impl State {
-    /// Into a cluster without anything in it.
+    /// Creates a state that starts with an empty cluster.
     pub(crate) fn new(empty: Cluster) -> Self {
         State {
             keeps_pods: true,
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// Keeps nodes and pods as they are, too, for those who look at their annotations and conditions.
+    /// Makes the state keep nodes and pods unabridged as well, for callers that need their annotations and conditions.
     pub(crate) fn keeping_whole(self) -> Self {
         State {
             keeps_whole: true,
@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// The same for a case.
+    /// Creates the state of a case, which keeps no pods and nodes of its own.
     pub(super) fn of(cluster: Cluster) -> Self {
         State {
             cluster,
@@ -126,10 +126,10 @@ impl State {
         }
     }
 
-    /// Takes an object in; `usual` is the kind of one that names none, as in a typed list.
+    /// Adds an object; `usual` is the kind of an object that has no `kind` field, as in a typed list.
     ///
     /// # Errors
-    /// It is malformed, or says what cannot be true (a negative request, two nodes of one name).
+    /// The object is malformed or impossible (a negative request, or two nodes of one name).
     pub(crate) fn add(&mut self, object: &RawValue, usual: &str) -> Result<(), serde_json::Error> {
         let text = object.get();
         if self.kubelet_version.is_none() && text.contains("kubeletVersion") {
@@ -148,13 +148,13 @@ impl State {
         }
         self.tell(text, usual)
             .or_else(|error| match without_nulls(text.as_bytes()) {
-                // Some items of a list may be there already.
+                // A list must not be read again, because some of its items may have been added.
                 Some(text) if !is_list(&text, usual) => self.tell(&text, usual),
                 _ => Err(error),
             })
     }
 
-    /// Keeps why a pod that asks for other resources than it has does not get them.
+    /// Records why a pod's pending resize is not carried out.
     fn note_resize(&mut self, pod: &Value) {
         let conditions = pod["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// Keeps what placement from images wrote into a pod.
+    /// Records what placement by image wrote to a pod.
     pub(super) fn note_images(&mut self, pod: &Value) {
         if let Some(report) = pod["metadata"]["annotations"][PLACED_BY_IMAGE].as_str() {
             let words = images::of_annotation(report);
@@ -176,12 +176,12 @@ impl State {
         }
     }
 
-    /// Whether the cluster has placed a pod by its images.
+    /// Returns whether the cluster has placed any pod by its images.
     pub(super) fn is_placed_by_image(&self) -> bool {
         !self.images.is_empty()
     }
 
-    /// Returns what is known of a pod's images, where that matters.
+    /// Returns what is known about a pod's images, if that matters.
     pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
         let home = pod.template.namespace.clone();
         let title = ("Pod".to_owned(), home, pod.name.clone());
@@ -189,7 +189,7 @@ impl State {
         words.unwrap_or_else(|| images::guessed(pod, table))
     }
 
-    /// Keeps which pods have been given an address.
+    /// Records that a pod has an address.
     fn note_address(&mut self, object: &Value) {
         let metadata = &object["metadata"];
         if metadata["annotations"][labels::PRIVATE_IPV4].is_string() {
@@ -199,7 +199,7 @@ impl State {
         }
     }
 
-    /// Why a pod is not resized as it asks; none where it does not ask.
+    /// Returns why a pod's pending resize is not carried out; `None` if there is none.
     pub(super) fn resize_of(&self, pod: &PodSpec) -> Option<&String> {
         let home = pod.template.namespace.clone();
         let title = ("Pod".to_owned(), home, pod.name.clone());
@@ -212,7 +212,7 @@ impl State {
         Object { state, usual }.deserialize(&mut reader)
     }
 
-    /// Takes what is left of an object in, once its kind is known.
+    /// Adds the remaining fields of an object once its kind is known.
     pub(super) fn take<'de, D: Deserializer<'de>>(
         &mut self,
         kind: &str,
@@ -245,7 +245,7 @@ impl State {
                 let pod = named(rest, |own: &PodSpec| &own.name)?;
                 self.add_pod(pod).map_err(refuse)?;
             }
-            // Placement from images reads its labels.
+            // Placement by image needs the namespace's labels, so the object is kept.
             "Namespace" if self.keeps_pods => {
                 let namespace = whole(rest)?;
                 let spec = NamespaceSpec::deserialize(&namespace).map_err(D::Error::custom)?;
@@ -254,7 +254,7 @@ impl State {
             }
             "Namespace" => cluster.set_namespace(&named(rest, |own: &NamespaceSpec| &own.name)?),
             "Service" => cluster.set_service(&named(rest, |own: &ServiceSpec| &own.name)?),
-            // How many of its pods may go is not for a manifest to say.
+            // A manifest does not set how many disruptions are allowed, so the object is kept with its status.
             "PodDisruptionBudget" if self.keeps_pods => {
                 let budget = whole(rest)?;
                 let spec = PdbSpec::deserialize(&budget).map_err(D::Error::custom)?;
@@ -280,7 +280,7 @@ impl State {
                     self.settle(kind, String::new(), volume.name);
                 }
             }
-            // Which class is the default is for the admission of claims to know.
+            // Admission of claims needs to know the default class, so the object is kept.
             "StorageClass" if self.keeps_pods => {
                 let class = whole(rest)?;
                 let spec = StorageClassSpec::deserialize(&class).map_err(D::Error::custom)?;
@@ -342,7 +342,7 @@ impl State {
         Ok(())
     }
 
-    /// Keeps an object in place of one of its name.
+    /// Stores an object, replacing one of the same kind, namespace and name.
     fn keep(&mut self, kind: &str, object: Value) {
         self.others.insert(title_of(kind, &object), object);
     }
@@ -353,24 +353,24 @@ impl State {
         }
     }
 
-    /// Whether there is such a claim, or such a volume that is somebody's. What claims ask for does not change once they are there, and
-    /// what they were given is not for a manifest to say.
+    /// Returns whether the object is an existing claim, or an existing volume that is bound. What a claim asks for cannot be changed later,
+    /// and a manifest does not decide what it was given.
     pub(crate) fn is_settled(&self, object: &Value) -> bool {
         let kind = object["kind"].as_str().unwrap_or_default();
         self.settled.contains(&title_of(kind, object))
     }
 
-    /// What became of an object that is kept as it is; none where there is none of its name.
+    /// Returns the status of an object that is kept unabridged; `None` if there is no such object.
     pub(super) fn status_of(&self, object: &Value) -> Option<&Value> {
         let kind = object["kind"].as_str().unwrap_or_default();
         self.others.get(&title_of(kind, object))?.get("status")
     }
 
-    /// Takes in a node of a manifest. One that is there is changed as `kubectl apply` would change it: labels are added, and what the manifest
-    /// does not say stays; only a status counts as written.
+    /// Adds a node of a manifest. An existing node is changed as `kubectl apply` would change it: labels are added, and fields that the
+    /// manifest does not have stay; a status replaces the old one.
     ///
     /// # Errors
-    /// It is malformed, has no name, or offers a negative amount.
+    /// The node is malformed, has no name, or has a negative amount of a resource.
     pub(super) fn set_node(&mut self, object: &Value) -> Result<(), serde_json::Error> {
         let mut node = NodeSpec::deserialize(object)?;
         if let Some(there) = self.nodes.get(&node.name) {
@@ -399,10 +399,10 @@ impl State {
         Ok(())
     }
 
-    /// The objects of a kind that was kept as it is, by their names.
+    /// Returns the objects of a kind that is kept unabridged, sorted by namespace and name.
     ///
     /// # Errors
-    /// One of them is malformed: which one, and why.
+    /// One of the objects is malformed; the error says which, and why.
     pub(crate) fn kept<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, String> {
         let own = self.others.iter().filter(|((own, ..), _)| own == kind);
         own.map(|((_, _, name), object)| {
@@ -411,54 +411,54 @@ impl State {
         .collect()
     }
 
-    /// Returns what the ConfigMap of the VPC resource controller says, if the state holds it.
+    /// Returns the settings in the ConfigMap of the VPC resource controller, if the state has it.
     pub(crate) fn address_settings(&self) -> Option<Settings> {
         let config = self.others.get(&vpc_cni())?;
         Some(Settings::read(&data_of(config)).0)
     }
 
-    /// Returns what nodes of the cluster turned out to have, as far as the state holds it.
+    /// Returns the capacity that nodes of the cluster turned out to have, as far as the state has it.
     pub(crate) fn discovered_capacity(&self) -> Book {
         let kept = self.others.get(&discovered());
         kept.map_or_else(Book::default, |config| Book::read(&data_of(config)).0)
     }
 
-    /// Returns how pods of new Windows nodes get addresses: one by one where the state does not say, as Karpenter takes it.
+    /// Returns how pods on new Windows nodes get addresses; the default, as in Karpenter, is one by one.
     pub(crate) fn windows_addresses(&self) -> WindowsAddresses {
         let settings = self.address_settings();
         settings.map_or_else(WindowsAddresses::default, |own| WindowsAddresses::of(&own))
     }
 
-    /// Returns an object of a kind that is kept as it is.
+    /// Returns an object of a kind that is kept unabridged.
     pub(crate) fn kept_object(&self, kind: &str, namespace: &str, name: &str) -> Option<&Value> {
         let title = [kind, namespace, name].map(str::to_owned);
         self.others.get(&title.into())
     }
 
-    /// Returns the names of the objects of a kind that is kept as it is.
+    /// Returns the names of the objects of a kind that is kept unabridged.
     pub(crate) fn names_of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a str> {
         let own = self.others.keys().filter(move |(own, ..)| own == kind);
         own.map(|(_, _, name)| name.as_str())
     }
 
-    /// Changes every object of a kind that is kept as it is.
+    /// Changes every object of a kind that is kept unabridged.
     pub(crate) fn edit(&mut self, kind: &str, mut change: impl FnMut(&mut Value)) {
         let own = self.others.iter_mut().filter(|((own, ..), _)| own == kind);
         own.for_each(|(_, object)| change(object));
     }
 
-    /// Forgets an object that is kept as it is and in no namespace. Returns whether it was there.
+    /// Removes a cluster-scoped object of a kind that is kept unabridged. Returns whether it existed.
     pub(crate) fn forget(&mut self, kind: &str, name: &str) -> bool {
         let title = [kind, "", name].map(str::to_owned);
         self.others.remove(&title.into()).is_some()
     }
 
-    /// Returns the nodes by their names.
+    /// Returns all nodes, sorted by name.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeSpec> {
         self.nodes.values()
     }
 
-    /// Takes pods out for which this holds; returns them.
+    /// Removes the pods for which `goes` returns true, and returns them.
     pub(crate) fn take_pods(&mut self, mut goes: impl FnMut(&PodSpec) -> bool) -> Vec<PodSpec> {
         let all = std::mem::take(&mut self.pods).into_iter();
         let (gone, left): (Vec<PodSpec>, Vec<PodSpec>) = all.partition(|pod| goes(pod));
@@ -467,19 +467,19 @@ impl State {
             let key = pod.key();
             self.cluster.denominate(&key);
             if self.cluster.node_of_pod(&key).is_some() {
-                // It is there, as its node says.
+                // The pod is on that node, so this cannot fail.
                 let _ = self.cluster.remove_pod(&key);
             }
         }
         gone
     }
 
-    /// Whether there is an object of a kind that is kept as it is.
+    /// Returns whether there is an object of a kind that is kept unabridged.
     pub(crate) fn has(&self, kind: &str) -> bool {
         self.others.keys().any(|(own, ..)| own == kind)
     }
 
-    /// The pod of a name.
+    /// Returns the pod with this namespace and name.
     pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<&PodSpec> {
         self.pods
             .iter()
@@ -487,19 +487,20 @@ impl State {
     }
 }
 
-/// The ConfigMap that switches addresses of Windows pods.
+/// Returns the title of the ConfigMap that records the capacity which nodes turned out to have.
 fn discovered() -> Title {
     let (namespace, name) = KEPT_IN;
     ["ConfigMap", namespace, name].map(str::to_owned).into()
 }
 
+/// Returns the title of the ConfigMap with the settings of the VPC resource controller.
 fn vpc_cni() -> Title {
     ["ConfigMap", "kube-system", "amazon-vpc-cni"]
         .map(str::to_owned)
         .into()
 }
 
-/// The data of a ConfigMap.
+/// Returns the data of a ConfigMap.
 fn data_of(config: &Value) -> BTreeMap<String, String> {
     let data = config["data"].as_object().into_iter().flatten();
     data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))

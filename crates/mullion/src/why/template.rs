@@ -1,6 +1,6 @@
-//! The pod that an object of a manifest is or would make, with what its controller adds.
+//! Makes the pod that an object of a manifest is or would create, with what its controller adds.
 //!
-//! Objects are read as they are written: what an API server has to say about a misspelt field is for it to say.
+//! Objects are taken as they are written; misspelt fields are left for the API server to refuse.
 
 use std::fmt::Display;
 
@@ -9,17 +9,17 @@ use mullion_controllers::workloads::{POD_TEMPLATE_HASH, daemon_set};
 use mullion_engine::model as scheduled;
 use serde_json::{Map, Value, json};
 
-/// The object that a pod is, or is made by.
+/// The object that a pod is, or that creates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Maker {
-    /// `Deployment`, or `Pod` for a pod of its own.
+    /// The kind: `Deployment`, for example, or `Pod` for a pod without a workload.
     pub(crate) kind: String,
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
 impl Maker {
-    /// Whether a pod that is there is this object, or was made by it. Pods of a CronJob's earlier runs are none of the next run's.
+    /// Returns whether an existing pod is this object, or was created by it. Pods of a CronJob's earlier runs are not counted.
     pub(crate) fn has_made(&self, pod: &scheduled::PodSpec) -> bool {
         let Maker {
             kind,
@@ -44,24 +44,24 @@ impl Maker {
     }
 }
 
-/// A pod that would be created, and what would be there because of its workload.
+/// A pod that would be created, and what would exist because of its workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Prospect {
-    /// `pod shop/iis`, or what it would be a pod of.
+    /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     pub(super) named: String,
     pub(super) maker: Maker,
-    /// How many such pods there would be at a time; of a DaemonSet that is for the nodes to say.
+    /// The number of such pods at a time; 1 for a DaemonSet, whose number depends on the nodes.
     pub(super) replicas: u64,
     pub(super) pod: Value,
     /// The workload whose selector says which pods are its siblings.
     pub(super) owner: Option<Value>,
-    /// Claims that are made for the pod by its workload.
+    /// The claims that the workload creates for the pod.
     pub(super) claims: Vec<Value>,
-    /// There is one on every node it is meant for: the DaemonSet.
+    /// The DaemonSet, if the pod belongs to one, which has a pod on every eligible node.
     pub(super) daemon: Option<String>,
 }
 
-/// Returns the fields that lead from an object of a kind to the pod in it; none for kinds that make no pods.
+/// Returns the path from an object of a kind to its pod template; `None` for kinds that create no pods.
 pub(crate) fn template_path(kind: &str) -> Option<&'static [&'static str]> {
     match kind {
         "Pod" => Some(&[]),
@@ -76,7 +76,7 @@ pub(crate) fn template_path(kind: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// The pod that an object is or would make; none for objects that make no pods.
+/// Returns the pod that an object is or would create; `None` for objects that create no pods.
 pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospect> {
     let kind = object["kind"].as_str()?;
     let template = template_path(kind)?
@@ -113,7 +113,7 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
     match kind {
         "Pod" => made.describe("ownerReferences", own["ownerReferences"].clone()),
         "Deployment" => {
-            // Of a template that is new: its ReplicaSet has no pods yet.
+            // The template is new, so its ReplicaSet has no pods yet.
             let hash = json!("new");
             made.label(POD_TEMPLATE_HASH, hash.clone());
             let mut selector = selector.clone();
@@ -123,7 +123,7 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
             made.owned_by("ReplicaSet", &format!("{name}-new"), home, Some(&selector));
         }
         "ReplicationController" => {
-            // Without a selector, that of its template's labels.
+            // Without a selector, a ReplicationController uses the labels of its template.
             let selector = match selector {
                 Value::Null => &template["metadata"]["labels"],
                 given => given,
@@ -178,7 +178,7 @@ impl Prospect {
         });
     }
 
-    /// The first pod of a StatefulSet: its name, labels and claims.
+    /// Turns the pod into the first one of a StatefulSet: sets its name, labels and claims.
     fn number(&mut self, spec: &Value, set: &str, home: &str) {
         let number = spec["ordinals"]["start"].as_i64().unwrap_or(0);
         let name = format!("{set}-{number}");
@@ -204,7 +204,7 @@ impl Prospect {
         put(&mut self.pod["spec"], "volumes", Value::Array(volumes));
     }
 
-    /// What the DaemonSet controller lets its pods tolerate.
+    /// Adds the tolerations that the DaemonSet controller adds to its pods.
     fn tolerate(&mut self) {
         let spec = PodSpec {
             host_network: self.pod["spec"]["hostNetwork"].as_bool(),
@@ -230,7 +230,7 @@ impl Prospect {
     }
 }
 
-/// Sets a field of an object, or of one that is not there yet. What is no object stays as it is: whoever takes it refuses it.
+/// Sets a field of an object, which is created if it is null. Any other value is left as it is; the reader of the object will refuse it.
 pub(crate) fn put(object: &mut Value, field: &str, value: Value) {
     if object.is_null() {
         *object = Value::Object(Map::new());
@@ -240,7 +240,7 @@ pub(crate) fn put(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// The claims of a pod's ephemeral volumes, once the pod has a uid.
+/// Returns the claims of a pod's ephemeral volumes; the pod must have a uid.
 pub(super) fn ephemeral_claims(pod: &Value) -> Vec<Value> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let meta = &pod["metadata"];
@@ -255,7 +255,7 @@ pub(super) fn ephemeral_claims(pod: &Value) -> Vec<Value> {
     made.collect()
 }
 
-/// The claims of devices that are made for a pod from these templates, which its status then names.
+/// Returns the ResourceClaims that are created for a pod from these templates, and names them in the pod's status.
 pub(super) fn device_claims(pod: &mut Value, templates: &[Value]) -> Vec<Value> {
     let meta = pod["metadata"].clone();
     let asked = pod["spec"]["resourceClaims"].as_array().cloned();

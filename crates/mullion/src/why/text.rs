@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! Prints an explanation for people.
 
 use std::fmt::Write;
 
@@ -10,12 +10,12 @@ use super::{
     page::{Ink, Page, Row},
 };
 
-/// Nodes named per reason, and shown with their scores.
+/// The number of nodes named for each reason, and of nodes shown with their scores.
 const SHOWN: usize = 4;
-/// Width of the column of reasons; longer ones push their nodes away.
+/// The width of the column of reasons; a longer reason shifts the names of its nodes to the right.
 const REASON_WIDTH: usize = 56;
 
-/// The whole text about a pod and others like it, without a newline at its end, for a terminal of this width.
+/// Returns the whole text about a pod and others like it, without a newline at its end; `width` is that of the terminal.
 pub(super) fn text(
     explanation: &Explanation,
     like_it: &[&Explanation],
@@ -62,7 +62,7 @@ pub(super) fn text(
             "have"
         };
         page.dimmed(&format!("That is once {after} {verb} made room."));
-        // There may be many of them, and what nodes say has been said of the first.
+        // There may be many such pods, so the nodes' answers are printed for the first of them only.
         if explanation.evicts() {
             return page.end();
         }
@@ -183,7 +183,7 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
     }
 }
 
-/// Where the pods of a DaemonSet go.
+/// Returns the sentences about where the pods of a DaemonSet go.
 fn daemons(pod: &str, daemon: &Daemon, nodes: usize, ink: &Ink) -> String {
     let Ink {
         bold,
@@ -227,7 +227,7 @@ fn daemons(pod: &str, daemon: &Daemon, nodes: usize, ink: &Ink) -> String {
     words
 }
 
-/// What a pod does that makes room for itself.
+/// Returns the sentences about a pod that makes room by preemption.
 fn evictions(explanation: &Explanation, ink: &Ink) -> String {
     let Ink {
         bold, good, end, ..
@@ -251,7 +251,7 @@ fn evictions(explanation: &Explanation, ink: &Ink) -> String {
     words
 }
 
-/// A few names and how many more there are.
+/// Returns the first few names, and how many more there are.
 fn some_of(names: &[String]) -> String {
     let shown = names[..names.len().min(SHOWN)].join(", ");
     match names.len().saturating_sub(SHOWN) {
@@ -283,7 +283,7 @@ fn machine(purchase: &Purchase) -> String {
     )
 }
 
-/// What other pools would cost, and what is paid for a demand.
+/// Returns the sentences about what other pools would cost, and what a requirement of the pod costs.
 fn paid_for(costs: &Costs) -> Vec<String> {
     let mut lines = Vec::new();
     let these = match costs.pods {
@@ -311,7 +311,7 @@ fn paid_for(costs: &Costs) -> Vec<String> {
     lines
 }
 
-/// The best nodes with what each plugin gave them.
+/// Adds the best nodes with the scores that each plugin gave them.
 fn scores(page: &mut Page, explanation: &Explanation) {
     let nodes = explanation.answer.nodes.iter();
     let mut fitting: Vec<&NodeRecord> = nodes.filter(|node| node.fits).collect();
@@ -386,7 +386,7 @@ fn changes(page: &mut Page, explanation: &Explanation) {
     }
     let Ink { bold, end, .. } = page.ink;
     let title = match explanation.is_placed() {
-        // The only thing that is wrong with a place.
+        // For a pod that has a place, nothing else can need a change.
         true => "Its image does not start on that Windows build. Smallest change that helps:",
         false => "Smallest change that places it:",
     };

@@ -1,7 +1,7 @@
-//! A manifest's objects in the cluster that is asked, as `kubectl apply` of all of it would leave them there.
+//! Puts the objects of a manifest into the cluster that is asked, as `kubectl apply` would.
 //!
-//! An API server says what becomes of each object: the cluster's own, which keeps nothing of it (dry run), or one in this process. Where
-//! the pods of the manifest need what only comes with it to be admitted, it is the one in this process, with the cluster's classes.
+//! An API server says what becomes of each object: the cluster's own, which stores nothing (dry run), or one in this process. The latter is
+//! used if admission of the manifest's pods needs other objects of the manifest; it gets the cluster's classes.
 
 use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{failure::Failure, out};
 
-/// Kinds that matter to placing beside those that make pods, in the order in which they need each other: their plural, whether they are
-/// in a namespace, and whether the admission of pods asks for them.
+/// The kinds that affect placing, apart from those that create pods, sorted so that an object comes after those it depends on. Each has its
+/// plural, whether it is namespaced, and whether admission of pods needs it.
 const KINDS: [(&str, &str, bool, bool); 24] = [
     ("Namespace", "namespaces", false, true),
     ("ServiceAccount", "serviceaccounts", true, true),
@@ -55,8 +55,8 @@ const KINDS: [(&str, &str, bool, bool); 24] = [
     ("NodeOverlay", "nodeoverlays", false, false),
     ("SimulatedAccount", "simulatedaccounts", false, false),
 ];
-/// Those that are taken as they are written: an API server in this process does not know them, or keeps pods off until a kubelet reports, or
-/// there may be many of which only one counts.
+/// The kinds that are taken as they are written: an API server in this process does not know them, or would keep pods away from them until
+/// a kubelet reports, or only one object of the kind counts.
 const FOREIGN: [&str; 6] = [
     "ConfigMap",
     "EC2NodeClass",
@@ -68,24 +68,24 @@ const FOREIGN: [&str; 6] = [
 
 /// A pod of a manifest, as it would be created.
 pub(crate) struct Planned {
-    /// `pod shop/iis`, or what it would be a pod of.
+    /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     pub(crate) named: String,
     pub(crate) pod: PodSpec,
-    /// There is one on every node it is meant for: the DaemonSet.
+    /// The DaemonSet, if the pod belongs to one, which has a pod on every eligible node.
     pub(crate) daemon: Option<String>,
-    /// The object that makes it.
+    /// The object that creates the pod.
     pub(crate) maker: Maker,
-    /// How many such pods there would be.
+    /// The number of such pods.
     pub(crate) replicas: u64,
-    /// The pod as an API server would keep it.
+    /// The pod as an API server would store it.
     pub(crate) admitted: Value,
-    /// The claims that are made for this pod alone, as they are in the state.
+    /// The claims that are created for this pod, as they are in the state.
     pub(crate) claims: Vec<Value>,
-    /// A pod of that name is there.
+    /// Whether a pod of that name exists.
     is_taken: bool,
 }
 
-/// The objects of a manifest: those that make pods, with what they make, and the others.
+/// The objects of a manifest: those that create pods, with the pods, and all others.
 struct Sorted {
     prospects: Vec<(String, Prospect, Value)>,
     others: Vec<Document>,
@@ -111,11 +111,11 @@ impl Sorted {
     }
 }
 
-/// Puts what is in a manifest into the cluster; gives every pod and one of every workload of it. `names` keeps only those, and `shown`
-/// is what the manifest is called; `placement` places pods that no cluster admits.
+/// Puts the objects of a manifest into the cluster; returns every pod, and one pod of every workload. `names` selects some of them, `shown`
+/// is the manifest's name in messages, and `placement` places pods that no cluster admits.
 ///
 /// # Errors
-/// It has no pod of that name, or the API server refuses an object: its words.
+/// The manifest has no pod of that name, or the API server refuses an object; the error repeats its message.
 pub(super) async fn apply(
     source: &mut Source,
     shown: &str,
@@ -156,11 +156,11 @@ pub(super) async fn apply(
     Ok(planned)
 }
 
-/// Puts what is in a manifest into the cluster, whether or not there are pods in it; gives every pod and one of every workload of it.
+/// Puts the objects of a manifest, which need not include pods, into the cluster; returns every pod, and one pod of every workload.
 /// `placement` places pods that no cluster admits.
 ///
 /// # Errors
-/// The API server refuses an object: its words.
+/// The API server refuses an object; the error repeats its message.
 pub(crate) async fn apply_all(
     source: &mut Source,
     documents: Vec<Document>,
@@ -207,7 +207,7 @@ async fn put_in(
     Ok(planned)
 }
 
-/// Keeps a DaemonSet with its pod as admission leaves it: new nodes will have one.
+/// Stores a DaemonSet with its admitted pod as the template, because new nodes will get such a pod.
 fn keep_daemon(state: &mut State, mut object: Value, own: &Planned) -> Result<(), Failure> {
     put(
         &mut object["metadata"],
@@ -224,7 +224,7 @@ fn admits_pods(object: &Value) -> bool {
     kinds.any(|(kind, _, _, admits)| *admits && object["kind"] == *kind)
 }
 
-/// Puts an object that is no workload into the cluster; gives what became of it, where an API server was asked.
+/// Puts an object that creates no pods into the cluster; returns the object as an API server answered it, if one was asked.
 async fn add(
     source: &mut Source,
     object: &Value,
@@ -252,7 +252,7 @@ async fn add(
         }
         homed = format!("/namespaces/{home}");
     }
-    // A server in this process does not know what the cluster's controllers have made of it.
+    // The server in this process does not know what the cluster's controllers have made of the object.
     if source.state.is_settled(&object) {
         return Ok(None);
     }
@@ -266,13 +266,13 @@ async fn add(
         "{group}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
     );
     let mut made = source::apply(&source.client, &path, &object).await?;
-    // A server in this process knows of no status.
+    // The server in this process has no status of the object, so it is taken from the state.
     let status = source.state.status_of(&object).filter(|_| source.offline);
     if let Some(status) = status {
         put(&mut made, "status", status.clone());
     }
     if kind == "PersistentVolume" && made.pointer("/spec/claimRef/uid").is_none() {
-        // So it is in a moment, which nothing here brings about.
+        // A controller would set this phase at once, but none runs here.
         put(&mut made["status"], "phase", json!("Available"));
     }
     take(&mut source.state, &made)?;
@@ -294,7 +294,7 @@ fn take_as_written(state: &mut State, mut object: Value) -> Result<(), Failure> 
     take(state, &object)
 }
 
-/// The status of a pool once its class is resolved, which nothing here does.
+/// Returns the status of a pool whose class is resolved; no controller sets it here.
 fn ready() -> Value {
     json!({"conditions": [{
         "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
@@ -310,7 +310,7 @@ fn refuse(error: serde_json::Error) -> Failure {
     Failure::input(fault(&error))
 }
 
-/// What an API server makes of a pod, with what its workload and the cluster make for it.
+/// Has an API server admit a pod, and adds what its workload and the cluster create for it.
 async fn admit(
     source: &mut Source,
     prospect: Prospect,
@@ -337,14 +337,14 @@ async fn admit(
     if let Some(owner) = owner {
         take(&mut source.state, &owner)?;
     }
-    // No server makes a pod of a name that is taken, not even in thought: it is asked for another one like it.
+    // A server refuses a pod whose name is taken, even in a dry run, so it is asked for another pod like this one.
     let is_taken = source.state.pod(&home, &name).is_some();
     let mut asked = pod;
     if is_taken && let Some(metadata) = asked["metadata"].as_object_mut() {
         metadata.remove("name");
         metadata.insert("generateName".to_owned(), json!(format!("{name}-")));
     }
-    // A misspelt field would change the answer.
+    // The validation is strict, because a misspelt field would change the answer.
     let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
     let mut admitted = source::create(&source.client, &path, &asked, false).await?;
     if is_taken {
@@ -370,7 +370,7 @@ async fn admit(
         .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
     Ok(Planned {
         named,
-        // Its key must be nobody else's.
+        // Without a uid the pod's key is its name, so it cannot equal the key of an existing pod.
         pod: PodSpec {
             uid: String::new(),
             ..spec
@@ -385,7 +385,7 @@ async fn admit(
 }
 
 impl Source {
-    /// Goes on with an API server in this process, which knows the classes of the cluster.
+    /// Replaces the cluster's API server by one in this process, which gets the classes of the cluster.
     async fn leave(&mut self) -> Result<(), Failure> {
         source::add_classes(&self.client, &mut self.state).await?;
         self.client = source::offline(&self.state).await?;

@@ -1,25 +1,26 @@
 //! Checks the estimated cost of a definition's rules: of each expression, and of all rules of one schema together.
 //!
-//! The limits and sentences are kube-apiserver's (k8s.io/apiextensions-apiserver: StaticEstimatedCostLimit and its neighbours).
+//! The limits and messages are those of kube-apiserver (k8s.io/apiextensions-apiserver: StaticEstimatedCostLimit and the constants next to
+//! it).
 
 use crate::field::{Errors, Path};
 
 const OF_EXPRESSION: u64 = 10_000_000;
 const OF_SCHEMA: u64 = 100_000_000;
-/// So many of the dearest are named when all together cost too much, if they are at least a hundredth of the limit.
+/// The number of most expensive expressions that the error about the total names; each costs at least a hundredth of the limit.
 const NAMED: usize = 4;
 
-/// The costs that were found so far.
+/// The costs found so far.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    /// True if no expression may be refused for its own cost, but only for the sum.
+    /// Whether an expression is never refused for its own cost, but only for the total.
     only_together: bool,
     total: u64,
     dearest: Vec<(u64, String)>,
 }
 
 impl Costs {
-    /// None yet; whether expressions are refused only for what all cost together.
+    /// Starts without costs. If `only_together` is true, an expression is refused only for the total cost.
     pub(super) fn new(only_together: bool) -> Self {
         Costs {
             only_together,
@@ -27,7 +28,7 @@ impl Costs {
         }
     }
 
-    /// Counts an expression; refuses one that is too expensive alone.
+    /// Adds the cost of an expression, and refuses one that exceeds the limit alone.
     pub(super) fn add(&mut self, cost: u64, what: &str, at: &Path<'_>, errors: &mut Errors) {
         if cost > OF_EXPRESSION && !self.only_together {
             errors.forbidden(at, exceeds(what, cost, OF_EXPRESSION));
@@ -41,7 +42,7 @@ impl Costs {
         }
     }
 
-    /// Refuses a schema whose rules cost too much together.
+    /// Refuses a schema whose rules together exceed the limit.
     pub(super) fn check_total(&self, schema: &Path<'_>, errors: &mut Errors) {
         if self.total <= OF_SCHEMA {
             return;
@@ -60,7 +61,7 @@ fn exceeds(what: &str, cost: u64, limit: u64) -> String {
     let factor = if factor > 100.0 {
         "more than 100x".to_owned()
     } else if factor < 1.5 {
-        // One digit would say 1.0x of what is a little too much.
+        // With one digit, a total slightly above the limit would print as 1.0x.
         format!("{factor:.6}x")
     } else {
         format!("{factor:.1}x")

@@ -1,6 +1,7 @@
-//! Defaults must themselves be what the schema allows. Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting: ValidateDefaults.
+//! Checks that the defaults in a schema are valid values of that schema. Source:
+//! k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting: ValidateDefaults.
 //!
-//! Those in the metadata of a resource are looked at as a part of it; those of a map's values are not looked at.
+//! A default in the metadata of a resource is validated as part of an ObjectMeta. Defaults of a map's values are not validated.
 
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ pub(super) fn check(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mu
     walk.schema(schema, true, false, path);
 }
 
-/// The way from a resource to a value in it.
+/// One step of the path from a resource to a value in it.
 enum Step<'v> {
     Field(&'v str),
     Item,
@@ -86,9 +87,10 @@ impl<'v> Walk<'_, 'v> {
         }
     }
 
-    /// A default in the type or metadata of a resource.
+    /// Validates a default in the type or metadata of a resource.
     fn metadata(&mut self, source: &Value, default: &Value, path: &Path<'_>) {
         let mut object = default.clone();
+        // The default alone is no resource, so a resource that contains it is built around it.
         for step in self.around.iter().rev() {
             object = match step {
                 Step::Field(name) => json!({ *name: object }),

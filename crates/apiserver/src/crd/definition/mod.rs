@@ -1,6 +1,6 @@
-//! Validates the schemas of a CustomResourceDefinition: structural, with valid defaults and with rules that compile.
+//! Validates the schemas of a CustomResourceDefinition: they must be structural, with valid defaults and with rules that compile.
 //!
-//! A schema that passes here is what [`super::structural`] expects. What is checked when, and the sentences, are those of
+//! [`super::structural`] expects a schema that passes these checks. The order of checks and the messages are those of
 //! k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation.
 
 mod costs;
@@ -19,9 +19,9 @@ pub(crate) use spared::Spared;
 use super::{formats, rules::field_path, structural::Schema};
 use crate::field::{ErrorType, Errors, Path};
 
-/// The Go names of the fields that the root of a schema may have beside a status subresource.
+/// The Go names of the fields that the root of a schema may have if the version has a status subresource.
 const ROOT_FIELDS: &str = "Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations";
-/// Words of JSON schema that are not supported.
+/// The keywords of JSON schema that are not supported.
 const UNSUPPORTED: &[&str] = &[
     "id",
     "additionalItems",
@@ -30,7 +30,7 @@ const UNSUPPORTED: &[&str] = &[
     "dependencies",
     "$ref",
 ];
-/// More fields of one version cannot be selected by.
+/// The largest number of selectable fields in one version.
 const MAX_SELECTABLE_FIELDS: usize = 8;
 
 /// Checks the schema of one version; `has_status` says whether there is a status subresource.
@@ -52,7 +52,7 @@ pub(crate) fn check_schema(
         );
     }
     let mut may_have_rules = false;
-    // What cannot be a structural schema at all is told by its own errors.
+    // A schema that cannot be converted to a structural one is reported by the other checks.
     let is_convertible = !any(schema, &is_unconvertible);
     if is_convertible {
         let found = structural::check(schema, path);
@@ -129,7 +129,7 @@ fn any(schema: &Value, holds: &dyn Fn(&Value) -> bool) -> bool {
 
 fn check_root(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
     let mut all: Vec<(&String, &Value)> = schema.as_object().into_iter().flatten().collect();
-    // Go's struct has these before the type.
+    // These fields precede `type` in the order of Go's struct.
     all.sort_by_key(|(name, _)| match name.as_str() {
         "id" | "$schema" | "$ref" => 0,
         "type" => 1,
@@ -162,7 +162,7 @@ fn capital(name: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// Checks the fields of a version that objects may be selected by.
+/// Checks the selectable fields of a version.
 pub(crate) fn check_selectable_fields(
     fields: &Value,
     schema: &Value,
@@ -225,7 +225,7 @@ fn entries<'v>(schema: &'v Value, field: &str) -> impl Iterator<Item = (&'v Stri
     entries.map(Map::iter).into_iter().flatten()
 }
 
-/// A schema in a field.
+/// Returns the schema in a field, or `None` if the field is not an object.
 fn below<'v>(schema: &'v Value, field: &str) -> Option<&'v Value> {
     schema.get(field).filter(|below| below.is_object())
 }

@@ -1,4 +1,4 @@
-//! Validates each schema by itself. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionOpenAPISchema.
+//! Validates each schema on its own. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionOpenAPISchema.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ const REASONS: &[&str] = &[
 ];
 const SET_ITEMS: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
 
-/// The schemas, by path, at which and below which nothing was found: their rules can be compiled.
+/// The paths of schemas without errors in them or below them, so that their rules can be compiled.
 pub(super) struct Sound(HashSet<String>);
 
 impl Sound {
@@ -160,7 +160,7 @@ fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Error
     }
     for word in UNSUPPORTED {
         let at = path.child(word);
-        // Of the others upstream counts what is in them.
+        // kube-apiserver refuses `dependencies` even if it is empty, but other maps only if they have entries.
         let is_there = *word == "dependencies" && errors.sent_empty_in_schema(&at);
         if is_set(word) || is_there {
             errors.forbidden(&at, format!("{word} is not supported"));
@@ -232,7 +232,7 @@ fn extensions(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Erro
     }
 }
 
-/// The items of a set are compared as a whole.
+/// Requires the items of a set to be scalars or atomic, because they are compared as a whole.
 pub(super) fn set_items(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
     let item = below(schema, "items");
     let Some(item) = item.filter(|_| text(schema, "x-kubernetes-list-type") == "set") else {
@@ -245,13 +245,14 @@ pub(super) fn set_items(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
         "object" if text(item, "x-kubernetes-map-type") != "atomic" => "x-kubernetes-map-type",
         _ => return,
     };
-    // Upstream shows the list type in both cases.
+    // kube-apiserver shows the list type in both cases.
     let shown = item.get("x-kubernetes-list-type").cloned();
     let at = path.child("items");
     errors.invalid(&at.child(divisible), shown.unwrap_or_default(), SET_ITEMS);
 }
 
-/// Items that are told apart are there, and so are their keys.
+/// Requires the items of sets and maps, and the key fields of a map's items, to be always present: not nullable, and the keys required or
+/// defaulted.
 pub(super) fn keys_and_items(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
     let list_type = text(schema, "x-kubernetes-list-type");
     let items_path = path.child("items");
@@ -284,7 +285,7 @@ pub(super) fn keys_and_items(schema: &Value, path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// A list whose items are told apart by keys.
+/// Validates the keys of a list of type map, and the schema of its items.
 fn keyed(schema: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("x-kubernetes-list-map-keys");
     if keys.is_empty() {
@@ -313,7 +314,7 @@ fn keyed(schema: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Errors) {
         match item.get("properties").and_then(|given| given.get(*key)) {
             Some(property) if ["array", "object"].contains(&text(property, "type")) => {
                 let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                // Upstream shows the type of the items.
+                // kube-apiserver shows the type of the items.
                 errors.invalid(&properties.key(key).child("type"), kind, why);
             }
             Some(_) => {}

@@ -1,5 +1,4 @@
-//! Whether the rules of a schema compile: names, fields and types are those of the schema, and `oldSelf` is only used where a stored value can
-//! be told.
+//! Checks that the rules of a schema compile, and that they use `oldSelf` only where values have a stored counterpart.
 
 use serde_json::{Value, json};
 
@@ -44,7 +43,7 @@ struct Walk<'w> {
 #[derive(Clone, Copy)]
 struct Around<'a> {
     is_resource: bool,
-    /// The schema within which a stored value cannot be told any more.
+    /// The outermost enclosing schema whose values have no stored counterpart.
     uncorrelatable: Option<&'a Path<'a>>,
     /// The largest number of values with this schema in one object, or `None` if it is unbounded.
     times: Option<u64>,
@@ -90,7 +89,7 @@ impl Walk<'_> {
             );
             return;
         };
-        // What nothing limits is as often in an object as there is room for in a request.
+        // A value whose number is not limited can occur as often as its smallest JSON fits into a request.
         let times = around
             .times
             .unwrap_or(shapes::REQUEST_BYTES / (shape.least_bytes + 1));

@@ -1,5 +1,5 @@
-//! Whether a schema is structural: it says of every field what it is, and the junctions (`allOf` and the like) only restrict values.
-//! Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema: ValidateStructural.
+//! Checks that a schema is structural: every field has a type, and the branches of `allOf`, `anyOf`, `oneOf` and `not` only restrict
+//! values. Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema: ValidateStructural.
 
 use mullion_kube_text::golang::regexp;
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ fn invariants(schema: &Value, level: Level, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-/// The fields that every resource has.
+/// Checks the schemas of `apiVersion`, `kind` and `metadata`.
 fn resource(schema: &Value, level: Level, properties: &Path<'_>, errors: &mut Errors) {
     for (name, wanted) in [
         ("kind", "string"),
@@ -159,7 +159,7 @@ fn resource(schema: &Value, level: Level, properties: &Path<'_>, errors: &mut Er
     };
     let only_names = entries(metadata, "properties")
         .all(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
-    // A default is checked elsewhere; nobody looks at documentation by others.
+    // Defaults are checked by another check. Examples and documentation are not checked.
     let may_have = ["default", "example", "externalDocs", "properties", "type"];
     let is_set =
         |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && *value != json!("");
@@ -175,12 +175,12 @@ fn union() -> Value {
     json!([{"type": "integer"}, {"type": "string"}])
 }
 
-/// `anyOf: [{type: integer}, {type: string}]`, as people write what may be a number or a string.
+/// Returns whether the schema's `anyOf` allows an integer or a string, the usual form of an int-or-string.
 fn is_union(schema: &Value) -> bool {
     schema.get("anyOf") == Some(&union())
 }
 
-/// The same in the first branch of an `allOf`.
+/// Returns whether the first branch of `allOf` allows an integer or a string in the same form.
 fn first_is_union(schema: &Value) -> bool {
     schema.pointer("/allOf/0/anyOf") == Some(&union())
 }
@@ -212,7 +212,7 @@ fn junctions(
     }
 }
 
-/// A schema inside a junction.
+/// Checks a branch of `allOf`, `anyOf`, `oneOf` or `not`, and the schemas below it.
 fn nested(schema: &Value, skip_any_of: bool, path: &Path<'_>, errors: &mut Errors) {
     junctions(schema, skip_any_of, false, path, errors);
     if let Some(items) = below(schema, "items") {
@@ -241,7 +241,8 @@ fn nested(schema: &Value, skip_any_of: bool, path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// Checks that everything in the junctions at the root is described outside of them too. kube-apiserver checks no other junctions.
+/// Checks that every field in the branches at the root is also specified outside of them. kube-apiserver checks only the branches at the
+/// root.
 fn covered_junctions(
     restricting: &Value,
     schema: &Value,

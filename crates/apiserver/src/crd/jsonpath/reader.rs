@@ -1,4 +1,4 @@
-//! Paths as they are written.
+//! Parses JSONPaths.
 
 use serde_json::{Number, Value};
 
@@ -62,7 +62,7 @@ impl Reader {
         Ok(steps)
     }
 
-    /// Up to what ends a name; a backslash takes the next character along.
+    /// Parses a name up to the character that ends it; a backslash escapes the next character.
     fn field(&mut self) -> Step {
         let start = self.at;
         while let Some(next) = self.peek().filter(|next| !ends_a_name(*next)) {
@@ -75,7 +75,7 @@ impl Reader {
         }
     }
 
-    /// Truth values; `range` and `end` have no place in a path.
+    /// Parses `true` or `false`. The keywords `range` and `end` are errors, because paths have no templates.
     fn identifier(&mut self) -> Result<Step, Unusable> {
         let start = self.at;
         while self.peek().is_some_and(|next| !ends_a_name(next)) {

@@ -202,7 +202,7 @@ fn passes(
         (Value::Number(left), Value::Number(right)) => match (settled(left), settled(right)) {
             (Ok(left), Ok(right)) => left.cmp(&right),
             (Err(left), Err(right)) => left.partial_cmp(&right).ok_or(Unusable)?,
-            // Go compares no integers with fractions.
+            // Go does not compare an integer with a fraction.
             _ => return Err(Unusable),
         },
         _ => return Err(Unusable),
@@ -218,7 +218,7 @@ fn passes(
     }
 }
 
-/// A number as Go has read it from the store.
+/// Returns a number as Go reads it from the store: an integer if it is whole.
 fn settled(given: &Number) -> Result<i64, f64> {
     let float = given.as_f64().unwrap_or_default();
     given.as_i64().or_else(|| number::whole(float)).ok_or(float)

@@ -1,8 +1,8 @@
-//! Paths to fields as rules and selectable fields give them: `.spec.list['a key']`, through properties and maps only.
+//! Parses the field paths of rules and selectable fields: `.spec.list['a key']`, through properties and maps only.
 
 use crate::crd::structural::Schema;
 
-/// A path that leads somewhere.
+/// A parsed path that leads to a schema.
 pub(crate) struct Found<'s> {
     /// The path as errors print it: `spec.list[a key]`.
     pub(crate) text: String,
@@ -75,7 +75,7 @@ impl<'s> Found<'s> {
     }
 }
 
-/// Dots, brackets, and what is between them; quotes keep dots and brackets together.
+/// Splits a path into dots, brackets and names. Dots and brackets inside quotes are part of a name.
 fn tokens(path: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut current = String::new();

@@ -1,8 +1,8 @@
-//! CEL rules of custom resources (`x-kubernetes-validations`): compiled with a schema, run on every write.
+//! CEL rules of custom resources (`x-kubernetes-validations`), which are compiled with a schema and run on every write.
 //!
-//! Rules run only on objects that their schema accepts; a failed rule becomes a field error with the rule's path, reason and message. Rules
-//! that do not look at the old value are forgiven where a write changes nothing ([`Correlation`]); the client is warned then. Source:
-//! k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel.
+//! Rules run only on objects that their schema accepts. A failed rule becomes a field error with the rule's path, reason and message. An
+//! error of a rule that does not use `oldSelf` is forgiven where a write changes nothing ([`Correlation`]); the client gets a warning
+//! instead. Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel.
 
 pub(super) mod field_path;
 mod run;
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     is_resource: bool,
-    /// `None` when there are none.
+    /// The rules at the root; `None` if the schema has no rules.
     root: Option<Node>,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Rule {
     message: String,
     message_source: String,
     reason: Option<String>,
-    /// The path of errors, relative to the rule's own place: `.spec.a`.
+    /// The path of the field that errors name, relative to the value that the rule is about: `.spec.a`.
     field_path: Option<String>,
-    /// `None` when there is no rule.
+    /// The compiled rule, or the reason why it does not compile; `None` if the rule is empty.
     pub(super) program: Option<Result<Program, String>>,
     pub(super) message_program: Option<Result<Program, String>>,
     pub(super) uses_old: bool,
@@ -113,7 +113,7 @@ impl Rule {
     }
 }
 
-/// The names that a rule about values of a type may use.
+/// Returns the variables of a rule about values of this type.
 pub(super) fn environment(kind: &Type, given: &Json) -> Environment {
     let old = if is_old_optional(given) {
         Type::optional(kind.clone())
@@ -130,7 +130,8 @@ fn is_old_optional(rule: &Json) -> bool {
 }
 
 impl Rules {
-    /// Compiles the rules in the schema as it was sent; at the root of a resource they see its type and name.
+    /// Compiles the rules in `source`, the schema as the client sent it. At the root of a resource, rules also see `apiVersion`, `kind` and
+    /// `metadata`.
     pub(crate) fn compile(schema: &Schema, source: &Json, is_resource: bool) -> Rules {
         let kind = schema
             .has_rules
@@ -166,7 +167,7 @@ impl Rules {
         run::run(root, place, "", errors);
     }
 
-    /// Evaluates the rules on a default, as a value that stays as it is and then as one that is new.
+    /// Evaluates the rules on a default twice: as an unchanged value, and as a new one.
     pub(crate) fn check_default(
         &self,
         schema: &Schema,
@@ -238,7 +239,7 @@ impl Node {
     }
 }
 
-/// Errors that make evaluating rules pointless.
+/// Returns whether rules are not evaluated after an error of this type.
 fn is_blocking(error_type: ErrorType) -> bool {
     matches!(
         error_type,

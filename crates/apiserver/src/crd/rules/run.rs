@@ -1,4 +1,4 @@
-//! Running rules on a value and on what is in it, and what is told of those that fail.
+//! Runs rules on a value and on the values in it, and reports the rules that fail.
 
 use mullion_kube_text::golang::quote;
 use serde_json::Value as Json;
@@ -13,7 +13,7 @@ use crate::{
     field::{BadValue, ErrorType, Errors, FieldError},
 };
 
-/// Longer texts of a messageExpression are not shown.
+/// The longest text of a messageExpression that is used, in bytes.
 const MAX_MESSAGE_BYTES: usize = 5 * 1024;
 
 /// A value that the traversal has reached.
@@ -35,13 +35,13 @@ impl Place<'_> {
     }
 }
 
-/// Runs the rules of a node and of those below it. Errors of those that are forgiven are told as such ([`Errors::forgive`]).
+/// Runs the rules of a node and of the nodes below it. Errors that ratcheting forgives are recorded as warnings ([`Errors::forgive`]).
 pub(super) fn run(node: &Node, place: Place<'_>, path: &str, errors: &mut Errors) {
     let mut run = Run {
         budget: Budget::default(),
         errors,
     };
-    // An error is what stops all further rules; it has been told.
+    // `Stop` only ends the evaluation; its error is already recorded.
     let _ = run.node(node, place, path);
 }
 
@@ -116,7 +116,7 @@ impl Run<'_> {
             return Ok(());
         };
         let value = |value| values::of_json(place.schema, value, place.is_resource);
-        // The stored value is there if any rule beside this one asks for it.
+        // `old` is not needed if no rule uses `oldSelf`, and converting it takes time.
         let old = place.old.filter(|_| rules.iter().any(|rule| rule.uses_old));
         let subject = Subject {
             place,
@@ -168,7 +168,7 @@ impl Run<'_> {
                 return Err(Stop);
             }
         }
-        // Only now, as comparing can be more work than the rule.
+        // This is checked only for failed rules, because comparing values can take longer than evaluating the rule.
         let is_forgiven = !rule.uses_old && subject.place.is_unchanged();
         let (schema, path) = (subject.place.schema, subject.path);
         let at = match &rule.field_path {
@@ -252,7 +252,7 @@ impl Run<'_> {
     }
 }
 
-/// The error of a rule that could not be evaluated. It shows the type of the value.
+/// Returns the error for a rule that could not be evaluated. The error shows the type of the value instead of the value.
 fn unevaluated(schema: &Schema, path: String, why: String) -> FieldError {
     FieldError {
         error_type: ErrorType::Invalid,
@@ -290,7 +290,7 @@ fn child(path: &str, name: &str) -> String {
     }
 }
 
-/// The whole object has no path.
+/// Returns the path, or `<nil>` for the whole object, whose path is empty.
 fn at_root(path: String) -> String {
     match path.as_str() {
         "" => "<nil>".to_owned(),

@@ -1,16 +1,16 @@
-//! Estimates the sizes of a schema's values, from which rule costs are estimated. Source: k8s.io/apiserver/pkg/cel/common: SchemaDeclType.
+//! Estimates the sizes of a schema's values, for the cost estimates of rules. Source: k8s.io/apiserver/pkg/cel/common: SchemaDeclType.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::types::escape;
 use crate::{cel::Shape, crd::structural::Schema};
 
-/// The most bytes that a request may have.
+/// The largest size of a request, in bytes.
 pub(crate) const REQUEST_BYTES: u64 = 3 * 1024 * 1024;
 /// The largest number of bytes between two brackets or quotes of a request.
 const INSIDE: u64 = REQUEST_BYTES - 2;
 
-/// The shape of values with a schema; `None` when rules cannot see them. At the root of a resource, its type and name are seen as well.
+/// Returns the shape of values with a schema, or `None` if rules cannot see them. The root of a resource also has its type and name.
 pub(crate) fn of_schema(schema: &Schema, is_resource: bool) -> Option<Shape> {
     if schema.int_or_string {
         return Some(sized(characters(schema).unwrap_or(INSIDE), 1));
@@ -139,7 +139,7 @@ mod tests {
         schema
     }
 
-    /// The figures of kube-apiserver's own tests.
+    /// The numbers are those of kube-apiserver's own tests.
     #[test]
     fn rules_cost_what_upstream_says() {
         let list = |items: Value| json!({"type": "array", "items": items});
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Texts in lists, and texts that come from others; also upstream's figures.
+    /// Tests lists of texts and texts that functions build; the numbers are also those of kube-apiserver's tests.
     #[test]
     fn texts_that_are_made_cost_by_what_they_are_made_of() {
         let texts = |most: Option<u64>| match most {

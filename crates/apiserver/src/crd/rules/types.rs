@@ -7,7 +7,7 @@ use crate::{
     crd::structural::Schema,
 };
 
-/// The type of values with a schema; `None` when rules cannot see them. At the root of a resource, its type and name are seen as well.
+/// Returns the type of values with a schema, or `None` if rules cannot see them. The root of a resource also has its type and name.
 pub(crate) fn of_schema(schema: &Schema, is_resource: bool, name: &str) -> Option<Type> {
     if schema.int_or_string {
         return Some(Type::Dyn);
@@ -33,6 +33,7 @@ pub(crate) fn of_schema(schema: &Schema, is_resource: bool, name: &str) -> Optio
                     fields.insert(field, kind);
                 }
             }
+            // These replace what the schema declares: rules see only the names in a resource's metadata.
             if is_resource {
                 let texts = |names: [&str; 2]| names.map(|name| (name.to_owned(), Type::String));
                 fields.extend(texts(["apiVersion", "kind"]));

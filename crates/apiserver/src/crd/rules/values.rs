@@ -1,4 +1,5 @@
-//! Values of custom resources as CEL sees them: numbers by their schema, times and bytes as such, properties by their escaped names.
+//! Converts custom resources to CEL values: numbers as their schema says, times and bytes as such, and properties under their escaped
+//! names.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,7 +13,7 @@ use crate::{
     crd::structural::Schema,
 };
 
-/// A value with its schema; at the root of a resource with its type and metadata.
+/// Converts a value with its schema. The type and metadata of a resource have no schema.
 pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value {
     match value {
         Json::Array(items) => {
@@ -24,7 +25,8 @@ pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value
             match schema.list_type.as_deref() {
                 Some("set") => set_of(items),
                 Some("map") => {
-                    // Upstream looks for keys by their escaped names, which only names without anything to escape are found by.
+                    // kube-apiserver looks up keys by their escaped names in unescaped items, so only a name without special characters is
+                    // found.
                     let fields = schema.list_keys.iter();
                     list_by(
                         items,
@@ -45,7 +47,7 @@ pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value
                 let (name, value) = match (schema.properties.get(name), schema.additional_schema())
                 {
                     _ if is_resource && is_meta => (name.clone(), plain(value)),
-                    // A field that is null is not there.
+                    // A null field counts as absent.
                     (Some(_), _) if value.is_null() => continue,
                     (Some(schema), _) => (
                         escape(name).unwrap_or_else(|| unseen(name)),
@@ -68,12 +70,12 @@ pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value
     }
 }
 
-/// The name of a field that no rule can ask for, but in which two objects may differ.
+/// Returns a field name that no rule can refer to. Fields of that name still count when objects are compared.
 fn unseen(name: &str) -> String {
     format!("\0{name}")
 }
 
-/// A text that stands for something else; as it is when it does not.
+/// Converts a string to the value that its format describes; if that fails, it stays a string.
 fn with_format(format: &str, given: &str) -> Value {
     let text = Value::String(Arc::new(given.to_owned()));
     let read = match format {

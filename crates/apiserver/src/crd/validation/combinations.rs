@@ -1,6 +1,7 @@
-//! `allOf`, `anyOf`, `oneOf` and `not`.
+//! Validates the branches of `allOf`, `anyOf`, `oneOf` and `not`.
 //!
-//! Of the branches that fail, upstream shows the errors of the one that passed the most checks; see [`super`] for how those are counted.
+//! If every branch of an `anyOf` or `oneOf` fails, the errors of the branch with the most passed checks are reported, as kube-openapi does;
+//! [`super`] counts the checks.
 
 use serde_json::Value;
 

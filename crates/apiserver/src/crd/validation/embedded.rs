@@ -1,5 +1,5 @@
-//! Resources inside of resources (`x-kubernetes-embedded-resource`): their type and metadata are those of any object. Source:
-//! k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta.
+//! Validates resources inside of resources (`x-kubernetes-embedded-resource`): their type and metadata follow the rules for any object.
+//! Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Checks the resources in a value; the whole object has no path, and is not looked at itself unless its schema says so.
+/// Checks the embedded resources in a value. The path of the whole object is `None`; it is checked itself only if its schema is embedded.
 pub(crate) fn check(schema: &Schema, value: &Value, path: Option<&Path<'_>>, errors: &mut Errors) {
     if !schema.has_embedded {
         return;
@@ -66,6 +66,7 @@ pub(crate) fn resource(value: &Value, path: Option<&Path<'_>>, errors: &mut Erro
         match read_metadata(given) {
             Err(why) => errors.invalid(&at, given.clone(), why),
             Ok(mut read) => {
+                // An embedded resource needs no name, but the validation of ObjectMeta requires one.
                 if metadata_text(&read, "name").is_empty() {
                     read["name"] = "fakename".into();
                 }

@@ -1,4 +1,5 @@
-//! Lists of type set and map: no item, and no keys of an item, twice. Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype.
+//! Checks that lists of type set have no item twice, and lists of type map no keys. Source:
+//! k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use crate::{
     field::{Errors, Path},
 };
 
-/// Checks the lists in a value; the whole object has no path.
+/// Checks the lists in a value. The path of the whole object is `None`.
 pub(super) fn check(schema: &Schema, value: &Value, path: Option<&Path<'_>>, errors: &mut Errors) {
     if !schema.has_keys {
         return;
@@ -55,7 +56,7 @@ fn keyed(keys: &[String], items: &[Value], path: &Path<'_>, errors: &mut Errors)
     }
 }
 
-/// The places at which items are there for the second time; further ones are not told.
+/// Returns the positions of items that occur for the second time; further occurrences are not reported.
 fn repeated(items: &[Value]) -> Vec<usize> {
     let mut times: HashMap<String, u32> = HashMap::with_capacity(items.len());
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! Numbers: their formats, bounds and multiples.
+//! Validates numbers: their formats, bounds and multiples.
 //!
-//! Comparisons are in floating point, as upstream's are; only the range of a format looks at the integer itself.
+//! Numbers are compared as doubles, as in kube-openapi; only the range of a format is checked on the integer itself.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::crd::{
     structural::Schema,
 };
 
-/// Returns whether a number is in the range of a type and format (upstream: `IsValueValidAgainstRange`).
+/// Returns whether a number is in the range of a type and format (kube-openapi: `IsValueValidAgainstRange`).
 fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {
     if schema.kind != "integer" {
         let is_small = matches!(schema.format.as_str(), "float" | "float32");
@@ -56,6 +56,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
         };
         match integer {
             Some(number) => {
+                // Go converts the factor of an integer to int64, so a factor below 1 becomes 0.
                 let factor = factor as i64;
                 if factor <= 0 {
                     let message =
@@ -121,7 +122,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
     outcome
 }
 
-/// A number without a fraction of zero, as Go prints it.
+/// Converts a number as Go prints it: without a fraction of zero.
 fn plain(number: f64) -> Value {
     if number.fract() == 0.0 && number.abs() < 1e15 {
         Value::from(number as i64)

@@ -1,4 +1,4 @@
-//! The fields that a scale subresource reads: counts that a Scale can show, and a selector that is a text. Source:
+//! Validates the fields that the scale subresource reads: the replicas must be valid counts, and the selector must be a string. Source:
 //! k8s.io/apiextensions-apiserver/pkg/registry/customresource: ValidateScaleSpec, ValidateScaleStatus.
 
 use serde_json::Value;
@@ -28,12 +28,12 @@ impl Paths {
         })
     }
 
-    /// Checks what is wanted.
+    /// Checks the desired number of replicas.
     pub(crate) fn check_spec(&self, object: &Value, errors: &mut Errors) {
         count(object, &self.spec, errors);
     }
 
-    /// Checks what is observed.
+    /// Checks the observed number of replicas and the selector.
     pub(crate) fn check_status(&self, object: &Value, errors: &mut Errors) {
         count(object, &self.status, errors);
         let Some(path) = &self.selector else {
@@ -67,7 +67,7 @@ fn count(object: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Goes down by names; what is below a null is not there.
+/// Returns the value at a path of field names. A field below a null is absent.
 fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
     let mut place = object;
     let inside = path.trim_start_matches('.');
@@ -95,7 +95,7 @@ fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> 
 
 fn unfit(path: &str, given: &Value, wanted: &str) -> String {
     let path = path.trim_start_matches('.');
-    // Upstream names a map without the space.
+    // kube-apiserver's message spells this type without the space that Go's `%T` prints.
     let wanted = wanted.replace("interface {}", "interface{}");
     format!(
         ".{path} accessor error: {} is of the type {}, expected {wanted}",

@@ -1,4 +1,4 @@
-//! Bindings of admission policies: where a policy holds, with which parameters, and what follows from what it says.
+//! Bindings of admission policies: the objects that a policy applies to, its parameters, and the actions on a violation.
 
 use std::collections::HashSet;
 
@@ -135,13 +135,13 @@ fn param_cell(reference: &Value) -> String {
             Some(given) => go_selector(given),
             None => "<unset>".to_owned(),
         },
-        // Whether the parameter lives in a namespace cannot be told from here.
+        // The text cannot say whether the parameter has a namespace.
         ("", name) => format!("*/{name}"),
         (namespace, name) => format!("{namespace}/{name}"),
     }
 }
 
-/// A label selector as the `String` method that is generated for its Go type prints it.
+/// Formats a label selector like the generated `String` method of its Go type.
 fn go_selector(selector: &Value) -> String {
     let labels: String = selector
         .entries("matchLabels")

@@ -1,4 +1,4 @@
-//! Validates the address of a webhook: a URL, or a service with a path (upstream: apiserver/pkg/util/webhook/validation.go).
+//! Validates the address of a webhook: a URL, or a service with a path (source: apiserver/pkg/util/webhook/validation.go).
 
 use mullion_kube_text::golang::url::Url;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::{
 
 const FORM: &str = "; desired format: https://host[/path]";
 
-/// Records what is wrong with a `WebhookClientConfig`.
+/// Records the errors of a `WebhookClientConfig`.
 pub(in crate::kinds) fn client_config(config: &Value, path: &Path<'_>, errors: &mut Errors) {
     let url = config.field("url").and_then(Value::as_str);
     match (url, config.field("service")) {
@@ -76,7 +76,7 @@ fn path_of(text: &str, path: &Path<'_>, errors: &mut Errors) {
     if !text.starts_with('/') {
         errors.invalid(path, text, "must start with a '/'");
     }
-    // Upstream leaves out the first character, whatever it is.
+    // kube-apiserver drops the first character, even if it is not a slash.
     let mut chars = text.chars();
     chars.next();
     let rest = chars.as_str();

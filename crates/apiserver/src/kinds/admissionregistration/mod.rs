@@ -1,7 +1,7 @@
-//! admissionregistration.k8s.io: who else is asked about writes. The configurations are kept here as any kind is; what they bring about is
-//! in [`crate::admission::webhook`].
+//! admissionregistration.k8s.io: configurations of webhooks and policies that judge writes. The kinds are defined here;
+//! [`crate::admission::webhook`] applies them.
 //!
-//! Upstream: pkg/apis/admissionregistration/validation.
+//! Source: pkg/apis/admissionregistration/validation.
 
 mod bindings;
 mod client_config;
@@ -14,7 +14,7 @@ pub(super) use client_config::client_config;
 pub(super) use policies::{MUTATING_POLICY, VALIDATING_POLICY};
 pub(super) use webhooks::{MUTATING, VALIDATING};
 
-/// The group.
+/// The API group.
 pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
 
 /// The kinds whose own writes call no webhook or policy, so that a configuration that refuses all writes can still be removed.

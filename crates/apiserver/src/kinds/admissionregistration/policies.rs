@@ -1,6 +1,7 @@
-//! Admission policies: rules in CEL about writes, kept beside the server instead of in a webhook.
+//! Admission policies: CEL rules about writes, which the server evaluates itself instead of calling a webhook.
 //!
-//! A policy says what is right ([`Policies`]), a [binding](super::bindings) where it holds. They are enforced by [`crate::admission::webhook`].
+//! A policy has the rules ([`Policies`]), and a [binding](super::bindings) says where they apply. [`crate::admission::webhook`] enforces
+//! them.
 
 use std::collections::HashSet;
 
@@ -264,7 +265,7 @@ fn variables(list: &[Value], scope: &mut Scope, path: &Path<'_>, errors: &mut Er
             Ok(expression) => expression.result().clone(),
             Err(refusal) => {
                 refusal.record(text, &at.child("expression"), errors);
-                // It is told once: what speaks of it may be right.
+                // The error is reported once: expressions that use the variable may be valid, so its type is dynamic.
                 cel::Type::Dyn
             }
         };
@@ -299,7 +300,7 @@ fn validations(spec: &Value, policy: &str, scope: &Scope, path: &Path<'_>, error
     }
 }
 
-/// An annotation as Go's internal type prints it.
+/// Formats an annotation like Go's internal type.
 fn annotation_text(annotation: &Value) -> String {
     field::go_struct(&[
         ("Key", annotation.text("key").into()),

@@ -11,7 +11,7 @@ use crate::{
     validation::{check, names, one_of},
 };
 
-/// The operations of rules, sorted as they are printed.
+/// The operations of rules, sorted as errors print them.
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const SCOPES: &[&str] = &["*", "Cluster", "Namespaced"];
 const MAX_CONDITIONS: usize = 64;
@@ -25,7 +25,7 @@ fn has_wildcard(texts: &[&str]) -> bool {
     texts.contains(&"*")
 }
 
-/// Records what is wrong with a `NamedRuleWithOperations`.
+/// Records the errors of a `NamedRuleWithOperations`.
 pub(super) fn named_rule(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (named, at) = (texts(given, "resourceNames"), path.child("resourceNames"));
     let mut seen = HashSet::new();
@@ -39,7 +39,7 @@ pub(super) fn named_rule(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     rule(given, path, errors);
 }
 
-/// Records what is wrong with a `RuleWithOperations`.
+/// Records the errors of a `RuleWithOperations`.
 pub(super) fn rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
     let operations = texts(rule, "operations");
     let at = path.child("operations");
@@ -62,7 +62,7 @@ pub(super) fn rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
             let why = format!("if '*' is present, must not specify other API {what}");
             errors.invalid(&at, values.clone(), why);
         }
-        // The core group has no name, every version has one.
+        // The core group has an empty name, but every version has a name.
         for (index, _) in values.iter().enumerate().filter(|(_, v)| v.is_empty()) {
             if field == "apiVersions" {
                 errors.required(&at.index(index), "");
@@ -89,7 +89,7 @@ fn resources(resources: &[&str], path: &Path<'_>, errors: &mut Errors) {
             continue;
         }
         let Some((resource, subresource)) = name.split_once('/') else {
-            // Upstream remembers only the last one.
+            // kube-apiserver remembers only the last such resource.
             alone = *name != "*";
             continue;
         };
@@ -118,7 +118,7 @@ fn resources(resources: &[&str], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Records what is wrong with `matchConditions`.
+/// Records the errors of `matchConditions`.
 pub(super) fn conditions(
     conditions: &[Value],
     scope: &Scope,

@@ -1,4 +1,4 @@
-//! MutatingWebhookConfiguration and ValidatingWebhookConfiguration: services that are asked about writes.
+//! MutatingWebhookConfiguration and ValidatingWebhookConfiguration: webhooks that the server calls for writes.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::{
     validation::{check, names, one_of, selector},
 };
 
-/// The two kinds differ in what webhooks of theirs may do.
+/// A webhook configuration; `changes` says whether its webhooks may change objects.
 pub(in crate::kinds) struct WebhookConfigurations {
     changes: bool,
 }
@@ -36,7 +36,7 @@ const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const SIDE_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
 const COLUMNS: [Column; 3] = [print::NAME, print::typed("Webhooks", "integer"), print::AGE];
 
-/// The objects of a list, to be defaulted.
+/// Returns the objects of a list, for their defaults to be set.
 pub(super) fn each<'a>(
     parent: &'a mut Map<String, Value>,
     field: &str,

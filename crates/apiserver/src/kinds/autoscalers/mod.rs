@@ -1,7 +1,7 @@
-//! HorizontalPodAutoscalers: defaults, table (`pkg/apis/autoscaling`, `pkg/registry/autoscaling`).
+//! HorizontalPodAutoscalers: defaults and table columns (`pkg/apis/autoscaling`, `pkg/registry/autoscaling`).
 //!
-//! Stored as autoscaling/v2. [`v1`] is another view of the same objects, which keeps in annotations what it has no field for.
-//! [`validate`] judges both in the form of v2.
+//! They are stored as autoscaling/v2. [`v1`] serves the same objects, and keeps in annotations what it has no field for. [`validate`]
+//! validates the form of v2.
 
 pub(super) mod v1;
 mod validate;
@@ -22,7 +22,7 @@ use crate::{
 /// The behaviour of autoscaling/v2 horizontalpodautoscalers.
 pub(super) struct Autoscalers;
 
-/// The target when none is given: this part of the CPU requests is used, in percent.
+/// The default target: the percentage of the CPU requests that is used.
 const CPU_TARGET: i64 = 80;
 /// The number of metrics that the table shows.
 const SHOWN: usize = 2;
@@ -108,7 +108,7 @@ fn cpu_metric(utilization: i64) -> Value {
     })
 }
 
-/// Fills both directions: growing doubles or adds 4 pods in 15 seconds, shrinking may take all of them.
+/// Sets the defaults for both directions: scaling up doubles or adds 4 pods in 15 seconds, scaling down may remove all pods.
 fn default_behavior(behavior: &mut Map<String, Value>) {
     let policy =
         |kind: &str, value: i64| json!({"type": kind, "value": value, "periodSeconds": 15});
@@ -125,7 +125,7 @@ fn default_behavior(behavior: &mut Map<String, Value>) {
     set_default(down, "policies", json!([policy("Percent", 100)]));
 }
 
-/// The Targets cell: what is measured against what is wanted, two metrics at most.
+/// Formats the Targets cell: the measured and the wanted values of at most two metrics.
 fn targets(metrics: &[Value], measured: &[Value]) -> String {
     if metrics.is_empty() {
         return "<none>".to_owned();
@@ -153,7 +153,7 @@ fn target(metric: &Value, measured: &Value) -> String {
         _ => return "<unknown type>".to_owned(),
     };
     let (wanted, current) = (&metric[source]["target"], &measured[source]["current"]);
-    // What is measured in another unit prints as Go's nil.
+    // A value that is measured in another unit prints as Go's nil.
     let missing = match measured.has(source) {
         true => "<nil>",
         false => "<unknown>",

@@ -1,7 +1,7 @@
-//! autoscaling/v1: the same autoscalers with one target of their own, the CPU (`pkg/apis/autoscaling/v1/conversion.go`).
+//! autoscaling/v1: the same autoscalers, with CPU usage as the only target (`pkg/apis/autoscaling/v1/conversion.go`).
 //!
-//! Everything else stands in annotations, which only this version shows: other metrics, what is measured, conditions, behavior. The
-//! annotations keep the shapes that upstream gave them, with its names and order of fields.
+//! Other metrics, measured values, conditions and behavior are in annotations, which only this version shows. The annotations have
+//! kube-apiserver's form, with its names and order of fields.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -21,7 +21,7 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
-/// What v2beta2 wrote, which is removed with the others.
+/// Annotations that v2beta2 wrote, which are removed like the others.
 const TOLERANCES: [&str; 2] = [
     "autoscaling.alpha.kubernetes.io/scale-down-tolerance",
     "autoscaling.alpha.kubernetes.io/scale-up-tolerance",
@@ -139,6 +139,7 @@ fn to_v1(object: &mut Value) {
         object["status"]["currentCPUUtilizationPercentage"] = percent.into();
     }
     let status = object["status"].as_object_mut();
+    // v1 always has these two numbers.
     if let Some(status) = status {
         set_default(status, "currentReplicas", 0);
         set_default(status, "desiredReplicas", 0);
@@ -221,7 +222,7 @@ fn list(value: Option<Value>) -> Vec<Value> {
     }
 }
 
-/// Field names of Go's internal type, as `ScaleUp`, become those of the API.
+/// Converts field names of Go's internal type, such as `ScaleUp`, to those of the API.
 fn lower_names(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -238,7 +239,7 @@ fn lower_names(value: &Value) -> Value {
     }
 }
 
-/// One field of a metric in an annotation: its name, its path in v2, and how it is written when it is not set.
+/// A field of a metric in an annotation: its name, its path in v2, and its form if it is not set.
 type Field = (&'static str, &'static [&'static str], Absent);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -249,10 +250,10 @@ enum Absent {
 }
 use Absent::{EmptyText, Omitted, ZeroAmount};
 
-/// The annotation form of metrics: the metric sources in upstream's order, each with its fields.
+/// The form of metrics in annotations: the metric sources in kube-apiserver's order, each with its fields.
 struct Shape {
     sources: [(&'static str, &'static [Field]); 5],
-    /// The part of v2 that holds amounts.
+    /// The field of v2 that contains the amounts.
     amounts: &'static str,
 }
 
@@ -388,7 +389,7 @@ const STATUS: Shape = Shape {
     ],
 };
 
-/// A metric of v2 as the annotation writes it.
+/// Converts a metric from v2 to the text in the annotation.
 fn metric_text(metric: &Value, shape: &Shape) -> String {
     let mut parts = vec![format!("\"type\":{}", metric["type"])];
     for (source, fields) in &shape.sources {
@@ -444,7 +445,7 @@ fn condition_text(condition: &Value) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// A metric of an annotation in the form of v2.
+/// Converts a metric from the annotation to v2.
 fn metric_tree(metric: &Value, shape: &Shape) -> Value {
     let mut tree = json!({"type": metric["type"]});
     for (source, fields) in &shape.sources {

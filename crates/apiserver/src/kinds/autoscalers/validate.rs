@@ -11,7 +11,7 @@ use crate::{
 
 const MAX_PERIOD_SECONDS: i64 = 1800;
 const MAX_WINDOW_SECONDS: i64 = 3600;
-/// The kinds of metrics and the fields that describe them, in the order in which upstream looks at them.
+/// The types of metrics and the fields that describe them, in the order in which kube-apiserver checks them.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -36,12 +36,12 @@ pub(super) fn at_least_one(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             count,
             "must be greater than or equal to 1",
         );
-        // Upstream finds this before everything else in the spec.
+        // kube-apiserver reports this error before all others in the spec.
         errors.0.splice(0..0, first.0);
     }
 }
 
-/// Validates the spec but for the lower bound of `minReplicas`.
+/// Validates the spec, except for the lower bound of `minReplicas`.
 pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let fewest = spec.integer("minReplicas");
     let most = spec.integer("maxReplicas").unwrap_or(0);
@@ -254,7 +254,7 @@ fn scaling_rules(rules: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
     let at = path.child("policies");
     let policies = rules.items("policies");
-    // The default policies stand in for a list that was not sent, not for one that is empty.
+    // Defaults replace a missing list, but a list that the client sent empty is an error.
     if policies.is_empty() || errors.sent_empty(&at) {
         errors.required(&at, "must specify at least one Policy");
     }

@@ -30,7 +30,7 @@ use crate::kinds::{
     workloads::Templated,
 };
 
-/// The rules of events, by whichever face they come.
+/// Sets the rules of events, for both APIs.
 pub(super) fn event_rules(rules: &mut Rules) {
     rules.create_on_update = true;
     rules.ttl = Some(events::TTL);
@@ -39,7 +39,7 @@ pub(super) fn event_rules(rules: &mut Rules) {
 pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
     vec![
         Row::core("Binding", "bindings").rules(|rules| rules.transient = true),
-        // The parts of a control plane that could be asked live in this process or do not exist: there is nothing to list.
+        // The components that could be asked are part of this process or do not exist, so the list is empty.
         Row::core("ComponentStatus", "componentstatuses")
             .behaves(ComponentStatus)
             .cluster()

@@ -1,4 +1,4 @@
-//! The rows of the named groups but apps.
+//! The rows of the named groups, except for apps.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ use crate::kinds::{
 
 const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
-/// Both versions show the objects of v2, which comes first.
+/// Returns the rows of autoscaling. Both versions serve the same objects; v2 is first, so it is the stored form.
 pub(super) fn autoscaling() -> Vec<Row> {
     let row = |version, schema| {
         Row::new(
@@ -226,7 +226,7 @@ pub(super) fn groups() -> Vec<Row> {
     ]
 }
 
-/// Questions about users and rights: answered, never stored.
+/// Returns the rows of the review kinds, which are answered and never stored.
 pub(super) fn reviews() -> Vec<Row> {
     let authentication = |kind, plural| {
         let schema = format!("api.authentication.v1.{kind}");
@@ -270,7 +270,7 @@ pub(super) fn rbac_group() -> Vec<Row> {
     ]
 }
 
-/// The two versions have one shape, so both use the schema of v1.
+/// Returns the row of a version of RuntimeClass. Both versions have the same fields, so both use the schema of v1.
 fn runtime_class(version: &'static str) -> Row {
     Row::new(
         "node.k8s.io",

@@ -1,6 +1,6 @@
-//! The built-in rows: what is served, under which names, by which rules. One line of behaviour, the rest is data.
+//! The built-in rows: kinds, their names, their rules, and the code of each.
 //!
-//! The order is that of discovery. Rows that share a `storage` show the same objects; the first of them is the stored form.
+//! The order is that of discovery. Rows with the same `storage` serve the same objects; the first of them is the stored form.
 
 mod core;
 mod groups;
@@ -12,7 +12,7 @@ use super::{
 };
 use row::Row;
 
-/// The groups in the order in which upstream's discovery lists them; those that it does not have come last.
+/// The groups in the order of kube-apiserver's discovery; groups that it does not have are last.
 const GROUPS: [&str; 21] = [
     "",
     "apiregistration.k8s.io",
@@ -37,7 +37,7 @@ const GROUPS: [&str; 21] = [
     "flowcontrol.apiserver.k8s.io",
 ];
 
-/// All built-in rows, in discovery order of their groups; Services take their addresses from `range`.
+/// Returns all built-in rows, in the order of their groups in discovery. Services get their addresses from `range`.
 pub fn builtins(range: ServiceRange) -> Vec<Resource> {
     let pools = Pools::new(range);
     let mut rows: Vec<Resource> = [

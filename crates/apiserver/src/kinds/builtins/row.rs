@@ -1,4 +1,4 @@
-//! How a row is described: what most kinds share is the default, every method says one thing in which a kind differs.
+//! A builder for rows: it starts with the properties that most kinds share, and each method changes one of them.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ pub(super) const STREAM_VERBS: &[&str] = &["create", "get"];
 pub(super) const PROXY_VERBS: &[&str] = &["create", "delete", "get", "patch", "update"];
 pub(super) const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
-/// A row being described; [`Row::done`] makes it a [`Resource`].
+/// A row under construction; [`Row::done`] makes it a [`Resource`].
 pub(super) struct Row(Resource);
 
 impl Row {
-    /// A namespaced resource named like its kind, stored under its own name, with the default rules.
+    /// Creates a namespaced resource named like its kind, stored under its own name, with the default rules.
     pub(super) fn new(
         group: &'static str,
         version: &'static str,
@@ -109,7 +109,7 @@ impl Row {
         self
     }
 
-    /// `/status`; `metadata` says how much of the metadata it may change.
+    /// Adds `/status`; `metadata` says which metadata a write may change.
     pub(super) fn status(self, metadata: StatusMetadata) -> Row {
         let kind = self.0.kind.clone();
         self.subresource(Subresource {
@@ -122,7 +122,7 @@ impl Row {
         })
     }
 
-    /// `/scale` over `spec.replicas`, `status.replicas` and `spec.selector`.
+    /// Adds `/scale` with `spec.replicas`, `status.replicas` and `spec.selector`.
     pub(super) fn scale(self) -> Row {
         self.subresource(Subresource {
             name: "scale",
@@ -138,7 +138,7 @@ impl Row {
         })
     }
 
-    /// The object itself, of which a part is written and what `metadata` says of the metadata.
+    /// Adds a subresource that writes a part of the object; `metadata` says which metadata a write may change.
     pub(super) fn part(
         self,
         name: &'static str,
@@ -156,7 +156,7 @@ impl Row {
         })
     }
 
-    /// A subresource with a handler of its own.
+    /// Adds a subresource with a handler of its own.
     pub(super) fn named(
         self,
         name: &'static str,

@@ -11,8 +11,8 @@ use crate::{
     validation::names,
 };
 
-/// Checks how a definition's objects are converted. Upstream's internal form has what a webhook needs beside the strategy. Requests that need a
-/// webhook are refused one by one ([`crate::http`]).
+/// Validates the conversion of a definition's objects. The paths are those of kube-apiserver's internal form, in which the fields for a
+/// webhook are next to the strategy. Requests that need a webhook are refused one by one ([`crate::http`]).
 pub(super) fn check_conversion(
     object: &Value,
     old: Option<&Value>,
@@ -48,7 +48,7 @@ pub(super) fn check_conversion(
         Some(given) => client_config(given, &config, errors),
         None => errors.required(&config, "required when strategy is set to Webhook"),
     }
-    // A change is not held up by versions that nobody knew before it either.
+    // An update is not refused for unknown versions if the stored definition has only unknown versions.
     let before = old.map(review_versions).unwrap_or_default();
     let may_be_unknown = !before.is_empty() && !has_known(before);
     check_review_versions(named, may_be_unknown, &reviews, errors);
@@ -84,7 +84,7 @@ fn has_known(versions: &[Value]) -> bool {
     versions.any(|name| name == "v1" || name == "v1beta1")
 }
 
-/// The versions of reviews that a conversion webhook knows.
+/// Returns the review versions that a conversion webhook supports.
 fn review_versions(object: &Value) -> &[Value] {
     let versions = object.pointer("/spec/conversion/webhook/conversionReviewVersions");
     let versions = versions.and_then(Value::as_array);

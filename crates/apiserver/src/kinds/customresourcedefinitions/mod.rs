@@ -1,8 +1,8 @@
-//! CustomResourceDefinitions: defaults, the first status, and validation in upstream's words.
+//! CustomResourceDefinitions: defaults, the first status, and validation with kube-apiserver's messages.
 //!
-//! Upstream validates its internal form, in which schema, subresources and columns that all versions share stand once at the top: errors
-//! about them name `spec.validation`, `spec.subresources` and `spec.additionalPrinterColumns`: see [`spec`]. The schema itself is checked in
-//! `crd/definition`; the status is written by `crd/controller.rs`.
+//! kube-apiserver validates an internal form, in which a schema, subresources and columns that all versions share are at the top: errors
+//! about them name `spec.validation`, `spec.subresources` and `spec.additionalPrinterColumns` (see [`spec`]). `crd/definition` validates
+//! the schemas, and `crd/controller.rs` writes the status.
 
 mod conversion;
 mod serving;
@@ -39,7 +39,7 @@ pub(crate) enum Approval {
 }
 
 impl Approval {
-    /// The state and a sentence about it; `None` for groups that anybody may use.
+    /// Returns the state and a sentence about it, or `None` for groups that need no approval.
     pub(crate) fn of(definition: &Value, group: &str) -> Option<(Approval, String)> {
         let is_protected = ["k8s.io", "kubernetes.io"]
             .iter()
@@ -175,7 +175,7 @@ impl Kind for CustomResourceDefinition {
         warnings
     }
 
-    /// The first deletion adds the finalizer that keeps the definition; neither generation nor grace period change.
+    /// Adds the finalizer that keeps the definition, and the condition `Terminating`. The generation and the grace period do not change.
     fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("deletionGracePeriodSeconds");
@@ -206,7 +206,7 @@ impl Kind for CustomResourceDefinition {
     }
 }
 
-/// A change that leaves the state of the approval as it was is not held up by it.
+/// Validates the approval annotation, unless a change leaves its state as it was.
 fn check_approval(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let state = |object: &Value| Approval::of(object, text(&object["spec"], "group"));
     let Some((approval, why)) = state(object) else {

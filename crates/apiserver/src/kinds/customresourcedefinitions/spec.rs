@@ -65,6 +65,7 @@ pub(super) fn check_spec(object: &Value, old: Option<&Value>, errors: &mut Error
     }
     check_names_of_versions(spec, &path, errors);
     check_names(&spec["names"], &path.child("names"), errors);
+    // Fields that all versions share are checked once, because the internal form has them at the top of the spec.
     if let Some(first) = all.first() {
         parts.check(first, true, &path, errors);
     }
@@ -94,7 +95,7 @@ fn check_names_of_versions(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let why = "must have exactly one version marked as storage version";
         refuse(errors, why);
     }
-    // The internal form has the name of the first version once more.
+    // The internal form repeats the name of the first version in this field.
     let first = all.first().map_or("", |first| text(first, "name"));
     let sentences = names::dns1035_label(first);
     if !first.is_empty() && !sentences.is_empty() {
@@ -102,7 +103,7 @@ fn check_names_of_versions(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The fields of a version that may stand at the top in place of the versions.
+/// The fields of a version that are at the top of the internal form if all versions share them.
 const PARTS: [&str; 4] = [
     "schema",
     "subresources",
@@ -110,10 +111,11 @@ const PARTS: [&str; 4] = [
     "selectableFields",
 ];
 
-/// The versions of a definition, with the fields that are equal in all of them, which kube-apiserver keeps at the top of the spec.
+/// The versions of a definition, with the fields that are equal in all of them, which kube-apiserver's internal form has at the top of the
+/// spec.
 struct Parts<'v> {
     versions: &'v [Value],
-    /// The fields about which all versions say the same.
+    /// The fields that are equal in all versions.
     shared: Vec<&'static str>,
     /// The stored versions by their names.
     before: HashMap<&'v str, &'v Value>,
@@ -145,12 +147,12 @@ impl<'v> Parts<'v> {
         self.spared.of_version(is_unchanged)
     }
 
-    /// Checks what stands at the top, or what stands in a version.
+    /// Validates the shared fields at the top, or the other fields of a version.
     fn check(&self, version: &Value, at_top: bool, path: &Path<'_>, errors: &mut Errors) {
         let is_here = |field: &str| self.shared.contains(&field) == at_top;
         let schema = schema_of(version);
         if let Some(schema) = schema.filter(|_| is_here("schema")) {
-            // One status subresource of any version restricts the schema that all share.
+            // If any version has a status subresource, it restricts the schema that all versions share.
             let has_status = match at_top {
                 true => self.versions.iter().any(has_status),
                 false => has_status(version),
@@ -178,7 +180,7 @@ impl<'v> Parts<'v> {
                         true => {
                             "selectableFields may only be set when validations.schema is included"
                         }
-                        // Upstream's "not" is a slip that is kept.
+                        // kube-apiserver's message has this "not", which is a mistake.
                         false => {
                             "selectableFields may only be set when version.schema.openAPIV3Schema is not included"
                         }
@@ -201,7 +203,7 @@ pub(super) fn schema_of(version: &Value) -> Option<&Value> {
     schema.filter(|schema| schema.is_object())
 }
 
-/// Checks the names of a spec, of which some must be there.
+/// Validates the names of a spec, some of which are required.
 fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     for field in ["plural", "singular", "kind", "listKind"] {
         if text(given, field).is_empty() {
@@ -211,7 +213,7 @@ fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     check_given_names(given, path, errors);
 }
 
-/// Checks names that may be missing, as those in a status.
+/// Validates names that may be missing, for example in a status.
 pub(super) fn check_given_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     for field in ["plural", "singular", "kind", "listKind"] {
         let value = text(given, field);
@@ -257,7 +259,7 @@ fn check_labels(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Formats the versions as Go prints kube-apiserver's internal type, which has shared parts elsewhere.
+/// Formats the versions like kube-apiserver's internal type, which has the shared fields elsewhere.
 fn internal_form(versions: &Value) -> String {
     let Some(items) = versions.as_array() else {
         return "null".to_owned();

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
-/// The annotation that tells whether the server keeps the object up to date.
+/// The annotation that says whether the server keeps the object up to date.
 const KEPT: &str = "apf.kubernetes.io/autoupdate-spec";
 
 /// The number of queues, and the hand size: the number of queues that a flow is dealt.
 type Queues = (i64, i64);
 
-/// Name, shares, percent that may be lent, and its queues if it has any.
+/// The limited priority levels: name, concurrency shares, percentage that can be lent, and queues, if the level has any.
 const LEVELS: [(&str, i64, i64, Option<Queues>); 7] = [
     ("catch-all", 5, 0, None),
     ("system", 30, 33, Some((64, 6))),
@@ -34,7 +34,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// The priority levels.
+/// Returns the default priority levels.
 pub(crate) fn levels() -> impl Iterator<Item = Value> {
     let exempt =
         json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}});
@@ -70,7 +70,7 @@ fn users(names: &[&str]) -> Vec<Value> {
         .collect()
 }
 
-/// Service accounts of kube-system.
+/// Returns subjects for service accounts in kube-system.
 fn accounts(names: &[&str]) -> Vec<Value> {
     let names = names.iter();
     names
@@ -99,7 +99,7 @@ fn some(subjects: Vec<Value>, rules: &[Value]) -> Value {
     json!([{"subjects": subjects, "resourceRules": rules}])
 }
 
-/// The flow schemas, in the order in which they are looked at.
+/// Returns the default flow schemas, in the order of their precedence.
 pub(crate) fn schemas() -> impl Iterator<Item = Value> {
     const EVERYBODY: [&str; 2] = ["system:unauthenticated", "system:authenticated"];
     const MANAGER: &str = "system:kube-controller-manager";

@@ -1,4 +1,4 @@
-//! PriorityLevelConfiguration: how many requests of some kind may run at once, and how many wait.
+//! PriorityLevelConfiguration: the number of requests of a priority level that run at once, and the number that wait.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -20,7 +20,7 @@ pub(in crate::kinds) struct PriorityLevelConfiguration;
 
 const EXEMPT: &str = "exempt";
 const MAX_QUEUES: i64 = 10_000_000;
-/// The bits of a flow's hash that choosing queues may use up.
+/// The number of bits of a flow's hash that the choice of queues can use.
 const HASH_BITS: u32 = 60;
 const COLUMNS: [Column; 7] = [
     print::NAME,
@@ -93,7 +93,7 @@ impl Kind for PriorityLevelConfiguration {
     }
 }
 
-/// The levels that requests fall back to are what they are; of the exempt one its shares may be set.
+/// Requires the mandatory levels to have their fixed spec; of `exempt`, the shares can be set.
 fn mandatory(name: &str, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let mut fixed = defaults::levels().filter(defaults::is_mandatory);
     let Some(fixed) = fixed.find(|level| level["metadata"]["name"] == name) else {
@@ -223,7 +223,7 @@ fn queues(queuing: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// Returns the number of hash bits that dealing a hand of this size from a deck consumes.
 fn entropy_bits(deck: i64, hand: i64) -> u32 {
-    // A hand of 61 cards or more of any two takes too many.
+    // A hand of 61 cards needs more bits than there are, for any deck.
     let hand = hand.clamp(0, i64::from(HASH_BITS) + 1);
     let bits: f64 = (deck - hand + 1..=deck)
         .filter(|cards| *cards > 0)

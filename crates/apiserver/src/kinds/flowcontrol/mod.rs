@@ -1,7 +1,7 @@
 //! flowcontrol.apiserver.k8s.io/v1: FlowSchema and PriorityLevelConfiguration (`pkg/apis/flowcontrol`).
 //!
-//! They are kept for tools that list and write them, with the ones every cluster has ([`defaults`]); requests wait in one queue here
-//! ([`crate::limits`]), whatever they say.
+//! They are stored for tools that list and write them, with the defaults that every cluster has ([`defaults`]). They have no effect: this
+//! server has a single queue for requests ([`crate::limits`]).
 
 mod defaults;
 mod levels;
@@ -26,7 +26,7 @@ use crate::{
     validation::{check, names},
 };
 
-/// The group.
+/// The API group.
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 /// The field manager of the default objects that every cluster has (upstream: ConfigProducerAsFieldManager).
 pub(crate) const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
@@ -109,7 +109,7 @@ impl Kind for FlowSchema {
     }
 }
 
-/// `status.conditions` of either kind.
+/// Validates `status.conditions` of both kinds.
 fn conditions(status: &Value, errors: &mut Errors) {
     let path = Path::new("status");
     let path = path.child("conditions");
@@ -241,7 +241,7 @@ fn texts<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
     items.filter_map(Value::as_str).collect()
 }
 
-/// A list that must have something, and nothing beside a `*`; whether that leaves its items to be looked at.
+/// Checks that a list is not empty and has nothing besides a `*`. Returns whether its items must be validated.
 fn list(
     rule: &Value,
     field: &str,

@@ -1,20 +1,20 @@
-//! Lists of completion indexes as text: `0,3-5,7`, ascending, each below the number of completions.
+//! Parses lists of completion indexes such as `0,3-5,7`: ascending, and each below the number of completions.
 
 /// The error for a text that is not a list of indexes, with kube-apiserver's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum IndexError {
-    /// More than one dash.
+    /// An interval with more than one dash.
     #[error(
         "the fragment {0:?} violates the requirement that an index interval can have at most two parts separated by '-'"
     )]
     Parts(String),
-    /// A part that is no number.
+    /// A part that is not a number.
     #[error("cannot convert string to integer for index: {0:?}")]
     NotANumber(String),
     /// An index that the Job does not have.
     #[error("too large index: {0:?}")]
     TooLarge(String),
-    /// An index that does not come after the one before it.
+    /// An index that is not larger than the one before it.
     #[error("non-increasing order, previous: {0}, current: {1}")]
     Order(i64, i64),
 }
@@ -36,7 +36,7 @@ pub(super) fn count(text: &str, completions: i64) -> Result<i64, IndexError> {
     Ok(total)
 }
 
-/// The first index that both lists name; intervals that cannot be read are left out.
+/// Returns the first index that is in both lists; malformed intervals are ignored.
 pub(super) fn overlap(completed: &str, failed: &str, completions: i64) -> Option<i64> {
     let read = |text: &str| -> Vec<(i64, i64)> {
         text.split(',')

@@ -1,7 +1,7 @@
-//! Jobs: defaults, the generated selector, validation, table (`pkg/apis/batch`, `pkg/registry/batch/job`).
+//! Jobs: defaults, the generated selector, validation and table columns (`pkg/apis/batch`, `pkg/registry/batch/job`).
 //!
-//! A Job selects its pods by its own uid unless the user takes over (`manualSelector`). [`spec`] judges what is asked for, also in a
-//! CronJob's template; [`update`] what may change; [`status`] what a controller reports.
+//! A Job selects its pods by its own uid, unless the user manages the selector (`manualSelector`). [`spec`] validates the spec, also of a
+//! CronJob's template; [`update`] validates changes of it; [`status`] validates what a controller reports.
 
 mod indexes;
 mod policies;
@@ -82,7 +82,7 @@ impl Kind for Jobs {
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
         if !object["spec"].flag("manualSelector") {
             generate_selector(object);
-            // Upstream fills in the labels when it reads what it stored; a dry run stores nothing.
+            // kube-apiserver copies the labels when it decodes the stored object, and a dry run stores nothing.
             if !ctx.dry_run {
                 label_like_template(object);
             }
@@ -166,14 +166,14 @@ fn is_set(spec: &Map<String, Value>, field: &str) -> bool {
     spec.get(field).is_some_and(|value| !value.is_null())
 }
 
-/// Defaults the template of a Job's spec, and what of its policies has defaults; a CronJob's template gets no more than this.
+/// Sets the defaults of a Job's template and policies; the template of a CronJob gets only these.
 pub(super) fn default_template(spec: &mut Map<String, Value>) {
     policies::default(spec);
     object_at(spec, "template");
     podspec::defaults::template(&mut spec["template"]);
 }
 
-/// A Job without labels has those of its template.
+/// Copies the template's labels to a Job without labels.
 fn label_like_template(object: &mut Value) {
     let labels = object["spec"]["template"]["metadata"]["labels"].clone();
     let unlabelled = object["metadata"].entries("labels").next().is_none();
@@ -246,7 +246,7 @@ fn generated_selector(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// The spec of a Job that stands for itself: it must have a selector, which must find the template's pods.
+/// Validates the spec of a Job: it must have a selector that matches the template's pods.
 fn with_selector(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     spec::validate(spec, path, errors);
     let at = path.child("selector");
@@ -266,7 +266,7 @@ fn with_selector(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The pods of an indexed Job have their index behind its name; the last of them must still be a host name.
+/// Checks that the name of an indexed Job's last pod, which ends with its index, is a valid host name.
 fn pod_names(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     let Some(completions) = spec.integer("completions").filter(|count| *count > 0) else {

@@ -22,7 +22,7 @@ const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const OPERATORS: [&str; 2] = ["In", "NotIn"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 
-/// A pattern of a pod's condition means its being true.
+/// Sets the default of a pattern for pod conditions: the condition is `True`.
 pub(super) fn default(spec: &mut Map<String, Value>) {
     let rules = spec
         .get_mut("podFailurePolicy")
@@ -42,7 +42,7 @@ pub(super) fn default(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Validates the rules by which pods' failures count.
+/// Validates the rules of `podFailurePolicy`, which decide how failures of pods count.
 pub(super) fn failure(spec: &Value, policy: &Value, path: &Path<'_>, errors: &mut Errors) {
     let path = path.child("rules");
     let rules = policy.items("rules");
@@ -150,7 +150,7 @@ fn exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mut Errors)
     }
 }
 
-/// Validates the rules by which a Job is done before all its indexes are.
+/// Validates the rules of `successPolicy`, by which a Job succeeds before all its indexes do.
 pub(super) fn success(spec: &Value, policy: &Value, path: &Path<'_>, errors: &mut Errors) {
     if spec.text("completionMode") != "Indexed" {
         let text = internal::as_sent("SuccessPolicy", policy, path, errors);
@@ -223,7 +223,7 @@ fn success_rule(spec: &Value, rule: &Value, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-/// `valid values: ["a" "b"]`.
+/// Formats the valid values of a field: `valid values: ["a" "b"]`.
 fn valid_values(values: &[&str]) -> String {
     let quoted: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
     format!("valid values: [{}]", quoted.join(" "))

@@ -9,15 +9,15 @@ use crate::{
     validation,
 };
 
-/// The highest parallelism of an indexed Job, and the most failed indexes it may count.
+/// The highest parallelism of an indexed Job, and the highest limit of failed indexes.
 const MAX_INDEXED: i64 = 100_000;
-/// Above this many completions indexes are tracked under tighter limits.
+/// Jobs with more completions than this have lower limits, because each index is tracked.
 const MANY_COMPLETIONS: i64 = 100_000;
 /// The limit of parallelism and of failed indexes for Jobs with many completions.
 const LIMIT_WITH_MANY: i64 = 10_000;
 const MAX_MANAGED_BY: usize = 63;
 
-/// Validates the spec but for its selector.
+/// Validates the spec, except for its selector.
 pub(crate) fn validate(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let counts = [
         "parallelism",
@@ -159,7 +159,7 @@ fn replacement(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The pods of a Job end, so they are not restarted for ever.
+/// Checks the restart policy: the pods of a Job must end, so `Always` is invalid.
 fn restart_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     match spec["template"]["spec"].text("restartPolicy") {
         "Always" | "" => errors.required(path, r#"valid values: "OnFailure", "Never""#),

@@ -1,6 +1,6 @@
-//! What a controller, ours or another, may report of a Job: a finished Job stays finished, counters do not fall, indexes make sense.
+//! Validates the status that a controller writes for a Job: a finished Job stays finished, counters do not fall, and indexes are valid.
 //!
-//! Most rules hold only for what a write changes, so a status that broke one before can still be corrected step by step.
+//! Most rules apply only to the parts that a write changes, so an invalid stored status can be corrected step by step.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ pub(super) fn is_true(status: &Value, condition: &str) -> bool {
         .any(|other| other.text("type") == condition && other.text("status") == "True")
 }
 
-/// The cell of the Status column.
+/// Returns the cell of the Status column.
 pub(super) fn word(job: &Value) -> &'static str {
     let is = |condition: &str| is_true(&job["status"], condition);
     match () {
@@ -299,6 +299,7 @@ fn transitions(change: &Change<'_>, path: &Path<'_>, errors: &mut Errors) {
             );
         }
     }
+    // An Indexed Job with as many completions as parallel pods can be scaled down, which lowers `succeeded`.
     let elastic = change.spec.text("completionMode") == "Indexed"
         && change.spec["completions"] == change.spec["parallelism"];
     for counter in ["failed", "succeeded"] {

@@ -1,4 +1,5 @@
-//! What of a Job's spec may change: where its pods go and what they take while it is suspended, how many run at once, and little else.
+//! Validates changes of a Job's spec. Parallelism may change, placement and resources of pods may change while the Job is suspended, and
+//! little else.
 
 use serde_json::Value;
 
@@ -61,7 +62,7 @@ fn same_struct(
     errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
 }
 
-/// An indexed Job may get more or fewer indexes as long as all of them may run at once.
+/// Validates a change of `completions`, which is allowed for indexed Jobs if `parallelism` changes to the same number.
 fn completions(spec: &Value, before: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (wanted, had) = (&spec["completions"], &before["completions"]);
     if spec.text("completionMode") != "Indexed" {

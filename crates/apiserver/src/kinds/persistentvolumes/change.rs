@@ -22,7 +22,7 @@ pub(super) fn validate(errors: &mut Errors, spec: &Value, old: &Value) {
             .into()
     };
     let (mut now, before) = (source(spec), source(old));
-    // The secret that expands a volume may be named later.
+    // `nodeExpandSecretRef` may be set later.
     if before.has("csi")
         && !before["csi"].has(EXPAND_SECRET)
         && let Some(csi) = now.get_mut("csi").and_then(Value::as_object_mut)
@@ -35,7 +35,7 @@ pub(super) fn validate(errors: &mut Errors, spec: &Value, old: &Value) {
             format!("spec.persistentvolumesource is immutable after creation\n{difference}");
         errors.forbidden(&path.child("persistentvolumesource"), detail);
     }
-    // The paths are upstream's.
+    // These paths are the ones that kube-apiserver reports.
     let (mode, old_mode) = (&spec["volumeMode"], &old["volumeMode"]);
     validation::immutable(errors, &Path::new("volumeMode"), mode, old_mode);
     let (affinity, old_affinity) = (spec.field("nodeAffinity"), old.field("nodeAffinity"));

@@ -1,4 +1,4 @@
-//! core/v1 PersistentVolume: a piece of storage. What may change in one is in [`change`], what is told of old ways in [`warnings`].
+//! core/v1 PersistentVolume: a piece of storage. [`change`] validates updates, and [`warnings`] finds deprecated fields and annotations.
 
 mod change;
 mod warnings;
@@ -24,7 +24,7 @@ use crate::{
 
 const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
-/// The kinds of volumes, in the order upstream looks for them.
+/// The fields of volume sources, in the order in which kube-apiserver checks them.
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -165,7 +165,7 @@ pub(super) fn default_source(spec: &mut Map<String, Value>) {
     }
 }
 
-/// A time as `metav1.Time` is written: whole seconds.
+/// Formats a time like `metav1.Time`, with whole seconds.
 fn stamp(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -220,7 +220,7 @@ fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
     }
 }
 
-/// There are access modes, and they are known.
+/// Requires access modes, and checks that they are known.
 pub(super) fn modes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let (modes, path) = (spec.items("accessModes"), path.child("accessModes"));
     if modes.is_empty() {
@@ -244,7 +244,8 @@ fn capacity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
 }
 
-/// There is one source, and it has what it needs. A flexVolume is looked at even as a second one; so does upstream.
+/// Validates the volume sources, of which there must be exactly one. As in kube-apiserver, a flexVolume is validated even if it is the
+/// second source.
 pub(super) fn sources(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
     let mut found = 0;
     for field in SOURCES {
@@ -292,7 +293,7 @@ mod tests {
         field::causes(|errors| spec(errors, &Path::new("spec"), spec_of, "v"))
     }
 
-    /// Each row: a source and what is wrong with it.
+    /// Each row has a source and its errors.
     #[test]
     fn every_source_is_asked_for_what_it_needs() {
         let rows: Vec<(Value, &[&str])> = vec![

@@ -1,4 +1,4 @@
-//! Warnings about PersistentVolumes: annotations that became fields, and kinds of storage that are going away.
+//! Warnings about PersistentVolumes: annotations that have become fields, and deprecated kinds of storage.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::{
 /// The annotation with mount options, from before `mountOptions` was a field.
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
-/// Kinds of volumes that are going away: the field, the name in the message, and what is said.
+/// Deprecated kinds of volumes: the field, the name in the message, and the message.
 const DEPRECATED: [(&str, &str, &str); 6] = [
     (
         "cephfs",

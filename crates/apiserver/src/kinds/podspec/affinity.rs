@@ -1,4 +1,4 @@
-//! Validation of node affinity, pod affinity and anti-affinity.
+//! Validates node affinity, pod affinity and pod anti-affinity.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const NO_SELECTOR: &str = "must not be specified when labelSelector is not set";
 
-/// `spec.affinity`.
+/// Validates `spec.affinity`.
 pub(super) fn validate(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
     if let Some(nodes) = affinity.field("nodeAffinity") {
         node_affinity(nodes, &path.child("nodeAffinity"), errors);
@@ -48,7 +48,7 @@ fn weight(term: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A required node selector.
+/// Validates a required node selector.
 pub(crate) fn node_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
     let path = path.child("nodeSelectorTerms");
     let terms = selector.items("nodeSelectorTerms");
@@ -176,8 +176,8 @@ fn pod_affinity_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
     label_name(errors, &path.child("topologyKey"), key);
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` of an affinity term or a spread constraint. By now the former have been merged into the
-/// selector of a pod, so a key that stands there twice was given both ways.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys` of an affinity term or a spread constraint. The keys of `matchLabelKeys` have been
+/// merged into the pod's selector by now, so a key that is in the selector twice was given both ways.
 pub(super) fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
     let selector = term.field("labelSelector");
     let (matching, mismatching) = (

@@ -1,4 +1,4 @@
-//! Validates device fields of a pod status: device health, the claim behind extended resources, and the request that each of them fills.
+//! Validates the device fields of a pod's status: device health, and the claim for extended resources with the request for each resource.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const MESSAGE: usize = 1024;
 const REQUEST: &str = "must match one of the container's resource requests";
 const CLAIM: &str = "must match one of the container's resource claims in a format 'claim:<claimName>/<request>' or 'claim:<claimName>' if request is empty";
 
-/// `allocatedResourcesStatus` of every container: resources that it asks for, and devices of known health.
+/// Validates `allocatedResourcesStatus` of every container: each resource is one that the container requests, and each health is known.
 pub(super) fn validate_health(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (statuses, containers) in [
         ("containerStatuses", "containers"),
@@ -106,7 +106,7 @@ fn claims(container: &Value, wanted: &str) -> bool {
     })
 }
 
-/// The claim that stands behind extended resources.
+/// Validates the status of the claim that provides extended resources.
 pub(super) fn validate_extended(claim: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let mappings = claim.items("requestMappings");
     let list = path.child("requestMappings");
@@ -133,7 +133,7 @@ pub(super) fn validate_extended(claim: &Value, spec: &Value, path: &Path<'_>, er
                 "must match the name of an entry in spec.initContainers.name or spec.containers.name",
             ),
         }
-        // Upstream names the claim here, not the mapping.
+        // kube-apiserver reports the path of the claim here, not of the mapping.
         let at_request = path.child("requestName");
         check(errors, &at_request, request, names::dns_label(request));
         if !seen.insert((container, resource, request)) {

@@ -1,4 +1,4 @@
-//! Validation of the annotations that once were fields of pods: mirror pods, tolerations, seccomp and AppArmor profiles.
+//! Validates annotations with a meaning for pods: mirror pods, tolerations, seccomp and AppArmor profiles.
 
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ fn tolerations(value: &str, path: &Path<'_>, errors: &mut Errors) {
     errors.invalid(path, TOLERATIONS, why);
 }
 
-/// A sign is a minus, and a positive number has no leading zeros.
+/// Returns whether a text is a valid deletion cost: a 32-bit number without plus sign or leading zeros.
 fn is_deletion_cost(value: &str) -> bool {
     let starts_well =
         value == "0" || value.starts_with(['-', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
@@ -149,6 +149,7 @@ pub(super) fn validate_matching(
             );
         }
     });
+    // Windows has no AppArmor, so its profiles are not compared.
     if scope
         .spec
         .field("os")
@@ -207,7 +208,7 @@ fn same_profile(
     }
 }
 
-/// Annotations that may not be added, changed or removed once the pod is there.
+/// Refuses changes of annotations that are fixed once the pod exists.
 pub(super) fn validate_update(metadata: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let fixed = |key: &str| {
         if key == MIRROR {

@@ -1,4 +1,4 @@
-//! Validation of containers: what regular, init and ephemeral containers have in common, and what sets them apart.
+//! Validates regular, init and ephemeral containers: their common rules, and the rules of each type.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ const MAX_EXIT_CODES: usize = 255;
 const ONLY_SIDECARS: &str = "may not be set for init containers without restartPolicy=Always";
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 
-/// `spec.containers`.
+/// Validates `spec.containers`.
 pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let containers = scope.spec.items("containers");
     if containers.is_empty() {
@@ -40,7 +40,7 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
     host_port_conflicts(containers, path, errors);
 }
 
-/// `spec.initContainers`.
+/// Validates `spec.initContainers`.
 pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let mut seen: HashSet<&str> = names_of(scope, "containers").collect();
     let containers = scope.spec.items("initContainers");
@@ -49,7 +49,7 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
         common(container, scope, &at, errors);
         restart_policy(container, &at, errors);
         let name = container.text("name");
-        // A missing name is said to be missing, not to be there twice.
+        // A missing name is an error of its own, so it is not also reported as a duplicate.
         let is_new = match name {
             "" => !seen.contains(name),
             name => seen.insert(name),
@@ -82,7 +82,7 @@ fn names_of<'a>(scope: &Scope<'a>, list: &str) -> impl Iterator<Item = &'a str> 
     containers.map(|container| container.text("name"))
 }
 
-/// Forbids `RestartContainer` as a resize policy of init containers that are no sidecars.
+/// Forbids the resize policy `RestartContainer` for init containers that are not sidecars.
 fn restart_on_resize(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     const RESTART: &str = "RestartContainer";
     for (index, policy) in container.items("resizePolicy").iter().enumerate() {
@@ -93,7 +93,7 @@ fn restart_on_resize(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `spec.ephemeralContainers`.
+/// Validates `spec.ephemeralContainers`.
 pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let containers = scope.spec.items("ephemeralContainers");
     let others = names_of(scope, "containers").chain(names_of(scope, "initContainers"));
@@ -123,7 +123,7 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
             "lifecycle",
         ] {
             let at = at.child(field);
-            // Requirements are there in every container.
+            // Decoding adds empty requirements to every container, so they do not count as set.
             let is_set = match field {
                 "resources" => {
                     let given = container.entries(field).next().is_some();
@@ -219,7 +219,7 @@ fn hooks_and_probes(container: &Value, scope: &Scope<'_>, path: &Path<'_>, error
     probes::validate(container, path, errors);
 }
 
-/// A pull policy, of a container or of an image volume.
+/// Validates the pull policy of a container or an image volume.
 pub(super) fn pull_policy(owner: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
     match owner.text(field) {
         "" => errors.required(&path.child(field), ""),
@@ -267,7 +267,7 @@ fn port_number(number: i64, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Containers that run together may not ask for one host port twice.
+/// Refuses containers that use the same host port, protocol and address.
 fn host_port_conflicts(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let mut taken = HashSet::new();
     for (index, container) in containers.iter().enumerate() {
@@ -316,7 +316,7 @@ fn resize_policy(
     }
 }
 
-/// A container's own restart policy and the rules by exit code.
+/// Validates a container's restart policy and its rules for exit codes.
 fn restart_policy(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     let rules = container.items("restartPolicyRules");
     let at = path.child("restartPolicy");

@@ -1,14 +1,14 @@
-//! Defaults of pod specs (`pkg/apis/core/v1/defaults.go`).
+//! Sets the defaults of pod specs (`pkg/apis/core/v1/defaults.go`).
 //!
-//! [`template`] is what every pod spec gets, in a Deployment's template as in a Pod; [`pod`] adds what only a real Pod gets:
-//! requests from limits, pod-level resources, host ports, service links. So a template stays as short as its author wrote it.
+//! [`template`] sets the defaults of every pod spec, including those of workloads. [`pod`] adds the defaults of Pods: requests from limits,
+//! pod-level resources, host ports, service links. Templates therefore stay as short as their authors wrote them.
 
 use serde_json::{Map, Value, json};
 
 use super::{image, resource_defaults};
 use crate::kinds::tree::{Tree, object_at, set_default, set_zero};
 
-/// Defaults a Pod.
+/// Sets the defaults of a Pod.
 pub(crate) fn pod(pod: &mut Value) {
     drop_init_container_annotations(pod);
     if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
@@ -39,7 +39,7 @@ pub(crate) fn pod(pod: &mut Value) {
     }
 }
 
-/// `podIP` is the first of `podIPs`; where they differ, writers mean the older field.
+/// Keeps `podIP` equal to the first of `podIPs`; if a client sends different ones, `podIP` wins.
 fn mirror_address(status: &mut Map<String, Value>) {
     let first = match status.get("podIPs").and_then(Value::as_array) {
         Some(ips) => ips.first().map_or("", |ip| ip.text("ip")),
@@ -58,7 +58,7 @@ fn mirror_address(status: &mut Map<String, Value>) {
     }
 }
 
-/// Defaults the `template` of a workload's spec.
+/// Sets the defaults of the `template` in a workload's spec.
 pub(crate) fn template(template: &mut Value) {
     drop_init_container_annotations(template);
     let Some(template) = template.as_object_mut() else {
@@ -68,7 +68,7 @@ pub(crate) fn template(template: &mut Value) {
     pod_spec(object_at(template, "spec"));
 }
 
-/// Both names of the service account follow the current one; the deprecated one counts only where it stands alone.
+/// Copies the service account's name to both of its fields. The deprecated field counts only if the other one is empty.
 pub(crate) fn mirror_service_account(spec: &mut Map<String, Value>) {
     let name = ["serviceAccountName", "serviceAccount"]
         .into_iter()
@@ -164,6 +164,7 @@ fn value_from(source: &mut Map<String, Value>) {
 }
 
 fn volume(volume: &mut Map<String, Value>) {
+    // A volume without a source is an empty directory.
     if volume
         .iter()
         .all(|(field, source)| field == "name" || source.is_null())
@@ -240,7 +241,7 @@ fn default_host_ports(container: &mut Map<String, Value>) {
     });
 }
 
-/// Annotations of the time when init containers lived in annotations; they would show up as differences to old clients.
+/// Removes annotations from the time when init containers were stored in annotations; old clients would see them as differences.
 fn drop_init_container_annotations(object: &mut Value) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;

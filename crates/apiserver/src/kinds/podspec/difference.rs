@@ -1,19 +1,19 @@
-//! The unified difference of two texts, as Python's difflib (and upstream's Go port of it) makes it.
+//! Computes the unified diff of two texts like Python's difflib, and the Go port of it that kube-apiserver uses.
 //!
-//! The longest common block is taken first, then the parts before and after it; not the shortest edit script, but the one that
-//! upstream prints.
+//! The longest common block is found first, and then the blocks before and after it. The result is not the shortest diff, but it is
+//! kube-apiserver's.
 
 use std::{cell::Cell, collections::HashMap, ops::Range};
 
 const CONTEXT: usize = 3;
-/// From this many lines on, lines that make up more than a hundredth are not used to find common blocks.
+/// In texts with at least this many lines, lines that make up more than a hundredth of the text are not used to find common blocks.
 const POPULAR_FROM: usize = 200;
 
-/// Texts that need more comparisons of lines than this are not compared to the end: what is left is shown as one change.
-/// A test that compares what long lists cost in two sizes has less, so that both sizes reach the bound.
+/// The most comparisons of lines; the rest of longer texts becomes a single change. A test that measures the work for two lengths of lists
+/// uses a smaller number, so that both lengths reach it.
 const MAX_STEPS: usize = if cfg!(test) { 20_000 } else { 2_000_000 };
 
-/// Hunks with three lines of context and without file names; empty when the texts are equal.
+/// Returns hunks with three lines of context, without file names; empty if the texts are equal.
 pub(super) fn unified(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let mut out = String::new();
@@ -132,7 +132,7 @@ impl<'a> Matcher<'a> {
         changes
     }
 
-    /// The common blocks of two ranges in order.
+    /// Adds the common blocks of two ranges in order.
     fn blocks(&self, old: Range<usize>, new: Range<usize>, out: &mut Vec<(usize, usize, usize)>) {
         let (old_at, new_at, length) = self.longest(&old, &new);
         if length == 0 {
@@ -143,7 +143,7 @@ impl<'a> Matcher<'a> {
         self.blocks(old_at + length..old.end, new_at + length..new.end, out);
     }
 
-    /// The longest common block, the earliest one in the old text and then in the new.
+    /// Returns the longest common block: the earliest one in the old text, and then in the new text.
     fn longest(&self, old: &Range<usize>, new: &Range<usize>) -> (usize, usize, usize) {
         let mut best = (old.start, new.start, 0);
         let mut lengths: HashMap<usize, usize> = HashMap::new();

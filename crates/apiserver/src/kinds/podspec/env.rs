@@ -1,4 +1,4 @@
-//! Validation of environment variables and their sources, and of the field selectors that the downward API shares with volumes.
+//! Validates environment variables and their sources, and the field selectors of the downward API.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// The fields a downward API volume may show.
+/// The fields that a downward API volume can show.
 pub(super) const VOLUME_FIELDS: [&str; 5] = [
     "metadata.annotations",
     "metadata.labels",
@@ -40,7 +40,7 @@ const DIVISORS: [&str; 13] = [
     "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
 ];
 
-/// `env` of a container.
+/// Validates `env` of a container.
 pub(super) fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, variable) in variables.iter().enumerate() {
         let at = path.index(index);
@@ -100,7 +100,7 @@ fn value_from(source: &Value, value: &str, path: &Path<'_>, errors: &mut Errors)
     }
 }
 
-/// An `ObjectFieldSelector`.
+/// Validates an `ObjectFieldSelector`.
 pub(super) fn field_ref(
     reference: &Value,
     supported: &[&str],
@@ -124,6 +124,7 @@ pub(super) fn field_ref(
         .filter(|(map, _)| !map.is_empty())
     {
         return match map {
+            // Like everywhere, the keys of annotations are checked in lower case.
             "metadata.annotations" => check(
                 errors,
                 path,
@@ -139,6 +140,7 @@ pub(super) fn field_ref(
             }
         };
     }
+    // The conversion to the internal form accepts these fields too, and `spec.host` is an old name there.
     let known = field == "spec.host"
         || field == "spec.restartPolicy"
         || field == "spec.schedulerName"
@@ -156,7 +158,7 @@ pub(super) fn field_ref(
     }
 }
 
-/// A `ResourceFieldSelector`; a volume must say whose resources it means.
+/// Validates a `ResourceFieldSelector`; in a volume, it must name a container.
 pub(super) fn resource_field_ref(
     reference: &Value,
     in_volume: bool,
@@ -173,6 +175,7 @@ pub(super) fn resource_field_ref(
     } else if !RESOURCES.contains(&resource) && !huge_pages {
         errors.not_supported(&path.child("resource"), resource, &RESOURCES);
     }
+    // A divisor of zero counts as missing.
     let Some(divisor) = reference
         .field("divisor")
         .map(quantity)
@@ -201,6 +204,7 @@ pub(super) fn resource_field_ref(
         }
         _ => return,
     };
+    // kube-apiserver's error shows the resource, not the divisor.
     errors.invalid(&path.child("divisor"), resource, detail);
 }
 
@@ -247,7 +251,7 @@ fn file_key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Files of variables stand in volumes of the pod that are emptied with it; `path` is the spec's.
+/// Validates that files of environment variables are in `emptyDir` volumes of the pod; `path` is the spec's.
 pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     scope.visit_containers(path, &mut |container, at| {
         let list = at.child("env");
@@ -275,7 +279,7 @@ pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
     });
 }
 
-/// `envFrom` of a container.
+/// Validates `envFrom` of a container.
 pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, source) in sources.iter().enumerate() {
         let at = path.index(index);

@@ -1,4 +1,4 @@
-//! Validation of the volume sources that live outside the node: disks, file systems, drivers, claims made for the pod.
+//! Validates volume sources outside of the node: disks, file systems, drivers, and claims that are created for the pod.
 
 use serde_json::Value;
 
@@ -34,14 +34,14 @@ pub(super) fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The number of a logical unit.
+/// Validates the number of a logical unit.
 pub(super) fn lun(lun: i64, path: &Path<'_>, errors: &mut Errors) {
     if !(0..=255).contains(&lun) {
         errors.invalid(path, lun, names::outside(0, 255));
     }
 }
 
-/// The name of an iSCSI target or initiator; `starts` is what is said about one of no known kind.
+/// Validates the name of an iSCSI target or initiator; `starts` is the message for a name with an unknown prefix.
 pub(super) fn iqn(name: &str, starts: &str, path: &Path<'_>, errors: &mut Errors) {
     let of_length = |length: usize| {
         name.len() == length + 4 && name[4..].bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -59,7 +59,7 @@ pub(super) fn iqn(name: &str, starts: &str, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-/// `iqn.2001-04.com.example:storage`: the date, a naming authority, a colon and a name.
+/// Returns whether a text is a name like `iqn.2001-04.com.example:storage`: a date, a naming authority, a colon and a name.
 fn is_iqn(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("iqn.") else {
         return false;
@@ -118,7 +118,7 @@ pub(super) fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     required(source, &["volume"], path, errors);
 }
 
-/// `host:port`, an IPv6 address being in brackets.
+/// Returns whether a text is `host:port`; an IPv6 address must be in brackets.
 fn is_host_and_port(pair: &str) -> bool {
     let host = match pair.strip_prefix('[') {
         Some(rest) => rest
@@ -222,7 +222,7 @@ pub(super) fn secret_reference(source: &Value, path: &Path<'_>, errors: &mut Err
     }
 }
 
-/// The name of a CSI driver.
+/// Validates the name of a CSI driver.
 pub(super) fn driver_name(driver: &str, path: &Path<'_>, errors: &mut Errors) {
     if driver.is_empty() {
         return errors.required(path, "");
@@ -252,7 +252,7 @@ pub(super) fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The metadata that a claim's template must leave alone, in the order and with the spelling of upstream's struct.
+/// The metadata fields that a claim's template must not set, in the order of Go's struct and with its spelling.
 const NOT_IN_TEMPLATES: [(&str, &str); 13] = [
     ("name", "name"),
     ("generateName", "generateName"),

@@ -1,8 +1,8 @@
-//! Image references, as far as defaulting needs them: which tag a reference names.
+//! Parses image references for defaulting: the tag decides the default pull policy.
 //!
-//! Follows `k8s.io/kubernetes/pkg/util/parsers`: no tag and no digest is `latest`; a malformed reference names no tag at all.
+//! As in `k8s.io/kubernetes/pkg/util/parsers`, a reference without tag and digest has the tag `latest`, and a malformed reference has none.
 
-/// The tag that a reference names; `None` for a digest without a tag and for anything that is no reference.
+/// Returns the tag of a reference; `None` for a digest without a tag, and for a malformed reference.
 pub(super) fn tag(reference: &str) -> Option<&str> {
     let (name, digest) = match reference.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),

@@ -1,8 +1,9 @@
-//! Objects as Go's internal types print them: in errors about a whole struct, and in the difference of two pod specs.
+//! Prints objects like Go's internal types, for errors about a whole struct and for the diff of two pod specs.
 //!
-//! Upstream validates other types than it serves: their fields carry Go's names, come in the order of the declaration, and are all
-//! there (`null`, `""`, `0`, `false`). `internal_types.txt` declares them as Go does: a name, a type, and the JSON name where it is not
-//! the name with a small first letter. `*T` and `[]T` are null when absent, `*` and `[]` hold scalars, `+T` is embedded.
+//! kube-apiserver validates internal types, not the served ones. Their fields have Go's names, are in the order of the declaration, and are
+//! always printed (`null`, `""`, `0`, `false`). `internal_types.txt` declares them as Go does: a name, a type, and the JSON name if it is
+//! not the name with a small first letter. Absent `*T` and `[]T` are null, `*` and `[]` are pointers to and lists of scalars, and `+T` is
+//! embedded.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -72,14 +73,15 @@ fn parse(table: &'static str) -> HashMap<&'static str, Vec<Field>> {
     types
 }
 
-/// The struct on one line, as in `Invalid value: {"Type":"Foo","RollingUpdate":null}`.
+/// Formats a struct on one line, as in `Invalid value: {"Type":"Foo","RollingUpdate":null}`.
 pub(crate) fn compact(type_name: &str, value: &Value) -> String {
     let mut printer = Printer::default();
     printer.object(type_name, value);
     printer.out
 }
 
-/// [`compact`] of what stands at a path of the object that the errors are about: lists that were sent with nothing in them are `[]`.
+/// Formats a struct like [`compact`]; lists that the client sent empty are printed as `[]`. `path` is the path of the value in the object
+/// of `errors`.
 pub(crate) fn as_sent(type_name: &str, value: &Value, path: &Path<'_>, errors: &Errors) -> String {
     let mut printer = Printer {
         emptied: Some(errors.emptied()),
@@ -90,7 +92,7 @@ pub(crate) fn as_sent(type_name: &str, value: &Value, path: &Path<'_>, errors: &
     printer.out
 }
 
-/// The struct over many lines, indented by one space.
+/// Formats a struct on many lines, indented by one space.
 pub(super) fn indented(type_name: &str, value: &Value) -> String {
     let mut printer = Printer {
         indent: Some(0),
@@ -105,14 +107,14 @@ pub(crate) fn difference(type_name: &str, old: &Value, new: &Value) -> String {
     super::difference::unified(&indented(type_name, old), &indented(type_name, new))
 }
 
-/// A label selector on one line; its type is the served one, so absent fields are left out.
+/// Formats a label selector on one line. Its Go type is the served one, so absent fields are left out.
 pub(crate) fn label_selector(selector: &Value) -> String {
     let mut printer = Printer::default();
     printer.label_selector(selector);
     printer.out
 }
 
-/// [`label_selector`] of one that need not be there.
+/// Formats a selector like [`label_selector`], or null if there is none.
 pub(crate) fn optional_selector(selector: &Value) -> String {
     match selector {
         Value::Null => "null".to_owned(),
@@ -123,9 +125,9 @@ pub(crate) fn optional_selector(selector: &Value) -> String {
 #[derive(Default)]
 struct Printer<'a> {
     out: String,
-    /// The depth, where lines are broken.
+    /// The indentation depth; `None` to print on one line.
     indent: Option<usize>,
-    /// The fields that were sent empty, where that is known.
+    /// The fields that the client sent empty, if they are known.
     emptied: Option<&'a Emptied>,
     /// The path of the printed value, in the form that `emptied` uses.
     path: String,

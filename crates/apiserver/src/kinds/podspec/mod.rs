@@ -1,8 +1,8 @@
-//! Pod specs: their defaults, validation, warnings and rules of change, one topic a file.
+//! Pod specs: defaults, validation, warnings and rules for changes, one topic per file.
 //!
-//! A spec stands in a Pod or in the template of a workload; [`Scope`] says which, since a template may leave open what a Pod must have.
-//! Validation of a good spec allocates nothing but the quantities it reads: names that must be unique are looked up in the lists
-//! themselves, and paths are chains on the stack.
+//! A spec is in a Pod or in the template of a workload; [`Scope`] says in which, because a template may omit fields that a Pod must have.
+//! The validation of a valid spec allocates only the quantities that it parses: unique names are looked up in the lists themselves, and
+//! paths are linked lists on the stack.
 
 pub(crate) mod affinity;
 mod allocated;
@@ -52,21 +52,21 @@ use crate::{
     validation::{check, metadata, names},
 };
 
-/// A pod spec and where it stands.
+/// A pod spec, and whether it is a Pod's or a template's.
 pub(crate) struct Scope<'a> {
     spec: &'a Value,
     pod: bool,
-    /// The volumes that containers may mount, by name; made when the first mount is looked at.
+    /// The volumes that containers may mount, by name; collected for the first mount.
     volumes: OnceCell<HashMap<&'a str, &'a Value>>,
 }
 
 impl<'a> Scope<'a> {
-    /// The spec of a Pod.
+    /// Returns the scope of a Pod's spec.
     pub(crate) fn of_pod(spec: &'a Value) -> Self {
         Scope::new(spec, true)
     }
 
-    /// The spec of a template.
+    /// Returns the scope of a template's spec.
     pub(crate) fn of_template(spec: &'a Value) -> Self {
         Scope::new(spec, false)
     }
@@ -105,10 +105,10 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The lists of containers in the order in which upstream visits them.
+/// The lists of containers, in the order in which kube-apiserver visits them.
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Validates a Pod but for its metadata's names.
+/// Validates a Pod, except for the names in its metadata.
 pub(crate) fn validate_pod(pod: &Value, errors: &mut Errors) {
     let none = Value::Null;
     let scope = Scope::of_pod(pod.get("spec").unwrap_or(&none));
@@ -174,6 +174,7 @@ pub(crate) fn validate_template(template: &Value, path: &Path<'_>, errors: &mut 
 
 fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     let spec = scope.spec;
+    // The order of the checks is kube-apiserver's, because it decides the order of the errors in the answer.
     if !spec.has("terminationGracePeriodSeconds") {
         errors.required(&path.child("terminationGracePeriodSeconds"), "");
     }

@@ -1,4 +1,4 @@
-//! Validation of volume mounts and block devices of a container.
+//! Validates the volume mounts and block devices of a container.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,7 +13,7 @@ use crate::{
 const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
 const RECURSIVE_READ_ONLY: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
 
-/// `volumeMounts`. Some errors name the list instead of the item; so does upstream.
+/// Validates `volumeMounts`. As in kube-apiserver, some errors name the list instead of the item.
 pub(super) fn validate_mounts(
     container: &Value,
     scope: &Scope<'_>,
@@ -123,7 +123,7 @@ fn recursive_read_only(mount: &Value, list: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `volumeDevices`: block devices come from claims only.
+/// Validates `volumeDevices`, which must be volumes from claims.
 pub(super) fn validate_devices(
     container: &Value,
     scope: &Scope<'_>,
@@ -134,7 +134,7 @@ pub(super) fn validate_devices(
         container.items("volumeMounts"),
         container.items("volumeDevices"),
     );
-    // Of a volume that is mounted twice, upstream knows the last place.
+    // If a volume is mounted twice, kube-apiserver compares only the last path.
     let places: BTreeMap<&str, &str> = mounts
         .iter()
         .map(|mount| (mount.text("name"), mount.text("mountPath")))

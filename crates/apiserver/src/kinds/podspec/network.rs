@@ -1,4 +1,4 @@
-//! Validation of names and addresses: DNS, host names and aliases, ports on the host's network.
+//! Validates DNS settings, host names, host aliases, and ports on the host's network.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARACTERS: usize = 2048;
 const MAX_HOSTNAME_OVERRIDE: usize = 64;
 
-/// `spec.dnsPolicy`.
+/// Validates `spec.dnsPolicy`.
 pub(super) fn validate_dns_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     const POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     match spec.text("dnsPolicy") {
@@ -27,7 +27,7 @@ pub(super) fn validate_dns_policy(spec: &Value, path: &Path<'_>, errors: &mut Er
     }
 }
 
-/// `spec.dnsConfig`.
+/// Validates `spec.dnsConfig`.
 pub(super) fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let config = spec.field("dnsConfig");
     let nameservers = config.map_or(&[][..], |config| config.items("nameservers"));
@@ -92,7 +92,7 @@ fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// `spec.hostAliases`.
+/// Validates `spec.hostAliases`.
 pub(super) fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, alias) in aliases.iter().enumerate() {
         let at = path.index(index);
@@ -114,7 +114,7 @@ pub(super) fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: 
     }
 }
 
-/// `spec.hostname` and `spec.subdomain`.
+/// Validates `spec.hostname` and `spec.subdomain`.
 pub(super) fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for field in ["hostname", "subdomain"] {
         let name = spec.text(field);
@@ -124,7 +124,7 @@ pub(super) fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Erro
     }
 }
 
-/// `spec.hostnameOverride`: the whole host name, so nothing else may set it.
+/// Validates `spec.hostnameOverride`, which is the whole host name, so no other field may set a part of it.
 pub(super) fn validate_hostname_override(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(name) = spec.field("hostnameOverride").and_then(Value::as_str) else {
         return;

@@ -1,4 +1,4 @@
-//! File paths in pod specs: relative, without steps upwards.
+//! Validates file paths in pod specs, which must be relative and without `..`.
 
 use crate::field::{Errors, Path};
 
@@ -14,7 +14,7 @@ pub(super) fn has_backsteps(value: &str) -> bool {
     value.split('/').any(|element| element == "..")
 }
 
-/// Relative and without `..`.
+/// Requires a relative path without `..`.
 pub(super) fn local_descending(value: &str, path: &Path<'_>, errors: &mut Errors) {
     if value.starts_with('/') {
         errors.invalid(path, value, "must be a relative path");
@@ -22,7 +22,7 @@ pub(super) fn local_descending(value: &str, path: &Path<'_>, errors: &mut Errors
     no_backsteps(value, path, errors);
 }
 
-/// Relative, without `..`, and not starting with two dots (the names the kubelet keeps for itself).
+/// Requires a relative path without `..` that does not start with two dots, because the kubelet reserves such names.
 pub(super) fn local_non_reserved(value: &str, path: &Path<'_>, errors: &mut Errors) {
     local_descending(value, path, errors);
     if value.starts_with("..") && !value.starts_with("../") {

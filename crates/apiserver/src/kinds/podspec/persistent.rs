@@ -1,4 +1,4 @@
-//! Validation of the sources of PersistentVolumes: those of pods' volumes, but a cluster-scoped object names the namespaces of its secrets.
+//! Validates the sources of PersistentVolumes: the same as those of pods, except that the secrets have a namespace.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::{
     validation::{check, names},
 };
 
-/// The source `field` of the PersistentVolume `volume`; `path` is the source's.
+/// Validates the source `field` of the PersistentVolume `volume`; `path` is the source's.
 pub(crate) fn validate(
     field: &str,
     source: &Value,

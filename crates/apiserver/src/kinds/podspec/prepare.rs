@@ -1,4 +1,5 @@
-//! Prepares a new pod for validation: its first status, selectors completed from its labels, AppArmor fields from annotations.
+//! Prepares a new pod for validation: sets its first status, completes selectors with its labels, and sets AppArmor fields from
+//! annotations.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +9,7 @@ use crate::{
     kinds::tree::{Tree, object_at},
 };
 
-/// The status of a pod that was just made, and the rest of upstream's PrepareForCreate. What it answers, the client is warned of.
+/// Sets the status of a new pod and does the rest of kube-apiserver's PrepareForCreate. Returns warnings for the client.
 pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) -> Vec<String> {
     drop_disabled(pod);
     let labels = pod
@@ -34,14 +35,14 @@ pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) -> Vec<String> {
     apparmor_from_annotations(pod)
 }
 
-/// Removes what belongs to features that are off by default: `lifecycle.stopSignal`, `schedulingGroup` and the projections of certificates.
+/// Removes the fields of features that are off by default: `lifecycle.stopSignal`, `schedulingGroup` and certificate projections.
 pub(crate) fn drop_disabled(pod: &mut Value) {
     if let Some(spec) = pod.get_mut("spec") {
         drop_disabled_spec(spec);
     }
 }
 
-/// [`drop_disabled`] for a template's spec.
+/// Does the same as [`drop_disabled`] for the spec of a template.
 pub(crate) fn drop_disabled_spec(spec: &mut Value) {
     if let Some(spec) = spec.as_object_mut() {
         spec.remove("schedulingGroup");
@@ -73,7 +74,7 @@ pub(crate) fn drop_disabled_spec(spec: &mut Value) {
     }
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` become expressions of the selector next to them, with the values of the pod's own labels.
+/// Adds the keys of `matchLabelKeys` and `mismatchLabelKeys` to the selector next to them, with the values of the pod's own labels.
 fn merge_label_keys(spec: &mut Map<String, Value>, labels: &Value) {
     if let Some(affinity) = spec.get_mut("affinity") {
         for field in ["podAffinity", "podAntiAffinity"] {
@@ -132,7 +133,7 @@ fn merge_into_selector(owner: &mut Value, labels: &Value) {
     }
 }
 
-/// AppArmor profiles that only an annotation names become fields, since kubelets read fields; the client is told to set the field.
+/// Copies AppArmor profiles from annotations to fields, which kubelets read. Returns warnings that ask the client to set the fields.
 fn apparmor_from_annotations(pod: &mut Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let prefixed = |(key, value): (&str, &Value)| {
@@ -167,6 +168,7 @@ fn apparmor_from_annotations(pod: &mut Value) -> Vec<String> {
                 continue;
             };
             let profile = profile_of_annotation(annotation);
+            // The pod's own profile already says the same, so the container needs no field.
             if profile.is_some() && profile == pod_profile {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Validation of probes, lifecycle hooks and the handlers they share.
+//! Validates probes, lifecycle hooks and their handlers.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::{
 const PROBE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
 const HOOK_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
 
-/// The probes of a container that may have some.
+/// Validates the probes of a container.
 pub(super) fn validate(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (field, once) in [
         ("livenessProbe", true),
@@ -65,7 +65,7 @@ fn common(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The hooks of a container; `grace` is the pod's termination grace period.
+/// Validates the lifecycle hooks of a container; `grace` is the pod's termination grace period.
 pub(super) fn validate_lifecycle(
     lifecycle: &Value,
     grace: Option<i64>,
@@ -137,7 +137,7 @@ fn http_get(action: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A port by number or by name.
+/// Validates a port, which is a number or a name.
 fn port(action: &Value, path: &Path<'_>, errors: &mut Errors) {
     match action.field("port") {
         Some(Value::String(name)) => check(errors, path, name, names::port_name(name)),

@@ -1,4 +1,4 @@
-//! Validation of projected volumes: several sources whose files must not collide.
+//! Validates projected volumes, whose sources must not place two files at one path.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::{
 const MIN_TOKEN_SECONDS: i64 = 10 * 60;
 const MAX_TOKEN_SECONDS: i64 = 1 << 32;
 
-/// The sources of a projected volume; `path` is the volume's.
+/// Validates the sources of a projected volume; `path` is the volume's.
 pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let list = path.child("sources");
     let mut files = Files::default();
@@ -66,7 +66,7 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
 struct Files<'a>(HashSet<&'a str>);
 
 impl<'a> Files<'a> {
-    /// Places a file, which an earlier projection, or an earlier item of the same one, may have done already.
+    /// Records a file, and reports an error if an earlier item or source has placed a file there.
     fn place(&mut self, file: &'a str, value: &str, path: &Path<'_>, errors: &mut Errors) {
         if !file.is_empty() && !self.0.insert(file) {
             errors.invalid(path, value, "conflicting duplicate paths");

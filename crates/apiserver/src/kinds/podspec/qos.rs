@@ -1,4 +1,4 @@
-//! The quality-of-service class of a pod (`pkg/apis/core/helper/qos`).
+//! Computes the quality-of-service class of a pod (`pkg/apis/core/helper/qos`).
 
 use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::kinds::tree::Tree;
 
 const COMPUTE: [&str; 2] = ["cpu", "memory"];
 
-/// `Guaranteed`, `Burstable` or `BestEffort`, from the spec alone.
+/// Returns `Guaranteed`, `Burstable` or `BestEffort`, computed from the spec alone.
 pub(crate) fn class(spec: &Value) -> &'static str {
     let mut requests = Sums::default();
     let mut limits = Sums::default();
@@ -52,7 +52,7 @@ pub(crate) fn class(spec: &Value) -> &'static str {
 struct Sums([Option<Quantity>; 2]);
 
 impl Sums {
-    /// Adds a resource list and says how many compute resources it names with a positive amount.
+    /// Adds a resource list, and returns the number of compute resources with a positive amount.
     fn add(&mut self, requirements: &Value, list: &str) -> usize {
         let Some(list) = requirements.get(list) else {
             return 0;

@@ -1,4 +1,4 @@
-//! `pods/resize`: changing the resources of running containers, and nothing else.
+//! Handles `pods/resize`, which changes only the resources of running containers.
 
 use serde_json::Value;
 
@@ -49,7 +49,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     pod["status"] = old["status"].clone();
 }
 
-/// Moves a field, or its absence.
+/// Moves a field, or removes it if `from` does not have it.
 fn take_over(object: &mut Value, from: &mut Value, field: &str) {
     let Some(object) = object.as_object_mut() else {
         return;
@@ -60,9 +60,10 @@ fn take_over(object: &mut Value, from: &mut Value, field: &str) {
     };
 }
 
-/// Validates the resize of a pod that is valid as such.
+/// Validates the resize of a valid pod.
 pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     let refuse = |errors: &mut Errors, detail: &str| {
+        // For these pods kube-apiserver reports nothing else.
         errors.0.clear();
         errors.forbidden(&Path::new(""), detail);
     };
@@ -131,6 +132,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
             }
         }
     }
+    // The rest of the spec must be unchanged too. That is checked last, because earlier errors may be about the same fields.
     if !changed && errors.is_empty() && !is_same_elsewhere(new_spec, old_spec) {
         errors.forbidden(&path, ONLY_COMPUTE);
     }
@@ -171,7 +173,7 @@ fn pairs_up(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> b
     errors.0.len() == before
 }
 
-/// A kubelet that can resize reports the resources of running containers.
+/// Returns whether the pod's kubelet supports resizing: such a kubelet reports the resources of running containers.
 fn is_supported(pod: &Value) -> bool {
     let running = |status: &&Value| {
         status
@@ -224,7 +226,7 @@ fn only_compute_changed(new: &Value, old: &Value) -> bool {
     rest(new, false) == rest(old, true)
 }
 
-/// Requirements without cpu and memory; nothing if nothing else is there.
+/// Returns the requirements without cpu and memory, or null if nothing else is left.
 fn without_compute(resources: Option<&Value>) -> Value {
     let mut resources = resources.cloned().unwrap_or_default();
     let Some(fields) = resources.as_object_mut() else {

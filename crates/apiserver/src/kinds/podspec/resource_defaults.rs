@@ -1,4 +1,4 @@
-//! Defaults of resource requirements: thousandths, requests from limits, and pod-level resources from those of the containers.
+//! Sets the defaults of resource requirements: rounds to thousandths, copies limits to requests, and computes pod-level resources.
 
 use mullion_kube_text::quantity::canonical_milli;
 use serde_json::{Map, Value};
@@ -23,7 +23,7 @@ pub(super) fn round_up(list: &mut Value) {
     }
 }
 
-/// [`round_up`] for limits and requests.
+/// Rounds limits and requests like [`round_up`].
 pub(super) fn round_up_requirements(requirements: &mut Value) {
     for list in ["limits", "requests"] {
         if let Some(list) = requirements.get_mut(list) {
@@ -32,7 +32,7 @@ pub(super) fn round_up_requirements(requirements: &mut Value) {
     }
 }
 
-/// A container requests what it is limited to, resource by resource, where it requests nothing itself.
+/// Sets each missing request of a container to its limit.
 pub(super) fn requests_from_limits(container: &mut Map<String, Value>) {
     let Some(resources) = container
         .get_mut("resources")
@@ -63,7 +63,7 @@ pub(super) fn requests_from_limits(container: &mut Map<String, Value>) {
     requests.extend(missing);
 }
 
-/// Completes `spec.resources`, where the author set a part of it. Runs after the containers' own defaults.
+/// Completes `spec.resources` if the author set a part of it. Runs after the defaults of containers.
 pub(super) fn pod_level(spec: &mut Map<String, Value>) {
     if !spec.get("resources").is_some_and(Value::is_object) {
         return;
@@ -91,7 +91,7 @@ fn store(spec: &mut Value, list: &str, quantities: Map<String, Value>) {
     }
 }
 
-/// The containers' huge page limits become the pod's, unless the pod requests some itself.
+/// Sets the pod's huge page limits from those of its containers, unless the pod requests huge pages itself.
 fn huge_page_limits(spec: &mut Value) {
     let (mut limits, requests) = (listed(spec, "limits"), listed(spec, "requests"));
     if limits.is_empty() && requests.is_empty() {

@@ -1,4 +1,4 @@
-//! Validation of resource requirements: names, quantities, requests against limits, claims, overhead, pod-level resources.
+//! Validates resource requirements: names, quantities, requests against limits, claims, overhead, and pod-level resources.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -30,7 +30,7 @@ pub(super) fn is_overcommit_allowed(name: &str) -> bool {
     resources::is_native(name) && !is_huge_page(name)
 }
 
-/// Requirements of a container; `claims` are the names in `spec.resourceClaims`.
+/// Validates the requirements of a container; `claims` are the entries of `spec.resourceClaims`.
 pub(super) fn validate(
     requirements: &Value,
     claims: &[Value],
@@ -41,7 +41,7 @@ pub(super) fn validate(
     claim_references(requirements, claims, &path.child("claims"), errors);
 }
 
-/// `spec.overhead`: limits without requests; also that of a RuntimeClass.
+/// Validates `spec.overhead`, also of a RuntimeClass, like limits without requests.
 pub(crate) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut Errors) {
     let limits = path.child("limits");
     for (name, value) in overhead.as_object().into_iter().flatten() {
@@ -59,7 +59,7 @@ pub(crate) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// `spec.resources`: requirements of the pod as a whole, against those of its containers; `path` is the spec's.
+/// Validates `spec.resources`, the requirements of the whole pod, against those of its containers; `path` is the spec's.
 pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(level) = spec.field("resources") else {
         return;
@@ -99,6 +99,7 @@ pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Err
         at_least("requests", name, &total);
     }
     for (name, total) in totals::container_limits(spec) {
+        // Huge pages cannot be overcommitted, so only their limits must fit into the pod's.
         if is_huge_page(name) {
             at_least("limits", name, &total);
         }
@@ -113,6 +114,7 @@ pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Err
             if let Some(pod_limit) = given("limits", name).filter(|pod_limit| limit > *pod_limit) {
                 let why = format!("must be less than or equal to pod limits of {pod_limit}");
                 let at = containers.index(index);
+                // The order of the last two parts of this path is kube-apiserver's.
                 errors.invalid(&at.key(name).child("limits"), limit.to_string(), why);
             }
         }
@@ -284,7 +286,7 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
     }
 }
 
-/// `spec.resourceClaims`.
+/// Validates `spec.resourceClaims`.
 pub(super) fn validate_claims(claims: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for (index, claim) in claims.iter().enumerate() {

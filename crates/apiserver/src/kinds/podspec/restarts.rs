@@ -1,4 +1,4 @@
-//! Which containers may start again after they have ended: what a new status may say of them.
+//! Checks that a status update does not restart containers that may not restart.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::{
     kinds::tree::Tree,
 };
 
-/// A container that has ended for good does not start again.
+/// Refuses a status in which a container runs again although it ended and must not restart.
 pub(super) fn validate(
     status: &Value,
     old: &Value,

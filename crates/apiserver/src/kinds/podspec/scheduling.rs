@@ -1,4 +1,4 @@
-//! Validation of what else the scheduler reads: tolerations, topology spread, scheduling gates, readiness gates.
+//! Validates tolerations, topology spread constraints, scheduling gates and readiness gates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::{
 
 const NOT_POSITIVE: &str = "must be greater than zero";
 
-/// `spec.tolerations`; also those of a RuntimeClass.
+/// Validates `spec.tolerations`, also of a RuntimeClass.
 pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let at = path.index(index);
@@ -47,7 +47,7 @@ pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
                 );
             }
             "Exists" => {}
-            // Behind a gate that is off; upstream names them all the same.
+            // Their feature gate is off by default, but kube-apiserver's message lists them.
             "Lt" | "Gt" => {
                 let known = ["Equal", "Exists", "Lt", "Gt"];
                 errors.not_supported(&at.child("operator"), operator, &known);
@@ -61,12 +61,13 @@ pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
     }
 }
 
-/// `spec.topologySpreadConstraints`.
+/// Validates `spec.topologySpreadConstraints`.
 pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, errors: &mut Errors) {
     let pair = |constraint: &'c Value| {
         let fields = ["topologyKey", "whenUnsatisfiable"];
         fields.map(|field| constraint.text(field))
     };
+    // kube-apiserver reports a duplicate at each constraint that an equal one follows, so the equal ones that follow are counted.
     let mut following: HashMap<[&str; 2], usize> = HashMap::new();
     for constraint in constraints {
         *following.entry(pair(constraint)).or_default() += 1;
@@ -124,7 +125,7 @@ pub(super) fn validate_spread<'c>(constraints: &'c [Value], path: &Path<'_>, err
     }
 }
 
-/// `spec.schedulingGates`.
+/// Validates `spec.schedulingGates`.
 pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let mut seen = HashSet::new();
     for (index, gate) in gates.iter().enumerate() {
@@ -141,7 +142,7 @@ pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Erro
     }
 }
 
-/// `spec.readinessGates`.
+/// Validates `spec.readinessGates`.
 pub(super) fn validate_readiness_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, gate) in gates.iter().enumerate() {
         let kind = gate.text("conditionType");

@@ -1,4 +1,4 @@
-//! Validation of security contexts of pods and containers: ids, seccomp, AppArmor, SELinux, sysctls.
+//! Validates the security contexts of pods and containers: ids, seccomp, AppArmor, SELinux, sysctls.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ const SYSCTL: &str = r"must have at most 253 characters and match regex ^([a-z0-
 const MAX_APPARMOR_PROFILE: usize = 4095;
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
-/// `spec.securityContext`.
+/// Validates `spec.securityContext`.
 pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(context) = spec.field("securityContext") else {
         return;
@@ -76,7 +76,7 @@ pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     );
 }
 
-/// `securityContext` of a container.
+/// Validates `securityContext` of a container.
 pub(super) fn validate_container(
     context: &Value,
     host_users: bool,
@@ -182,7 +182,8 @@ fn sysctls(sysctls: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-/// Whether a sysctl belongs to a namespace that containers have of their own; the first separator says whether dots are slashes.
+/// Returns whether a sysctl belongs to a kernel namespace that containers have of their own. If its first separator is a slash, dots and
+/// slashes are exchanged.
 fn is_namespaced(name: &str, prefixes: &[&str], exact: &[&str]) -> bool {
     let slashes = name
         .find(['.', '/'])
@@ -252,7 +253,7 @@ fn seccomp(profile: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// An AppArmor profile, of a pod or of a container.
+/// Validates the AppArmor profile of a pod or a container.
 pub(super) fn apparmor(profile: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     let Some(profile) = profile else { return };
     let at = path.child("localhostProfile");

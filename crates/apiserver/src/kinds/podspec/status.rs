@@ -1,4 +1,4 @@
-//! Validation and preparation of writes to a pod's status.
+//! Validates and prepares writes to a pod's status.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -29,6 +29,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else {
         return;
     };
+    // Writers that do not know these two fields must not remove them.
     if status
         .get("qosClass")
         .and_then(Value::as_str)
@@ -212,7 +213,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     allocated::validate_health(status, spec, &path, errors);
 }
 
-/// The ids that a container runs with; Windows has none.
+/// Validates the ids that a container runs with, which Windows pods do not have.
 fn user(container: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(user) = container.field("user").and_then(|user| user.field("linux")) else {
         return;
@@ -280,7 +281,7 @@ fn claim_statuses(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
     }
 }
 
-/// Addresses: at most one of each family. What was stored before stays valid.
+/// Validates addresses, of which there may be one of each family. Invalid addresses that are stored already may stay.
 fn addresses(list: &[Value], old: &[Value], type_name: &str, path: &Path<'_>, errors: &mut Errors) {
     let kept = old.iter().map(|entry| entry.text("ip")).collect();
     for (index, entry) in list.iter().enumerate() {
@@ -339,7 +340,7 @@ mod tests {
         );
     }
 
-    /// The fields that a change of the status is refused for.
+    /// Returns the fields of the errors of a status change.
     fn refused(spec: Value, old: Value, new: Value) -> Vec<String> {
         let pod = |status: Value| json!({"spec": spec, "status": status});
         let mut errors = Errors::default();

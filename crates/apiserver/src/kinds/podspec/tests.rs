@@ -1,11 +1,11 @@
-//! Pods that are refused, each with every cause in its order.
+//! Tests that invalid pods are refused, with all errors in kube-apiserver's order.
 
 use serde_json::{Value, json};
 
 use super::{defaults, validate_pod};
 use crate::field::causes;
 
-/// What is wrong with a pod of one container; `container` and `spec` are set beside what every pod has.
+/// Returns the errors of a pod with one container; `container` and `spec` are added to a valid pod.
 fn found(container: Value, spec: Value) -> Vec<String> {
     let with = |mut base: Value, more: Value| {
         for (field, value) in more.as_object().into_iter().flatten() {
@@ -124,7 +124,7 @@ fn a_pod_as_a_whole_asks_for_what_its_containers_ask_for() {
 fn label_keys_of_a_spread_are_not_in_its_selector_too() {
     let spread = json!([{
         "maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["a"],
-        // As it is once the key was made an expression.
+        // This is the selector after the key was added to its expressions.
         "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}, {"key": "a", "operator": "In", "values": ["b"]}]},
     }]);
     assert_eq!(

@@ -1,7 +1,7 @@
-//! Sums of resource lists: what the containers of a pod ask for together.
+//! Computes sums of resource lists: the requests and limits of all containers of a pod.
 //!
-//! Follows `k8s.io/component-helpers/resource`: containers add up, init containers run one after another and count by their largest,
-//! sidecars (restartable init containers) add to everything that runs after them.
+//! As in `k8s.io/component-helpers/resource`, containers add up, init containers run one after another, so that only the largest counts,
+//! and sidecars (restartable init containers) add to all containers that start after them.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::defaults::is_restartable_init;
 use crate::kinds::tree::Tree;
 
-/// A resource list with its quantities read.
+/// A resource list with parsed quantities.
 pub(crate) type Totals<'a> = BTreeMap<&'a str, Quantity>;
 
-/// The quantity of a stored value; what is unreadable (decoding refuses it) counts as zero.
+/// Parses the quantity of a stored value. An invalid one, which decoding refuses, counts as zero.
 pub(crate) fn quantity(value: &Value) -> Quantity {
     match value {
         Value::String(text) => Quantity::parse(text).unwrap_or_else(|_| Quantity::from_integer(0)),
@@ -27,12 +27,12 @@ pub(super) fn container_requests(spec: &Value) -> Totals<'_> {
     containers(spec, "requests")
 }
 
-/// The limits of all containers together.
+/// Returns the sum of all containers' limits.
 pub(super) fn container_limits(spec: &Value) -> Totals<'_> {
     containers(spec, "limits")
 }
 
-/// A resource list by name.
+/// Parses a resource list.
 pub(crate) fn list(list: &Value) -> Totals<'_> {
     let amounts = list.as_object().into_iter().flatten();
     amounts
@@ -68,7 +68,7 @@ pub(crate) fn charged_requests(spec: &Value) -> Totals<'_> {
     totals
 }
 
-/// The limits of a pod, raised by what running it takes besides.
+/// Returns a pod's limits, plus its overhead for the resources that have a limit.
 pub(crate) fn charged_limits(spec: &Value) -> Totals<'_> {
     let mut totals = pod_limits(spec);
     let overhead = list(&spec["overhead"])

@@ -1,5 +1,5 @@
-//! What may change in a pod that exists: images, the deadline (downwards), tolerations (more), scheduling gates (fewer), and, while it
-//! is gated, where it may go. Everything else is refused with the difference of the two specs.
+//! Validates updates of pods. Images may change, the deadline may become shorter, tolerations may be added, scheduling gates may be
+//! removed, and the placement of a gated pod may be narrowed. Every other change is refused with the diff of the two specs.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::{
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// A change on the main endpoint; the new pod as such is valid.
+/// Validates an update on the main endpoint; the new pod itself is valid.
 pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     let none = Value::Null;
     let (new_spec, old_spec) = (
@@ -61,6 +61,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     if new_spec == old_spec {
         return;
     }
+    // Fields that may change get their stored values; any difference that remains is not allowed.
     let mut munged = new_spec.clone();
     for list in ["containers", "initContainers"] {
         let images = old_spec
@@ -91,7 +92,7 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// A change of the ephemeral containers, which may only be added.
+/// Validates a change of the ephemeral containers, which may only be added.
 pub(crate) fn validate_ephemeral(pod: &Value, old: &Value, errors: &mut Errors) {
     if annotations::is_mirror(old) {
         errors.0.clear();
@@ -114,6 +115,7 @@ pub(crate) fn validate_ephemeral(pod: &Value, old: &Value, errors: &mut Errors) 
         .items("ephemeralContainers")
     {
         let name = before.text("name");
+        // If a name occurs more than once, kube-apiserver compares the last container.
         match added
             .iter()
             .rfind(|container| container.text("name") == name)
@@ -142,7 +144,7 @@ pub(crate) fn validate_ephemeral(pod: &Value, old: &Value, errors: &mut Errors) 
     }
 }
 
-/// Restores everything but the ephemeral containers, for a write to their subresource.
+/// Restores everything except the ephemeral containers, for a write to their subresource.
 pub(crate) fn prepare_ephemeral(pod: &mut Value, old: &Value) {
     let containers = pod["spec"]["ephemeralContainers"].take();
     pod["spec"] = old["spec"].clone();
@@ -164,7 +166,7 @@ fn metadata_annotations(pod: &Value, old: &Value, errors: &mut Errors) {
     let path = Path::new("metadata");
     let path = path.child("annotations");
     annotations::validate_update(metadata, old, &path, errors);
-    // Upstream looks at them once more here.
+    // kube-apiserver validates the annotations a second time here.
     let scope = Scope::of_pod(pod.get("spec").unwrap_or(&none));
     annotations::validate(metadata, &scope, &path, errors);
 }
@@ -252,7 +254,7 @@ fn gates(new: &[Value], old: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// While a pod is gated, its node selector may grow and its node affinity may be narrowed.
+/// Validates changes of a gated pod: its node selector may grow, and its node affinity may be narrowed.
 fn gated(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let none = Value::Null;
     if munged.get("nodeSelector") != old.get("nodeSelector") {
@@ -265,6 +267,7 @@ fn gated(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Errors) 
                 "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
             errors.invalid(&path.child("nodeSelector"), selector.clone(), detail);
         }
+        // The change was checked, so it must not count as a difference later.
         take_over(munged, old, "nodeSelector");
     }
     let affinity = |spec: &Value| {

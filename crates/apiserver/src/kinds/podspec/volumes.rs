@@ -1,6 +1,6 @@
-//! Validation of volumes: one source each, and what each source needs ([`external`] for those outside the node).
+//! Validates volumes: each has one source, and each source has its required fields ([`external`] for those outside of the node).
 //!
-//! A volume that is wrong counts as absent for the containers' mounts, as upstream counts it; [`find`] knows only good ones.
+//! As in kube-apiserver, an invalid volume does not exist for mounts, so [`find`] returns only valid ones.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::{
     validation::{check, names},
 };
 
-/// The sources in the order in which upstream looks at them, each with the name that it prints when it is one too many.
+/// The sources in the order in which kube-apiserver checks them, each with the name in the error about a second source.
 const SOURCES: [(&str, &str); 30] = [
     ("emptyDir", "emptyDir"),
     ("hostPath", "hostPath"),
@@ -58,7 +58,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
 ];
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-/// `spec.volumes`; `pod` is the Pod's name, `None` in a template.
+/// Validates `spec.volumes`; `pod` is the Pod's name, `None` in a template.
 pub(super) fn validate(volumes: &[Value], pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     let ephemeral = volumes.iter().filter(|volume| volume.has("ephemeral"));
     let ephemeral: HashSet<&str> = ephemeral.map(|volume| volume.text("name")).collect();
@@ -70,7 +70,7 @@ pub(super) fn validate(volumes: &[Value], pod: Option<&str>, path: &Path<'_>, er
     }
 }
 
-/// The volume of that name that containers may mount: nothing is wrong with it.
+/// Returns the valid volume of that name, which containers may mount.
 pub(super) fn find<'a>(scope: &Scope<'a>, name: &str) -> Option<&'a Value> {
     let good = scope.volumes.get_or_init(|| {
         let pod = scope.is_pod().then_some("");
@@ -84,7 +84,7 @@ pub(super) fn find<'a>(scope: &Scope<'a>, name: &str) -> Option<&'a Value> {
     good.get(name).copied()
 }
 
-/// Checks a volume; `good` holds the volumes before it with which nothing is wrong, by name.
+/// Validates a volume; `good` has the valid volumes before it, by name.
 fn one<'a>(
     volume: &'a Value,
     pod: Option<&str>,
@@ -99,7 +99,7 @@ fn one<'a>(
         return errors.required(&at.child("name"), "");
     }
     check(errors, &at.child("name"), name, names::dns_label(name));
-    // A name is taken by the first good volume that has it.
+    // The first valid volume with a name takes it.
     if good.contains_key(name) {
         errors.duplicate(&at.child("name"), name);
     } else if errors.0.len() == before {
@@ -107,7 +107,7 @@ fn one<'a>(
     }
 }
 
-/// A volume may not name the claim that another volume of the pod will create.
+/// Refuses a volume that refers to a claim which another volume of the pod will create.
 fn created_claim(
     volume: &Value,
     ephemeral: &HashSet<&str>,
@@ -149,7 +149,7 @@ fn source(volume: &Value, pod: Option<&str>, path: &Path<'_>, errors: &mut Error
             } else {
                 field
             });
-            // Whoever makes pods of a template may fill in the image.
+            // The image may be missing in a template, because the client that creates the pods may set it.
             if field == "image" && pod.is_some() {
                 required(source, &["reference"], &at, errors);
             }
@@ -171,7 +171,7 @@ fn source(volume: &Value, pod: Option<&str>, path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// The claim that an ephemeral volume will create is named after pod and volume.
+/// Validates the name of the claim for an ephemeral volume, which consists of the names of pod and volume.
 fn claim_name(volume: &str, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
     if pod_name.is_empty()
         || volume.is_empty()
@@ -252,7 +252,7 @@ pub(super) fn known_source(field: &str, source: &Value, path: &Path<'_>, errors:
     }
 }
 
-/// `""` is what a missing string reads as.
+/// Requires string fields; a missing string is the same as `""`.
 pub(super) fn required(source: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Errors) {
     for field in fields {
         if source.text(field).is_empty() {
@@ -298,7 +298,7 @@ fn disk(source: &Value, id: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A file mode.
+/// Validates a file mode.
 pub(super) fn mode(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
     if let Some(mode) = source
         .integer(field)

@@ -1,7 +1,7 @@
-//! Validates Windows options of a pod spec: security options, HostProcess containers, and the fields that `spec.os` excludes.
+//! Validates the Windows options of a pod spec: security options, HostProcess containers, and the fields that `spec.os` excludes.
 //!
-//! Windows containers know neither users and groups by number nor seccomp, SELinux, capabilities or sysctls; Linux containers know no
-//! Windows options. The API server refuses the combination only where `spec.os.name` says which system is meant.
+//! Windows containers have no numeric users and groups, seccomp, SELinux, capabilities or sysctls, and Linux containers have no Windows
+//! options. The API server refuses the combination only if `spec.os.name` names the system.
 
 use serde_json::Value;
 
@@ -18,7 +18,8 @@ const MAX_USER: usize = 104;
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
 const NOT_ON_LINUX: &str = "windows options cannot be set for a linux pod";
 
-/// Fields of the pod's security context that Windows does not know, in upstream's order; those of the pod spec itself have a `.`.
+/// The fields of the pod's security context that Windows does not have, in kube-apiserver's order. A `.` marks fields of the pod spec
+/// itself.
 const POD_FIELDS: [&str; 15] = [
     "appArmorProfile",
     "seLinuxOptions",
@@ -49,7 +50,7 @@ const CONTAINER_FIELDS: [&str; 10] = [
     "runAsGroup",
 ];
 
-/// `windowsOptions` of a pod or a container.
+/// Validates `windowsOptions` of a pod or a container.
 pub(super) fn validate_options(options: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     let Some(options) = options else { return };
     if let Some(name) = options
@@ -80,7 +81,7 @@ pub(super) fn validate_options(options: Option<&Value>, path: &Path<'_>, errors:
     }
 }
 
-/// `DOMAIN\user` or `user`.
+/// Validates a user name, `DOMAIN\user` or `user`.
 fn run_as_user_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         return errors.invalid(path, name, "runAsUserName cannot be an empty string");
@@ -158,7 +159,7 @@ fn is_dns(domain: &str) -> bool {
     })
 }
 
-/// HostProcess is for all containers of a pod or for none, and needs the host's network.
+/// Requires HostProcess for all containers of a pod or for none, and with it the host's network.
 pub(super) fn validate_host_process(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let host_process = |context: Option<&Value>| {
         context
@@ -197,7 +198,7 @@ pub(super) fn validate_host_process(scope: &Scope<'_>, path: &Path<'_>, errors: 
     }
 }
 
-/// `spec.os` and what the named system excludes.
+/// Validates `spec.os`, and refuses the fields that the named system does not have.
 pub(super) fn validate_os(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let Some(os) = scope.spec.field("os") else {
         return;
@@ -272,7 +273,7 @@ fn windows(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     });
 }
 
-/// Plain booleans count when they are true, lists and pointers when they are there.
+/// Returns whether a field counts as set: plain booleans if they are true, lists and pointers if they are present.
 fn is_set(field: &str, value: &Value) -> bool {
     match value {
         Value::Bool(value) => *value || !matches!(field, "hostPID" | "hostIPC"),

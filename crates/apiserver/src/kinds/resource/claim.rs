@@ -1,4 +1,4 @@
-//! Validates ResourceClaims: requests, the attributes that their devices must share, and settings for drivers.
+//! Validates ResourceClaims: requests, attributes that the devices must have in common, and parameters for drivers.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ const MAX_INTERFACE: usize = 256;
 const MAX_HARDWARE_ADDRESS: usize = 128;
 const NO_REQUEST: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
-/// Records what is wrong with a `DeviceClaim`.
+/// Records the errors of a `DeviceClaim`.
 pub(super) fn devices(claim: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (requests, at) = (claim.items("requests"), path.child("requests"));
     set(
@@ -170,7 +170,7 @@ fn references(owner: &Value, requests: &[Value], path: &Path<'_>, errors: &mut E
     );
 }
 
-/// The name of a request, or of one of its alternatives behind a slash.
+/// Validates a reference to a request, or to a subrequest after a slash.
 fn reference(name: &str, requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let parts: Vec<&str> = name.split('/').collect();
     if parts.len() > 2 {
@@ -193,7 +193,7 @@ fn reference(name: &str, requests: &[Value], path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// Records what is wrong with a change of the status: who uses the claim, and what it was given, which stays.
+/// Records the errors of a status update. The allocation is immutable, and a claim without one cannot be reserved.
 pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (status, before) = (&object["status"], &old["status"]);
     let (consumers, at) = (status.items("reservedFor"), path.child("reservedFor"));
@@ -252,7 +252,7 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// Drops what drivers told of devices that are taken away with this write, so that who takes them away need not know of it.
+/// Drops the device statuses of devices that the write deallocates, so that the client that deallocates them need not know about them.
 pub(super) fn forget_taken(object: &mut Value, old: &Value) {
     let given = |object: &Value| -> HashSet<String> {
         let results = object["status"]["allocation"]["devices"].items("results");
@@ -334,7 +334,7 @@ fn network(data: &Value, path: &Path<'_>, errors: &mut Errors) {
     );
 }
 
-/// The share of a device that several claims use is named by a uid.
+/// Validates the share id of a device that several claims use, which must be a uid.
 fn share(device: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(id) = device.field("shareID").and_then(Value::as_str) else {
         return;

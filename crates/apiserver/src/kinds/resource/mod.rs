@@ -1,7 +1,7 @@
-//! resource.k8s.io/v1: devices that drivers offer and pods claim (`pkg/apis/resource`, `pkg/registry/resource`).
+//! resource.k8s.io/v1: devices that drivers offer and that pods claim (`pkg/apis/resource`, `pkg/registry/resource`).
 //!
-//! [`claim`] says what may be asked for, [`mod@slice`] what may be offered; the kinds are here. Nobody here allocates: a claim is given its
-//! devices by whoever writes its status.
+//! [`claim`] validates requests for devices, and [`mod@slice`] validates offered devices; the kinds are in this file. The API server does
+//! not allocate devices: a client allocates them by writing the claim's status.
 
 mod claim;
 mod rights;
@@ -306,7 +306,7 @@ fn parameters(given: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The conditions that a device waits for, and those that tell that it waits in vain: both or neither.
+/// Validates the conditions that a binding waits for and those that make it fail: both lists must be set, or neither.
 fn binding_conditions(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
     const FIELDS: [&str; 2] = ["bindingConditions", "bindingFailureConditions"];
     let lists = FIELDS.map(|field| owner.items(field));

@@ -1,9 +1,9 @@
 //! Checks the rights that parts of a ResourceClaim need beyond the right to write it.
 //!
-//! Access to devices as an administrator, beside those who have them, is for namespaces with a label (`DRAAdminAccess`). Of the status
-//! (`DRAResourceClaimGranularStatusAuthorization`, on since 1.36): to be allowed to write `resourceclaims/status` is not enough: allocations and reservations are for those who may also write
-//! `resourceclaims/binding`, what a driver says of its devices for those who may write `resourceclaims/driver` of the driver's name. A driver
-//! on the one node that a claim is allocated for needs to be allowed that for its own node only.
+//! Admin access to devices, which does not exclude other users, is only for namespaces with a label (`DRAAdminAccess`). The right to write
+//! `resourceclaims/status` is not enough (`DRAResourceClaimGranularStatusAuthorization`, on since 1.36): allocations and reservations also
+//! need the right to write `resourceclaims/binding`. Device statuses need the right to write `resourceclaims/driver` for the driver's name;
+//! a driver on the only node of the allocation needs that right for its own node only.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -24,7 +24,8 @@ const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// The namespace label that allows its users to request devices with admin access.
 const ADMIN_ACCESS: &str = "resource.kubernetes.io/admin-access";
 
-/// Records that a claim may not ask for access as an administrator. The path is that of claims for templates too, as upstream.
+/// Records an error if a claim requests admin access in a namespace without the label. As in kube-apiserver, the path is the same for claim
+/// templates.
 pub(super) fn admin_access(ctx: &Ctx<'_>, spec: &Value, errors: &mut Errors) {
     let requests = spec["devices"].items("requests");
     let asks = |request: &Value| request["exactly"].flag("adminAccess");
@@ -37,7 +38,7 @@ pub(super) fn admin_access(ctx: &Ctx<'_>, spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// Records that devices may not be given as to an administrator, unless they were before.
+/// Records an error if a status grants admin access in a namespace without the label, unless it did before.
 fn admin_access_given(
     ctx: &Ctx<'_>,
     status: &Value,
@@ -81,7 +82,7 @@ fn labelled(ctx: &Ctx<'_>, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Records which changes of a claim's status the user may not make.
+/// Records the changes of a claim's status that the user may not make.
 pub(super) fn status(
     ctx: &Ctx<'_>,
     status: &Value,
@@ -93,7 +94,7 @@ pub(super) fn status(
     let verb = if ctx.patches { "patch" } else { "update" };
     let bound = ["allocation", "reservedFor"];
     let rebound = bound.iter().any(|part| status[part] != old[part]);
-    // Upstream asks for the right in all namespaces.
+    // kube-apiserver asks for this right without a namespace.
     if rebound && !may(ctx, verb, "binding", "", "") {
         let why = "changing status.allocation or status.reservedFor requires extra permission";
         errors.forbidden(path, why);
@@ -131,7 +132,7 @@ fn may(ctx: &Ctx<'_>, verb: &str, subresource: &str, namespace: &str, name: &str
     ctx.authorizer.allows(ctx.user, &attributes)
 }
 
-/// The drivers of devices that are new, gone or reported differently.
+/// Returns the drivers of devices whose status is new, removed or changed.
 fn changed_drivers<'a>(status: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     let (now, before) = (status.items("devices"), old.items("devices"));
     let changed = |these: &'a [Value], those: &'a [Value]| {
@@ -142,7 +143,7 @@ fn changed_drivers<'a>(status: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     changed(now, before).chain(changed(before, now)).collect()
 }
 
-/// The one node that an allocation is for, if its selector names it and nothing else.
+/// Returns the node of an allocation, if its selector consists of one node name.
 fn node_of(allocation: &Value) -> Option<&str> {
     let [term] = allocation["nodeSelector"].items("nodeSelectorTerms") else {
         return None;

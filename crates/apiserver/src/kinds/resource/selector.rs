@@ -1,4 +1,4 @@
-//! Expressions that choose devices. Source of the rules: k8s.io/dynamic-resource-allocation/cel.
+//! Validates the CEL expressions that select devices. Source: k8s.io/dynamic-resource-allocation/cel.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ const MAX_EXPRESSION: usize = 10 * 1024;
 /// The largest cost of a CEL expression.
 const MAX_COST: u64 = 1_000_000;
 
-/// Expressions that choose devices.
+/// Validates the CEL expressions that select devices.
 pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Errors) {
     if selectors.len() > MAX_SELECTORS {
         return errors.too_many(path, selectors.len(), MAX_SELECTORS);

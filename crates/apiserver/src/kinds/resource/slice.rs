@@ -1,4 +1,4 @@
-//! Validates the devices that a driver offers in a ResourceSlice: attributes, capacities, counters, taints, and where they are.
+//! Validates the devices that a driver offers in a ResourceSlice: attributes, capacities, counters, taints, and nodes.
 
 mod attribute;
 mod capacity;
@@ -30,7 +30,7 @@ const PLACES: [&str; 4] = [
     "perDeviceNodeSelection",
 ];
 
-/// Records what is wrong with the spec, of which `old` was stored.
+/// Records the errors of the spec; `old` is the stored one.
 pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     driver_name(spec.text("driver"), &path.child("driver"), errors);
     let (pool, at) = (&spec["pool"], path.child("pool"));
@@ -168,7 +168,7 @@ fn device(
         }
     }
     let (taints, at) = (device.items("taints"), path.child("taints"));
-    // Taints that are stored are not judged again.
+    // Unchanged taints are not validated again.
     let stored = old.is_some_and(|old| old.items("taints") == taints);
     match taints.len() {
         _ if stored => {}

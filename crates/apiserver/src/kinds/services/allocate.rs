@@ -1,6 +1,7 @@
-//! What a Service is given as it is created, changes and goes: cluster IPs and IP families here, node ports in [`super::node_ports`]
-//! (`pkg/registry/core/service/storage/alloc.go`). The server has one IP family; dual-stack Services are accepted where upstream's
-//! single-stack cluster accepts them.
+//! Allocates the cluster IPs and IP families of a Service when it is created, changed or deleted; [`super::node_ports`] allocates its
+//! ports. Source: `pkg/registry/core/service/storage/alloc.go`.
+//!
+//! The server has one IP family, and accepts the same dual-stack Services as a single-stack cluster of kube-apiserver.
 
 use serde_json::{Value, json};
 
@@ -77,7 +78,7 @@ fn refuse(service: &Value, errors: Errors) -> Result<(), Status> {
     }
 }
 
-/// Values a client left out of an update keep what was allocated for them; `clusterIP` and `clusterIPs` follow each other.
+/// Keeps the allocated values that a client left out of an update, and keeps `clusterIP` and `clusterIPs` consistent.
 fn adopt(service: &mut Value, old: &Value) {
     if needs_cluster_ip(service) && needs_cluster_ip(old) {
         if service["spec"].text("clusterIP").is_empty() && old["spec"].has("clusterIP") {
@@ -99,7 +100,7 @@ fn adopt(service: &mut Value, old: &Value) {
     align_addresses(service, old);
 }
 
-/// A client of old that changes or keeps `clusterIP` alone means both fields.
+/// Copies a change of `clusterIP` to `clusterIPs`, for old clients that know only the first field.
 fn align_addresses(service: &mut Value, old: &Value) {
     let (ip, before) = (
         service["spec"].text("clusterIP").to_owned(),
@@ -123,7 +124,8 @@ fn same(service: &Value, old: &Value, list: &str) -> bool {
     service["spec"].items(list) == old["spec"].items(list)
 }
 
-/// Returns whether a Service keeps `PreferDualStack`. It then keeps its families, whatever the cluster and its selector have become.
+/// Returns whether a Service keeps the policy `PreferDualStack`. Its families then stay the same, even if they would be chosen differently
+/// now.
 fn goes_on_preferring(service: &Value, old: &Value) -> bool {
     const PREFER: &str = "PreferDualStack";
     let policy = old["spec"].text("ipFamilyPolicy");
@@ -138,7 +140,7 @@ fn spec_path(field: &str, check: impl FnOnce(&Path<'_>)) {
     check(&Path::new("spec").child(field));
 }
 
-/// Settles `ipFamilyPolicy` and `ipFamilies` from what was asked for and what the cluster has.
+/// Sets `ipFamilyPolicy` and `ipFamilies` from the client's values and the cluster's family.
 fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     if !needs_cluster_ip(service) || old.is_some_and(|old| goes_on_preferring(service, old)) {
         return Ok(());
@@ -157,6 +159,7 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
         return refuse(service, errors);
     }
     let single = service["spec"]["ipFamilyPolicy"] == "SingleStack";
+    // A change to SingleStack drops the second entry of lists that the client left as they were.
     if let (Some(old), true) = (old, single) {
         for field in ["clusterIPs", "ipFamilies"] {
             if service["spec"][field] == old["spec"][field]
@@ -201,7 +204,7 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
     refuse(service, errors)
 }
 
-/// Headless and without a selector: such a Service may name both families on any cluster.
+/// Returns whether a Service is headless and has no selector. Such a Service may name both families on any cluster.
 fn selectorless(service: &Value) -> bool {
     service["spec"]["clusterIP"] == "None" && service["spec"].entries("selector").next().is_none()
 }
@@ -209,7 +212,7 @@ fn selectorless(service: &Value) -> bool {
 fn conflicting_counts(errors: &mut Errors, service: &Value, old: Option<&Value>, single: bool) {
     let policy = || service["spec"]["ipFamilyPolicy"].clone();
     let count = |object: &Value, field: &str| object["spec"].items(field).len();
-    // A list that is not given releases nothing: it is filled in again.
+    // An empty list releases nothing, because it is filled in later.
     let reduced =
         |old: &Value, field: &str| (1..count(old, field)).contains(&count(service, field));
     let mut complain = |detail: &str| {
@@ -237,7 +240,7 @@ fn conflicting_counts(errors: &mut Errors, service: &Value, old: Option<&Value>,
     }
 }
 
-/// Families that the given addresses imply.
+/// Adds the families of the given cluster IPs.
 fn infer_families(errors: &mut Errors, family: &'static str, service: &mut Value) {
     let ips = service["spec"].items("clusterIPs").to_vec();
     for (index, ip) in ips
@@ -328,7 +331,7 @@ mod tests {
     use super::*;
     use crate::kinds::{ServiceRange, services::pools::Pools};
 
-    /// Policy and families of a changed Service, or why it is refused.
+    /// Returns the policy and the families of a changed Service, or the reason why it is refused.
     fn changed(old: &Value, sent: &Value) -> Result<[Value; 2], String> {
         let pools = Pools::new(ServiceRange::default());
         let old = json!({"metadata": {"name": "s"}, "spec": old});

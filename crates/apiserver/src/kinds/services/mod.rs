@@ -1,7 +1,7 @@
-//! Services: defaults, what changes with the type, printed columns. Addresses and ports are given out in [`allocate`] from [`pools`];
-//! the rules of a valid Service are in [`validate`], those of a change in [`update`].
+//! Services: defaults, consequences of type changes, and table columns. [`allocate`] allocates addresses and ports from [`pools`],
+//! [`validate`] validates a Service, and [`update`] validates its changes.
 //!
-//! Invariant: every cluster IP and node port of a stored Service is taken in the pools, and nothing else is.
+//! Invariant: the pools contain exactly the cluster IPs and node ports of the stored Services.
 
 mod allocate;
 mod node_ports;
@@ -38,12 +38,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Services that are given what they need out of these pools.
+    /// Creates the kind; its objects get their addresses and ports from `pools`.
     pub(crate) fn new(pools: Arc<Pools>) -> Service {
         Service { pools }
     }
 
-    /// The ranges that addresses are given out of: of every ServiceCIDR that stays and does not say that it is not ready.
+    /// Returns the ranges that addresses are allocated from: those of every ServiceCIDR that is not being deleted and whose condition
+    /// `Ready`, if it has one, is true.
     fn ready_ranges(&self, lookup: &dyn Lookup) -> Vec<ServiceRange> {
         let family = self.pools.range().family();
         let ranges = lookup.list(objects::GROUP, "servicecidrs", None);
@@ -91,7 +92,8 @@ fn externally_accessible(service: &Value) -> bool {
             && !service["spec"].items("externalIPs").is_empty())
 }
 
-/// A load balancer that keeps client addresses asks each node whether it has endpoints.
+/// Returns whether a Service needs a health check port: an external load balancer that keeps client addresses asks each node whether it has
+/// endpoints.
 fn needs_health_check(service: &Value) -> bool {
     service["spec"]["type"] == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
 }
@@ -177,6 +179,7 @@ impl Kind for Service {
             for (field, ignored) in [
                 ("loadBalancerIP", !spec.text("loadBalancerIP").is_empty()),
                 ("externalIPs", !spec.items("externalIPs").is_empty()),
+                // kube-apiserver's warning writes this field with a capital letter.
                 ("SessionAffinity", spec["sessionAffinity"] != "None"),
             ] {
                 if ignored {

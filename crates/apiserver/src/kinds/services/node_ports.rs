@@ -1,4 +1,4 @@
-//! Node ports and the health check port of a Service: one number may serve ports of one Service under several protocols.
+//! Allocates the node ports and the health check port of a Service. Ports of one Service with different protocols may share a node port.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::{
     status::Status,
 };
 
-/// Ports keep the node port they had under the same name unless another port has it now.
+/// Gives each port without a node port the one that the port of the same name had, unless another port has it now.
 pub(super) fn adopt_node_ports(service: &mut Value, old: &Value) {
     let had: HashSet<i64> = node_ports(old).collect();
     let kept: HashSet<i64> = node_ports(service)
@@ -38,12 +38,12 @@ pub(super) fn adopt_node_ports(service: &mut Value, old: &Value) {
     }
 }
 
-/// The node port that is asked for, however impossible; 0 is none.
+/// Returns the requested node port, which may be invalid; 0 means none.
 fn node_port(port: &Value) -> i64 {
     port.integer("nodePort").unwrap_or(0)
 }
 
-/// The node ports that are set.
+/// Returns the node ports that are set.
 pub(super) fn node_ports(service: &Value) -> impl Iterator<Item = i64> + '_ {
     service["spec"]
         .items("ports")
@@ -75,14 +75,14 @@ fn no_port(refusal: Refusal) -> Status {
     Status::internal(format!("failed to allocate a nodePort: {refusal}"))
 }
 
-/// Ports of a new Service: the same number under several protocols gets one node port.
+/// Allocates the node ports of a new Service: ports with the same number and different protocols share one.
 pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(), Status> {
     if !needs_node_ports(service) {
         return Ok(());
     }
     let automatic = automatic_node_ports(service);
     let mut ports = service["spec"].items("ports").to_vec();
-    // What is asked for first under each number.
+    // The first node port that is requested for each port number.
     let mut asked_for: HashMap<Value, i64> = HashMap::new();
     for port in ports.iter().filter(|port| node_port(port) != 0) {
         let number = port["port"].clone();
@@ -123,7 +123,7 @@ pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(
     Ok(())
 }
 
-/// Ports of a changed Service: new numbers are taken, old ones that are gone are given back.
+/// Allocates the new node ports of a changed Service, and marks the removed ones for release.
 pub(super) fn change_node_ports(
     claim: &mut Claim,
     service: &mut Value,
@@ -148,7 +148,7 @@ pub(super) fn change_node_ports(
         }
         let chosen = (port.text("protocol").to_owned(), node_port(port));
         if chosen.1 != 0 && seen.contains(&chosen) {
-            // Upstream comes across it before it validates, and has no better answer than this.
+            // kube-apiserver finds the duplicate before validation, and answers with an internal error.
             let (protocol, number) = chosen;
             let why = format!("duplicate nodePort: {{{protocol} {number}}}");
             return Err(Status::new(500, "", why));

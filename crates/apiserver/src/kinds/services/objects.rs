@@ -1,7 +1,7 @@
-//! The IPAddress objects of Services: one for each address that is given out, which names the Service and goes with it.
+//! The IPAddress objects of Services: one for each allocated address, which refers to the Service and is deleted with it.
 //!
-//! Source: pkg/registry/core/service/ipallocator. Addresses are given out by the pools; the objects show them, and those that users make
-//! themselves keep addresses from being given out.
+//! Source: pkg/registry/core/service/ipallocator. The pools allocate addresses, and the objects show them. An IPAddress that a user creates
+//! keeps its address from being allocated.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::pools::Claim;
 use crate::kinds::{Allocation, Beside, tree::Tree};
 
-/// The group and plural of addresses.
+/// The API group of IPAddresses.
 pub(crate) const GROUP: &str = "networking.k8s.io";
 pub(crate) const PLURAL: &str = "ipaddresses";
 /// The label of the IPAddress objects that belong to Services.
@@ -34,7 +34,7 @@ impl Given {
         Given { claim, beside }
     }
 
-    /// A claim of something else than a Service.
+    /// Returns the allocation for the write of an IPAddress.
     pub(crate) fn to_address(claim: Claim, beside: Option<Beside>) -> Self {
         let beside = beside.into_iter().collect();
         Given { claim, beside }
@@ -51,7 +51,7 @@ impl Allocation for Given {
     }
 }
 
-/// The object of an address that a Service has.
+/// Returns the creation of the IPAddress object for an address of a Service.
 pub(crate) fn of_service(ip: IpAddr, service: &Value) -> Beside {
     let (managed_by, allocator) = MANAGED_BY;
     let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
@@ -78,7 +78,7 @@ pub(crate) fn gone(name: String) -> Beside {
     }
 }
 
-/// The addresses that a Service has.
+/// Returns the cluster IPs of a Service.
 pub(crate) fn addresses(service: &Value) -> impl Iterator<Item = IpAddr> {
     let spec = &service["spec"];
     let has = super::needs_cluster_ip(service);

@@ -1,8 +1,8 @@
-//! Allocates cluster IPs, from the ranges that are ready, and node ports for Services, each used once in the cluster.
+//! Allocates cluster IPs from the ready ranges, and node ports; each is used at most once in the cluster.
 //!
-//! Ranges may overlap: an address is taken, whatever range it is of (upstream: pkg/registry/core/service/ipallocator). Taking is a
-//! transaction: a [`Claim`] gives everything back when it is dropped and keeps it when it is committed. The lower band of both pools is
-//! left to explicit requests as long as the upper one has room, as in kube-apiserver.
+//! Ranges may overlap, so addresses are recorded without their range (kube-apiserver: pkg/registry/core/service/ipallocator). A [`Claim`]
+//! is a transaction: its allocations are kept when it is committed, and released when it is dropped. As in kube-apiserver, the lower part
+//! of each pool is reserved for explicit requests until the upper part is full.
 
 use std::{
     collections::BTreeSet,
@@ -18,12 +18,13 @@ use crate::{
     validation::net::{parse_cidr, parse_ip},
 };
 
-/// The node ports a cluster gives out.
+/// The range of node ports.
 const NODE_PORTS: Range<i64> = 30_000..32_768;
-/// As many addresses of a range are used at most; upstream keeps a bitmap of that size for IPv6 too.
+/// The number of addresses that are used of a range whose size does not fit into 64 bits; kube-apiserver's bitmap of an IPv6 range has this
+/// size.
 const MAX_ADDRESSES: u64 = 1 << 16;
 
-/// A network of IPv6 with more addresses than that gives none out (upstream: NewIPAllocator).
+/// The shortest prefix of an IPv6 range that addresses are allocated from (kube-apiserver: NewIPAllocator).
 const SHORTEST_V6_PREFIX: u8 = 64;
 
 /// The error of a failed allocation, with kube-apiserver's message.
@@ -43,7 +44,7 @@ pub(crate) enum Refusal {
     OtherPort,
 }
 
-/// The range cluster IPs are taken from, as `10.96.0.0/16`.
+/// The range of cluster IPs, for example `10.96.0.0/16`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceRange {
     base: IpAddr,
@@ -53,10 +54,10 @@ pub struct ServiceRange {
 /// The error for an invalid range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRange {
-    /// The text is no CIDR with room for Services.
+    /// The text is not a CIDR with room for Services.
     #[error("{0:?} is no CIDR with room for services")]
     NoRoom(String),
-    /// The text names several, as kube-apiserver takes them for both families.
+    /// The text names several ranges, which kube-apiserver accepts for two families.
     #[error("{0:?} names several ranges: one is taken, of one family")]
     Several(String),
 }
@@ -96,17 +97,17 @@ impl fmt::Display for ServiceRange {
 }
 
 impl ServiceRange {
-    /// `IPv4` or `IPv6`.
+    /// Returns `IPv4` or `IPv6`.
     pub fn family(&self) -> &'static str {
         if self.base.is_ipv4() { "IPv4" } else { "IPv6" }
     }
 
-    /// The address of the `kubernetes` Service: the first one.
+    /// Returns the address of the `kubernetes` Service, which is the first of the range.
     pub fn first(&self) -> IpAddr {
         self.address(1)
     }
 
-    /// How many offsets there are; the first (the network) and, for IPv4, the last (broadcast) are no addresses of Services.
+    /// Returns the number of offsets. Services do not get the first address (the network's) and, of IPv4, the last one (broadcast).
     fn size(&self) -> u64 {
         let bits = if self.base.is_ipv4() { 32 } else { 128 };
         1u64.checked_shl(u32::from(bits - self.length))
@@ -123,7 +124,7 @@ impl ServiceRange {
         }
     }
 
-    /// The network of a ServiceCIDR, if addresses of that family can be given out of it.
+    /// Returns the range of a ServiceCIDR, if addresses of that family can be allocated from it.
     pub(super) fn of_network(text: &str, family: &str) -> Option<Self> {
         let range = parse_cidr(text)?;
         let range = ServiceRange {
@@ -134,17 +135,17 @@ impl ServiceRange {
         (fits && range.family() == family).then_some(range)
     }
 
-    /// The offsets of its addresses.
+    /// Returns the offsets of the addresses that Services can have.
     fn offsets(&self) -> Range<u64> {
         let size = self.size();
         1..if self.base.is_ipv4() { size - 1 } else { size }
     }
 
-    /// Whether an address of a Service may be out of it.
+    /// Returns whether a Service can have an address from this range.
     fn has(&self, ip: IpAddr) -> bool {
         match (self.base, ip) {
             (IpAddr::V4(base), IpAddr::V4(ip)) => {
-                // All of the network, however few of a large one are chosen from.
+                // Every address of the network is valid, even if only a part of a large network is used for allocation.
                 let hosts = u32::MAX.checked_shr(u32::from(self.length)).unwrap_or(0);
                 let (base, ip) = (u32::from(base), u32::from(ip));
                 base < ip && ip < base | hosts
@@ -176,7 +177,7 @@ impl Used {
     }
 }
 
-/// The pools of one cluster.
+/// The allocated addresses and node ports of a cluster.
 #[derive(Debug)]
 pub(crate) struct Pools {
     range: ServiceRange,
@@ -184,7 +185,7 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Empty pools.
+    /// Creates pools without allocations.
     pub(crate) fn new(range: ServiceRange) -> Arc<Pools> {
         Arc::new(Pools {
             range,
@@ -192,7 +193,7 @@ impl Pools {
         })
     }
 
-    /// The range that the server was started with; its family is that of all addresses.
+    /// Returns the range that the server was started with; all ServiceCIDRs have its family.
     pub(crate) fn range(&self) -> &ServiceRange {
         &self.range
     }
@@ -202,7 +203,7 @@ impl Pools {
         self.claim_within(Some(ranges))
     }
 
-    /// Starts a transaction that takes the addresses it is told, whatever they are of, and chooses none.
+    /// Starts a transaction that allocates only given addresses, from any range.
     pub(crate) fn claim(self: &Arc<Self>) -> Claim {
         self.claim_within(None)
     }
@@ -222,7 +223,7 @@ impl Pools {
     }
 }
 
-/// Where dynamic allocation starts: below is kept for explicit requests.
+/// Returns the number of values at the start of a pool that are reserved for explicit requests.
 fn reserved(size: u64, part: u64, most: u64) -> u64 {
     if size <= 16 {
         0
@@ -231,7 +232,8 @@ fn reserved(size: u64, part: u64, most: u64) -> u64 {
     }
 }
 
-/// A free number: a random one of the upper band, or the first free one after it; then of the lower band.
+/// Returns a free number from the upper part: a random one, or the next free one after it. If the upper part is full, the lower part is
+/// used.
 fn pick(whole: Range<u64>, reserved: u64, taken: impl Fn(u64) -> bool) -> Option<u64> {
     let middle = whole.start + reserved;
     let bands = [middle..whole.end, whole.start..middle];
@@ -249,7 +251,7 @@ fn pick(whole: Range<u64>, reserved: u64, taken: impl Fn(u64) -> bool) -> Option
 /// The addresses and ports that one write allocates and releases.
 pub(crate) struct Claim {
     pools: Arc<Pools>,
-    /// The ranges it takes addresses out of; none if that does not matter.
+    /// The ranges to allocate from; `None` if any address is valid.
     ranges: Option<Vec<ServiceRange>>,
     taken: Used,
     released: Used,
@@ -257,12 +259,12 @@ pub(crate) struct Claim {
     dry: Option<BTreeSet<i64>>,
 }
 
-/// The node port after the last one: what a dry run is shown first.
+/// The first node port that a dry run returns, which is above the range.
 const DRY_PORT: i64 = 32_769;
 
 impl Claim {
-    /// Takes nothing, and looks less closely, as upstream's dry runs: at whether an address is of a range, not at whether it is taken, and at
-    /// whether a port is taken, not at its range.
+    /// Makes the claim allocate nothing. As in a dry run of kube-apiserver, an address must be in the range but may be in use, and a port
+    /// must be free but may be outside of the range.
     pub(super) fn for_dry_run(mut self) -> Self {
         self.dry = Some(BTreeSet::new());
         self
@@ -296,7 +298,7 @@ impl Claim {
             return ranges.first().map(|range| range.base).ok_or(Refusal::Full);
         }
         let mut used = self.pools.used();
-        // From a range by chance, as upstream, to the next that has room.
+        // As in kube-apiserver, allocation starts with a random range and goes on to the next one with room.
         let start = match ranges.len() {
             0 => 0,
             count => rand::random_range(0..count),
@@ -318,7 +320,7 @@ impl Claim {
         self.released.addresses.extend(parse_ip(ip));
     }
 
-    /// The addresses that it takes, and those that it gives back.
+    /// Returns the allocated addresses, and those to be released.
     pub(super) fn addresses(&self) -> [Vec<IpAddr>; 2] {
         [&self.taken, &self.released].map(|used| used.addresses.iter().copied().collect())
     }
@@ -450,7 +452,7 @@ mod tests {
         let taken: BTreeSet<IpAddr> = (0..8).map(|_| claim.any_address().unwrap()).collect();
         assert_eq!(taken.len(), 8);
         assert_eq!(claim.any_address(), Err(Refusal::Full));
-        // What is the end of a range may be in the midst of another one.
+        // The last address of a range may be inside another range.
         let within = pools
             .claim_from(vec![range("10.0.0.4/30")])
             .address("10.0.0.7");

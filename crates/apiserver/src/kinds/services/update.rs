@@ -1,4 +1,4 @@
-//! What changes and what may not when a Service is updated: fields that only the old type needed go, addresses and families stay.
+//! Handles updates of Services: drops the fields that only the old type needed, and refuses changes of addresses and families.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::{
 
 const FIXED: &str = "may not change once set";
 
-/// Clears what only the old type needed, unless the client changed it too (then validation complains).
+/// Drops fields that only the old type needed. A field that the client changed too is kept, so that validation refuses it.
 pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
     let no_longer = |needs: fn(&Value) -> bool| needs(old) && !needs(object);
     let mut dropped: Vec<&str> = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
     if object["spec"]["type"] != "LoadBalancer"
         && let Some(status) = object.get_mut("status").and_then(Value::as_object_mut)
     {
-        // Taking a balancer down takes time; clients need not know.
+        // The status is emptied at once, although the removal of the load balancer takes time.
         status.insert("loadBalancer".to_owned(), json!({}));
     }
     let Some(spec) = object["spec"].as_object_mut() else {
@@ -71,7 +71,7 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
     }
 }
 
-/// Records what may not change in a Service.
+/// Records the errors of changes in a Service.
 pub(super) fn validate(errors: &mut Errors, service: &Value, old: &Value) {
     let (spec, before) = (&service["spec"], &old["spec"]);
     let path = Path::new("spec");
@@ -101,7 +101,7 @@ pub(super) fn validate(errors: &mut Errors, service: &Value, old: &Value) {
     }
 }
 
-/// Addresses stay as they are, except that a second one may come, or go under policy SingleStack.
+/// Requires addresses to stay the same, except that a second one may be added, or removed with policy SingleStack.
 fn cluster_ips(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
     let (now, before) = (spec.items("clusterIPs"), old.items("clusterIPs"));
     let at = path.child("clusterIPs");
@@ -116,7 +116,7 @@ fn cluster_ips(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) 
     }
 }
 
-/// The same for families. Which list is shown, and at which index, is upstream's choice.
+/// Requires families to stay the same, with the same exceptions. The shown list and index are those of kube-apiserver's message.
 fn families(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
     let (now, before) = (spec.items("ipFamilies"), old.items("ipFamilies"));
     let at = path.child("ipFamilies");
@@ -136,7 +136,7 @@ fn families(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
     }
 }
 
-/// The entries that differ; of lists of different length only the first is compared.
+/// Returns the entries that differ, with their indexes. If the lists have different lengths, only the first entries are compared.
 fn changed<'a>(
     now: &'a [Value],
     before: &'a [Value],

@@ -17,14 +17,14 @@ use crate::{
 
 const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 const NOT_FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
-/// The old annotation for what [`TOPOLOGY_MODE`] says.
+/// The deprecated annotation for topology hints, which [`TOPOLOGY_MODE`] replaces.
 pub(super) const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
-/// The annotation that makes traffic prefer near endpoints.
+/// The annotation that makes traffic prefer close endpoints.
 pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
 
-/// Records what is wrong with a Service; `old` is the stored one, whose addresses stay valid.
+/// Records the errors of a Service. `old` is the stored one, whose addresses stay valid.
 pub(super) fn service(errors: &mut Errors, service: &Value, old: &Value) {
     let spec = &service["spec"];
     topology_annotations(errors, &service["metadata"]["annotations"]);
@@ -71,7 +71,7 @@ fn texts<'a>(spec: &'a Value, field: &str) -> impl Iterator<Item = &'a str> {
     spec.items(field).iter().filter_map(Value::as_str)
 }
 
-/// The old and the new annotation for topology must agree.
+/// Requires the old and the new annotation for topology to be equal.
 fn topology_annotations(errors: &mut Errors, annotations: &Value) {
     let (old, new) = (&annotations[TOPOLOGY_HINTS], &annotations[TOPOLOGY_MODE]);
     if let (Some(old), Some(new)) = (old.as_str(), new.as_str())
@@ -214,7 +214,7 @@ fn affinity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
 }
 
-/// The addresses and families of a Service that has any; also checked before allocation.
+/// Validates the cluster IPs and families of a Service, also before they are allocated.
 pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
     let spec = &service["spec"];
     if spec["type"] == "ExternalName" {
@@ -267,6 +267,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
     if ips.len() > 2 {
         errors.invalid(&ips_path, ips, "may only hold up to 2 values");
     }
+    // The other checks need well-formed addresses.
     if malformed {
         return;
     }
@@ -278,6 +279,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
             "may specify no more than one IP for each IP family",
         );
     }
+    // A headless Service has no address whose family could be wrong.
     if headless(service) {
         return;
     }
@@ -325,7 +327,7 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value, old: &Va
     let balancer = spec["type"] == "LoadBalancer";
     let ranges = spec.items("loadBalancerSourceRanges");
     if !ranges.is_empty() {
-        // The capital letter is upstream's.
+        // kube-apiserver writes this path with a capital letter.
         let path = path.child("LoadBalancerSourceRanges");
         if !balancer {
             errors.forbidden(&path, LOAD_BALANCER_ONLY);
@@ -358,7 +360,7 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value, old: &Va
     load_balancer_class(errors, path, spec);
 }
 
-/// A class is named by load balancers only.
+/// Validates the load balancer class, which only load balancers may have.
 pub(super) fn load_balancer_class(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let Some(class) = spec["loadBalancerClass"].as_str() else {
         return;
@@ -417,7 +419,7 @@ fn traffic_policies(errors: &mut Errors, path: &Path<'_>, service: &Value) {
     }
 }
 
-/// Records what is wrong with the addresses a load balancer reports.
+/// Records the errors of the addresses that a load balancer reports.
 pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value, old: &Value) {
     let path = Path::new("status");
     let path = path.child("loadBalancer");

@@ -58,6 +58,7 @@ impl Candidate {
                 CapacityType::Reserved => spec.reservation.clone(),
                 _ => None,
             },
+            placement: None,
         }
     }
 }

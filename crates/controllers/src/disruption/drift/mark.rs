@@ -14,8 +14,11 @@ use tokio::time::Instant;
 use super::{
     super::edit,
     DRIFTED,
-    reason::{is_launched, is_of_age, of_class, of_instance, of_market, of_pool, of_reservation},
+    reason::{
+        is_launched, is_of_age, of_class, of_group, of_instance, of_market, of_pool, of_reservation,
+    },
 };
+use crate::nodepool::class::placement_group;
 use crate::provisioner::{
     BY_POOL, KarpenterContext,
     conditions::Status,
@@ -100,6 +103,10 @@ impl Marker {
             return Ok(None);
         };
         if let Some(reason) = of_instance(&instance, &class) {
+            return Ok(Some(reason));
+        }
+        let group = placement_group(karpenter, &class.spec).await?;
+        if let Some(reason) = of_group(claim, group.as_ref()) {
             return Ok(Some(reason));
         }
         if !karpenter.options.gates.reserved_capacity || of_reservation(&instance, &class).is_none()

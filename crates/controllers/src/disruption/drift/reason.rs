@@ -10,7 +10,7 @@ use mullion_api::{
     },
     labels,
 };
-use mullion_cloud::Instance;
+use mullion_cloud::{Instance, PlacementGroup};
 
 use crate::provisioner::{market::Market, requirements::admits};
 
@@ -83,6 +83,12 @@ pub(super) fn of_reservation(instance: &Instance, class: &EC2NodeClass) -> Optio
     let mut selected = status.flat_map(|status| &status.capacity_reservations);
     let is_selected = selected.any(|selected| *selected.id == *own.id);
     (!is_selected).then_some("CapacityReservationDrift")
+}
+
+/// Returns why a node is not in the placement group that its class selects now.
+pub(super) fn of_group(claim: &NodeClaim, group: Option<&PlacementGroup>) -> Option<&'static str> {
+    let wanted = group.map(|group| &*group.id);
+    (claim.label(labels::PLACEMENT_GROUP_ID) != wanted).then_some("PlacementGroupDrift")
 }
 
 /// Whether a claim can have drifted at all.

@@ -74,6 +74,7 @@ impl Cloud {
                 zone: zone.into(),
                 capacity_type: CapacityType::OnDemand,
                 reservation: None,
+                placement: None,
             }],
             images: Vec::new(),
             subnets: Vec::new(),

@@ -186,7 +186,7 @@ fn forms_of(
     let ports = &cluster.class(class).shape;
     for other in &company.with_ports {
         let held = &cluster.class(*other).shape.host_ports;
-        if filter::node_ports::clash(ports, held) {
+        if filter::node_ports::taken(ports, held).is_some() {
             form.rules
                 .push((class, vec![*other], u32::from(*other == class)));
         }

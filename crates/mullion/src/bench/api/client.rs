@@ -1,7 +1,8 @@
-//! The client's end: one TLS connection that speaks just enough HTTP/1.1, so that the load costs the shared cores little.
+//! Implements the client: a TLS connection with just enough HTTP/1.1 that the load costs little of the cores that it shares with the
+//! server.
 //!
-//! A request is sent as one piece and its answer read whole before the next; a watch takes its connection over. Nothing but status, length
-//! and the number of lines is looked at.
+//! A request is sent in one piece, and its answer is read completely before the next request; a watch takes over its connection. Only the
+//! status, the length and the number of lines of an answer are parsed.
 
 use std::net::SocketAddr;
 
@@ -14,10 +15,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::failure::Failure;
 
-/// How much is read at once.
+/// The size of the read buffer in bytes.
 const READ: usize = 64 * 1024;
 
-/// A request as it goes over the wire.
+/// A request as it is sent.
 pub(in crate::bench) struct Request(Vec<u8>);
 
 impl Request {
@@ -29,7 +30,7 @@ impl Request {
         Self::with_body("POST", path, "application/json", body)
     }
 
-    /// A JSON merge patch.
+    /// Creates a request with a JSON merge patch.
     pub(in crate::bench) fn patch(path: &str, body: &[u8]) -> Self {
         Self::with_body("PATCH", path, "application/merge-patch+json", body)
     }
@@ -43,18 +44,18 @@ impl Request {
     }
 }
 
-/// What is looked at in an answer.
+/// The parsed parts of an answer.
 pub(in crate::bench) struct Answer {
     status: u16,
-    /// Bytes of the body.
+    /// The length of the body in bytes.
     pub(in crate::bench) length: usize,
 }
 
-/// One connection.
+/// A connection to the server.
 pub(in crate::bench) struct Connection {
     stream: TlsStream<TcpStream>,
     buffer: Vec<u8>,
-    /// What of the buffer has been read and not looked at.
+    /// The number of bytes in the buffer that are not parsed yet.
     unread: usize,
 }
 
@@ -74,7 +75,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request that must be answered with a status.
+    /// Sends a request, and fails if the answer has another status than `status`.
     pub(in crate::bench) async fn expect(
         &mut self,
         request: &Request,
@@ -92,7 +93,7 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Sends a watch and reads until so many events have come.
+    /// Sends a watch request, and reads the head of the answer.
     pub(in crate::bench) async fn watch(&mut self, request: &Request) -> Result<(), Failure> {
         self.send(request).await?;
         let head = self.head().await?;
@@ -104,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// Reads on in a watch's answer until so many events have come.
+    /// Reads from a watch until `wanted` events have come.
     pub(in crate::bench) async fn events(&mut self, wanted: usize) -> Result<(), Failure> {
         let mut chunks = Chunks::default();
         let mut seen = chunks.lines(&self.buffer[..self.unread]);
@@ -129,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// Reads an answer up to its body.
+    /// Reads the head of an answer.
     async fn head(&mut self) -> Result<Answer, Failure> {
         loop {
             let read = &self.buffer[..self.unread];
@@ -145,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// Reads a body of known length.
+    /// Reads and drops a body of known length.
     async fn skip(&mut self, length: usize) -> Result<(), Failure> {
         let mut left = length.saturating_sub(self.unread);
         self.unread = self.unread.saturating_sub(length);
@@ -173,7 +174,8 @@ impl Answer {
     }
 }
 
-/// Where a chunked body is: in a chunk with so many bytes to come, the line end behind it included, or in the line that gives a size.
+/// The position in a chunked body: `left` bytes of the current chunk are still to come, including its line break, or else a line with the
+/// next chunk's `size` is being read.
 #[derive(Default)]
 struct Chunks {
     left: usize,
@@ -181,14 +183,14 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Counts the line ends in the content of some more bytes.
+    /// Counts the line breaks in the content of more bytes.
     fn lines(&mut self, mut bytes: &[u8]) -> usize {
         let mut lines = 0;
         while let Some(&first) = bytes.first() {
             if self.left > 0 {
                 let here = self.left.min(bytes.len());
                 lines += line_ends(&bytes[..here]);
-                // The chunk's own line end, its last byte, is none of the content.
+                // The last byte is the line break that ends the chunk, which is not part of the content.
                 lines = lines.saturating_sub(usize::from(self.left == here));
                 self.left -= here;
                 bytes = &bytes[here..];
@@ -211,7 +213,7 @@ impl Chunks {
     }
 }
 
-/// Counts in single bytes as long as they cannot overflow, which is done many bytes at a time.
+/// Counts line breaks. The counts of 192 bytes fit in a byte, which lets the compiler count many bytes at a time.
 fn line_ends(bytes: &[u8]) -> usize {
     let count = |part: &[u8]| part.iter().map(|byte| u8::from(*byte == b'\n')).sum::<u8>();
     bytes.chunks(192).map(|part| usize::from(count(part))).sum()

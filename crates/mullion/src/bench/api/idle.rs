@@ -1,7 +1,7 @@
-//! What a process of ours holds while nobody asks it for anything, and how long it takes to say that it is ready.
+//! Measures the memory of an idle process of this program, and how long it takes until it reports that it is ready.
 //!
-//! Each runs as a user starts it, as a process of its own with a state directory of its own, so that nothing of the benchmark is counted
-//! and nothing of the user's is touched.
+//! Each process is started as a user would start it, with its own state directory, so that the benchmark's memory is not counted and the
+//! user's state is not touched.
 
 use std::{
     io::{BufRead, BufReader},
@@ -14,14 +14,14 @@ use std::{
 use super::{Measured, Took, server::new_directory};
 use crate::{failure::Failure, memory};
 
-/// How long a process may take to be ready.
+/// The timeout for a process to be ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long it is left alone before its memory is read: what a start needs for a while is given back by then.
+/// How long the process is left alone before its memory is measured, because memory that was needed only for the start is released by then.
 const SETTLES_IN: Duration = Duration::from_secs(5);
-/// What the last line of a start begins with.
+/// The beginning of the last line that a starting process prints.
 const READY: &str = "Ctrl-C";
 
-/// `mullion apiserver` or `mullion up` with its default cluster, kept in a directory below `disk` or in memory.
+/// Measures `mullion apiserver` or `mullion up` with its default cluster, which is stored in a directory in `disk` or in memory.
 pub(super) async fn of(command: &str, disk: Option<&Path>) -> Result<Measured, Failure> {
     let place = new_directory(disk.unwrap_or(&std::env::temp_dir()));
     let measured = {
@@ -34,12 +34,12 @@ pub(super) async fn of(command: &str, disk: Option<&Path>) -> Result<Measured, F
     Ok(measured)
 }
 
-/// A process, killed when dropped.
+/// A child process that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already. It is waited for, so that nobody writes below its directory any more.
+        // The process may have ended already. Waiting for it makes sure that it writes no more files to its directory.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -67,9 +67,9 @@ fn measure(command: &str, place: &Path, durable: bool) -> Result<Measured, Failu
     let reader = std::thread::spawn(move || {
         let mut lines = BufReader::new(stdout?).lines().map_while(Result::ok);
         lines.find(|line| line.starts_with(READY))?;
-        // Whoever waited may have given up.
+        // The receiver may have timed out.
         let _ = ready.send(());
-        // Read to the end, so that it can go on printing.
+        // The output is read to the end, so that the process does not block when it prints more.
         lines.for_each(drop);
         Some(())
     });
@@ -88,7 +88,7 @@ fn measure(command: &str, place: &Path, durable: bool) -> Result<Measured, Failu
     std::thread::sleep(SETTLES_IN);
     let resident = memory::resident_bytes_of(running.0.id());
     drop(running);
-    // A panic in there has been reported.
+    // A panic of the thread was printed already.
     let _ = reader.join();
     let took = Took { seconds, cpu: None };
     Ok(Measured::new(format!("idle-{command}"), 0, 1, took).with_resident(resident))

@@ -1,4 +1,4 @@
-//! What the load consists of: a small ConfigMap, and a pod as a Deployment of a web server makes it (2.1 kB once it is stored).
+//! Makes the objects of the load: a small ConfigMap, and a pod as created by the Deployment of a web server (2.1 kB when stored).
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub(super) fn pod(index: usize) -> Request {
     post(PODS, &object)
 }
 
-/// What a scheduler posts once it has found a node.
+/// Returns the binding that a scheduler posts after it has chosen a node.
 pub(super) fn binding(index: usize) -> Request {
     let object = json!({
         "apiVersion": "v1", "kind": "Binding", "metadata": {"name": format!("p{index}")},
@@ -42,7 +42,7 @@ pub(super) fn binding(index: usize) -> Request {
     post(&format!("{PODS}/p{index}/binding"), &object)
 }
 
-/// What it says about that.
+/// Returns the Event that a scheduler posts about a binding.
 pub(super) fn event(index: usize) -> Request {
     let object = json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": format!("p{index}.1"), "namespace": "default"},

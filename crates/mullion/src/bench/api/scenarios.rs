@@ -1,6 +1,6 @@
-//! The scenarios: each starts a server, prepares what it needs, and measures one thing.
+//! Defines the scenarios: each starts a server, prepares what it needs, and measures one thing.
 //!
-//! Requests are made before the clock starts. Clients share one list of work, so that all of them are busy to the end.
+//! Requests are built before the clock starts. Clients share one list of work, so that all of them are busy until the end.
 
 use std::{
     path::Path,
@@ -21,22 +21,22 @@ use super::{
 };
 use crate::failure::Failure;
 
-/// Objects of each kind whose memory is told.
+/// The number of objects of each kind whose memory is measured.
 const STORED: usize = 35_000;
-/// Objects that are created, listed and watched.
+/// The number of objects that are created, listed and watched.
 const OBJECTS: usize = 10_000;
-/// Objects that a start finds: half of them ConfigMaps, half Pods.
+/// The number of objects that a restarted server loads: half of them ConfigMaps, half Pods.
 const FOUND: usize = 100_000;
-/// Creations that a rate is taken from.
+/// The number of creations from which a rate is computed.
 const CREATIONS: usize = 30_000;
-/// Repetitions of a list.
+/// How often the list is read.
 const LISTS: usize = 21;
 const WATCHERS: usize = 100;
-/// Writes a second of the steady load, and for how long.
+/// The rate of the steady load in writes a second; the next constant is its duration.
 const STEADY_RATE: usize = 1_000;
 const STEADY_SECONDS: usize = 10;
 
-/// From the first certificate to the first answer over TLS, in this process; loading the program is not in it.
+/// Measures the time from the first certificate to the first answer over TLS in this process; loading the program is not included.
 pub(super) async fn start(disk: Option<&Path>) -> Result<Measured, Failure> {
     let began = Began::now();
     let server = Server::start(disk).await?;
@@ -49,7 +49,7 @@ pub(super) async fn start(disk: Option<&Path>) -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-/// From opening a directory of many objects to the first answer over TLS.
+/// Measures the time from opening a directory with many objects to the first answer over TLS.
 pub(super) async fn restart(disk: &Path) -> Result<Measured, Failure> {
     let server = Server::with_account(Some(disk)).await?;
     let connections = server.connect_all(64).await?;
@@ -70,11 +70,11 @@ pub(super) async fn restart(disk: &Path) -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-/// What a full server holds.
+/// Measures the memory of a server with many objects.
 pub(super) async fn memory(disk: Option<&Path>) -> Result<Measured, Failure> {
     let server = Server::with_account(disk).await?;
     let connections = server.connect_all(16).await?;
-    // Requests are made as they are sent, so that they take no memory beside the server's.
+    // Requests are built when they are sent, so that their memory is not counted with the server's.
     let work = |index| match index < STORED {
         true => Arc::from([objects::config_map(index)]),
         false => Arc::from([objects::pod(index)]),
@@ -95,7 +95,7 @@ pub(super) async fn pods(disk: Option<&Path>, clients: usize) -> Result<Measured
     create(disk, &format!("pods-{clients}"), clients, work).await
 }
 
-/// Three writes a pod; a latency is that of all three.
+/// Measures three writes for each pod; a latency is that of all three together.
 pub(super) async fn schedule(disk: Option<&Path>, clients: usize) -> Result<Measured, Failure> {
     let work = |index| {
         vec![
@@ -121,7 +121,7 @@ async fn create(
     Ok(measured)
 }
 
-/// The whole list, read again and again by one client.
+/// Measures how long one client takes to read the whole list, several times.
 pub(super) async fn list(disk: Option<&Path>) -> Result<Measured, Failure> {
     let server = Server::with_account(disk).await?;
     let connections = server.connect_all(16).await?;
@@ -146,7 +146,7 @@ pub(super) async fn list(disk: Option<&Path>) -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-/// Until every watcher has every event.
+/// Measures the time until every watcher has received every event.
 pub(super) async fn fanout(disk: Option<&Path>) -> Result<Measured, Failure> {
     let server = Server::with_account(disk).await?;
     let watchers = watch(&server, OBJECTS).await?;
@@ -161,7 +161,7 @@ pub(super) async fn fanout(disk: Option<&Path>) -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-/// Single writes at a given rate, each timed from when it is sent.
+/// Measures single writes at a fixed rate; each latency starts when the write is sent.
 pub(super) async fn steady(disk: Option<&Path>) -> Result<Measured, Failure> {
     const CLIENTS: usize = 16;
     let server = Server::with_account(disk).await?;
@@ -195,7 +195,7 @@ pub(super) async fn steady(disk: Option<&Path>) -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-/// Watchers of ConfigMaps, each of which ends when it has seen so many events.
+/// Starts watchers of ConfigMaps, each of which ends after `events` events.
 async fn watch(server: &Server, events: usize) -> Result<JoinSet<Result<(), Failure>>, Failure> {
     let request = Request::get(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=1"));
     let mut watchers = JoinSet::new();
@@ -208,13 +208,14 @@ async fn watch(server: &Server, events: usize) -> Result<JoinSet<Result<(), Fail
 
 type Prepared = Box<dyn Fn(usize) -> Arc<[Request]> + Send + Sync>;
 
-/// Work made before the clock starts.
+/// Builds all requests in advance, before the clock starts.
 fn prepared(count: usize, work: impl Fn(usize) -> Vec<Request>) -> Prepared {
     let groups: Vec<Arc<[Request]>> = (0..count).map(|index| work(index).into()).collect();
     Box::new(move |index| groups[index].clone())
 }
 
-/// Sends groups of requests, each group in order over one connection. Answers with what it took and each group's milliseconds.
+/// Sends groups of requests, each group in order over one connection. Returns the time of the whole load, and the duration of each group in
+/// milliseconds.
 async fn spread_over(
     connections: Vec<Connection>,
     count: usize,
@@ -246,7 +247,7 @@ async fn spread_over(
     Ok((began.took(), latencies))
 }
 
-/// Waits for all tasks; the first failure is the answer.
+/// Waits for all tasks, and returns their results or the first failure.
 async fn finish<T: 'static>(mut tasks: JoinSet<Result<T, Failure>>) -> Result<Vec<T>, Failure> {
     let mut done = Vec::with_capacity(tasks.len());
     while let Some(task) = tasks.join_next().await {

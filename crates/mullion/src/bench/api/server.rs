@@ -1,4 +1,4 @@
-//! The server's end: an API server on a loopback port with certificates of its own, as `mullion up` starts it, and nothing else.
+//! Implements the server: only an API server on a loopback port with its own certificates, as `mullion up` starts it.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -27,9 +27,9 @@ use crate::{
     failure::{Failure, file_error},
 };
 
-/// The address of the `kubernetes` Service, which the server's certificate names.
+/// The address of the `kubernetes` Service, which is in the server's certificate.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-/// How long stopping may take.
+/// The timeout for stopping.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running API server.
@@ -43,7 +43,7 @@ pub(in crate::bench) struct Server {
 }
 
 impl Server {
-    /// Starts a server that holds nothing but what it makes itself and a service account for pods.
+    /// Starts a server that has only its own objects and a service account for pods.
     pub(in crate::bench) async fn with_account(disk: Option<&Path>) -> Result<Server, Failure> {
         let server = Server::start(disk).await?;
         let account = br#"{"metadata":{"name":"default"}}"#;
@@ -53,12 +53,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a server that keeps its objects in a new directory below `disk`, or in memory.
+    /// Starts a server that stores its objects in a new directory in `disk`, or in memory.
     pub(in crate::bench) async fn start(disk: Option<&Path>) -> Result<Server, Failure> {
         Server::open(disk.map(new_directory)).await
     }
 
-    /// Starts the server that a directory keeps, or one in memory.
+    /// Starts a server with the objects of a directory, or one in memory.
     pub(in crate::bench) async fn open(directory: Option<PathBuf>) -> Result<Server, Failure> {
         let failed = |what: &str, why: String| Failure::run(format!("the server's {what}: {why}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
@@ -86,7 +86,7 @@ impl Server {
         let server = Arc::clone(&api);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {
-            // The server also stops when the benchmark has gone away.
+            // The server also stops if the sender is dropped with the benchmark.
             let stopped = async { drop(stopped.await) };
             server.serve(listener, tls, stopped).await
         });
@@ -100,12 +100,12 @@ impl Server {
         })
     }
 
-    /// A new connection as the administrator.
+    /// Opens a connection as the administrator.
     pub(in crate::bench) async fn connect(&self) -> Result<Connection, Failure> {
         Connection::open(self.address, &self.connector).await
     }
 
-    /// A client without a socket, for a controller.
+    /// Returns a client for a controller, which calls the server without a socket.
     pub(in crate::bench) fn client(&self, controller: &str) -> Client {
         let user = User {
             name: controller.to_owned(),
@@ -115,7 +115,7 @@ impl Server {
         Client::new(self.api.router_as(user), "default")
     }
 
-    /// So many connections.
+    /// Opens `clients` connections.
     pub(in crate::bench) async fn connect_all(
         &self,
         clients: usize,
@@ -127,7 +127,7 @@ impl Server {
         Ok(connections)
     }
 
-    /// Stops the server and removes what it holds.
+    /// Stops the server and removes its directory.
     pub(in crate::bench) async fn stop(self) -> Result<(), Failure> {
         let Some(directory) = self.keep().await? else {
             return Ok(());
@@ -138,9 +138,9 @@ impl Server {
         })
     }
 
-    /// Stops the server. Answers with its directory.
+    /// Stops the server and returns its directory.
     pub(in crate::bench) async fn keep(self) -> Result<Option<PathBuf>, Failure> {
-        // Nobody listens only when the server has ended already.
+        // Sending fails only if the server has ended already.
         let _ = self.stop.send(());
         match tokio::time::timeout(STOP_PATIENCE, self.serving).await {
             Ok(Ok(Ok(()))) => {}
@@ -159,7 +159,7 @@ impl Server {
     }
 }
 
-/// A name that no other server of this or another process has.
+/// Returns a path that no other server of this or another process uses.
 pub(super) fn new_directory(below: &Path) -> PathBuf {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The client of the measurement: connections to the API server's TLS port that are kept open, and a watch.
+//! Implements the clients of the measurement: connections to the API server's TLS port that are kept open, and a watch.
 //!
-//! It shares the machine with what it measures, so it does little: bodies are made by splicing a name into a template,
-//! answers are read and dropped, and of what a watch shows only the events are counted.
+//! They share the machine with what they measure, so they do little: bodies are made by inserting a name into a template, answers are read
+//! and dropped, and the events of the watch are only counted.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -19,15 +19,15 @@ use crate::{
     failure::Failure,
 };
 
-/// Requests under way at once.
+/// The number of connections, and so of requests at the same time.
 const CONNECTIONS: usize = 32;
-/// Where a template's pod gets its name.
+/// A placeholder in a template for the pod's name.
 const NAME: &str = "\u{1}";
-/// Answers to a creation and to a change.
+/// The expected status of an answer to a creation; the next constant is that for a change.
 const CREATED: u16 = 201;
 const CHANGED: u16 = 200;
 
-/// A pod that lacks a name.
+/// A pod manifest without a name.
 pub(super) struct Template {
     collection: String,
     before: String,
@@ -35,7 +35,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// The pods of a manifest without a name.
+    /// Creates a template from a manifest without a name.
     pub(super) fn new(mut manifest: Value) -> Self {
         let namespace = manifest["metadata"]["namespace"].as_str();
         let collection = pods_of(namespace.unwrap_or("default"));
@@ -57,24 +57,24 @@ impl Template {
     }
 }
 
-/// The collection of a namespace's pods.
+/// Returns the path of a namespace's pods.
 pub(super) fn pods_of(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")
 }
 
-/// A request that creates an object.
+/// Returns the request that creates an object, with the expected status.
 pub(super) fn creation(collection: &str, object: &Value) -> (Request, u16) {
     let request = Request::post(collection, object.to_string().as_bytes());
     (request, CREATED)
 }
 
-/// A request that changes an object.
+/// Returns the request that changes an object, with the expected status.
 pub(super) fn change(path: &str, patch: &Value) -> (Request, u16) {
     let request = Request::patch(path, patch.to_string().as_bytes());
     (request, CHANGED)
 }
 
-/// Creates so many pods under the names `{prefix}-{index}`, pod i of template i modulo their number.
+/// Creates `pods` pods with the names `{prefix}-{index}`; the templates are used in turn.
 pub(super) async fn create(
     server: &Server,
     templates: Vec<Template>,
@@ -90,7 +90,7 @@ pub(super) async fn create(
     share(server, request).await
 }
 
-/// Sends requests, as many at once as there are connections, each with the status that its answer must have.
+/// Sends requests over all connections at the same time; each request comes with the expected status of its answer.
 pub(super) async fn send_all(
     server: &Server,
     requests: impl Iterator<Item = (Request, u16)> + Send + 'static,
@@ -124,13 +124,13 @@ async fn share(
     Ok(())
 }
 
-/// A watch that shows each pod, but for those that were there before, when it gets its node.
+/// A watch that shows each new pod when it is bound to a node; pods that existed before are left out.
 pub(super) struct Bindings(Connection);
 
 impl Bindings {
-    /// Begins to watch.
+    /// Starts the watch.
     pub(super) async fn watch(server: &Server) -> Result<Self, Failure> {
-        // A pod joins the selection when it gets its node, and nobody changes it then: one event a pod.
+        // The selector matches a pod once it is bound, and the pod does not change after that, so there is one event for each pod.
         let path =
             "/api/v1/pods?watch=1&fieldSelector=spec.nodeName!%3D&labelSelector=app!%3Dfiller";
         let mut connection = server.connect().await?;
@@ -138,7 +138,7 @@ impl Bindings {
         Ok(Bindings(connection))
     }
 
-    /// Waits until so many pods have got their nodes.
+    /// Waits until this many pods are bound to nodes.
     pub(super) async fn wait(mut self, pods: usize) -> Result<(), Failure> {
         self.0.events(pods).await
     }

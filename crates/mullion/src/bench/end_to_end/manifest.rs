@@ -1,22 +1,22 @@
-//! The engine's scenarios as manifests that a client sends.
+//! Turns the engine's scenarios into manifests that a client can send.
 //!
-//! Invariant: read back into the engine's model they are the scenario's own nodes and pods (tested), so that what is
-//! measured with and without the API server is the same question.
+//! Invariant: converted back to the engine's model, they are the scenario's own nodes and pods (tested), so the same question is measured
+//! with and without the API server.
 
 use mullion_engine::{model::label, scenario::Scenario};
 use serde_json::{Value, json};
 
-/// Namespaces of the scenario that selects them.
+/// The number of namespaces in the scenario that selects namespaces.
 pub(super) const NAMESPACES: usize = 100;
-/// Pods a node may hold.
+/// The number of pods that a node can hold.
 pub(super) const POD_SLOTS: usize = 110;
-/// Groups that pods are of.
+/// The number of apps that pods belong to; the next constant is for the large scenario.
 const APPS: usize = 40;
 const APPS_OF_LARGE: usize = 200;
-/// The priority class of pods that evict others.
+/// The priority class of pods that preempt others.
 const URGENT: &str = "urgent";
 
-/// A node of 32 cpu, 128Gi and 110 pods in one of three zones.
+/// Returns a node with 32 CPUs, 128 GiB and room for 110 pods in one of three zones.
 pub(super) fn node(scenario: Scenario, index: usize) -> Value {
     let windows = scenario == Scenario::Mixed && index % 10 < 3;
     let name = format!("node-{index}");
@@ -36,7 +36,7 @@ pub(super) fn node(scenario: Scenario, index: usize) -> Value {
     })
 }
 
-/// The taints that a node keeps once it is known to be ready.
+/// Returns the taints that a node keeps once it is ready.
 pub(super) fn taints(scenario: Scenario, index: usize) -> Value {
     match scenario == Scenario::Mixed && index % 10 < 3 {
         true => json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}]),
@@ -44,12 +44,12 @@ pub(super) fn taints(scenario: Scenario, index: usize) -> Value {
     }
 }
 
-/// The name of a namespace.
+/// Returns the name of a namespace.
 pub(super) fn namespace(index: usize) -> String {
     format!("team-{index}")
 }
 
-/// Namespaces, services and priority classes that a scenario needs, with the collection each is created in.
+/// Returns the namespaces, services and priority classes that a scenario needs, each with the path at which it is created.
 pub(super) fn surroundings(scenario: Scenario) -> Vec<(String, Value)> {
     let account =
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
@@ -96,7 +96,7 @@ pub(super) fn surroundings(scenario: Scenario) -> Vec<(String, Value)> {
     all
 }
 
-/// The pod templates of a scenario without a name; pod i is of template i modulo their number.
+/// Returns the pod templates of a scenario without names; they are used in turn.
 pub(super) fn pods(scenario: Scenario) -> Vec<Value> {
     let (count, apps) = match scenario {
         Scenario::Large => (APPS_OF_LARGE, APPS_OF_LARGE),
@@ -149,14 +149,14 @@ fn pod(scenario: Scenario, index: usize, app: &str) -> Value {
     pod
 }
 
-/// A pod that asks for more than any node has.
+/// Returns a pod that requests more than any node has.
 pub(super) fn misfit() -> Value {
     let mut pod = plain("default", "misfit");
     pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "64".into();
     pod
 }
 
-/// A pod of low priority on a node, which is gone at once when it is deleted.
+/// Returns a pod of low priority on a node, without a grace period for its deletion.
 pub(super) fn filler(node: usize) -> Value {
     let mut pod = plain("default", "filler");
     pod["spec"]["nodeName"] = format!("node-{node}").into();
@@ -203,7 +203,7 @@ mod tests {
             for index in 0..12 {
                 let mut read: NodeSpec =
                     serde_json::from_value(node(scenario, index)).expect("a node");
-                // What a node could hold without what is reserved says nothing to the scheduler.
+                // The scheduler uses only what is allocatable, not the capacity.
                 read.capacity = Default::default();
                 assert_eq!(read, scenario.node(index), "{}", scenario.name());
             }
@@ -215,7 +215,7 @@ mod tests {
                 })
                 .collect();
             let mut expected = scenario.templates();
-            // A manifest names the class whose priority the API server fills in.
+            // In a manifest the pod has only the class's name; the API server sets the priority.
             expected
                 .iter_mut()
                 .for_each(|template| template.priority = 0);

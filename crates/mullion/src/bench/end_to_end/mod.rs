@@ -1,9 +1,9 @@
-//! `mullion bench engine --end-to-end`: the engine's scenarios through the API server.
+//! Implements `mullion bench engine --end-to-end`: it measures the engine's scenarios through the API server.
 //!
-//! Clients create the pods over the TLS port, the scheduler sees them through its informers and binds them, and the time
-//! counts from the first request until a client's watch has seen the last pod get its node. No kubelets and no other
-//! controllers; API server, scheduler and clients share the machine. Start at [`measure`]; [`stage`] is what is measured,
-//! [`load`] who measures, [`manifest`] what is sent.
+//! Clients create the pods over the TLS port, and the scheduler sees them through its informers and binds them. The time is measured from
+//! the first request until a client's watch has seen the last pod bound to a node. There are no kubelets and no other controllers; API
+//! server, scheduler and clients share the machine. Start at [`measure`]; [`stage`] is what is measured, [`load`] has the clients, and
+//! [`manifest`] the objects that they send.
 
 mod load;
 mod manifest;
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{cli::Output, failure::Failure, memory, out};
 
-/// What is measured; the rest of the engine's scenarios are about the engine alone.
+/// The scenarios that are measured; the engine's other scenarios make sense only without an API server.
 const SCENARIOS: [Scenario; 11] = [
     Scenario::Basic,
     Scenario::Mixed,
@@ -41,23 +41,22 @@ const SCENARIOS: [Scenario; 11] = [
     Scenario::Backlog,
     Scenario::Large,
 ];
-/// When to give up.
+/// The timeout of a measurement.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// How often is looked whether the unschedulable pods have all been refused.
+/// The interval at which is checked whether all unschedulable pods have been refused.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How many nodes and pods a scenario has unless told otherwise.
+/// Returns the default number of nodes and pods of a scenario.
 pub(super) fn size(scenario: Scenario) -> (usize, usize) {
     match scenario {
-        // A million pods, or 550,000 that are in the way, are more than most machines can hold as the API server and an
-        // informer do.
+        // A million pods, or 550,000 pods to be preempted, need more memory in the API server and an informer than most machines have.
         Scenario::Large => (100_000, 100_000),
         Scenario::Preemption => (500, 5_000),
         _ => scenario.size(),
     }
 }
 
-/// Measures each scenario in a process of its own, so that none is charged for another's memory.
+/// Measures each scenario in its own process, so that memory of one is not counted for another.
 pub(crate) fn each(nodes: Option<u32>, pods: Option<u32>, output: Output) -> Result<(), Failure> {
     let failed =
         |error: &dyn std::fmt::Display| Failure::run(format!("a bench cannot be started: {error}"));
@@ -172,7 +171,7 @@ async fn measure(
     Ok((took, stage.revision().await? - before))
 }
 
-/// Pods that were told that they fit nowhere.
+/// Returns the number of pods whose status says that they fit on no node.
 fn refused(stage: &Stage) -> usize {
     let told = |pod: &Pod| {
         let conditions = pod.status.iter().flat_map(|status| &status.conditions);

@@ -1,6 +1,6 @@
-//! What is measured: the API server on its TLS port and the scheduler over its informers, and nothing else.
+//! Runs what is measured: only the API server on its TLS port, and the scheduler with its informers.
 //!
-//! Nodes and whatever else a scenario finds there are created through the same port, before the scheduler starts.
+//! Nodes and all other objects of a scenario are created through the same port before the scheduler starts.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{bench::api::server::Server, failure::Failure};
 
-/// The API server, and the scheduler once it is started.
+/// The API server and the scheduler, which is started later.
 pub(super) struct Stage {
     pub(super) server: Server,
     pub(super) context: Context,
@@ -31,7 +31,7 @@ impl Stage {
         Ok(Self { server, context })
     }
 
-    /// Stores what a scenario finds there.
+    /// Creates the objects that a scenario starts with.
     pub(super) async fn set(&self, scenario: Scenario, nodes: usize) -> Result<(), Failure> {
         let server = &self.server;
         for (collection, object) in manifest::surroundings(scenario) {
@@ -43,7 +43,7 @@ impl Stage {
             creation("/api/v1/nodes", &node)
         });
         send_all(server, created).await?;
-        // New nodes are tainted until somebody has seen that they are ready.
+        // New nodes have a taint until they are seen to be ready; the patch removes it.
         let ready = nodes.clone().map(move |index| {
             let patch = json!({"spec": {"taints": manifest::taints(scenario, index)}});
             change(&format!("/api/v1/nodes/node-{index}"), &patch)
@@ -60,7 +60,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts the scheduler and waits until it knows all there is.
+    /// Starts the scheduler, and waits until it knows all objects.
     pub(super) async fn schedule(&self) {
         let state = SharedState::new(&self.context, Options::default());
         scheduler::start_over(&self.context, &state, 0);
@@ -68,7 +68,7 @@ impl Stage {
         state.catch_up();
     }
 
-    /// The API server's revision, which every write of an object raises by one.
+    /// Returns the API server's current revision, which every write of an object raises by one.
     pub(super) async fn revision(&self) -> Result<u64, Failure> {
         let failed = |why: String| Failure::run(format!("the server's revision: {why}"));
         let one = ListParams::default().limit(1);
@@ -81,7 +81,7 @@ impl Stage {
         revision.map_err(|_| failed(format!("{text:?} is no number")))
     }
 
-    /// Ends the scheduler, then the API server.
+    /// Stops the scheduler, then the API server.
     pub(super) async fn end(self) -> Result<(), Failure> {
         self.context.stop().await;
         self.server.stop().await

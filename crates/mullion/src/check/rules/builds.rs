@@ -1,4 +1,4 @@
-//! Builds and images: MUL020 to MUL027.
+//! Checks Windows builds and images: MUL020 to MUL027.
 
 use mullion_api::labels;
 use mullion_engine::{images::System, windows::Build};
@@ -15,11 +15,11 @@ use crate::check::{
     yaml::edit::Edit,
 };
 
-/// Builds that EKS has nodes of.
+/// The builds that EKS has nodes with.
 const HOSTS: [Build; 3] = [Build::SERVER_2019, Build::SERVER_2022, Build::SERVER_2025];
-/// Builds that Microsoft no longer supports.
+/// The build numbers that Microsoft does not support any more.
 const ENDED: [u32; 6] = [14_393, 17_134, 18_362, 18_363, 19_041, 19_042];
-/// From this minor version of Kubernetes on EKS has nodes of Windows Server 2025.
+/// The first minor version of Kubernetes for which EKS has nodes with Windows Server 2025.
 const FIRST_2025: u32 = 35;
 const LARGE: u64 = 1_000_000_000;
 const VERY_LARGE: u64 = 5_000_000_000;
@@ -30,7 +30,7 @@ const BASES: [&str; 4] = [
     "mcr.microsoft.com/windows/server",
     "mcr.microsoft.com/windows",
 ];
-/// Those that no AMI keeps on disk.
+/// The base images that are on the disk of no AMI.
 const HUGE: [&str; 2] = [
     "mcr.microsoft.com/windows/server",
     "mcr.microsoft.com/windows",
@@ -51,7 +51,8 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
     }
 }
 
-/// MUL020 and MUL021.
+/// Checks MUL020 and MUL021: the pod's images run on the selected Windows build, and a build is selected if the cluster's nodes have
+/// several.
 fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let bound = |container: &&Container<'_>| {
         !container.host_process
@@ -109,7 +110,7 @@ fn selected_build(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
             else {
                 return;
             };
-            // Without the whole cluster nobody can say that no node fits.
+            // If not all nodes of the cluster are known, another node may fit.
             if good.is_empty() && !context.fleet.complete {
                 return;
             }
@@ -178,7 +179,7 @@ fn builds_of(container: &Container<'_>) -> String {
     joined(builds.iter().map(ToString::to_string), "or")
 }
 
-/// MUL022: every place of a pod's spec that names a Windows build.
+/// Checks MUL022 (a Windows build in the wrong form) in all fields of a pod's spec that name a build.
 fn forms(path: &Path, spec: &Value, object: usize, found: &mut Findings) {
     form(
         &path.key("nodeSelector").key(labels::WINDOWS_BUILD),
@@ -217,7 +218,7 @@ fn at_fields<'v>(value: &'v Value, fields: &[&str]) -> impl Iterator<Item = &'v 
     list(fields.iter().fold(value, |value, field| &value[*field]))
 }
 
-/// MUL022 of a list of requirements.
+/// Checks MUL022 in a list of requirements.
 fn expressions(path: &Path, expressions: &Value, object: usize, found: &mut Findings) {
     for (index, expression) in list(expressions).enumerate() {
         if expression["key"] != labels::WINDOWS_BUILD {
@@ -234,7 +235,7 @@ fn expressions(path: &Path, expressions: &Value, object: usize, found: &mut Find
     }
 }
 
-/// MUL022 of objects that are no pods: RuntimeClasses and pools of nodes.
+/// Checks MUL022 in objects without pods: RuntimeClasses and pools.
 pub(super) fn object_forms(index: usize, object: &Object, found: &mut Findings) {
     match object.kind() {
         "RuntimeClass" => {
@@ -265,7 +266,7 @@ pub(super) fn object_forms(index: usize, object: &Object, found: &mut Findings) 
     }
 }
 
-/// MUL022 of one value.
+/// Checks MUL022 for one value.
 fn form(at: &Path, value: &Value, object: usize, found: &mut Findings) {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -287,7 +288,7 @@ fn form(at: &Path, value: &Value, object: usize, found: &mut Findings) {
     }
 }
 
-/// Returns the build of a release that is called by its year.
+/// Returns the build of a Windows release that is named by its year.
 fn by_name(text: &str) -> Option<Build> {
     let text = text.to_ascii_lowercase();
     let years = [
@@ -301,7 +302,7 @@ fn by_name(text: &str) -> Option<Build> {
     known.map(|(_, build)| build)
 }
 
-/// MUL023 to MUL027.
+/// Checks MUL023 to MUL027: an unsupported build, a missing tag, the size, the pull policy, and an index without os.version.
 fn image(context: &Context<'_>, pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     let Some(fact) = &container.fact else {
         return;
@@ -388,6 +389,7 @@ fn image(context: &Context<'_>, pod: &Pod<'_>, container: &Container<'_>, found:
                 bytes,
             },
         );
+        // Of a tag such as `latest`, a node may have an old image, so pulling always may be on purpose.
         if !is_latest(container.image) {
             finding.not_safe([Edit::Set(policy, json!("IfNotPresent"))]);
         }
@@ -402,7 +404,7 @@ fn image(context: &Context<'_>, pod: &Pod<'_>, container: &Container<'_>, found:
     }
 }
 
-/// MUL023 of eksctl's groups: Windows Server 2025 before Kubernetes 1.35.
+/// Checks MUL023 for eksctl's node groups: Windows Server 2025 needs Kubernetes 1.35.
 pub(super) fn cluster_version(index: usize, object: &Object, found: &mut Findings) {
     let minor = object
         .text_at("/metadata/version")

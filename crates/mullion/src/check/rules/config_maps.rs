@@ -1,4 +1,4 @@
-//! Roles of nodes and the ConfigMap of addresses: MUL071 and MUL076.
+//! Checks the roles of nodes and the ConfigMap for addresses: MUL071 and MUL076.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
     }
 }
 
-/// Whether the ConfigMap among the objects turns prefixes on for Windows.
+/// Returns whether the ConfigMap among the objects turns on prefix delegation for Windows.
 pub(super) fn prefixes(objects: &[Object]) -> bool {
     let map = objects
         .iter()
@@ -41,7 +41,7 @@ pub(super) fn prefixes(objects: &[Object]) -> bool {
     map.is_some_and(|map| on(map, IPAM) && on(map, PREFIXES))
 }
 
-/// Reads a boolean as Go's `strconv.ParseBool` does.
+/// Parses a boolean as Go's `strconv.ParseBool` does.
 pub(super) fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -50,7 +50,7 @@ pub(super) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Whether a mapping is of a role of nodes.
+/// Returns whether an aws-auth mapping is for nodes.
 fn is_of_nodes(mapping: &Value) -> bool {
     has_group(mapping, "system:nodes")
         || mapping["username"]
@@ -58,10 +58,10 @@ fn is_of_nodes(mapping: &Value) -> bool {
             .is_some_and(|name| name.starts_with("system:node:"))
 }
 
-/// MUL071 of eksctl.
+/// Checks MUL071 (a role of Windows nodes without eks:kube-proxy-windows) in eksctl's `iamIdentityMappings`.
 fn mappings(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     let all = &object.value["iamIdentityMappings"];
-    // Where one role has the group, the others are those of Linux nodes.
+    // If one role has the group, the other roles are those of Linux nodes.
     if !context.mixed || list(all).any(|mapping| has_group(mapping, PROXY)) {
         return;
     }
@@ -79,7 +79,7 @@ fn mappings(context: &Context<'_>, index: usize, object: &Object, found: &mut Fi
     }
 }
 
-/// MUL071 of the ConfigMap aws-auth, whose roles are a text of YAML.
+/// Checks MUL071 in the ConfigMap aws-auth, whose roles are a YAML text.
 fn aws_auth(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     let text = object.text_at("/data/mapRoles");
     let Ok(roles) = serde_saphyr::from_str::<Value>(text) else {
@@ -107,7 +107,7 @@ fn aws_auth(context: &Context<'_>, index: usize, object: &Object, found: &mut Fi
     }
 }
 
-/// MUL076.
+/// Checks MUL076: a ConfigMap amazon-vpc-cni that gives Windows pods no addresses.
 fn addresses(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     let data = &object.value["data"];
     let at = |key: &str| Path::of(&["data", key]);
@@ -129,6 +129,7 @@ fn addresses(context: &Context<'_>, index: usize, object: &Object, found: &mut F
                     value: ipam.unwrap_or_default().to_owned(),
                 },
             );
+            // These words clearly mean true, so the fix is safe.
             if matches!(
                 ipam.unwrap_or_default().to_ascii_lowercase().as_str(),
                 "yes" | "on" | "enabled" | "true"
@@ -164,7 +165,7 @@ fn addresses(context: &Context<'_>, index: usize, object: &Object, found: &mut F
     targets(index, data, prefixes, found);
 }
 
-/// MUL076 of the six targets.
+/// Checks MUL076 for the six keys that set how many addresses are kept in reserve.
 fn targets(index: usize, data: &Value, prefixes: bool, found: &mut Findings) {
     let at = |key: &str| Path::of(&["data", key]);
     for target in TARGETS {
@@ -199,7 +200,7 @@ fn targets(index: usize, data: &Value, prefixes: bool, found: &mut Findings) {
                 Ok(_) => {}
             }
         }
-        // The un-prefixed key wins: under the other name its value means the same.
+        // The key without `windows-` wins, so its value can be moved to the other key without a change of meaning.
         if let (Some(value), Some(_)) = (data[target].as_str(), data[&windows].as_str()) {
             found
                 .add(

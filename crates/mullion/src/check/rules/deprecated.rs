@@ -1,4 +1,4 @@
-//! Deprecated labels: MUL007.
+//! Checks deprecated labels: MUL007.
 
 use mullion_api::labels;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ const BETA: [(&str, &str); 2] = [
     (labels::BETA_ARCH, labels::ARCH),
 ];
 
-/// Looks at the pod, not at its RuntimeClass, which has findings of its own.
+/// Checks a pod, but not its RuntimeClass, which has findings of its own.
 pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
     let selector = pod.at(&["nodeSelector"]);
     selector_labels(&selector, &pod.spec["nodeSelector"], pod.object, found);
@@ -63,7 +63,7 @@ pub(super) fn check(pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// Looks at a node selector.
+/// Checks a node selector.
 fn selector_labels(at: &Path, selector: &Value, object: usize, found: &mut Findings) {
     for (beta, stable) in BETA {
         if selector.get(beta).is_none() {
@@ -75,7 +75,7 @@ fn selector_labels(at: &Path, selector: &Value, object: usize, found: &mut Findi
             Some(_) => Edit::Remove(own.clone()),
         };
         let finding = found.add("MUL007", object, own, Problem::BetaLabel { beta, stable });
-        // Both, and different: nodes have both labels with one value, so the pod fits nowhere.
+        // Nodes have both labels with the same value, so a pod that selects different values fits no node.
         if selector
             .get(stable)
             .is_none_or(|value| Some(value) == selector.get(beta))
@@ -85,7 +85,7 @@ fn selector_labels(at: &Path, selector: &Value, object: usize, found: &mut Findi
     }
 }
 
-/// Looks at a RuntimeClass.
+/// Checks a RuntimeClass.
 pub(super) fn class_labels(index: usize, class: &Object, found: &mut Findings) {
     let at = Path::of(&["scheduling", "nodeSelector"]);
     selector_labels(

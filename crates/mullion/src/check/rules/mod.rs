@@ -1,4 +1,4 @@
-//! The rules: functions of what is checked and what is known, one file for each group of the table.
+//! Defines the rules as functions of what is checked and what is known; each group of the table has a file.
 
 mod builds;
 mod config_maps;
@@ -25,31 +25,32 @@ use super::{
     subject::{CredentialUse, Object, Pod},
 };
 
-/// What is checked and what is known.
+/// What is checked, and what is known about the cluster.
 pub(super) struct Context<'a> {
-    /// The checked objects first, then those that say what the cluster is like.
+    /// The checked objects, followed by those that describe the cluster.
     pub(super) objects: &'a [Object],
-    /// How many of the objects are checked.
+    /// The number of checked objects.
     pub(super) checked: usize,
     /// The pods of the checked objects.
     pub(super) pods: Vec<Pod<'a>>,
-    /// The nodes of the cluster: those that were given, else those of the checked objects.
+    /// The nodes of the cluster: those that were given, or else those of the checked objects.
     pub(super) fleet: Fleet,
     /// The node groups and pools among the checked objects.
     pub(super) own: Fleet,
     pub(super) builds: Builds,
-    /// Something says that there are Windows nodes or pods.
+    /// Whether anything shows that there are Windows nodes or pods.
     pub(super) mixed: bool,
-    /// The objects are all of a cluster's: what is not among them is not there.
+    /// Whether the objects are all those of a running cluster, so that objects missing among them do not exist.
     pub(super) live: bool,
-    /// The credential specs that service accounts of the cluster may not use, as its authorizer says.
+    /// The uses of credential specs that the cluster's authorizer denies; `None` without a running cluster.
     pub(super) denied: Option<&'a BTreeSet<CredentialUse>>,
-    /// The cluster sends pods where their images run.
+    /// Whether the cluster places pods by their images.
     places_by_image: bool,
 }
 
 impl<'a> Context<'a> {
-    /// Reads pods and nodes. `live` is there for objects of a cluster. `known`: objects behind the first `checked` ones describe the cluster's nodes.
+    /// Collects pods and nodes. `live` is given for a running cluster; objects after the first `checked` ones describe the cluster's nodes
+    /// if `known` is set.
     pub(super) fn new(
         objects: &'a [Object],
         checked: usize,
@@ -85,7 +86,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Returns the checked objects with their numbers.
+    /// Returns the checked objects with their indices.
     pub(super) fn checked(&self) -> impl Iterator<Item = (usize, &'a Object)> {
         self.objects[..self.checked].iter().enumerate()
     }
@@ -101,12 +102,12 @@ impl<'a> Context<'a> {
         self.windows().filter(is_it).collect()
     }
 
-    /// Whether a pod says no system, and nobody says it in its place.
+    /// Returns whether a pod selects no operating system, and the cluster does not select one for it.
     pub(super) fn is_open(&self, pod: &Pod<'_>) -> bool {
         pod.placement.os == Choice::Open && !self.is_placed(pod)
     }
 
-    /// Whether the cluster sends a pod where its images run. The labels that switch it off are Mullion's.
+    /// Returns whether the cluster places a pod by its images. Mullion's labels on the pod or its namespace turn that off.
     fn is_placed(&self, pod: &Pod<'_>) -> bool {
         let label = |meta: &Value| {
             let text = meta["labels"][PLACE_BY_IMAGE].as_str()?;
@@ -122,7 +123,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Whether an object that makes no pods and is no node says that there are Windows nodes.
+/// Returns whether an object other than workloads and nodes shows that there are Windows nodes.
 fn speaks_of_windows(object: &Object) -> bool {
     match object.kind() {
         "RuntimeClass" => {
@@ -160,7 +161,7 @@ pub(super) fn all(context: &Context<'_>) -> Findings {
     found
 }
 
-/// Returns the texts of a list.
+/// Returns the strings of a list.
 fn strings(value: &Value) -> impl Iterator<Item = &str> {
     list(value).filter_map(Value::as_str)
 }

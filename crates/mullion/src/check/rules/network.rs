@@ -1,4 +1,4 @@
-//! Logs, names, network: MUL060 to MUL064.
+//! Checks logs, names and network features: MUL060 to MUL064.
 
 use mullion_engine::images::System;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::check::{
     subject::{Container, Object, Pod},
 };
 
-/// Images whose program writes its logs to ETW, the event log or files.
+/// Images whose program writes its logs to ETW, the event log or files instead of stdout.
 const SILENT: [&str; 4] = [
     "mcr.microsoft.com/windows/servercore/iis",
     "mcr.microsoft.com/dotnet/framework/aspnet",
@@ -32,7 +32,7 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
     }
 }
 
-/// MUL060.
+/// Checks MUL060: logs that nobody sees.
 fn logs(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     let words = started(container).join(" ").to_ascii_lowercase();
     if words.contains("logmonitor") {
@@ -49,7 +49,7 @@ fn logs(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     }
 }
 
-/// Returns the words of what a container starts, as far as it or its image's registry says so.
+/// Returns the command line of a container, as far as the pod or the image's registry says it.
 fn started<'c>(container: &'c Container<'_>) -> Vec<&'c str> {
     let mut words = container.words();
     let program = container
@@ -65,7 +65,7 @@ fn started<'c>(container: &'c Container<'_>) -> Vec<&'c str> {
     words
 }
 
-/// MUL062.
+/// Checks MUL062: a short Service name in a Windows pod.
 fn names(context: &Context<'_>, pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     let is_service = |name: &str| {
         context.checked().any(|(_, object)| {
@@ -95,11 +95,11 @@ fn names(context: &Context<'_>, pod: &Pod<'_>, container: &Container<'_>, found:
     }
 }
 
-/// Returns the host of one label that a text names: `http://api/x`, `tcp://db:5432`, `db:5432`, `--url=http://api`.
+/// Returns the host name in a text if it has a single label: `http://api/x`, `tcp://db:5432`, `db:5432`, `--url=http://api`.
 fn host(text: &str) -> Option<&str> {
     let after = match text.split_once("://") {
         Some((_, rest)) => rest.split(['/', '?']).next()?,
-        // Without a scheme only a port tells a host from any other word.
+        // Without a scheme, only a port shows that a word is a host name.
         None => {
             let (name, port) = text.split_once(':')?;
             port.parse::<u16>().ok()?;
@@ -148,7 +148,7 @@ pub(super) fn check_object(
     }
 }
 
-/// MUL061.
+/// Checks MUL061: a configuration that LogMonitor refuses.
 fn log_monitor(index: usize, object: &Object, found: &mut Findings) {
     let data = object.value["data"].as_object().into_iter().flatten();
     for (key, value) in
@@ -219,7 +219,7 @@ fn source_faults(source: &Value) -> Vec<String> {
     faults
 }
 
-/// MUL063 and MUL064 of a Service.
+/// Checks MUL063 (features that Windows nodes of EKS do not have) and MUL064 (a Service that Windows hosts cannot reach) for a Service.
 fn service(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     let spec = &object.value["spec"];
     let pods = context.selected(object.namespace(), &spec["selector"]);
@@ -259,7 +259,7 @@ fn service(context: &Context<'_>, index: usize, object: &Object, found: &mut Fin
     }
 }
 
-/// MUL063: a Fargate profile that selects Windows pods.
+/// Checks MUL063 for Fargate profiles that select Windows pods.
 fn fargate(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     for (position, profile) in list(&object.value["fargateProfiles"]).enumerate() {
         for (number, selector) in list(&profile["selectors"]).enumerate() {

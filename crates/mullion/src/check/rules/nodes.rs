@@ -1,4 +1,4 @@
-//! Node groups, pools and their classes: MUL052, MUL070, MUL072 to MUL075, MUL077.
+//! Checks node groups, pools and their classes: MUL052, MUL070, MUL072 to MUL075 and MUL077.
 
 use mullion_api::labels;
 use mullion_cloud::catalogue;
@@ -68,7 +68,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
     }
 }
 
-/// The rules about every group and pool alike.
+/// Applies the rules that are the same for node groups and pools.
 pub(super) fn check_groups(context: &Context<'_>, found: &mut Findings) {
     let windows_daemons = || context.windows().any(|pod| pod.kind == "DaemonSet");
     for group in &context.own.groups {
@@ -85,7 +85,7 @@ pub(super) fn check_groups(context: &Context<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL070.
+/// Checks MUL070: a cluster with Windows nodes only.
 fn cluster(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     let own: Vec<_> = context
         .own
@@ -102,7 +102,7 @@ fn cluster(context: &Context<'_>, index: usize, object: &Object, found: &mut Fin
     }
 }
 
-/// MUL072.
+/// Checks MUL072: untainted Windows nodes beside pods without an operating system.
 fn untainted(context: &Context<'_>, group: &Group, found: &mut Findings) {
     if group.source == Source::Node || group.taints.iter().any(|taint| taint.is_hard()) {
         return;
@@ -130,7 +130,7 @@ fn untainted(context: &Context<'_>, group: &Group, found: &mut Findings) {
         .not_safe([edit]);
 }
 
-/// MUL073.
+/// Checks MUL073: a node group that eksctl refuses.
 fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Findings) {
     let taints = at.key("taints");
     if let Some(map) = group["taints"].as_object() {
@@ -158,6 +158,7 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
             made.push(Value::Object(taint));
         }
         if managed {
+            // The fix is only offered if every taint of the map could be converted.
             let whole = made.len() == map.len();
             let finding = found.add("MUL073", index, taints.clone(), Problem::TaintMap);
             if whole && !made.is_empty() {
@@ -201,7 +202,7 @@ fn refused(index: usize, at: &Path, group: &Value, managed: bool, found: &mut Fi
     }
 }
 
-/// MUL074.
+/// Checks MUL074: a Windows NodePool that buys nothing or the wrong nodes.
 fn pool(context: &Context<'_>, index: usize, object: &Object, found: &mut Findings) {
     let spec = &object.value["spec"]["template"]["spec"];
     let at = Path::of(&["spec", "template", "spec"]);
@@ -239,6 +240,7 @@ fn pool(context: &Context<'_>, index: usize, object: &Object, found: &mut Findin
     if spec["nodeClassRef"]["group"] == "eks.amazonaws.com" {
         found.add("MUL074", index, at.key("nodeClassRef"), Problem::AutoMode);
     }
+    // Types that the catalogue does not know may have what Windows needs, so nothing is reported about them.
     let types = requirement(spec, labels::INSTANCE_TYPE).unwrap_or_default();
     let known: Option<Vec<_>> = types.iter().map(|name| catalogue::get(name)).collect();
     let known = known.unwrap_or_default();
@@ -266,7 +268,7 @@ fn pool(context: &Context<'_>, index: usize, object: &Object, found: &mut Findin
     }
 }
 
-/// MUL075.
+/// Checks MUL075: a NodePool without an operating system beside Windows DaemonSets.
 fn without_system(context: &Context<'_>, group: &Group, found: &mut Findings) {
     let object = &context.objects[group.object];
     let spec = &object.value["spec"]["template"]["spec"];
@@ -288,7 +290,7 @@ fn without_system(context: &Context<'_>, group: &Group, found: &mut Findings) {
     }
 }
 
-/// MUL052 of a node class.
+/// Checks MUL052 for a node class: Windows nodes that reserve less than 2 GiB for the system.
 fn reserve(index: usize, object: &Object, found: &mut Findings) {
     let windows =
         family_of(&object.value).is_some_and(|family| system_of(family) == System::Windows);
@@ -302,14 +304,14 @@ fn reserve(index: usize, object: &Object, found: &mut Findings) {
         Edit::Set(at.keys(&["kubeReserved", "memory"]), json!("0.5Gi")),
     ];
     let finding = found.add("MUL052", index, at, Problem::SmallReserve);
-    // Whoever has chosen a reserve knows their nodes: only an absent one is written.
+    // An existing reserve was chosen on purpose, so the fix only adds a missing one.
     if kubelet["systemReserved"]["memory"].is_null() && kubelet["kubeReserved"]["memory"].is_null()
     {
         finding.not_safe(edits);
     }
 }
 
-/// Whether a mapping of a role names a group.
+/// Returns whether an aws-auth mapping has a group.
 pub(super) fn has_group(mapping: &Value, group: &str) -> bool {
     strings(&mapping["groups"]).any(|own| own == group)
 }

@@ -1,4 +1,4 @@
-//! Placement: MUL001 to MUL012.
+//! Checks the placement of pods: MUL001 to MUL012.
 
 use mullion_api::labels;
 use mullion_engine::images::System;
@@ -36,7 +36,7 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
     spread(context, pod, found);
 }
 
-/// Returns the change that lets a pod choose a system.
+/// Returns the change that makes a pod select an operating system.
 fn select(pod: &Pod<'_>, system: System) -> Edit {
     Edit::Set(
         pod.at(&["nodeSelector", labels::OS]),
@@ -44,7 +44,7 @@ fn select(pod: &Pod<'_>, system: System) -> Edit {
     )
 }
 
-/// MUL004: the images of a DaemonSet are for one system, and its pods go to every node.
+/// Reports MUL004: a DaemonSet whose images are for one operating system, but whose pods go to every node.
 fn daemon_everywhere(pod: &Pod<'_>, system: System, found: &mut Findings) {
     let image = Image::of(pod.only_of(system));
     let problem = Problem::DaemonEverywhere { image, system };
@@ -53,7 +53,7 @@ fn daemon_everywhere(pod: &Pod<'_>, system: System, found: &mut Findings) {
         .safe([select(pod, system)]);
 }
 
-/// MUL001, MUL002, MUL004, MUL005.
+/// Checks MUL001, MUL002, MUL004 and MUL005: pods that select no operating system.
 fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     if !context.is_open(pod)
         || pod.spec["nodeName"].is_string() && pod.wanted() != Some(System::Windows)
@@ -95,7 +95,7 @@ fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
             daemon_everywhere(pod, System::Linux, found);
         }
         (wanted, _) => {
-            // An image for both systems may land anywhere.
+            // An image for both operating systems may run on any node.
             let known = pod
                 .containers
                 .iter()
@@ -140,7 +140,7 @@ fn no_system(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL003: an image against the chosen system or architecture, or two images against each other.
+/// Checks MUL003: an image that contradicts the selected operating system or architecture, or another image of the pod.
 fn contradiction(pod: &Pod<'_>, found: &mut Findings) {
     if let Choice::One(system) = pod.placement.os {
         for container in &pod.containers {
@@ -210,7 +210,7 @@ fn contradiction(pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL006.
+/// Checks MUL006: a Windows pod that tolerates no taint of the Windows nodes.
 fn taints(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     if pod.placement.os != Choice::One(System::Windows) || pod.spec["nodeName"].is_string() {
         return;
@@ -247,7 +247,7 @@ fn taints(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     if context.fleet.reachable(&pod.placement).next().is_some() {
         return;
     }
-    // The taints that every Windows group has; those that only some have are for the owner to choose from.
+    // Only taints that all Windows groups have are tolerated by the fix; which of the others to tolerate is the owner's choice.
     let hard = |taint: &&Taint| taint.is_hard() && !pod.placement.tolerates(taint);
     let everywhere = |taint: &&Taint| windows.iter().all(|group| group.taints.contains(taint));
     let common: Vec<_> = windows[0]
@@ -278,7 +278,7 @@ fn taints(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL008 and MUL009.
+/// Checks MUL008 and MUL009: `spec.os.name` is missing, stands alone, or contradicts the selected operating system.
 fn os_name(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let at = pod.at(&["os", "name"]);
     match (pod.named(), pod.placement.os) {
@@ -290,7 +290,7 @@ fn os_name(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                 Problem::OsNameAgainstChoice { named, chosen },
             );
         }
-        // A Windows image has a finding that says more.
+        // Another rule has a more specific finding for Windows images.
         (Some(named), Choice::Open)
             if context.is_open(pod)
                 && (named == System::Windows || context.mixed)
@@ -315,7 +315,7 @@ fn os_name(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL010 and MUL011.
+/// Checks MUL010 and MUL011: affinity that EKS's address webhook does not see, or that is only preferred.
 fn affinity(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let by = pod.placement.by;
     if pod.placement.os == Choice::One(System::Windows)
@@ -367,7 +367,7 @@ fn affinity(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL012.
+/// Checks MUL012: a topology spread that counts nodes the pod cannot use.
 fn spread(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     if !context.is_open(pod) || pod.wanted() == Some(System::Windows) {
         return;

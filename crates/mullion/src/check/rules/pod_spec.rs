@@ -1,4 +1,4 @@
-//! Pod specification: MUL040 to MUL048.
+//! Checks the pod specification: MUL040 to MUL048.
 
 use mullion_engine::images::System;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::check::{
     yaml::edit::Edit,
 };
 
-/// Fields of a pod's securityContext that kube-apiserver refuses together with `spec.os.name: windows` (validateWindows).
+/// The fields of a pod's securityContext that kube-apiserver refuses together with `spec.os.name: windows` (validateWindows).
 const POD_SECURITY: [&str; 10] = [
     "appArmorProfile",
     "fsGroup",
@@ -27,7 +27,7 @@ const POD_SECURITY: [&str; 10] = [
     "supplementalGroupsPolicy",
     "sysctls",
 ];
-/// The same of a container's.
+/// The fields of a container's securityContext that kube-apiserver refuses likewise.
 const CONTAINER_SECURITY: [&str; 10] = [
     "allowPrivilegeEscalation",
     "appArmorProfile",
@@ -40,7 +40,7 @@ const CONTAINER_SECURITY: [&str; 10] = [
     "seLinuxOptions",
     "seccompProfile",
 ];
-/// Fields of the pod itself; the first two count when they are true.
+/// The fields of the pod's spec that kube-apiserver refuses likewise; the first two are refused only if they are true.
 const POD: [&str; 4] = ["hostIPC", "hostPID", "hostUsers", "shareProcessNamespace"];
 const DEVICES: [&str; 5] = [
     "nvidia.com/",
@@ -49,7 +49,7 @@ const DEVICES: [&str; 5] = [
     "aws.amazon.com/neuron",
     "vpc.amazonaws.com/efa",
 ];
-/// Directories of Linux that nothing on a Windows host stands for.
+/// Directories of Linux that have no counterpart on a Windows host.
 const UNIX: [&str; 7] = ["/dev", "/etc", "/proc", "/run", "/sys", "/usr", "/var/run"];
 const UNIX_SHELLS: [&str; 8] = [
     "/bin/sh",
@@ -79,7 +79,7 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
     }
 }
 
-/// Returns where a Windows pod has fields that Windows does not have.
+/// Returns the paths of the fields of a Windows pod that Windows does not have.
 pub(super) fn forbidden(pod: &Pod<'_>) -> Vec<Path> {
     let mut paths = Vec::new();
     for field in POD {
@@ -104,7 +104,7 @@ pub(super) fn forbidden(pod: &Pod<'_>) -> Vec<Path> {
     paths
 }
 
-/// MUL040.
+/// Checks MUL040: fields that Windows does not have.
 fn fields(pod: &Pod<'_>, found: &mut Findings) {
     let refused = pod.named() == Some(System::Windows);
     for at in forbidden(pod) {
@@ -120,7 +120,7 @@ fn fields(pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL041.
+/// Checks MUL041: windowsOptions on a Linux pod.
 fn windows_options(pod: &Pod<'_>, found: &mut Findings) {
     let mut places = vec![(
         pod.at(&["securityContext", "windowsOptions"]),
@@ -141,7 +141,7 @@ fn windows_options(pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL042 and MUL043.
+/// Checks MUL042 and MUL043: hostNetwork on a Windows pod, and a HostProcess pod that is refused.
 fn host(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let at = pod.at(&["hostNetwork"]);
     if !pod.host_process() {
@@ -187,7 +187,7 @@ fn host(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL044.
+/// Checks MUL044: a user that Windows refuses.
 fn users(pod: &Pod<'_>, found: &mut Findings) {
     let of_pod = &pod.spec["securityContext"];
     let mut places = vec![(pod.at(&["securityContext"]), of_pod, pod.host_process())];
@@ -278,7 +278,7 @@ fn user_fault(text: &str) -> Option<&'static str> {
     }
 }
 
-/// MUL045.
+/// Checks MUL045: a volume or a mount that Windows does not have.
 fn volumes(pod: &Pod<'_>, found: &mut Findings) {
     for (index, volume) in list(&pod.spec["volumes"]).enumerate() {
         let at = pod.at(&["volumes"]).index(index);
@@ -374,10 +374,10 @@ fn resource_names<'c>(
     })
 }
 
-/// MUL046.
+/// Checks MUL046: a shell of the other operating system.
 fn shells(pod: &Pod<'_>, found: &mut Findings) {
     for container in &pod.containers {
-        // The image says what is in it; without it, the pod's own choice does.
+        // The image's facts decide which shell it has; without facts, the pod's operating system does.
         let system = match &container.fact {
             Some(fact) => [System::Linux, System::Windows]
                 .into_iter()
@@ -422,7 +422,7 @@ fn shells(pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL047.
+/// Checks MUL047: devices and debugging that Windows does not have.
 fn devices(pod: &Pod<'_>, found: &mut Findings) {
     for container in &pod.containers {
         let mut seen = Vec::new();
@@ -451,7 +451,7 @@ fn devices(pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL048.
+/// Checks MUL048: a GMSA credential that is missing.
 fn credentials(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let mut places = vec![(
         pod.at(&["securityContext", "windowsOptions"]),

@@ -1,4 +1,4 @@
-//! Resources and scale: MUL050 to MUL057.
+//! Checks resources and scale: MUL050 to MUL057.
 
 use mullion_api::labels;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use crate::check::{
 const NANO: f64 = 30e6;
 const CORE: f64 = 45e6;
 const LEAST_CPU: f64 = 0.1;
-/// Until a container is killed for the first time, in seconds.
+/// The shortest time in seconds that a probe must allow before it kills a container for the first time.
 const PATIENCE: u64 = 60;
 const SERVICES: usize = 100;
 
@@ -33,12 +33,12 @@ pub(super) fn check(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) 
     scale(context, pod, found);
 }
 
-/// MUL050 and MUL051.
+/// Checks MUL050 and MUL051: a Windows container without a memory limit, or with less than it needs to start.
 fn limits(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     let resources = container.path.key("resources");
     let limit = container.quantity("limits", "memory");
     let request = container.quantity("requests", "memory");
-    // Ephemeral containers have no resources.
+    // Ephemeral containers cannot have resources.
     let is_ephemeral = container.path.to_string().contains("ephemeralContainers");
     if limit.is_none()
         && container.value["resources"]["limits"]["memory"].is_null()
@@ -97,9 +97,9 @@ fn limits(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL056.
+/// Checks MUL056: a probe that gives a Windows container too little time.
 fn probes(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
-    // A startup probe holds the liveness probe back.
+    // The liveness probe starts only after the startup probe has succeeded.
     let probe = ["startupProbe", "livenessProbe"]
         .into_iter()
         .find(|probe| container.value[*probe].is_object());
@@ -134,7 +134,7 @@ fn probes(pod: &Pod<'_>, container: &Container<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL053: more pods than all Windows groups together have addresses for.
+/// Checks MUL053: more pods than all Windows groups together have addresses for.
 fn scale(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     if pod.host_network() || !context.fleet.complete || pod.kind == "DaemonSet" {
         return;
@@ -147,7 +147,7 @@ fn scale(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
             .iter()
             .map(|name| addresses(name, prefixes))
             .collect::<Option<Vec<_>>>();
-        // A pool that buys what is needed, or a type that is not known, has room.
+        // A group without a limit of nodes, or with an unknown instance type, may have room for all pods.
         let (Some(nodes), Some(most)) = (group.nodes, most.and_then(|most| most.into_iter().max()))
         else {
             return;
@@ -169,7 +169,7 @@ fn scale(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL054 and MUL055.
+/// Checks MUL054 and MUL055: a load balancer with too many Windows pods, and more than 100 Services without DSR.
 pub(super) fn check_services(context: &Context<'_>, found: &mut Findings) {
     let services: Vec<_> = context
         .checked()
@@ -218,7 +218,8 @@ pub(super) fn check_services(context: &Context<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL057. A pod of a cluster has the annotation from the controller.
+/// Checks MUL057: an address request or annotation in a manifest. In a running cluster the controller sets the
+/// annotation of a pod, so that is no finding.
 fn address(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     for container in &pod.containers {
         for kind in ["requests", "limits"] {
@@ -258,7 +259,7 @@ fn plain(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns the instance types of a group that are too small for Windows: below 4 GiB.
+/// Returns the instance types of a group that are too small for Windows, with less than 4 GiB.
 pub(super) fn small(types: &[String]) -> impl Iterator<Item = &String> {
     const LEAST_MIB: u64 = 4096;
     types
@@ -266,7 +267,7 @@ pub(super) fn small(types: &[String]) -> impl Iterator<Item = &String> {
         .filter(|name| crate::check::fleet::memory_mib(name).is_some_and(|mib| mib < LEAST_MIB))
 }
 
-/// Returns what a node class reserves for Windows, in bytes, and whether it says so.
+/// Returns the bytes of memory that a node class reserves on Windows nodes.
 pub(super) fn reserved(kubelet: &Value) -> f64 {
     let fields = ["systemReserved", "kubeReserved"].into_iter();
     fields

@@ -1,4 +1,4 @@
-//! RuntimeClasses: MUL030 to MUL033.
+//! Checks RuntimeClasses: MUL030 to MUL033.
 
 use mullion_api::labels;
 use serde_json::json;
@@ -34,7 +34,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
                 version: version.to_owned(),
             },
         );
-        // v1alpha1 has the fields below `spec`: its text is not that of v1.
+        // v1alpha1 has the fields below `spec`, so changing the apiVersion alone is not enough.
         if object.value["spec"].is_null() {
             finding.safe([Edit::Set(at, json!("node.k8s.io/v1"))]);
         }
@@ -50,7 +50,7 @@ pub(super) fn check(context: &Context<'_>, index: usize, object: &Object, found:
     incomplete(index, object, found);
 }
 
-/// MUL032.
+/// Checks MUL032: a RuntimeClass that does not exist or that contradicts the pod.
 fn named_class(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let Some(name) = pod.spec["runtimeClassName"].as_str() else {
         return;
@@ -85,7 +85,7 @@ fn named_class(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     }
 }
 
-/// MUL033.
+/// Checks MUL033: a RuntimeClass for Windows that does not select Windows nodes.
 fn incomplete(index: usize, object: &Object, found: &mut Findings) {
     let scheduling = Path::of(&["scheduling", "nodeSelector"]);
     let selector = &object.value["scheduling"]["nodeSelector"];
@@ -99,7 +99,7 @@ fn incomplete(index: usize, object: &Object, found: &mut Findings) {
     if !is_windows {
         return;
     }
-    // A beta label has a finding that says what replaces it.
+    // A beta label is reported by another rule, which says what replaces it.
     let lacks = |label: &str, beta: &str| selector[label].is_null() && selector[beta].is_null();
     let mut missing = Vec::new();
     let mut edits = Vec::new();

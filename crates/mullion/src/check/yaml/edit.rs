@@ -1,7 +1,7 @@
-//! Changes of one field in the text of a document; comments, order and notation of everything else stay.
+//! Changes single fields in the text of a YAML document; comments, order and notation of everything else stay as they are.
 //!
-//! Invariant: the changed text reads as the old value with exactly this change ([`Edit::apply_to`]), or there is no changed text. So whatever
-//! the text does that the code here does not expect (anchors, tags, tabs), the worst is that a fix is left to its reader.
+//! Invariant: the changed text parses to the old value with exactly this change ([`Edit::apply_to`]), or there is no changed text. So if a
+//! text has something that this code does not expect (anchors, tags, tabs), at worst the user must make the fix by hand.
 
 use granit_parser::ScalarStyle;
 use serde_json::{Map, Value};
@@ -15,18 +15,18 @@ use crate::check::path::{Path, Step};
 /// A change of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Edit {
-    /// Gives a field a value, with the maps above it that are missing.
+    /// Sets a field to a value; missing maps above the field are created.
     Set(Path, Value),
-    /// Removes a field, with the maps above it that are then empty.
+    /// Removes a field, and the maps above it that are empty then.
     Remove(Path),
-    /// Adds an element to the end of a list, which is made if it is missing.
+    /// Appends an element to a list, which is created if it is missing.
     Push(Path, Value),
-    /// Gives a field another name.
+    /// Renames a field.
     Rename(Path, String),
 }
 
 impl Edit {
-    /// Where it changes something.
+    /// Returns the path of the field that is changed.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Edit::Set(path, _)
@@ -36,7 +36,7 @@ impl Edit {
         }
     }
 
-    /// Returns the change of the document that holds the object at `root`.
+    /// Returns the same change for a document in which the object is at `root`.
     pub(crate) fn below(&self, root: &Path) -> Edit {
         match self {
             Edit::Set(path, value) => Edit::Set(root.join(path), value.clone()),
@@ -46,7 +46,7 @@ impl Edit {
         }
     }
 
-    /// Changes a value; false if it does not have the shape for it.
+    /// Changes a value; returns false if the value does not have the right shape.
     pub(crate) fn apply_to(&self, value: &mut Value) -> bool {
         match self {
             Edit::Set(path, new) => set(value, &path.0, new),
@@ -79,7 +79,7 @@ impl Edit {
     }
 }
 
-/// Returns the text with a document of it changed; none if it cannot be changed so.
+/// Returns the text with one document changed; `None` if that is not possible.
 pub(crate) fn apply(text: &str, document: usize, edit: &Edit) -> Option<String> {
     let values = read(text)?;
     let mut expected = values.clone();
@@ -92,7 +92,7 @@ pub(crate) fn apply(text: &str, document: usize, edit: &Edit) -> Option<String> 
     (read(&changed)? == expected).then_some(changed)
 }
 
-/// Every document of the text.
+/// Parses all documents of a text.
 fn read(text: &str) -> Option<Vec<Value>> {
     serde_saphyr::from_multiple(text).ok()
 }
@@ -148,7 +148,7 @@ fn remove(value: &mut Value, steps: &[Step]) -> bool {
     }
 }
 
-/// Makes the changed text.
+/// Creates the changed text.
 struct Editor<'t> {
     text: &'t str,
 }
@@ -194,7 +194,7 @@ impl Editor<'_> {
         self.insert(node, key, &made)
     }
 
-    /// Puts a value in the place of another one.
+    /// Replaces one value by another.
     fn replace(&self, node: &Node, value: &Value) -> Option<String> {
         let (style, old) = match &node.shape {
             Shape::Scalar { style, text } => (*style, text.as_str()),
@@ -202,7 +202,7 @@ impl Editor<'_> {
             Shape::Map { flow, .. } | Shape::List { flow, .. } => {
                 let shown = match flow {
                     true => render::flow(value, self.is_quoted(node)),
-                    // A collection starts on a line of its own or behind a dash; another one takes its place there.
+                    // A block collection can only replace another collection, which starts on its own line or after a dash.
                     false => match value {
                         Value::Object(_) | Value::Array(_) => render::block(value, node.column),
                         _ => return None,
@@ -218,16 +218,16 @@ impl Editor<'_> {
             Value::String(_) => render::like(value, style, self.is_json()),
             _ => render::flow(value, self.is_json()),
         };
-        // `key:` without a value: nothing stands there yet, not even a space.
+        // The field has no value (`key:`), so there is no space after the colon yet.
         let before = self.text[..node.bytes.start].ends_with(':');
         let shown = if before { format!(" {shown}") } else { shown };
         Some(self.replaced(node.bytes.start, node.bytes.end, &shown))
     }
 
-    /// Puts other lines below a `|`.
+    /// Replaces the lines of a literal block (`|`).
     fn replace_literal(&self, node: &Node, old: &str, new: &str) -> Option<String> {
         let own = &self.text[node.bytes.clone()];
-        // The text itself starts on the line below its `|`.
+        // The content starts on the line after the `|`.
         let below = match own.starts_with('|') {
             true => own.find('\n')? + 1,
             false => 0,
@@ -247,7 +247,7 @@ impl Editor<'_> {
         Some(self.replaced(line, node.bytes.end, &shown))
     }
 
-    /// Adds a field to a map, behind its last one.
+    /// Adds a field at the end of a map.
     fn insert(&self, node: &Node, key: &str, value: &Value) -> Option<String> {
         match &node.shape {
             Shape::Map {
@@ -275,7 +275,7 @@ impl Editor<'_> {
                 let lines = render::entry(key, value, node.column);
                 Some(self.inserted(at, &format!("\n{}{lines}", render::spaces(node.column))))
             }
-            // `nodeSelector:` with nothing behind it.
+            // The field has no value yet, as in `nodeSelector:`.
             Shape::Scalar {
                 style: ScalarStyle::Plain,
                 text,
@@ -287,7 +287,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Adds something in brackets behind the last entry.
+    /// Adds an entry at the end of a map or list in brackets.
     fn insert_flow(
         &self,
         node: &Node,
@@ -296,7 +296,7 @@ impl Editor<'_> {
     ) -> Option<String> {
         match last {
             Some((first, last)) => {
-                // One entry a line, as in JSON that people read: so is the new one.
+                // If each entry has its own line, as in indented JSON, the new one gets its own line too.
                 let own_line = first.line > node.line;
                 let between = match own_line {
                     true => format!(",\n{}", render::spaces(first.column)),
@@ -346,7 +346,7 @@ impl Editor<'_> {
             Step::Key(key) => parts.iter().position(|(own, _)| own.is_text(key))?,
             Step::Index(index) => *index,
         };
-        // The last field of a map goes with the map.
+        // Removing the last field of a map removes the map.
         if parts.len() == 1 {
             return match (last, above.last()) {
                 (Step::Key(_), Some(Step::Key(_))) => self.remove(root, above),
@@ -396,7 +396,7 @@ impl Editor<'_> {
         self.text.trim_start().starts_with('{')
     }
 
-    /// The end of the line, where its comment ends too.
+    /// Returns the end of the line, without its line break.
     fn end_of_line(&self, at: usize) -> usize {
         let end = self.text[at..]
             .find('\n')

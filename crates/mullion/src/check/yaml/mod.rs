@@ -1,4 +1,5 @@
-//! YAML text with positions: where each field of a document stands ([`tree`]), and changes of the text that keep the rest of it as it is ([`edit`]).
+//! Handles YAML text with positions: [`tree`] knows where each field of a document is, and [`edit`] changes fields without touching the
+//! rest of the text.
 
 pub(crate) mod edit;
 mod render;

@@ -1,9 +1,9 @@
-//! New pieces of YAML, in the notation of what stands around them.
+//! Renders new pieces of YAML in the notation of the text around them.
 
 use granit_parser::ScalarStyle;
 use serde_json::{Map, Value};
 
-/// Fields that people write first, in this order; the others follow by name.
+/// The fields that people write first, in this order; others follow sorted by name.
 const FIRST: [&str; 4] = ["name", "key", "operator", "value"];
 
 /// Returns the fields of an object in the order in which people write them.
@@ -19,7 +19,7 @@ pub(in crate::check) fn ordered(fields: &Map<String, Value>) -> Vec<(&String, &V
     ordered
 }
 
-/// Returns a value as one line: a scalar, or a collection in brackets. `quoted` writes texts as JSON does.
+/// Renders a value on one line: a scalar, or a collection in brackets. With `quoted`, strings are written as in JSON.
 pub(super) fn flow(value: &Value, quoted: bool) -> String {
     match value {
         Value::String(text) if !quoted => scalar(text, true),
@@ -37,7 +37,7 @@ pub(super) fn flow(value: &Value, quoted: bool) -> String {
     }
 }
 
-/// Returns a key.
+/// Renders a key.
 pub(super) fn key(key: &str, quoted: bool) -> String {
     match quoted {
         true => Value::from(key).to_string(),
@@ -45,7 +45,7 @@ pub(super) fn key(key: &str, quoted: bool) -> String {
     }
 }
 
-/// Returns `key: value` as lines of a block at this column, the first without its indentation.
+/// Renders `key: value` as lines of a block at this column; the first line is not indented.
 pub(super) fn entry(key: &str, value: &Value, column: usize) -> String {
     let key = scalar(key, false);
     match value {
@@ -60,7 +60,7 @@ pub(super) fn entry(key: &str, value: &Value, column: usize) -> String {
     }
 }
 
-/// Returns a value as lines of a block at this column, the first without its indentation.
+/// Renders a value as lines of a block at this column; the first line is not indented.
 pub(super) fn block(value: &Value, column: usize) -> String {
     let between = format!("\n{}", spaces(column));
     match value {
@@ -81,7 +81,7 @@ pub(super) fn block(value: &Value, column: usize) -> String {
     }
 }
 
-/// Returns a text in the notation of the one it replaces.
+/// Renders a string in the notation of the one that it replaces.
 pub(super) fn like(value: &Value, style: ScalarStyle, quoted: bool) -> String {
     match (value, style) {
         (Value::String(text), ScalarStyle::SingleQuoted) if !text.contains(['\n', '\t']) => {
@@ -96,12 +96,12 @@ pub(super) fn spaces(count: usize) -> String {
     " ".repeat(count)
 }
 
-/// Returns a text without quotes where it reads back as the same text.
+/// Renders a string without quotes if it parses back to the same string.
 fn scalar(text: &str, in_flow: bool) -> String {
     let read: Result<Value, _> = serde_saphyr::from_str(text);
     let is_same = read.is_ok_and(|read| read == text);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
-    // A number with dots, such as a build, is a text to YAML and a number to a hasty reader: it is quoted as people do.
+    // A number with dots, such as a Windows build, is a string in YAML but looks like a number, so people quote it.
     let is_version = text.chars().all(|c| c.is_ascii_digit() || c == '.');
     let is_simple = text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| is_plain(c) || (c == ':' && !in_flow));

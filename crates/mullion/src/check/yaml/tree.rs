@@ -1,6 +1,6 @@
-//! The nodes of a YAML document with the bytes of the text they take up.
+//! Parses YAML documents into trees of nodes with their positions in the text.
 //!
-//! Values are read elsewhere, by the reader that all commands share; this tree says where they stand.
+//! The values are read by the parser that all commands share; this tree only says where they are.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use crate::check::path::{Path, Step};
 /// A node of a document.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// Its bytes; of a block collection, from its first key or dash to the end of its last leaf.
+    /// The node's bytes in the text; a block collection starts at its first key or dash, and ends with its last leaf.
     pub(crate) bytes: Range<usize>,
-    /// The column of its first byte, from 0.
+    /// The column of the first byte, from 0.
     pub(crate) column: usize,
-    /// The line of its first byte, from 1.
+    /// The line of the first byte, from 1.
     pub(crate) line: usize,
     pub(crate) shape: Shape,
 }
 
-/// What a node is.
+/// The kind of a node, with its children.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     Scalar {
@@ -35,12 +35,12 @@ pub(crate) enum Shape {
         items: Vec<Node>,
         flow: bool,
     },
-    /// A reference to a node elsewhere in the document.
+    /// An alias for a node elsewhere in the document.
     Alias,
 }
 
 impl Node {
-    /// Returns the field of a map with its key.
+    /// Returns the key and the value of a map's entry.
     pub(crate) fn entry(&self, key: &str) -> Option<&(Node, Node)> {
         let Shape::Map { entries, .. } = &self.shape else {
             return None;
@@ -48,12 +48,12 @@ impl Node {
         entries.iter().find(|(own, _)| own.is_text(key))
     }
 
-    /// Whether it is a scalar of this text.
+    /// Returns whether the node is a scalar with this text.
     pub(crate) fn is_text(&self, wanted: &str) -> bool {
         matches!(&self.shape, Shape::Scalar { text, .. } if text == wanted)
     }
 
-    /// Returns the node one step down.
+    /// Returns the child node that a step leads to.
     pub(crate) fn step(&self, step: &Step) -> Option<&Node> {
         match (step, &self.shape) {
             (Step::Key(key), _) => self.entry(key).map(|(_, value)| value),
@@ -62,7 +62,7 @@ impl Node {
         }
     }
 
-    /// Returns the line and column, from 1, of the deepest part of a path that is there, and the lines of all its parts.
+    /// Returns the line and column, from 1, of the last existing part of a path, and the lines of all existing parts.
     pub(crate) fn locate(&self, path: &Path) -> Location {
         let mut node = self;
         let mut found = Location {
@@ -90,26 +90,26 @@ impl Node {
     }
 }
 
-/// Where a path of a document stands in the text.
+/// The position of a path in the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) line: usize,
     pub(crate) column: usize,
-    /// The lines of the document's start and of every part of the path.
+    /// The lines of the document's start and of all parts of the path.
     pub(crate) lines: Vec<usize>,
 }
 
-/// A comment of a text.
+/// A comment in a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Comment {
     pub(crate) line: usize,
-    /// Nothing else stands on its line.
+    /// Whether the line has nothing else.
     pub(crate) alone: bool,
-    /// What stands behind the `#`.
+    /// The text after the `#`.
     pub(crate) text: String,
 }
 
-/// Returns the root of every document of a text; none for an empty document.
+/// Returns the root of each document of a text; `None` for an empty document.
 ///
 /// # Errors
 /// The text is not YAML.
@@ -117,7 +117,7 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Option<Node>>, ScanError> {
     parse(text).map(|(roots, _)| roots)
 }
 
-/// Returns the root of every document of a text, and its comments.
+/// Returns the root of each document of a text, and the comments.
 ///
 /// # Errors
 /// The text is not YAML.
@@ -156,7 +156,7 @@ pub(crate) fn parse(text: &str) -> Result<(Vec<Option<Node>>, Vec<Comment>), Sca
             },
             Event::Scalar(content, style, ..) => {
                 let mut bytes = bytes(span);
-                // A block scalar ends where the next token starts: its trailing blank lines are not its text.
+                // The parser ends a block scalar at the next token; trailing blank lines are not part of its text.
                 let own = text.get(bytes.clone()).unwrap_or_default();
                 bytes.end = bytes.start + own.trim_end().len();
                 leaf(
@@ -183,7 +183,7 @@ pub(crate) fn parse(text: &str) -> Result<(Vec<Option<Node>>, Vec<Comment>), Sca
     Ok((roots, comments))
 }
 
-/// A collection whose end has not been read.
+/// A collection whose end is not read yet.
 struct Open {
     span: Span,
     flow: bool,
@@ -208,12 +208,12 @@ impl Open {
             (false, Some(last)) => last.bytes.end,
             _ => bytes(end).end,
         };
-        // A block map may be reported from its anchor or tag on: its first key is where it stands.
+        // The parser may start a block map at its anchor or tag; the map is taken to start at its first key.
         if let (true, false, Some(first)) = (self.map, self.flow, self.children.first()) {
             (line, column) = (first.line, first.column);
             range.start = first.bytes.start;
         }
-        // Where a list's first dash stands, which the parser does not say of a list that is not indented.
+        // The parser does not report the first dash of a list that is not indented, so it is searched in the text.
         if let (false, false, Some(first)) = (self.map, self.flow, self.children.first())
             && let Some(dash) = text[..first.bytes.start].rfind('-')
         {
@@ -230,7 +230,7 @@ impl Open {
                 let mut entries = Vec::with_capacity(self.children.len() / 2);
                 let mut children = self.children.into_iter();
                 while let (Some(key), Some(mut value)) = (children.next(), children.next()) {
-                    // `key:` without a value: the parser puts the value where the next token is.
+                    // For `key:` without a value, the parser puts the value at the next token; it belongs after the colon.
                     if value.bytes.is_empty() && matches!(value.shape, Shape::Scalar { .. }) {
                         let colon = text[key.bytes.end..].find(':').unwrap_or_default();
                         let end = key.bytes.end + colon + 1;

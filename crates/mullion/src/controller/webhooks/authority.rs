@@ -1,8 +1,9 @@
-//! The certificates of the webhooks: an authority that all replicas share in a Secret, and a certificate that each signs for itself.
+//! Manages the certificates of the webhooks: a certificate authority that all replicas share in a Secret, and a certificate that each
+//! replica signs for itself.
 //!
-//! API servers trust the authority, whose certificate stands in the webhook configurations. A replica's own certificate lives for 90 days
-//! and is renewed after 60, in memory alone. The authority lives for ten years; in its last three it is followed by a new one, and both are
-//! trusted until the old one has ended, so that replicas may change over in any order.
+//! API servers trust the authority, because the webhook configurations contain its certificate. A replica's own certificate is valid for 90
+//! days, is renewed after 60, and is kept in memory only. The authority is valid for ten years. In the last three of them a new authority
+//! replaces it, and both are trusted until the old one expires, so that replicas can switch in any order.
 
 use std::time::Duration;
 
@@ -21,48 +22,48 @@ use crate::{
     failure::Failure,
 };
 
-/// The Secret's name.
+/// The name of the Secret.
 const NAME: &str = "mullion-webhook-ca";
 const CERTIFICATES: &str = "ca.crt";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
-/// When the authority was made, RFC 3339.
+/// The annotation with the time at which the authority was created, in RFC 3339.
 const MADE: &str = "mullion.dev/made-at";
-/// How long one request may take.
+/// The timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the Secret is read anew when another replica wrote it at the same time.
+/// How often the Secret is read again after another replica wrote it at the same time.
 const TRIES: usize = 5;
-/// Years after which the authority is followed by another one; three before it ends.
+/// The age in years at which the authority is replaced, three years before it expires.
 const YEARS: i64 = 7;
-/// How often the authority and the configurations are looked at, where no change of the authority is told.
+/// The interval at which the authority and the configurations are checked, unless a change of the authority is seen earlier.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// Days after which a replica's certificate is renewed.
+/// The age in days at which a replica's certificate is renewed.
 const RENEW_AFTER_DAYS: i64 = 60;
 
-/// The authority of all replicas.
+/// The certificate authority that all replicas share.
 pub(super) struct Shared {
     authority: Authority,
-    /// The certificates that API servers are to trust, PEM: the authority's, then that of the one before.
+    /// The certificates that API servers must trust, as PEM: the authority's, then its predecessor's.
     pub(super) trusted: String,
 }
 
 /// A replica's certificate.
 pub(super) struct Leaf {
-    /// Certificate and key, PEM.
+    /// The certificate and its key, as PEM.
     pub(super) pair: Pair,
-    /// When it was made.
+    /// The time at which the certificate was signed.
     made: Timestamp,
 }
 
 impl Leaf {
-    /// Whether it is time for another one.
+    /// Returns whether the certificate must be renewed.
     pub(super) fn is_old(&self, now: Timestamp) -> bool {
         now.duration_since(self.made) > jiff::SignedDuration::from_hours(24 * RENEW_AFTER_DAYS)
     }
 }
 
 impl Shared {
-    /// Signs a certificate for the names that API servers call the webhooks by.
+    /// Signs a certificate for the names by which API servers call the webhooks.
     pub(super) fn sign(&self, now: Timestamp, names: &[String]) -> Result<Leaf, Failure> {
         let pair = self.authority.webhook(now, names).map_err(|error| {
             Failure::run(format!("the webhooks' certificate cannot be made: {error}"))
@@ -71,10 +72,10 @@ impl Shared {
     }
 }
 
-/// Reads the authority from the cluster, and makes it or its follower where that is due.
+/// Reads the authority from the cluster; creates or replaces it if that is due.
 ///
 /// # Errors
-/// The Secret can be neither read nor written, or holds something else.
+/// The Secret cannot be read or written, or it has something else.
 pub(super) async fn shared(
     client: &Client,
     namespace: &str,
@@ -118,7 +119,7 @@ pub(super) async fn shared(
         match timeout(PATIENCE, written).await {
             Err(_) => return Err(failed("no answer")),
             Ok(Ok(())) => return Ok(shared),
-            // Another replica made it.
+            // Another replica has written the Secret, so it is read again.
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
             Ok(Err(error)) => return Err(failed(&error.to_string())),
         }
@@ -126,18 +127,19 @@ pub(super) async fn shared(
     Err(failed("others write it all the time"))
 }
 
-/// Tells when the authority changes: a replica whose certificate is of another one than the configurations name is not believed any more.
+/// Returns a stream that yields when the authority changes. A replica must react, because API servers reject certificates of an authority
+/// that the webhook configurations do not contain.
 pub(super) fn changes(client: &Client, namespace: &str) -> impl Stream<Item = ()> + use<> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let only = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
     let events = watcher(api, only).default_backoff();
     let changes = events.filter_map(|event| {
         use watcher::Event::{Apply, Delete, InitDone};
-        // What cannot be watched is looked at from time to time.
+        // If the watch fails, the authority is still checked at intervals.
         let is_change = matches!(event, Ok(Apply(_) | Delete(_) | InitDone));
         ready(is_change.then_some(()))
     });
-    // The first list has been read before.
+    // The caller has already handled what the first list returns.
     changes.skip(1)
 }
 

@@ -1,8 +1,8 @@
-//! The webhook configurations that make API servers ask this program.
+//! Writes the webhook configurations that make API servers call this program.
 //!
-//! Nothing but a pod that names a GMSACredentialSpec ever depends on an answer: for all others `failurePolicy` is Ignore, so that a pod is
-//! admitted as it is while no replica answers. A pod that names one is refused then, as windows-gmsa does it: it would run without its
-//! identity. Pods of kube-system never wait for that, nor for placement.
+//! Only the admission of pods that name a GMSACredentialSpec depends on an answer: for all others `failurePolicy` is Ignore, so that they
+//! are admitted unchanged while no replica answers. A pod that names one is refused then, as by windows-gmsa, because it would run without
+//! its identity. Pods of kube-system never wait for that, nor for placement.
 
 use std::time::Duration;
 
@@ -22,18 +22,18 @@ use crate::{controller::args::Part, failure::Failure};
 
 const MUTATING: &str = "MutatingWebhookConfiguration";
 const VALIDATING: &str = "ValidatingWebhookConfiguration";
-/// How long an API server waits for an answer. A registry may take one second.
+/// How long an API server waits for an answer. The answer may have to wait one second for a registry.
 const TIMEOUT_SECONDS: u32 = 3;
-/// How long one request may take.
+/// The timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether a container list of a pod names a GMSACredentialSpec, in CEL; the pod is `{}`, the list `[]`.
+/// A CEL expression for whether a list of containers names a GMSACredentialSpec; the pod is `{}`, the list `[]`.
 const NAMES_SPEC: &str = "has({}.spec.[]) && {}.spec.[].exists(c, has(c.securityContext) && has(c.securityContext.windowsOptions) && (has(c.securityContext.windowsOptions.gmsaCredentialSpecName) || has(c.securityContext.windowsOptions.gmsaCredentialSpec)))";
-/// The same of the pod itself.
+/// The same CEL expression for the securityContext of the pod itself.
 const POD_NAMES_SPEC: &str = "has({}.spec.securityContext) && has({}.spec.securityContext.windowsOptions) && (has({}.spec.securityContext.windowsOptions.gmsaCredentialSpecName) || has({}.spec.securityContext.windowsOptions.gmsaCredentialSpec))";
-/// Whether an object is made or its spec changes.
+/// A CEL expression for whether an object is created or its spec changes.
 const SPEC_CHANGES: &str = "oldObject == null || object.spec != oldObject.spec";
-/// Whether the annotation with a pod's address is there, or was; or changes.
+/// A CEL expression for whether the annotation with a pod's address changes, which includes being added and removed.
 const ADDRESS_CHANGES: &str = "(has(object.metadata.annotations) && 'vpc.amazonaws.com/PrivateIPv4Address' in object.metadata.annotations ? object.metadata.annotations['vpc.amazonaws.com/PrivateIPv4Address'] : '') != (oldObject != null && has(oldObject.metadata.annotations) && 'vpc.amazonaws.com/PrivateIPv4Address' in oldObject.metadata.annotations ? oldObject.metadata.annotations['vpc.amazonaws.com/PrivateIPv4Address'] : '')";
 
 /// One webhook of a configuration.
@@ -48,18 +48,18 @@ struct Hook {
     condition: Option<(&'static str, String)>,
 }
 
-/// The configurations of one part. Each part has its own, so that processes with other parts leave them alone. Mutating webhooks run in the order
-/// of these names: what placement adds to a pod decides about its address.
+/// The webhook configurations of one part. Each part has its own, so that processes with other parts do not touch them. Mutating webhooks
+/// are called in the order of these names, because what placement adds to a pod decides about its address.
 struct Configurations {
     name: &'static str,
     mutating: Vec<Hook>,
     validating: Vec<Hook>,
 }
 
-/// Writes the configurations of the parts that run.
+/// Writes the configurations of all parts that run.
 ///
 /// # Errors
-/// The API server does not take them.
+/// The API server does not accept them.
 pub(super) async fn write(client: &Client, hooks: &Hooks, trusted: &str) -> Result<(), Failure> {
     let params = PatchParams::apply("mullion").force();
     let written = async {
@@ -89,7 +89,7 @@ pub(super) async fn write(client: &Client, hooks: &Hooks, trusted: &str) -> Resu
         .map_err(|error: kube::Error| failed(error.to_string()))
 }
 
-/// Deletes the configurations that lead to `url`: nobody answers there any more.
+/// Deletes the configurations that lead to `url`, where no process answers any more.
 pub(super) async fn delete(client: &Client, hooks: &Hooks, url: &str) {
     let deleted = async {
         for part in all(hooks) {
@@ -122,7 +122,7 @@ fn leads_to(config: &WebhookClientConfig, url: &str) -> bool {
     path.is_some_and(|path| path.starts_with('/'))
 }
 
-/// Deletes an object unless another process has written it meanwhile.
+/// Deletes an object, unless another process has written it since it was read.
 async fn delete_as_read<K>(api: &Api<K>, name: &str, metadata: &ObjectMeta) -> kube::Result<()>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -196,7 +196,7 @@ fn all(hooks: &Hooks) -> Vec<Configurations> {
     all
 }
 
-/// A webhook about pods that name a GMSACredentialSpec, when they are made or their spec changes.
+/// Returns the webhook for pods that name a GMSACredentialSpec, which is called when they are created or their spec changes.
 fn gmsa(path: &'static str, operations: &'static [&'static str]) -> Hook {
     let of = |object: &str| {
         let list = |list: &str| NAMES_SPEC.replace("[]", list).replace("{}", object);
@@ -221,7 +221,7 @@ fn gmsa(path: &'static str, operations: &'static [&'static str]) -> Hook {
     }
 }
 
-/// The object of a configuration; `None` without webhooks.
+/// Returns the object of a webhook configuration; `None` if it would have no webhooks.
 fn configuration(
     kind: &str,
     name: &str,
@@ -278,7 +278,7 @@ fn webhook(kind: &str, hook: &Hook, hooks: &Hooks, trusted: &str) -> Value {
         object["matchConditions"] = json!([{"name": name, "expression": expression}]);
     }
     if kind == MUTATING {
-        // A later webhook may add what says that a pod is for Windows.
+        // A later webhook may add the field that shows that a pod is for Windows, so this one may have to run again.
         object["reinvocationPolicy"] = json!("IfNeeded");
     }
     object

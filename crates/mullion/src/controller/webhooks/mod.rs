@@ -1,7 +1,9 @@
-//! The webhooks of `mullion controller`: the rules about pods ([`mullion_controllers::admission`]) for API servers that are not ours.
+//! Serves the webhooks of `mullion controller`: the rules about pods ([`mullion_controllers::admission`]), for API servers other than
+//! Mullion's own.
 //!
-//! [`configurations`] makes API servers ask, [`authority`] makes them trust. Every replica answers, whether it leads or not. A rule that cannot
-//! look something up answers with an error, and the webhook's failure policy says what becomes of the pod.
+//! [`configurations`] makes API servers call the webhooks, and [`authority`] makes them trust the certificates. Every replica answers,
+//! whether it is the leader or not. If a rule cannot look something up, the webhook answers with an error, and its failure policy decides
+//! about the pod.
 
 mod authority;
 mod configurations;
@@ -44,38 +46,38 @@ use tokio::{
 use super::args::Parts;
 use crate::{certs::Pair, failure::Failure, image_facts::ImageFacts};
 
-/// The bytes of a review at most: an object and the one before, of 1.5 MiB each, escaped.
+/// The largest review in bytes: an object and its old version, each of 1.5 MiB, with escapes.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
-/// Requests that are worked on at once.
+/// The largest number of requests handled at the same time.
 const MOST_AT_ONCE: usize = 128;
-/// How long API servers may still call a process that has said that it is not ready.
+/// How long API servers may still call a process after it has reported that it is not ready.
 const ENDPOINT_LAG: Duration = Duration::from_secs(5);
-/// How long requests may go on after the shutdown has begun.
+/// How long running requests may take after the shutdown has begun.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
-/// Where the pod template of a DaemonSet is.
+/// The JSON pointer to the pod template of a DaemonSet.
 const TEMPLATE: &str = "/spec/template";
 
 /// How API servers reach this process.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// By a Service of the cluster, on port 443.
+    /// They use a Service of the cluster, on port 443.
     Service {
-        /// Its namespace.
+        /// The namespace of the Service.
         namespace: String,
-        /// Its name.
+        /// The name of the Service.
         name: String,
     },
-    /// By a URL without a path.
+    /// They use a URL without a path.
     Url {
         /// The URL.
         url: String,
-        /// Whether it leads to this process alone, so that the configurations go with it.
+        /// Whether the URL leads to this process alone, so that the configurations are deleted when it stops.
         is_own: bool,
     },
 }
 
 impl Place {
-    /// The field `clientConfig` of a webhook, without the authority.
+    /// Returns the field `clientConfig` of a webhook, without the `caBundle`.
     fn client_config(&self, path: &str) -> Value {
         match self {
             Place::Service { namespace, name } => {
@@ -85,7 +87,7 @@ impl Place {
         }
     }
 
-    /// The names that a certificate has to have.
+    /// Returns the names that the certificate must have.
     fn names(&self) -> Vec<String> {
         match self {
             Place::Service { namespace, name } => vec![
@@ -100,7 +102,7 @@ impl Place {
         }
     }
 
-    /// Deletes the configurations that lead to this process alone.
+    /// Deletes the configurations if they lead to this process alone.
     pub(super) async fn withdraw(&self, client: &Client, parts: &Parts) {
         if let Place::Url { url, is_own: true } = self {
             let hooks = Hooks {
@@ -112,16 +114,16 @@ impl Place {
     }
 }
 
-/// What API servers are to ask about, and where.
+/// The webhooks that API servers must call, and how they are reached.
 #[derive(Clone, Debug)]
 pub(super) struct Hooks {
-    /// The parts that run.
+    /// The parts that run; each has its own webhooks.
     pub(super) parts: Parts,
     /// How this process is reached.
     pub(super) place: Place,
 }
 
-/// The rules that are asked.
+/// The admission rules behind the webhooks.
 pub(super) struct Rules {
     pub(super) placement: PlaceByImage,
     pub(super) facts: Arc<ImageFacts>,
@@ -129,7 +131,7 @@ pub(super) struct Rules {
     pub(super) gmsa: Gmsa,
 }
 
-/// Webhooks that are served.
+/// A running webhook server.
 pub(super) struct Served {
     handle: Handle<SocketAddr>,
     serving: JoinHandle<io::Result<()>>,
@@ -141,10 +143,10 @@ struct Server {
     lookups: Lookups,
 }
 
-/// Serves the webhooks on `address`, and makes API servers ask them. Certificates are renewed until the context ends.
+/// Serves the webhooks on `address`, and makes API servers call them. Certificates are renewed until the context ends.
 ///
 /// # Errors
-/// The port cannot be had, the authority neither read nor made, or the configurations are not taken.
+/// The process cannot listen on the port, the authority cannot be read or created, or the API server does not accept the configurations.
 pub(super) async fn serve(
     context: &Context,
     address: SocketAddr,
@@ -180,6 +182,7 @@ pub(super) async fn serve(
         .handle(handle.clone())
         .serve(routes.into_make_service());
     let serving = tokio::spawn(serving);
+    // API servers may call as soon as the configurations are written, so the server is already running.
     configurations::write(&client, &hooks, &shared.trusted).await?;
     tracing::info!("webhooks on https://{address}");
     let is_in_cluster = matches!(hooks.place, Place::Service { .. });
@@ -200,7 +203,7 @@ pub(super) async fn serve(
     })
 }
 
-/// Lets so many requests run at once and others wait: each may have megabytes.
+/// Limits the number of requests that run at the same time, because each may take megabytes; others wait.
 async fn in_turn(
     State(places): State<Arc<Semaphore>>,
     request: Request<Body>,
@@ -211,7 +214,7 @@ async fn in_turn(
 }
 
 impl Served {
-    /// Waits until the server ends by itself, and returns a sentence that says why. API servers would ask in vain from then on.
+    /// Waits until the server ends by itself, and returns a sentence that says why. API servers get no answers after that.
     pub(super) async fn failed(&mut self) -> String {
         let why = match (&mut self.serving).await {
             Ok(Ok(())) => "the server has ended".to_owned(),
@@ -223,20 +226,21 @@ impl Served {
         )
     }
 
-    /// Answers until nobody asks any more, and stops. Who is not ready stays an endpoint of its Service for a moment.
+    /// Stops the server once no requests come any more. A process that is not ready stays an endpoint of its Service for a moment, so it
+    /// still answers during that time.
     pub(super) async fn stop(self) {
         if self.is_in_cluster {
             sleep(ENDPOINT_LAG).await;
         }
         self.handle.graceful_shutdown(Some(LAST_REQUESTS));
         if !self.serving.is_finished() {
-            // How it ends makes no difference any more.
+            // How the server ends does not matter any more.
             let _ = self.serving.await;
         }
     }
 }
 
-/// Keeps certificates and configurations as they should be.
+/// Keeps the certificates and the webhook configurations up to date.
 struct Renewal {
     context: Context,
     hooks: Hooks,
@@ -254,7 +258,7 @@ impl Renewal {
         let looking = async {
             let mut changes = pin!(changes);
             loop {
-                // The stream never ends.
+                // The result is ignored: after a change and after the timeout alike, everything is checked.
                 let _ = timeout(authority::LOOK_EVERY, changes.next()).await;
                 if let Err(failure) = self.look().await {
                     tracing::warn!(
@@ -271,7 +275,7 @@ impl Renewal {
         let client = &self.context.client;
         let shared = authority::shared(client, &self.namespace, now).await?;
         let is_another = shared.trusted != self.trusted;
-        // Whoever deleted or changed the configurations gets them back.
+        // This restores configurations that a user has deleted or changed.
         configurations::write(client, &self.hooks, &shared.trusted).await?;
         if is_another || self.own.is_old(now) {
             self.own = shared.sign(now, &self.names)?;
@@ -304,11 +308,11 @@ fn config(pair: &Pair) -> Result<ServerConfig, Failure> {
     Ok(config)
 }
 
-/// Why a webhook has no answer; the failure policy says what the API server does.
+/// Why a webhook gives no answer; the failure policy decides what the API server does then.
 enum Unanswered {
-    /// The request is wrong.
+    /// The request is invalid.
     Request(String),
-    /// Something could not be looked up.
+    /// An object that the rule needs could not be read.
     Lookup(kube::Error),
 }
 
@@ -394,7 +398,7 @@ impl Server {
         Ok(Json(review.answer(&verdict, "")))
     }
 
-    /// Asks registries what the images of a pod run on, if that is wanted; waits a second at most.
+    /// Asks registries what the images of a pod run on, if the pod is to be placed by its images; waits at most one second.
     async fn fetch_images(&self, write: &Write<'_>) -> Result<(), Unanswered> {
         let spec = &write.pod["spec"];
         let images = self.rules.facts.permitted(images_of(spec));
@@ -435,7 +439,7 @@ mod tests {
         (server, Context::new(client, Clock::system()))
     }
 
-    /// Serves the webhooks of GMSA behind a URL that several processes share.
+    /// Serves the GMSA webhooks behind a URL that several processes share.
     async fn served(context: &Context) -> (Served, SocketAddr) {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let address = free.and_then(|own| own.local_addr()).expect("a port");
@@ -468,7 +472,7 @@ mod tests {
         (served.expect("it is served"), address)
     }
 
-    /// What API servers trust that ask.
+    /// Returns the certificates that API servers trust.
     async fn trusted(context: &Context) -> RootCertStore {
         let api: Api<MutatingWebhookConfiguration> = Api::all(context.client.clone());
         let own = api
@@ -536,7 +540,7 @@ mod tests {
                 sleep(Duration::from_millis(50)).await;
             }
         };
-        // Long before the next look that nothing causes.
+        // The timeout is shorter than the interval of the regular checks, so only the watch can be the cause.
         let again = timeout(authority::LOOK_EVERY / 2, again).await;
         again.expect("they are believed");
     }

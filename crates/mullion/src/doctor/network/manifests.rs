@@ -1,33 +1,33 @@
-//! The objects of a measurement: Services, pods that answer, and pods that ask, with a container for each way.
+//! Makes the objects of a measurement: Services, server pods that answer, and client pods with a container for each path of traffic.
 //!
-//! A container that asks is one call of curl, tried again by its kubelet while it fails: what came back is its exit code and its log, so
-//! that nothing but the Kubernetes API is needed to read it.
+//! A client container is one call of curl, which the kubelet repeats while it fails. The result is its exit code and its log, so the
+//! Kubernetes API is all that is needed to read it.
 
 use mullion_api::{ami::Os, labels};
 use serde_json::{Value, json};
 
 use super::{Host, Hosts, Source, Target, Way};
 
-/// Where the pods that answer listen; every path `/hostname` says the pod's name there.
+/// The port of the server pods; the path `/hostname` returns the pod's name.
 const PORT: u16 = 8080;
-/// How long one call may take, in seconds.
+/// The timeout of one call, in seconds.
 pub(super) const CALL_PATIENCE: u32 = 5;
-/// A well-known address and a name outside of every cluster.
+/// A well-known address outside of every cluster; the next constant is such a name.
 const OUTSIDE_ADDRESS: &str = "https://1.1.1.1";
 const OUTSIDE_NAME: &str = "https://registry.k8s.io";
-/// After so many seconds the kubelet ends what is left of a measurement that was killed.
+/// The `activeDeadlineSeconds` of the pods, so that they end even if the doctor is killed during a measurement.
 const LIFE: u32 = 900;
 
-/// Where the pods that answer and their Services are.
+/// The addresses of the server pods and their Services.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
-    /// Addresses of pods by their names.
+    /// The addresses of the pods, by name.
     pub(super) pods: std::collections::BTreeMap<String, String>,
-    /// Address and NodePort of the Services by their names.
+    /// The addresses and NodePorts of the Services, by name.
     pub(super) services: std::collections::BTreeMap<String, (String, u64)>,
 }
 
-/// Returns the namespace. Pods on the host's network need the level `privileged`.
+/// Returns the namespace. It allows the Pod Security level `privileged`, which pods on the host's network need.
 pub(super) fn namespace(name: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {
         "pod-security.kubernetes.io/enforce": "privileged",
@@ -36,7 +36,7 @@ pub(super) fn namespace(name: &str) -> Value {
     }}})
 }
 
-/// Returns the Service over the pods of a system that answer. It is named after the system.
+/// Returns the Service for the server pods of an operating system, whose name it has.
 pub(super) fn service(os: Os) -> Value {
     json!({
         "metadata": {"name": os.as_str()},
@@ -48,7 +48,7 @@ pub(super) fn service(os: Os) -> Value {
     })
 }
 
-/// Returns the pods that answer, one on each host: `linux-1`, `linux-2`, `windows-1`.
+/// Returns the server pods, one on each host: `linux-1`, `linux-2`, `windows-1`.
 pub(super) fn servers(hosts: &Hosts, image: &str) -> Vec<Value> {
     let pods = hosts.iter().flat_map(|(&os, own)| {
         own.iter().enumerate().map(move |(index, host)| {
@@ -69,7 +69,7 @@ fn server_name(os: Os, index: usize) -> String {
     format!("{os}-{}", index + 1)
 }
 
-/// Returns the pod that asks, for each place from which ways go out, with a container for each of the ways in their order.
+/// Returns a client pod for each place from which paths start; it has a container for each of the paths, in their order.
 pub(super) fn clients(
     hosts: &Hosts,
     ways: &[Way],
@@ -102,7 +102,7 @@ pub(super) fn clients(
     pods
 }
 
-/// Returns the name of the pod that asks from a place.
+/// Returns the name of the client pod for a place.
 pub(super) fn client_name(os: Os, source: Source) -> String {
     match source {
         Source::Node => format!("{os}-node"),
@@ -110,17 +110,17 @@ pub(super) fn client_name(os: Os, source: Source) -> String {
     }
 }
 
-/// Returns the name of the container that tries the way at this place among those of its pod.
+/// Returns the name of the container that tests the path with this index among those of its pod.
 pub(super) fn container_name(index: usize) -> String {
     format!("way-{index}")
 }
 
 impl Way {
-    /// Returns the pod that must answer, or the beginning of the names of those that may; empty outside of the cluster.
+    /// Returns the name of the pod that must answer, or the common prefix of all pods that may; empty for targets outside of the cluster.
     pub(super) fn answers(&self) -> String {
         match self.target {
             Target::Pod { os, on_same_node } => {
-                // The pods that ask are on the first host of their system.
+                // The client pods are on the first host of their operating system.
                 server_name(os, usize::from(os == self.os && !on_same_node))
             }
             Target::Service(os)
@@ -158,7 +158,8 @@ fn url(way: &Way, hosts: &Hosts, places: &Places, home: &str) -> String {
     format!("http://{authority}/hostname")
 }
 
-/// Returns the call. It prints the body, unless it is a page of the outside, then `;` and the seconds that it took.
+/// Returns the command of the call. It prints the body (unless the target is outside of the cluster), then `;` and the seconds that the
+/// call took.
 fn call(way: &Way, url: &str) -> Vec<String> {
     // HostProcess containers call the curl of Windows, others that of the image.
     let (program, nowhere) = match way.os {
@@ -174,7 +175,7 @@ fn call(way: &Way, url: &str) -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns a pod that runs on a host, whatever its taints are.
+/// Returns a pod that runs on a host, whatever taints the host has.
 fn pod(name: &str, os: Os, host: &Host, containers: Vec<Value>) -> Value {
     json!({
         "metadata": {"name": name},

@@ -1,8 +1,8 @@
-//! `mullion doctor --network`: the ways that traffic takes in a cluster, and what came back when probe pods tried them.
+//! Implements `mullion doctor --network`: the paths of traffic in a cluster, and the answers that probe pods got on them.
 //!
-//! The checklist is that of Kubernetes' guide for running Windows containers. [`hosts`] chooses the nodes and [`ways`] what is tried from
-//! where; [`manifests`] makes the pods, [`probe`] runs them and removes them again, [`outcome`] reads what became of them. The rows of `rows/reach.rs` judge the answers.
-//! Invariant: nothing is measured on simulated nodes, whose containers are no processes.
+//! The checklist is that of Kubernetes' guide for running Windows containers. [`hosts`] chooses the nodes and [`ways`] the paths to test;
+//! [`manifests`] makes the pods, [`probe`] runs them and removes them again, [`outcome`] reads what became of them. The checks in
+//! `rows/reach.rs` judge the answers. Invariant: nothing is measured on simulated nodes, whose containers are not processes.
 
 mod manifests;
 mod outcome;
@@ -20,40 +20,40 @@ use super::{
     snapshot::{Snapshot, Unknown, name_of},
 };
 
-/// The image of the probes unless the user names another: that of Kubernetes' own end-to-end tests, for both systems.
+/// The default image of the probe pods: that of Kubernetes' own end-to-end tests, which exists for both operating systems.
 pub(super) const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.53";
-/// The annotation of KWOK's nodes, which run no process either.
+/// The annotation of KWOK's nodes, which do not run processes either.
 const KWOK: &str = "kwok.x-k8s.io/node";
-/// How many nodes of a system are tried: one for the pods that ask, and another one.
+/// The number of nodes used per operating system: one for the client pods, and another one.
 const HOSTS: usize = 2;
 
-/// Where a connection comes from; it is always the first host of its system.
+/// Where a connection starts; it is always the first host of its operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// The node itself: a pod in its network, on Windows a HostProcess pod.
+    /// The node itself: a pod in the host's network, or a HostProcess pod on Windows.
     Node,
     Pod,
 }
 
-/// Where a connection goes to.
+/// The target of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     Pod {
         os: Os,
         on_same_node: bool,
     },
-    /// The address of a Service over pods of a system.
+    /// The address of the Service for the server pods of an operating system.
     Service(Os),
     /// The Service's name without its namespace.
     ShortName(Os),
     FullName(Os),
-    /// The port of such a Service on a node of the system.
+    /// The Service's NodePort on a node of this operating system.
     NodePort(Os),
     OutsideAddress,
     OutsideName,
 }
 
-/// A way that traffic takes.
+/// A path of traffic: where it starts, and its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
     pub(super) os: Os,
@@ -61,41 +61,41 @@ pub(super) struct Way {
     pub(super) target: Target,
 }
 
-/// What came back.
+/// The result of testing a path.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
-    /// The right one, after so many seconds.
+    /// The expected answer came after this many seconds.
     Answered(f64),
-    /// None, or a wrong one.
+    /// No answer came, or a wrong one; the text says which.
     Failed(String),
-    /// The way was not tried, and why.
+    /// The path was not tested, for this reason.
     Untried(String),
 }
 
-/// What is known of the ways.
+/// The results of the probe pods.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Probes {
-    /// Nothing, and what would be needed.
+    /// Nothing was measured; the text says what would be needed.
     None(String),
     Tried(BTreeMap<Way, Answer>),
 }
 
-/// A node on which probes run.
+/// A node on which probe pods run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
-    /// The label `kubernetes.io/hostname`, by which pods choose it.
+    /// The value of the label `kubernetes.io/hostname`, by which the pods select the node.
     pub(super) host_name: String,
-    /// Its address in the cluster's network, if it says one.
+    /// The node's internal address, if it has one.
     pub(super) address: Option<String>,
 }
 
-/// The nodes on which probes run, by system; a system without a ready node is left out.
+/// The nodes on which probe pods run, by operating system; one without a ready node is left out.
 pub(super) type Hosts = BTreeMap<Os, Vec<Host>>;
 
-/// Returns the nodes for probes: the first ready ones of each system that are real.
+/// Returns the nodes for probe pods: the first ready ones of each operating system, without simulated nodes.
 ///
 /// # Errors
-/// The nodes may not be listed.
+/// The user may not list nodes.
 pub(super) fn hosts(snapshot: &Snapshot) -> Result<Hosts, Unknown> {
     let mut hosts = Hosts::new();
     if is_simulated(snapshot) {
@@ -127,7 +127,7 @@ fn host(node: &Value) -> Host {
     }
 }
 
-/// Returns what is tried between hosts. Windows hosts themselves do not reach Services, which is a limit of Windows.
+/// Returns the paths to test between hosts. Paths from Windows hosts to Services are left out, because Windows does not support them.
 pub(super) fn ways(hosts: &Hosts) -> Vec<Way> {
     let mut ways = Vec::new();
     for &os in hosts.keys() {
@@ -168,7 +168,7 @@ fn targets(os: Os, source: Source, hosts: &Hosts) -> Vec<Target> {
     targets
 }
 
-/// Returns a system's name as sentences have it.
+/// Returns the name of an operating system as it is used in sentences.
 pub(super) fn title(os: Os) -> &'static str {
     match os {
         Os::Linux => "Linux",
@@ -177,7 +177,7 @@ pub(super) fn title(os: Os) -> &'static str {
 }
 
 impl Way {
-    /// Whether the way begins there.
+    /// Returns whether the path starts at this place.
     pub(super) fn is_from(&self, os: Os, source: Source) -> bool {
         self.os == os && self.source == source
     }

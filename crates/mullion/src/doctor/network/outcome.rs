@@ -1,12 +1,12 @@
-//! What became of a probe's containers, as their pods' statuses and logs have it.
+//! Reads the outcome of a probe's containers from the statuses and logs of their pods.
 
 use serde_json::Value;
 
 use super::{Answer, Target, Way, manifests::CALL_PATIENCE, probe::PATIENCE};
 
-/// How often a way is tried before it counts as shut: a Service is known on all nodes a moment after it is made.
+/// How often a path is tried before it counts as blocked, because a new Service takes a moment to reach all nodes.
 const TRIES: u64 = 3;
-/// What a container waits for that no waiting mends.
+/// The reasons of waiting containers that waiting longer does not help.
 const STUCK: [&str; 4] = [
     "ImagePullBackOff",
     "InvalidImageName",
@@ -14,18 +14,18 @@ const STUCK: [&str; 4] = [
     "CreateContainerError",
 ];
 
-/// What became of a container.
+/// The outcome of a container.
 #[derive(Debug, PartialEq)]
 pub(super) enum Ended {
-    /// It succeeded.
+    /// The container succeeded.
     Well,
-    /// It failed as often as it may, the last time with this code.
+    /// The container failed on every try; this is its last exit code.
     Badly(i64),
-    /// It will not start, and why.
+    /// The container will never start, for this reason.
     Never(String),
 }
 
-/// Returns the address of a pod that runs.
+/// Returns the address of a running pod.
 pub(super) fn address(pod: &Value) -> Option<&str> {
     let runs = pod["status"]["phase"] == "Running";
     pod["status"]["podIP"]
@@ -40,7 +40,7 @@ fn status<'a>(pod: &'a Value, container: &str) -> &'a Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Returns what became of a container, or nothing while it may still go either way.
+/// Returns the outcome of a container, or `None` while it is not decided.
 pub(super) fn ended(pod: &Value, container: &str) -> Option<Ended> {
     let own = status(pod, container);
     let state = &own["state"];
@@ -64,7 +64,7 @@ pub(super) fn ended(pod: &Value, container: &str) -> Option<Ended> {
     }
 }
 
-/// Returns the reason and the message of a state.
+/// Returns the reason and the message of a container state.
 fn reason(state: &Value) -> String {
     let text = |field: &str| state[field].as_str().unwrap_or_default();
     let parts = [text("reason"), text("message")];
@@ -72,7 +72,7 @@ fn reason(state: &Value) -> String {
     parts.collect::<Vec<_>>().join(": ")
 }
 
-/// Returns why a container does not run, to be read after "the pod NAME, which".
+/// Returns why a container does not run, worded to follow "the pod NAME, which".
 pub(super) fn started_not(pod: Option<&Value>, container: &str) -> String {
     let Some(pod) = pod else {
         return "somebody else has deleted".to_owned();
@@ -93,7 +93,7 @@ pub(super) fn started_not(pod: Option<&Value>, container: &str) -> String {
     }
 }
 
-/// Returns what curl says by its exit code.
+/// Returns what an exit code of curl means.
 pub(super) fn said(code: i64) -> String {
     match code {
         6 => "the name is not known".to_owned(),
@@ -104,7 +104,7 @@ pub(super) fn said(code: i64) -> String {
     }
 }
 
-/// Reads the log of a call: what was answered, `;`, and the seconds.
+/// Parses the log of a call: the answer, `;`, and the seconds.
 pub(super) fn understood(way: &Way, log: &str) -> Answer {
     let parts = log.trim().rsplit_once(';');
     let Some((body, Ok(seconds))) = parts.map(|(body, own)| (body.trim(), own.parse())) else {

@@ -1,7 +1,7 @@
-//! Runs the probes of a measurement and reads what came back.
+//! Runs the probe pods of a measurement and reads their results.
 //!
-//! Invariant: whatever happens once the namespace is asked for, it is deleted before this returns, on Ctrl-C too. A process that is
-//! killed leaves the namespace behind, whose pods end by themselves.
+//! Invariant: once creation of the namespace was requested, it is deleted before this returns, whatever happens, Ctrl-C included. A process
+//! that is killed leaves the namespace behind; its pods end by themselves.
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
@@ -26,16 +26,16 @@ use crate::{
     out,
 };
 
-/// How long pods may take to start, their images' pull included, and then to ask.
+/// How long the pods may take to start (including pulling their images), and then to make their calls.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
-/// How often it is looked what became of the pods.
+/// The interval at which the pods are read.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a new namespace may be without the service account of its pods.
+/// How long a new namespace may take to get the service account of its pods.
 const ACCOUNT_PATIENCE: Duration = Duration::from_secs(10);
-/// Tries every way between hosts. `stop` ends it early.
+/// Tests every path between hosts. `stop` ends the measurement early.
 ///
 /// # Errors
-/// It was stopped, the cluster does not answer, or the namespace cannot be deleted.
+/// The measurement was stopped, the cluster does not answer, or the namespace cannot be deleted.
 pub(in super::super) async fn measure(
     client: &Client,
     hosts: &Hosts,
@@ -43,7 +43,7 @@ pub(in super::super) async fn measure(
     stop: impl Future<Output = ()>,
 ) -> Result<Probes, Failure> {
     let mut stop = pin!(stop);
-    // From now on a signal is kept until somebody looks.
+    // The first poll registers for signals, so none is lost before the next poll.
     if futures::poll!(stop.as_mut()).is_ready() {
         return Err(stopped());
     }
@@ -92,7 +92,7 @@ struct Measurement<'a> {
     client: &'a Client,
     hosts: &'a Hosts,
     image: &'a str,
-    /// The namespace.
+    /// The namespace of the measurement.
     home: &'a str,
 }
 
@@ -105,7 +105,7 @@ impl Measurement<'_> {
         request::send(self.client, Method::POST, path, Some(object)).await
     }
 
-    /// Creates a pod; in a new namespace its service account may not be there yet.
+    /// Creates a pod; retries while a new namespace does not have the service account yet.
     async fn create_pod(&self, pod: &Value) -> Result<(), Refused> {
         let deadline = Instant::now() + ACCOUNT_PATIENCE;
         loop {
@@ -158,7 +158,7 @@ impl Measurement<'_> {
         Ok(answers)
     }
 
-    /// Starts the pods that answer, writes their addresses into `places`, and returns why others are not there.
+    /// Starts the server pods, writes their addresses into `places`, and returns why the missing ones do not run.
     async fn start_servers(
         &self,
         servers: &[Value],
@@ -167,7 +167,7 @@ impl Measurement<'_> {
         let mut absent = BTreeMap::new();
         for pod in servers {
             match self.create_pod(pod).await {
-                // A policy may forbid it.
+                // A policy may forbid the pod.
                 Err(refused) if refused.code != 0 => {
                     let why = format!("is refused: {}", refused.why);
                     absent.insert(name_of(pod).to_owned(), why);
@@ -191,7 +191,7 @@ impl Measurement<'_> {
         Ok(absent)
     }
 
-    /// Starts the pods that ask, and returns what came back on each way.
+    /// Starts the client pods, and returns the answer on each path.
     async fn ask(&self, clients: &[Value], ways: &[Way]) -> Result<BTreeMap<Way, Answer>, Refused> {
         let is_asked = |pod: &&Value| {
             pod["spec"]["containers"]
@@ -200,7 +200,7 @@ impl Measurement<'_> {
         };
         let mut refused = BTreeMap::new();
         for pod in clients.iter().filter(is_asked) {
-            // A policy may forbid one of them, such as a HostProcess pod.
+            // A policy may forbid one of the pods, such as a HostProcess pod.
             if let Err(why) = self.create_pod(pod).await {
                 match why.code {
                     0 => return Err(why),
@@ -241,7 +241,7 @@ impl Measurement<'_> {
         Ok(answers)
     }
 
-    /// Reads who answered, and after how long.
+    /// Reads from a container's log which pod answered, and how long it took.
     async fn read(&self, way: &Way, pod: &str, container: &str) -> Result<Answer, Refused> {
         let path = format!("{}/{pod}/log?container={container}", self.path("pods"));
         match request::text(self.client, Method::GET, &path, None).await {
@@ -254,7 +254,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// Returns the pods when all of them are settled, or as they are when patience ends.
+    /// Returns the pods once all of them are settled, or as they are when the time is up.
     async fn pods_when(&self, is_settled: impl Fn(&Value) -> bool) -> Result<Vec<Value>, Refused> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -272,7 +272,7 @@ impl Measurement<'_> {
     }
 }
 
-/// Returns why nobody can answer on a way.
+/// Returns why no pod can answer on a path; `None` if one can.
 fn unanswered(way: &Way, places: &Places, absent: &BTreeMap<String, String>) -> Option<String> {
     let wanted = way.answers();
     let is_there = places.pods.keys().any(|name| match way.target {

@@ -1,4 +1,4 @@
-//! Measurements over an API server in this process, whose kubelets are these tests: they answer as real ones would.
+//! Tests measurements with an API server in this process; the tests act as its kubelets and answer as real ones would.
 
 use std::{
     collections::BTreeMap,
@@ -30,13 +30,13 @@ fn hosts_of(linux: usize, windows: usize) -> Hosts {
     all.into_iter().filter(|(_, own)| !own.is_empty()).collect()
 }
 
-/// Returns all ways between two nodes of each system, every one open.
+/// Returns all paths between two nodes of each operating system, all open.
 pub(in super::super) fn all_open() -> BTreeMap<Way, Answer> {
     let ways = ways(&hosts_of(2, 2)).into_iter();
     ways.map(|way| (way, Answer::Answered(0.004))).collect()
 }
 
-/// Who answers a call: by the pod that asks and the call.
+/// Decides the outcome of a call, from the name of the client pod and the call.
 type Network = fn(&str, &str) -> Outcome;
 
 enum Outcome {
@@ -44,7 +44,7 @@ enum Outcome {
     Exits(i64),
 }
 
-/// Logs of containers, as `pod/container`.
+/// The logs of containers, by `pod/container`.
 #[derive(Clone, Default)]
 struct Logs(Arc<Mutex<BTreeMap<String, String>>>);
 
@@ -67,13 +67,13 @@ impl LogSource for Logs {
     }
 }
 
-/// A cluster without nodes, and the kubelets that it lacks.
+/// Plays the kubelets of a cluster without real nodes.
 #[derive(Clone)]
 struct Kubelets {
     client: Client,
     logs: Logs,
     network: Network,
-    /// The pod that never starts.
+    /// The name of the pod that never starts.
     stuck: &'static str,
 }
 
@@ -108,7 +108,7 @@ impl Kubelets {
         }
     }
 
-    /// Runs every pod that has no status yet, again and again.
+    /// Sets the status of every pod that has none, in a loop.
     async fn run(self) {
         loop {
             for pod in self.get("/api/v1/pods").await {
@@ -133,7 +133,7 @@ impl Kubelets {
             }]});
             return self.write(&home, &name, status).await;
         }
-        // Logs are those of a node's kubelet.
+        // Logs are read from a node's kubelet, so the pod must be bound to one.
         let path = format!("/api/v1/namespaces/{home}/pods/{name}/binding");
         let binding =
             json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": "node"}});
@@ -160,14 +160,14 @@ impl Kubelets {
     async fn write(&self, home: &str, name: &str, status: Value) {
         let path = format!("/api/v1/namespaces/{home}/pods/{name}/status");
         let patch = json!({"status": status});
-        // A namespace that is deleted takes its pods along.
+        // The pod may be gone already, because its namespace was deleted.
         match send(&self.client, Method::PATCH, &path, Some(&patch)).await {
             Err(refused) if refused.code != 404 => panic!("{refused:?}"),
             _ => {}
         }
     }
 
-    /// Returns the status of a container that has called.
+    /// Returns the status of a container that has made its call.
     fn status(&self, pod: &str, container: &Value, services: &[Value]) -> Value {
         let name = container["name"].as_str().expect("a name");
         let command = container["command"].as_array().into_iter().flatten();
@@ -189,7 +189,7 @@ impl Kubelets {
             }
             Outcome::Exits(code) => (code, 2),
         };
-        // As the kubelet says it between two tries: the last end, and that it waits.
+        // This is what a kubelet reports between two tries: how the last try ended, and that it waits.
         let state = match code {
             0 => json!({"terminated": {"exitCode": 0, "containerID": "containerd://1"}}),
             _ => json!({"waiting": {"reason": "CrashLoopBackOff"}}),
@@ -209,7 +209,7 @@ impl Kubelets {
         all.filter(is_own).collect()
     }
 
-    /// Asserts that the namespace of the measurement is deleted: here no controller empties it.
+    /// Asserts that deletion of the measurement's namespace was requested; no controller here would finish it.
     async fn assert_removed(&self) {
         let homes = self.homes().await;
         let is_going = |own: &Value| own["metadata"]["deletionTimestamp"].is_string();
@@ -217,7 +217,7 @@ impl Kubelets {
     }
 }
 
-/// Returns what the right one answers to a call.
+/// Returns the expected answer to a call.
 fn right(call: &str) -> Outcome {
     let name = [
         ("https://", ""),
@@ -257,7 +257,7 @@ fn words(answers: &BTreeMap<Way, Answer>) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn each_way_gets_its_own_answer_and_nothing_is_left() {
-    // Linux pods do not reach Windows pods by name, Windows nodes reach nothing, and the outside answers nobody.
+    // Linux pods do not reach Windows pods by name, Windows nodes reach nothing, and nothing outside answers.
     let network: Network = |pod, call| match (pod, call) {
         ("linux-pod", call) if call.contains("//windows.mullion-network") => Outcome::Exits(6),
         ("windows-node", _) => Outcome::Exits(28),

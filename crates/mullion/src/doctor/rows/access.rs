@@ -1,4 +1,4 @@
-//! What EKS and IAM say: versions, the cluster's policies, and who Windows nodes are to the cluster.
+//! Checks what EKS and IAM know: versions, the cluster's policies, and the access of Windows nodes to the cluster.
 
 use std::collections::BTreeSet;
 
@@ -24,10 +24,10 @@ use crate::check::{
     yaml::edit::{self, Edit},
 };
 
-/// The groups of a Windows node's role in aws-auth.
+/// The groups that aws-auth must give the role of Windows nodes.
 const GROUPS: [&str; 3] = ["system:bootstrappers", "system:nodes", PROXY_GROUP];
 
-/// The first platform versions whose control plane runs the address controller, by minor version; later ones all do.
+/// The first platform version whose control plane runs the address controller, by minor version; in later minor versions all do.
 const FIRST_PLATFORMS: [(u32, u32); 8] = [
     (24, 2),
     (25, 1),
@@ -39,22 +39,22 @@ const FIRST_PLATFORMS: [(u32, u32); 8] = [
     (31, 4),
 ];
 
-/// Returns the minor version of `v1.36.2-eks-abc` or `1.36`.
+/// Returns the minor version of a text such as `v1.36.2-eks-abc` or `1.36`.
 pub(super) fn minor(version: &str) -> Option<u32> {
     let rest = version.trim_start_matches('v').strip_prefix("1.")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()
 }
 
-/// Returns the minor version of the cluster: the one that EKS describes, which is that of the nodes of a simulated cluster too, else the API
-/// server's.
+/// Returns the cluster's minor version: the one that EKS describes (which also the nodes of a simulated cluster have), or else that of the
+/// API server.
 pub(super) fn cluster_minor(snapshot: &Snapshot) -> Option<u32> {
     let described = snapshot.account.cluster.as_ref().ok();
     let described = described.map(|cluster| cluster.version.as_str());
     minor(described.or(snapshot.version.as_deref())?)
 }
 
-/// DOC08.
+/// Checks DOC08: Kubernetes and its platform version can run Windows.
 pub(in super::super) fn versions(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let described = &snapshot.account.cluster;
     let Some(minor) = cluster_minor(snapshot) else {
@@ -94,7 +94,7 @@ pub(in super::super) fn versions(snapshot: &Snapshot) -> Result<Found, Unknown> 
     Ok(found)
 }
 
-/// DOC09.
+/// Checks DOC09: the role of the cluster may give addresses.
 pub(in super::super) fn cluster_policies(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let cluster = snapshot.account.cluster.clone()?;
     let policies = snapshot.account.policies.clone()?;
@@ -113,14 +113,14 @@ pub(in super::super) fn cluster_policies(snapshot: &Snapshot) -> Result<Found, U
     Ok(found)
 }
 
-/// The roles of nodes by their system.
+/// The IAM roles of nodes, by operating system.
 #[derive(Default)]
 struct Roles {
     windows: BTreeSet<String>,
     linux: BTreeSet<String>,
 }
 
-/// Returns the roles of the nodes there are, and of those that Karpenter buys.
+/// Returns the roles of existing nodes, and of those that Karpenter buys.
 fn roles(snapshot: &Snapshot, found: &mut Found) -> Roles {
     let mut roles = Roles::default();
     match (&snapshot.account.instances, &snapshot.account.roles) {
@@ -158,7 +158,7 @@ fn roles(snapshot: &Snapshot, found: &mut Found) -> Roles {
     roles
 }
 
-/// DOC10.
+/// Checks DOC10: Windows nodes are known to the cluster as such.
 pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     let roles = roles(snapshot, &mut found);
@@ -184,7 +184,7 @@ pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Found, Unknown
                 }
             }
             Ok(_) => unmapped.push(role.clone()),
-            // Who is not in aws-auth may have an access entry.
+            // A role that is missing in aws-auth may have an access entry instead.
             Err(unknown) => {
                 if !missing_groups(snapshot, role)?.is_empty() {
                     found.missing.push(unknown.0.clone());
@@ -202,7 +202,7 @@ pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Found, Unknown
     Ok(found)
 }
 
-/// Reports an access entry that is missing, or of another type.
+/// Reports an access entry that is missing or has another type.
 fn wrong_entry(
     cluster: &EksCluster,
     role: &str,
@@ -237,7 +237,7 @@ fn wrong_entry(
     }));
 }
 
-/// Returns the ids of the checks that fail because kube-proxy of Windows nodes may not read Services: it crashes then.
+/// Returns the IDs of the failed checks that keep kube-proxy on Windows nodes from reading Services, in which case it crashes.
 pub(super) fn proxy_faults(snapshot: &Snapshot) -> Vec<&'static str> {
     type Row = fn(&Snapshot) -> Result<Found, Unknown>;
     let rows: [(&str, Row); 2] = [("DOC10", node_roles), ("DOC11", system::proxy_binding)];
@@ -253,7 +253,7 @@ fn map_roles(snapshot: &Snapshot) -> Result<(Option<&Value>, &str), Unknown> {
     Ok((map, text.unwrap_or_default()))
 }
 
-/// Returns the position of a role in the roles of aws-auth.
+/// Returns the index of a role in the mapRoles list of aws-auth.
 fn position(roles: &Value, role: &str) -> Option<usize> {
     let is_it = |own: &Value| {
         own["rolearn"]
@@ -263,7 +263,7 @@ fn position(roles: &Value, role: &str) -> Option<usize> {
     list(roles).position(is_it)
 }
 
-/// Returns the groups that aws-auth does not give a role.
+/// Returns the required groups that aws-auth does not give to a role.
 fn missing_groups(snapshot: &Snapshot, role: &str) -> Result<Vec<&'static str>, Unknown> {
     let (_, text) = map_roles(snapshot)?;
     let roles: Value = serde_saphyr::from_str(text).unwrap_or_default();
@@ -272,7 +272,7 @@ fn missing_groups(snapshot: &Snapshot, role: &str) -> Result<Vec<&'static str>, 
     Ok(GROUPS.into_iter().filter(|group| !has(group)).collect())
 }
 
-/// Reports the roles that aws-auth gives too few groups, with one change for all of them.
+/// Reports the roles that lack groups in aws-auth, with one change for all of them.
 fn aws_auth(snapshot: &Snapshot, roles: &[String], found: &mut Found) -> Result<(), Unknown> {
     let (map, old) = map_roles(snapshot)?;
     let mut text = old.to_owned();
@@ -310,7 +310,7 @@ fn aws_auth(snapshot: &Snapshot, roles: &[String], found: &mut Found) -> Result<
     Ok(())
 }
 
-/// Returns the roles of aws-auth with all groups for a role. Comments and order stay where they can.
+/// Returns the mapRoles text of aws-auth with all required groups added to a role. Comments and order are kept as far as possible.
 fn mapped(text: &str, role: &str) -> String {
     let mut roles: Value = serde_saphyr::from_str(text).unwrap_or_default();
     if !roles.is_array() {
@@ -343,12 +343,12 @@ fn mapped(text: &str, role: &str) -> String {
         for edit in &edits {
             edit.apply_to(&mut roles);
         }
-        // JSON is YAML.
+        // The text is YAML, and JSON is valid YAML.
         format!("{roles:#}\n")
     })
 }
 
-/// Returns the ARN of a role, in the account of the others.
+/// Returns the ARN of a role, in the account of the roles that are already mapped.
 fn role_arn_like(roles: &Value, role: &str) -> String {
     let other = list(roles).find_map(|own| own["rolearn"].as_str());
     match other.and_then(|arn| arn.split_once(":role/")) {

@@ -1,4 +1,4 @@
-//! The rows: functions of a snapshot, one file for each group of the table.
+//! Defines the checks as functions of a snapshot, one file for each group of the table.
 
 pub(super) mod access;
 pub(super) mod network;
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use super::snapshot::{Snapshot, Unknown};
 
-/// Whether a node runs Windows.
+/// Returns whether a node runs Windows.
 pub(super) fn is_windows(node: &Value) -> bool {
     node["metadata"]["labels"][labels::OS] == labels::OS_WINDOWS
 }
 
-/// Whether a node's kubelet says that it is ready.
+/// Returns whether a node's kubelet reports that it is ready.
 pub(super) fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array();
     conditions
@@ -34,26 +34,26 @@ fn nodes(snapshot: &Snapshot, windows: bool) -> Result<Vec<&Value>, Unknown> {
     Ok(nodes.filter(|node| is_windows(node) == windows).collect())
 }
 
-/// Whether the cluster is one of `mullion up`, with simulated nodes.
+/// Returns whether the cluster was started by `mullion up`, with simulated nodes.
 pub(super) fn is_simulated(snapshot: &Snapshot) -> bool {
     snapshot
         .all("SimulatedAccount")
         .is_ok_and(|accounts| !accounts.is_empty())
 }
 
-/// Returns the type of a node's instance.
+/// Returns a node's instance type.
 fn instance_type(node: &Value) -> &str {
     node["metadata"]["labels"][labels::INSTANCE_TYPE]
         .as_str()
         .unwrap_or_default()
 }
 
-/// Returns the elements of a list; none of what is no list.
+/// Returns the elements of a list, or nothing if the value is not a list.
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Whether a label selector (`metav1.LabelSelector`) selects labels; an empty one selects all.
+/// Returns whether a label selector (`metav1.LabelSelector`) matches labels; an empty one matches all.
 fn selects(selector: &Value, labels: &Value) -> bool {
     let mut exact = selector["matchLabels"].as_object().into_iter().flatten();
     let has = |(key, value): (&String, &Value)| labels[key.as_str()] == *value;

@@ -1,4 +1,4 @@
-//! What Windows nodes of EKS cannot have in their network, and what their subnets have left.
+//! Checks network features that EKS does not have for Windows nodes, and the free addresses in their subnets.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::{
     switches::settings,
 };
 
-/// DOC12.
+/// Checks DOC12: the cluster has IPv4 addresses.
 pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let service = snapshot.find("Service", "default", "kubernetes");
     let address = service.as_ref().ok().and_then(|service| {
@@ -47,7 +47,7 @@ pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Found, Unknown>
     Ok(found)
 }
 
-/// DOC13.
+/// Checks DOC13: nothing that Windows cannot have is meant for it.
 pub(in super::super) fn unsupported(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::state("none of them touches Windows");
     let pods = windows_pods(snapshot)?;
@@ -77,7 +77,7 @@ pub(in super::super) fn unsupported(snapshot: &Snapshot) -> Result<Found, Unknow
     Ok(found)
 }
 
-/// Custom networking is a setting of the Linux nodes' agent; Windows pods stay in the subnet of their node.
+/// Reports custom networking. It is a setting of the agent on Linux nodes; Windows pods stay in the subnet of their node.
 fn custom_networking(snapshot: &Snapshot, found: &mut Found) {
     let agent = match snapshot.system("DaemonSet", "aws-node") {
         Ok(agent) => agent,
@@ -121,7 +121,7 @@ fn fargate(snapshot: &Snapshot, pods: &[&Value], found: &mut Found) {
     }
 }
 
-/// Auto Mode and Hybrid Nodes are for Linux.
+/// Reports Auto Mode and Hybrid Nodes that are meant for Windows; EKS has them for Linux only.
 fn computed(snapshot: &Snapshot, found: &mut Found) {
     match snapshot.all("NodePool") {
         Ok(pools) => {
@@ -153,7 +153,7 @@ fn computed(snapshot: &Snapshot, found: &mut Found) {
     }
 }
 
-/// DOC14.
+/// Checks DOC14: the subnets of Windows nodes have room.
 pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let instances = snapshot.account.instances.clone()?.windows;
     if instances.is_empty() {
@@ -217,7 +217,7 @@ pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Found, Unknown> {
     Ok(found)
 }
 
-/// DOC15.
+/// Checks DOC15: prefix delegation works on every node.
 pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let nodes = nodes(snapshot, true)?;
     let settings = settings(snapshot)?;

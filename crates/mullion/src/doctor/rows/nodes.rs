@@ -1,4 +1,4 @@
-//! What Windows nodes say of themselves.
+//! Checks what Windows nodes report about themselves.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ use super::{
 };
 use crate::check::subject::amount;
 
-/// A kubelet writes its node's status every 10 seconds when it changes, and is given time.
+/// How long a kubelet may take to report a change of its node. It does so every 10 seconds; this leaves some room.
 const STATUS_PERIOD: Duration = Duration::from_secs(60);
-/// What Windows and its services need beside pods (EKS best practices).
+/// The bytes of memory that Windows and its services need in addition to the pods (EKS best practices).
 const SYSTEM_MEMORY: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 
-/// Returns how many pods a node of this type can give addresses; none if Windows nodes of the type get none.
+/// Returns how many pods a Windows node of this type has addresses for; `None` if EKS does not run Windows on the type.
 pub(super) fn addresses(name: &str, prefix_delegation: bool) -> Option<usize> {
     let kind = catalogue::get(name).filter(|kind| kind.runs(Os::Windows))?;
     let slots = kind.ipv4_per_eni.saturating_sub(1) as usize;
@@ -46,7 +46,7 @@ fn advertised(node: &Value, field: &str) -> Option<usize> {
         .ok()
 }
 
-/// Whether a node has been ready for longer than its kubelet takes to repeat its status.
+/// Returns whether a node has been ready for longer than its kubelet takes to report a change.
 pub(super) fn has_settled(node: &Value, now: Timestamp) -> bool {
     let ready = list(&node["status"]["conditions"]).find(|own| own["type"] == "Ready");
     let since = ready.and_then(|own| own["lastTransitionTime"].as_str());
@@ -56,7 +56,7 @@ pub(super) fn has_settled(node: &Value, now: Timestamp) -> bool {
     })
 }
 
-/// DOC04.
+/// Checks DOC04: Windows nodes advertise their addresses.
 pub(in super::super) fn capacity(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let nodes = nodes(snapshot, true)?;
     let ready: Vec<_> = nodes.into_iter().filter(|node| is_ready(node)).collect();
@@ -121,7 +121,7 @@ pub(in super::super) fn capacity(snapshot: &Snapshot) -> Result<Found, Unknown> 
     Ok(found)
 }
 
-/// DOC16.
+/// Checks DOC16: Windows nodes are labelled, tainted alike and up to date.
 pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {
@@ -146,7 +146,7 @@ pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     Ok(found)
 }
 
-/// Checks the labels of a node; returns its build.
+/// Checks the labels of a node, and returns its Windows build.
 fn labelled(node: &Value, server: Option<u32>, found: &mut Found) -> Option<Build> {
     let (name, own) = (name_of(node), &node["metadata"]["labels"]);
     let kernel: Option<Build> = node["status"]["nodeInfo"]["kernelVersion"]
@@ -190,8 +190,8 @@ fn labelled(node: &Value, server: Option<u32>, found: &mut Found) -> Option<Buil
     Some(build)
 }
 
-/// A kubelet may never be ahead of the API server, and up to three minor versions behind the cluster. A simulated API server is ahead of the
-/// version that EKS describes, which is that of the nodes.
+/// Reports a kubelet that is newer than the API server, or more than three minor versions older than the cluster. A simulated API server
+/// may be newer than the version that EKS describes, which is the version of the nodes.
 fn skew(node: &Value, server: Option<u32>, cluster: Option<u32>, found: &mut Found) {
     let name = name_of(node);
     let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
@@ -218,14 +218,14 @@ fn skew(node: &Value, server: Option<u32>, cluster: Option<u32>, found: &mut Fou
         ));
 }
 
-/// Taints that some Windows nodes have and others lack.
+/// Reports taints that some Windows nodes have and others lack.
 fn taints(nodes: &[&Value], found: &mut Found) {
     let of = |node: &Value| {
         let own = list(&node["spec"]["taints"]).filter_map(|own| {
             let key = own["key"].as_str()?;
             let value = own["value"].as_str().unwrap_or_default();
             let effect = own["effect"].as_str()?;
-            // The control plane's own taints come and go.
+            // Taints of the control plane and of Karpenter come and go.
             let is_own = key.starts_with("node.kubernetes.io/") || key.starts_with("karpenter.sh/");
             (!is_own).then(|| format!("{key}={value}:{effect}"))
         });
@@ -250,7 +250,7 @@ fn taints(nodes: &[&Value], found: &mut Found) {
     }
 }
 
-/// AMIs that are withdrawn, or two releases behind the newest.
+/// Reports AMIs that are withdrawn, or two releases behind the newest.
 fn images(snapshot: &Snapshot, nodes: &[&Value], found: &mut Found) {
     let (instances, images) = match (&snapshot.account.instances, &snapshot.account.images) {
         (Ok(instances), Ok(images)) => (&instances.windows, images),
@@ -287,7 +287,7 @@ fn images(snapshot: &Snapshot, nodes: &[&Value], found: &mut Found) {
     }
 }
 
-/// DOC17.
+/// Checks DOC17: kubelet and kube-proxy of Windows nodes are healthy.
 pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {
@@ -319,7 +319,7 @@ pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Found, Unknown> {
     Ok(found)
 }
 
-/// DOC18.
+/// Checks DOC18: Windows nodes reserve 2 GiB for the system.
 pub(in super::super) fn reserves(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {

@@ -1,4 +1,4 @@
-//! Windows pods and their addresses.
+//! Checks Windows pods and their addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,11 +23,11 @@ use super::{
     switches::settings,
 };
 
-/// How long a pod may be without an address, and how old news of EC2 may be.
+/// How long a pod may be without an address, and how old facts from EC2 may be.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the pods that run on Windows or will: by their node, else by what they say themselves. Those that have ended or are being deleted
-/// are left out.
+/// Returns the pods that run or will run on Windows: by their node, or else by their node selector and `spec.os`. Finished pods and those
+/// being deleted are left out.
 pub(super) fn windows_pods(snapshot: &Snapshot) -> Result<Vec<&Value>, Unknown> {
     let windows: BTreeSet<_> = nodes(snapshot, true)?.into_iter().map(name_of).collect();
     let pods = snapshot.all("Pod")?.iter();
@@ -63,18 +63,18 @@ fn says_windows(spec: &Value) -> bool {
         || (list(terms).next().is_some() && list(terms).all(by_affinity))
 }
 
-/// Returns the pods of a node.
+/// Returns the pods on a node.
 pub(super) fn on_node<'a>(snapshot: &'a Snapshot, node: &str) -> Result<Vec<&'a Value>, Unknown> {
     let pods = snapshot.all("Pod")?.iter();
     Ok(pods.filter(|pod| pod["spec"]["nodeName"] == node).collect())
 }
 
-/// Returns the address that the controller gave a pod, with its mask.
+/// Returns the address that the controller gave a pod, with its prefix length.
 pub(super) fn annotation(pod: &Value) -> Option<&str> {
     pod["metadata"]["annotations"][labels::PRIVATE_IPV4].as_str()
 }
 
-/// Whether a pod asks for an address.
+/// Returns whether a pod requests an address.
 fn asks(pod: &Value) -> bool {
     list(&pod["spec"]["containers"])
         .any(|own| own["resources"]["requests"][labels::PRIVATE_IPV4].is_string())
@@ -84,7 +84,7 @@ fn needs_address(pod: &Value) -> bool {
     pod["spec"]["hostNetwork"] != true
 }
 
-/// Adds what makes a pod anew: a change where a controller replaces the pod, else the command.
+/// Adds the remedy of recreating a pod: as a change if a controller replaces the pod, or else as a command.
 fn renew<'a>(problem: &'a mut Problem, pod: &Value) -> &'a mut Problem {
     const REPLACED: [&str; 4] = [
         "ReplicaSet",
@@ -108,7 +108,7 @@ fn title(pod: &Value) -> String {
     format!("{}/{}", namespace_of(pod), name_of(pod))
 }
 
-/// Whether a pod has been on its node for so long that it must have an address.
+/// Returns whether a pod has been on its node for so long that it must have an address.
 fn is_settled(pod: &Value, now: Timestamp) -> bool {
     let since = pod["status"]["startTime"].as_str();
     let since = since.and_then(|text| text.parse::<Timestamp>().ok());
@@ -117,7 +117,7 @@ fn is_settled(pod: &Value, now: Timestamp) -> bool {
     })
 }
 
-/// DOC03.
+/// Checks DOC03: a Windows pod gets its request for an address.
 pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Found, Unknown> {
     if !settings(snapshot)?.windows_ipam {
         return Ok(Found::not_needed("Windows IP management is off (DOC01)"));
@@ -156,7 +156,7 @@ pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Found, Unknown> 
     Ok(found)
 }
 
-/// DOC05.
+/// Checks DOC05: every Windows pod has an address, or waits for a good reason.
 pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let pods = windows_pods(snapshot)?;
     let pods: Vec<_> = pods.into_iter().filter(|pod| needs_address(pod)).collect();
@@ -194,7 +194,7 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Found, Un
             let is_mended = matches!(&snapshot.dry_run, DryRun::Admitted(new) if asks(new));
             match seen && is_mended {
                 true => renew(problem, pod),
-                // A new one would lack it, too.
+                // A new pod would lack the request too.
                 false => problem
                     .advise("create it anew when new pods get the request (DOC01, DOC03):")
                     .command(format!("kubectl -n {namespace} delete pod {name}")),
@@ -220,7 +220,7 @@ pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Found, Un
     Ok(found)
 }
 
-/// Returns whether an interface has an address, alone or in a block.
+/// Returns whether a network interface has an address, as a single one or in a prefix.
 fn has(instance: &InstanceFacts, address: Ipv4Addr) -> bool {
     let alone = instance
         .addresses
@@ -233,7 +233,7 @@ fn has(instance: &InstanceFacts, address: Ipv4Addr) -> bool {
         })
 }
 
-/// DOC06.
+/// Checks DOC06: the addresses of pods, annotations and interfaces agree.
 pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let pods = windows_pods(snapshot)?;
     let addressed: Vec<_> = pods
@@ -275,7 +275,7 @@ pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Found, Unknown>
     Ok(found)
 }
 
-/// Compares the addresses with those of the interfaces.
+/// Compares the pods' addresses with those of the network interfaces.
 fn interfaces(
     snapshot: &Snapshot,
     owners: &BTreeMap<Ipv4Addr, Vec<&Value>>,
@@ -320,7 +320,7 @@ fn interfaces(
     Ok(())
 }
 
-/// Addresses on an interface that the controller does not account for.
+/// Reports addresses on an interface that the address controller does not know of.
 fn leaked(
     snapshot: &Snapshot,
     node: &Value,
@@ -347,7 +347,7 @@ fn leaked(
     Ok(())
 }
 
-/// DOC23.
+/// Checks DOC23: what the address controller knows.
 pub(in super::super) fn what_the_controller_knows(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let settings = settings(snapshot)?;
     if !settings.windows_ipam {

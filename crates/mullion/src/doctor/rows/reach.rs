@@ -1,6 +1,7 @@
-//! Whether traffic takes its ways: what the cluster's objects say of it, and what probe pods found (`mullion doctor --network`).
+//! Checks whether traffic gets through: from the cluster's objects, and from the probe pods (`mullion doctor --network`).
 //!
-//! Objects alone can show that a way is shut, never that it is open: without probes a row is unknown unless its objects fail it.
+//! Objects alone can show that a path is blocked, but not that it is open: without probes a check is unknown unless its objects make it
+//! fail.
 
 use mullion_api::ami::Os;
 use serde_json::Value;
@@ -15,11 +16,11 @@ use super::{
     access, is_ready, is_simulated, list, nodes,
 };
 
-/// The Service of the cluster's DNS.
+/// The name of the Service of the cluster's DNS.
 const DNS: &str = "kube-dns";
 const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 
-/// NET01.
+/// Checks NET01: Linux nodes reach pods.
 pub(in super::super) fn from_linux_nodes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     ready_nodes(snapshot, Os::Linux, &mut found)?;
@@ -27,7 +28,7 @@ pub(in super::super) fn from_linux_nodes(snapshot: &Snapshot) -> Result<Found, U
     Ok(found)
 }
 
-/// NET02.
+/// Checks NET02: Windows nodes reach pods.
 pub(in super::super) fn from_windows_nodes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     if nodes(snapshot, true)?.is_empty() {
         return Ok(Found::not_needed("there is no Windows node"));
@@ -51,7 +52,7 @@ fn ready_nodes(snapshot: &Snapshot, os: Os, found: &mut Found) -> Result<(), Unk
     Ok(())
 }
 
-/// NET03.
+/// Checks NET03: pods reach pods.
 pub(in super::super) fn between_pods(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     let is_missed = !is_simulated(snapshot);
@@ -67,7 +68,7 @@ pub(in super::super) fn between_pods(snapshot: &Snapshot) -> Result<Found, Unkno
     Ok(found)
 }
 
-/// NET04.
+/// Checks NET04: Services can be reached by their addresses.
 pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     let is_missed = !is_simulated(snapshot);
@@ -97,7 +98,7 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
     Ok(found)
 }
 
-/// NET05.
+/// Checks NET05: Services can be reached by their names.
 pub(in super::super) fn names(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     let dns = snapshot.system("Service", DNS)?;
@@ -111,7 +112,7 @@ pub(in super::super) fn names(snapshot: &Snapshot) -> Result<Found, Unknown> {
             Ok(_) => {}
             Err(Unknown(missing)) => found.missing.push(missing),
         },
-        // The simulated network answers names itself.
+        // The simulated network resolves names itself.
         None if is_simulated(snapshot) => {}
         None => {
             found
@@ -123,14 +124,14 @@ pub(in super::super) fn names(snapshot: &Snapshot) -> Result<Found, Unknown> {
     Ok(found)
 }
 
-/// NET06.
+/// Checks NET06: NodePorts can be reached.
 pub(in super::super) fn node_ports(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     measured(snapshot, &mut found, "NET06");
     Ok(found)
 }
 
-/// NET07.
+/// Checks NET07: pods reach the outside of the cluster.
 pub(in super::super) fn outside(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     policies(snapshot, "Egress", &mut found);
@@ -138,7 +139,7 @@ pub(in super::super) fn outside(snapshot: &Snapshot) -> Result<Found, Unknown> {
     Ok(found)
 }
 
-/// Reports a DaemonSet of kube-system that has pods which are not ready, or that is not there at all.
+/// Reports a DaemonSet of kube-system that is missing or has pods that are not ready.
 fn daemon<'a>(
     snapshot: &Snapshot,
     name: &str,
@@ -164,7 +165,7 @@ fn daemon<'a>(
     ));
 }
 
-/// Reports NetworkPolicies that let no traffic of a direction pass for all pods of a namespace.
+/// Reports NetworkPolicies that block all traffic in a direction for all pods of a namespace.
 fn policies(snapshot: &Snapshot, direction: &str, found: &mut Found) {
     let policies = match snapshot.all("NetworkPolicy") {
         Ok(policies) => policies,
@@ -179,7 +180,7 @@ fn policies(snapshot: &Snapshot, direction: &str, found: &mut Found) {
     };
     for policy in policies.iter().filter(shuts) {
         let (namespace, name) = (namespace_of(policy), name_of(policy));
-        // Policies add up: another one may let pass what this one does not.
+        // NetworkPolicies add up: another one may allow what this one does not.
         let is_opened = policies
             .iter()
             .any(|other| namespace_of(other) == namespace && rules(other) > 0);
@@ -196,7 +197,7 @@ fn policies(snapshot: &Snapshot, direction: &str, found: &mut Found) {
     }
 }
 
-/// Returns how many endpoints of a Service are ready.
+/// Returns the number of ready endpoints of a Service.
 fn ready_endpoints(snapshot: &Snapshot, namespace: &str, name: &str) -> Result<usize, Unknown> {
     let slices = snapshot.all("EndpointSlice")?.iter().filter(|slice| {
         namespace_of(slice) == namespace && slice["metadata"]["labels"][SERVICE_OF_SLICE] == name
@@ -206,7 +207,7 @@ fn ready_endpoints(snapshot: &Snapshot, namespace: &str, name: &str) -> Result<u
     Ok(ready.count())
 }
 
-/// Reports the Services that choose pods and have none that is ready.
+/// Reports Services with a selector that have no ready endpoint.
 fn without_endpoints(snapshot: &Snapshot, found: &mut Found) {
     let services = match snapshot.all("Service") {
         Ok(services) => services.iter(),
@@ -217,7 +218,7 @@ fn without_endpoints(snapshot: &Snapshot, found: &mut Found) {
         let (namespace, name) = (namespace_of(service), name_of(service));
         let selector = service["spec"]["selector"].as_object();
         let chooses = selector.is_some_and(|own| !own.is_empty());
-        // NET05 is about the Service of names.
+        // Check NET05 is about the DNS Service.
         let is_dns = namespace == "kube-system" && name == DNS;
         if !chooses || is_dns || service["spec"]["type"] == "ExternalName" {
             continue;
@@ -244,14 +245,14 @@ fn without_endpoints(snapshot: &Snapshot, found: &mut Found) {
     }
 }
 
-/// Returns what probes found on the ways of the check `id`, and nothing of what objects say.
+/// Returns only what the probes found on the paths of the check `id`, without looking at objects.
 pub(in super::super) fn tried(snapshot: &Snapshot, id: &str) -> Found {
     let mut found = Found::default();
     measured(snapshot, &mut found, id);
     found
 }
 
-/// Whether a way is one of the check `id`.
+/// Returns whether a path belongs to the check `id`.
 fn is_of(id: &str, way: &Way) -> bool {
     match id {
         "NET01" => way.is_from(Os::Linux, Source::Node) && matches!(way.target, Target::Pod { .. }),
@@ -265,7 +266,7 @@ fn is_of(id: &str, way: &Way) -> bool {
     }
 }
 
-/// Adds what probes found on the ways of a check.
+/// Adds what the probes found on the paths of a check.
 fn measured(snapshot: &Snapshot, found: &mut Found, id: &str) {
     let answers = match &snapshot.probes {
         Probes::None(needed) => return found.missing.push(needed.clone()),
@@ -285,7 +286,7 @@ fn measured(snapshot: &Snapshot, found: &mut Found, id: &str) {
             Answer::Failed(why) => {
                 let text = format!("from {way}: {why}");
                 match (way.os, way.target) {
-                    // Its resolver asks nobody for names of one label unless its search list is heeded.
+                    // Without a search list, the Windows resolver does not look up names of one label, so this is only a warning.
                     (Os::Windows, Target::ShortName(_)) => found.warn(text),
                     _ => found.fail(text),
                 };
@@ -309,7 +310,7 @@ fn measured(snapshot: &Snapshot, found: &mut Found, id: &str) {
     }
 }
 
-/// Says what usually shuts a way.
+/// Adds advice about what usually blocks such a path.
 fn advise(problem: &mut Problem, way: &Way) {
     match way.target {
         Target::Pod { .. } => problem

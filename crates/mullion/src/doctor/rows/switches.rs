@@ -1,4 +1,4 @@
-//! What switches addresses of Windows pods on and off.
+//! Checks the settings that turn addresses for Windows pods on and off.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::{
 const CONFIG_MAP: &str = "amazon-vpc-cni";
 const IPAM: &str = "enable-windows-ipam";
 
-/// What the controllers of the time before 2021 consist of: names of their manifests, and those that eksctl gave them.
+/// The objects of the controllers that EKS needed before 2021: names from their manifests, and those that eksctl gave them.
 const LEGACY: [(&str, &[&str]); 5] = [
     (
         "Deployment",
@@ -43,7 +43,7 @@ const LEGACY: [(&str, &[&str]); 5] = [
     ("Secret", &["vpc-admission-webhook-certs"]),
 ];
 
-/// Returns the ConfigMap amazon-vpc-cni as the address controller reads it.
+/// Returns the settings in the ConfigMap amazon-vpc-cni, as the address controller reads them.
 pub(super) fn settings(snapshot: &Snapshot) -> Result<Settings, Unknown> {
     let map = snapshot.system("ConfigMap", CONFIG_MAP)?;
     Ok(Settings::read(&map.map(data).unwrap_or_default()).0)
@@ -53,7 +53,7 @@ fn data(map: &Value) -> BTreeMap<String, String> {
     serde_json::from_value(map["data"].clone()).unwrap_or_default()
 }
 
-/// DOC01.
+/// Checks DOC01: Windows IP management is on.
 pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let map = snapshot.system("ConfigMap", CONFIG_MAP)?;
     let Some(map) = map else {
@@ -84,10 +84,10 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unkn
             ))
             .mend(Change::merge(map, json!({"data": {IPAM: "true"}})));
     }
-    // The switch itself is dealt with above.
+    // The switch itself was checked above.
     for value in unreadable.iter().filter(|own| own.key() != IPAM) {
         let problem = found.warn(match value {
-            // Mullion's controller has no such defect.
+            // Mullion's own controller does not have this defect.
             Unreadable::Target { key, value } if !is_simulated(snapshot) => format!(
                 "ConfigMap kube-system/{CONFIG_MAP}: {key} is `{value}`, not a whole number: EKS's controller takes it for 0; write a number such as \"3\""
             ),
@@ -97,14 +97,14 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unkn
         without.remove(value.key());
         match Settings::read(&without).0 == settings {
             true => problem.mend(Change::merge(map, json!({"data": {value.key(): null}}))),
-            // A value that counts as absent hides one that would count.
+            // An invalid value, which counts as absent, hides another key that would take effect.
             false => problem.command("kubectl -n kube-system edit configmap amazon-vpc-cni"),
         };
     }
     Ok(found)
 }
 
-/// DOC02.
+/// Checks DOC02: no legacy Windows support is left.
 pub(in super::super) fn legacy(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::state("none of its objects is there");
     let mut left = Vec::new();

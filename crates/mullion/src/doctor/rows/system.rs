@@ -1,4 +1,4 @@
-//! What the cluster itself needs: Linux nodes for its own parts, names, and the rights of kube-proxy.
+//! Checks what the cluster itself needs: Linux nodes for its own components, DNS, and the permissions of kube-proxy.
 
 use serde_json::{Value, json};
 
@@ -12,11 +12,11 @@ use super::{
     is_ready, is_simulated, nodes,
 };
 
-/// The group of Windows nodes' kube-proxy.
+/// The group of kube-proxy on Windows nodes.
 pub(super) const PROXY_GROUP: &str = "eks:kube-proxy-windows";
 const PROXY_ROLE: &str = "system:node-proxier";
 
-/// DOC07.
+/// Checks DOC07: Linux nodes run CoreDNS.
 pub(in super::super) fn linux_and_names(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let ready = nodes(snapshot, false)?;
     let ready = ready.into_iter().filter(|node| is_ready(node)).count();
@@ -94,7 +94,7 @@ fn coredns(snapshot: &Snapshot, dns: &Value, found: &mut Found) -> Result<(), Un
     Ok(())
 }
 
-/// DOC11.
+/// Checks DOC11: kube-proxy on Windows nodes may read Services.
 pub(in super::super) fn proxy_binding(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let bindings = snapshot.all("ClusterRoleBinding")?.iter();
     let is_it = |binding: &&Value| {
@@ -115,7 +115,7 @@ pub(in super::super) fn proxy_binding(snapshot: &Snapshot) -> Result<Found, Unkn
     );
     let problem = found.fail(text);
     if let Some(other) = snapshot.find("ClusterRoleBinding", "", PROXY_GROUP)? {
-        // What a binding refers to cannot be changed.
+        // The roleRef of a binding is immutable, so the binding is replaced.
         problem.mend(Change::delete(other));
     }
     let object = json!({

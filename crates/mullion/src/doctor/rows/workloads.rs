@@ -1,4 +1,4 @@
-//! What workloads ask of Windows nodes: Services, manifests, identities, volumes.
+//! Checks what workloads need from Windows nodes: Services, manifests, identities and volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,12 @@ use crate::check::{
     fleet::{BACKENDS, OLD_BACKENDS, is_before_update},
 };
 
-/// Services from which on kube-proxy runs out of ports without direct server return.
+/// The number of Services from which kube-proxy runs out of ports if direct server return is off.
 const SERVICES: usize = 100;
-/// Rules of `check` that rows of their own are about.
+/// The rules of `mullion check` that have checks of their own here.
 const OTHERS: [&str; 6] = ["MUL054", "MUL055", "MUL063", "MUL071", "MUL076", "MUL052"];
 
-/// DOC19.
+/// Checks DOC19: Services stay within the limits of Windows.
 pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {
@@ -72,7 +72,7 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
     Ok(found)
 }
 
-/// DOC20.
+/// Checks DOC20: workloads pass `mullion check`.
 pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let findings = snapshot.findings.as_ref().map_err(Clone::clone)?;
     let mut found = Found::state("no finding");
@@ -103,7 +103,7 @@ pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Found, Unknown>
     Ok(found)
 }
 
-/// DOC21.
+/// Checks DOC21: group managed service accounts can be used.
 pub(in super::super) fn gmsa(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let specs = snapshot.all("GMSACredentialSpec")?;
     let webhooks = gmsa_webhooks(snapshot)?;
@@ -152,7 +152,8 @@ fn gmsa_webhooks(snapshot: &Snapshot) -> Result<Vec<&Value>, Unknown> {
     Ok(webhooks)
 }
 
-/// A webhook that must answer before a pod of kube-system may start can lock the cluster: its own pods wait for the network that waits for it.
+/// Reports webhooks that can lock up the cluster: pods of kube-system cannot start before such a webhook answers, while its own pods wait
+/// for the network that those pods provide.
 fn lock_out(snapshot: &Snapshot, webhooks: &[&Value], found: &mut Found) -> Result<(), Unknown> {
     let Some(namespace) = snapshot.find("Namespace", "", KUBE_SYSTEM)? else {
         return Ok(());
@@ -184,7 +185,7 @@ fn lock_out(snapshot: &Snapshot, webhooks: &[&Value], found: &mut Found) -> Resu
     Ok(())
 }
 
-/// Whether a role that lets its subjects use a GMSACredentialSpec is bound to somebody.
+/// Returns whether a role that allows the use of a GMSACredentialSpec is bound to any subject.
 fn may_be_used(snapshot: &Snapshot, spec: &str) -> Result<bool, Unknown> {
     let mut bound = BTreeSet::new();
     for (kind, binding) in [("ClusterRoleBinding", ""), ("RoleBinding", "namespaced")] {
@@ -206,7 +207,7 @@ fn may_be_used(snapshot: &Snapshot, spec: &str) -> Result<bool, Unknown> {
             };
             let named = list(&rule["resourceNames"]).next().is_none()
                 || list(&rule["resourceNames"]).any(|own| own == spec);
-            // The rights of administrators are not meant for service accounts.
+            // Administrators' rules with the verb `*` are not meant for service accounts.
             let is_meant = list(&rule["verbs"]).any(|own| own == "use");
             is_meant
                 && named
@@ -223,7 +224,7 @@ fn may_be_used(snapshot: &Snapshot, spec: &str) -> Result<bool, Unknown> {
     Ok(false)
 }
 
-/// DOC22.
+/// Checks DOC22: the volumes of Windows pods have their driver.
 pub(in super::super) fn volumes(snapshot: &Snapshot) -> Result<Found, Unknown> {
     let mut found = Found::default();
     let mut count = 0;

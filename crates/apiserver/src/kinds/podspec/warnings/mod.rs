@@ -1,7 +1,7 @@
-//! The warnings for a valid pod spec (`pkg/api/pod/warnings.go`).
+//! Collects the warnings for a valid pod spec (`pkg/api/pod/warnings.go`).
 //!
-//! The warnings come in upstream's order, whatever file here finds them. There may be one for each pair of ports or files, so code that
-//! looks at pairs stops when [`Warnings::is_full`].
+//! The warnings are in kube-apiserver's order, independent of the file that finds them. There may be one for each pair of ports or files,
+//! so code that compares pairs stops when [`Warnings::is_full`].
 
 mod overlaps;
 mod placement;
@@ -35,7 +35,7 @@ const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
-/// The warning for an AppArmor profile that only an annotation names.
+/// The warning about an AppArmor profile that is set only by an annotation.
 pub(super) const APPARMOR: &str =
     r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
 
@@ -45,7 +45,7 @@ fn has_profile(owner: &Value, field: &str) -> bool {
         .is_some_and(|context| context.has(field))
 }
 
-/// Warnings about a new Pod.
+/// Returns the warnings about a new Pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
     let mut found = Found::default();
     found.host_name(pod, "the Pod's hostname");
@@ -53,7 +53,8 @@ pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
     found.0.into_texts()
 }
 
-/// Warnings about the template of a workload, and about a name that becomes the first part of its pods' names.
+/// Returns the warnings about the template of a workload. For a new workload, these include warnings about its name, with which the names
+/// of its pods begin.
 pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
     let mut found = Found::default();
     if new {
@@ -64,14 +65,14 @@ pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
     found.0.into_texts()
 }
 
-/// Warnings about a template that stands somewhere else.
+/// Returns the warnings about a template at any other path.
 pub(crate) fn of_template(template: &Value, path: &Path<'_>) -> Vec<String> {
     let mut found = Found::default();
     found.template(template, path);
     found.0.into_texts()
 }
 
-/// Warnings about a required node selector.
+/// Returns the warnings about a required node selector.
 pub(crate) fn of_node_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
     let mut found = Found::default();
     let terms = path.child("nodeSelectorTerms");
@@ -81,7 +82,7 @@ pub(crate) fn of_node_selector(selector: &Value, path: &Path<'_>) -> Vec<String>
     found.0.into_texts()
 }
 
-/// Warnings about a selector of nodes by their labels.
+/// Returns the warnings about a label selector for nodes.
 pub(crate) fn of_label_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
     let mut found = Found::default();
     found.node_selector_term(selector, path);
@@ -94,14 +95,14 @@ pub(crate) fn of_label_selector(selector: &Value, path: &Path<'_>) -> Vec<String
     found.0.into_texts()
 }
 
-/// The warning about a name that becomes the first part of pods' names.
+/// Returns the warning about a workload's name, with which the names of its pods begin.
 pub(crate) fn of_host_name(workload: &Value) -> Vec<String> {
     let mut found = Found::default();
     found.host_name(workload, "Pod names and hostnames");
     found.0.into_texts()
 }
 
-/// The warnings found so far, in upstream's order.
+/// The warnings found so far, in kube-apiserver's order.
 #[derive(Default)]
 struct Found(Warnings);
 
@@ -207,7 +208,7 @@ impl Found {
         }
     }
 
-    /// Fractions of bytes in lists that stand below the path.
+    /// Warns about fractional bytes in resource lists below the path.
     fn fractions(&mut self, owner: &Value, lists: &[&str], path: &Path<'_>) {
         for name in ["memory", "ephemeral-storage"] {
             for list in lists {
@@ -226,7 +227,7 @@ impl Found {
         }
     }
 
-    /// Annotations that name a container's profiles although there are fields for them.
+    /// Warns about annotations that set a container's profiles and have been replaced by fields.
     fn profile_annotations(
         &mut self,
         container: &Value,
@@ -242,7 +243,7 @@ impl Found {
         {
             self.add(&path.key(&key), SECCOMP);
         }
-        // Pods are warned of it while their fields are filled in.
+        // A pod gets this warning when the fields are set from the annotations.
         if template
             && !has_profile(spec, "appArmorProfile")
             && !has_profile(container, "appArmorProfile")

@@ -1,4 +1,4 @@
-//! Finds the paths of which one is the other or leads through it, without comparing every path with every other.
+//! Finds overlapping paths: equal ones, and folders with files in them. Not every pair of paths is compared.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,7 +12,7 @@ pub(super) struct Overlaps<'a, T> {
     tree: Option<Tree<'a, T>>,
 }
 
-/// So many paths are compared one by one, because that takes less than a tree of them: most volumes have three files.
+/// Up to this number, paths are compared one by one, which is faster than building a tree: most volumes have three files.
 const FEW: usize = 8;
 
 impl<T> Default for Overlaps<'_, T> {
@@ -25,7 +25,7 @@ impl<T> Default for Overlaps<'_, T> {
 }
 
 impl<'a, T: Clone + Eq + Hash> Overlaps<'a, T> {
-    /// Adds a path with a value, unless it is there with that value; an empty path overlaps with nothing.
+    /// Adds a path with a value, unless both were added before; an empty path overlaps with nothing.
     pub(super) fn add(&mut self, path: &'a str, value: T) {
         if path.is_empty() {
             return;
@@ -73,7 +73,7 @@ fn overlap(one: &str, other: &str) -> bool {
     begins(one, other) || begins(other, one)
 }
 
-/// Paths by their parts: `a/b` is below `a`.
+/// A tree of path segments: `a/b` is below `a`.
 struct Tree<'a, T> {
     /// The entries added so far; adding one again would report the same overlap twice.
     seen: HashSet<(&'a str, T)>,

@@ -1,4 +1,4 @@
-//! Warnings about where pods go: labels of nodes that are no longer set, selectors that match nothing.
+//! Warns about placement: deprecated node labels, and selectors that match nothing.
 
 use serde_json::Value;
 
@@ -88,7 +88,7 @@ impl Found {
         }
     }
 
-    /// Values that no label can have: a required term with them is refused.
+    /// Warns about values that no label can have; a required term with such a value matches no node.
     fn label_values(&mut self, expression: &Value, path: &Path<'_>) {
         let values = expression.items("values").iter().filter_map(Value::as_str);
         for (index, value) in values.enumerate() {
@@ -99,7 +99,7 @@ impl Found {
         }
     }
 
-    /// Addresses that are not written as they are usually.
+    /// Warns about addresses that are not in canonical form.
     pub(super) fn addresses(&mut self, spec: &Value, path: &Path<'_>) {
         let at = path.child("dnsConfig");
         let at = at.child("nameservers");

@@ -11,7 +11,7 @@ use crate::{
     kinds::{podspec::CONTAINER_LISTS, tree::Tree},
 };
 
-/// The position of a port: the list of containers, the container's index, the port's index.
+/// The position of a port: the list of containers, the container's index, and the port's index.
 type Place = (&'static str, usize, usize);
 
 fn declared(spec: &Value) -> impl Iterator<Item = (Place, &Value)> {
@@ -29,7 +29,7 @@ fn declared(spec: &Value) -> impl Iterator<Item = (Place, &Value)> {
 /// A place with its position among all ports.
 type Numbered = (usize, Place);
 
-/// The ports of one number and protocol: those of each address below their host port, which is 0 for ports of the pod alone.
+/// The ports with one number and protocol: for each host port (0 if there is none), the ports of each host address.
 #[derive(Default)]
 struct SamePort<'a>(HashMap<i64, HashMap<&'a str, Vec<Numbered>>>);
 
@@ -39,7 +39,7 @@ impl<'a> SamePort<'a> {
         addresses.entry(host_ip).or_default().push(place);
     }
 
-    /// Returns the ports that conflict with a port, and how. No port is looked at that does not conflict.
+    /// Returns the ports that conflict with a port, and how. Other ports are not visited.
     fn conflicts(&self, host_ip: &str, host_port: i64) -> Vec<(Numbered, &'static str)> {
         let mut found = Vec::new();
         let mut note = |places: &[Numbered], kind| {
@@ -74,7 +74,7 @@ impl<'a> SamePort<'a> {
 }
 
 impl Found {
-    /// Ports of one number and protocol, in whatever containers.
+    /// Warns about ports with the same number and protocol, in all containers.
     pub(super) fn ports(&mut self, spec: &Value, path: &Path<'_>) {
         let mut seen: HashMap<(i64, &str), SamePort<'_>> = HashMap::new();
         for (position, ((list, container, index), port)) in declared(spec).enumerate() {
@@ -101,6 +101,7 @@ impl Found {
             let number = port.integer("containerPort").unwrap_or(0);
             let others = seen.entry((number, port.text("protocol"))).or_default();
             let mut conflicts = others.conflicts(host_ip, host_port);
+            // The warnings follow the order in which the ports are declared.
             conflicts.sort_unstable_by_key(|(other, _)| *other);
             for ((_, (list, container, index)), kind) in conflicts {
                 if self.0.is_full() {
@@ -118,7 +119,7 @@ impl Found {
         }
     }
 
-    /// Names that ports of two containers share.
+    /// Warns about port names that several ports have.
     pub(super) fn port_names(&mut self, spec: &Value, path: &Path<'_>) {
         let mut seen: BTreeMap<&str, Place> = BTreeMap::new();
         for (place, port) in declared(spec) {

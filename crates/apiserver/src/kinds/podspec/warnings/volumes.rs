@@ -1,4 +1,4 @@
-//! Warnings about volumes: kinds that work no longer, files that hide each other.
+//! Warns about volumes: kinds that no longer work, and files that hide each other.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::{
     kinds::{persistentvolumeclaims, tree::Tree},
 };
 
-/// Sources that are going away, in upstream's order; claims of ephemeral volumes are looked at in between.
+/// Deprecated sources in kube-apiserver's order; the warnings about the claims of ephemeral volumes are between them.
 const DEPRECATED_VOLUMES: [(&str, &str, &str); 10] = [
     (
         "photonPersistentDisk",
@@ -81,7 +81,7 @@ impl Found {
         }
     }
 
-    /// Files of one volume that hide each other, one being at the place of another or of a folder above it.
+    /// Warns about files of one volume that hide each other, because one is at the path of the other or of a folder above it.
     pub(super) fn overlapping_files(&mut self, volumes: &[Value]) {
         for volume in volumes {
             let name = quote(volume.text("name"));
@@ -136,7 +136,7 @@ impl Found {
     }
 }
 
-/// A source as messages name it.
+/// Formats a source for messages.
 fn owner(kind: &str, source: &Value, named: &str) -> String {
     if named.is_empty() {
         kind.to_owned()

@@ -1,4 +1,4 @@
-//! The attributes of a device: their names and their one value.
+//! Validates the attributes of a device: the names, and the value, of which each attribute has exactly one.
 
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ pub(super) fn attribute(attribute: &Value, path: &Path<'_>, errors: &mut Errors)
     }
 }
 
-/// `1.2.3`, with a pre-release behind a dash and a build behind a plus.
+/// Returns whether a text is a version like `1.2.3`, with an optional pre-release after a dash and a build after a plus.
 fn is_semantic_version(text: &str) -> bool {
     let (rest, build) = match text.split_once('+') {
         Some((rest, build)) => (rest, Some(build)),
@@ -65,7 +65,7 @@ fn is_semantic_version(text: &str) -> bool {
         && build.is_none_or(|text| text.split('.').all(is_word))
 }
 
-/// The name of an attribute or capacity, perhaps with a domain.
+/// Validates the name of an attribute or capacity, with or without a domain.
 pub(super) fn qualified(name: &str, path: &Path<'_>, errors: &mut Errors) {
     let parts: Vec<&str> = name.split('/').collect();
     match parts.as_slice() {
@@ -82,12 +82,12 @@ pub(super) fn qualified(name: &str, path: &Path<'_>, errors: &mut Errors) {
                 identifier(id, path, errors);
             }
         }
-        // Upstream lets more slashes pass.
+        // As in kube-apiserver, a name with more slashes is not checked.
         _ => {}
     }
 }
 
-/// The name of an attribute with its domain.
+/// Validates the name of an attribute, which must have a domain.
 pub(in crate::kinds::resource) fn fully_qualified(
     name: &str,
     path: &Path<'_>,

@@ -1,4 +1,4 @@
-//! Which amounts of a capacity that several claims share may be asked for.
+//! Validates the request policy of a capacity that several claims share: the amounts that may be requested.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ pub(super) fn amount(value: &Value) -> Quantity {
     Quantity::parse(text).unwrap_or_else(|_| Quantity::from_integer(0))
 }
 
-/// Which amounts of a capacity may be asked for.
+/// Validates a request policy; `most` is the capacity.
 pub(super) fn request_policy(
     policy: &Value,
     most: &Quantity,
@@ -77,7 +77,7 @@ fn amounts(
             }
         }
     }
-    // More than there may be are not looked at.
+    // If there are too many options, the default is not searched for in them.
     if options.len() > MAX_AMOUNTS || !options.contains(default) {
         let why = "default value is not valid according to the requestPolicy";
         errors.invalid(path, default.to_string(), why);
@@ -137,7 +137,7 @@ fn amounts_between(
             .value()
             .wrapping_sub(min.value())
             .checked_rem(step.value());
-        // Upstream divides by a step of nothing, and fails; such a step divides nothing.
+        // kube-apiserver fails when it divides by a step of 0; here such a step is an error.
         if rest != Some(0) {
             let why = format!("value is not a multiple of a given step ({step}) from ({min})");
             refuse("step", value, why);

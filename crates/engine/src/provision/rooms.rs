@@ -1,0 +1,110 @@
+//! What the options of a pool have for pods once the pods of DaemonSets run there: resources and host ports.
+//!
+//! A DaemonSet counts on an option if the static filters let its pods run there, so one for another architecture, operating
+//! system or zone takes nothing (Karpenter 1.14 counts per instance type, over all its zones).
+
+use std::collections::BTreeMap;
+
+use fixedbitset::FixedBitSet;
+use rustc_hash::FxHashMap;
+
+use crate::class::{HostPort, PodClassId};
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::model::ResourceMap;
+use crate::resources::Amounts;
+
+use super::Unplaceable;
+use super::catalog::Catalog;
+
+/// The resources and ports of a machine that pods can have.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Room {
+    pub(super) type_index: usize,
+    /// The resources that DaemonSets take.
+    pub(super) daemons: Amounts,
+    /// The resources left for other pods; negative if the DaemonSets' own pods do not fit.
+    pub(super) free: Amounts,
+    /// The host ports that DaemonSets take.
+    pub(super) ports: Vec<HostPort>,
+}
+
+impl Catalog {
+    /// Computes what each option has left after the pods of the DaemonSets that run on it.
+    ///
+    /// # Errors
+    /// Returns an error if a type has a negative amount of a resource.
+    pub(super) fn make_rooms(
+        &mut self,
+        daemons: &[PodClassId],
+        cluster: &mut Cluster,
+    ) -> Result<(), ModelError> {
+        let mut allocatable = Vec::with_capacity(self.types.len());
+        for spec in &self.types {
+            allocatable.push(Amounts::read(
+                &spec.allocatable,
+                &spec.name,
+                cluster.names_mut(),
+            )?);
+        }
+        let runs: Vec<FixedBitSet> = daemons
+            .iter()
+            .map(|class| self.verdicts(*class, cluster).fits.clone())
+            .collect();
+        let mut known: FxHashMap<(usize, Vec<usize>), usize> = FxHashMap::default();
+        for index in 0..self.options.len() {
+            let type_index = self.options[index].type_index;
+            let on_it: Vec<usize> = (0..daemons.len())
+                .filter(|daemon| runs[*daemon].contains(index))
+                .collect();
+            let room = *known
+                .entry((type_index, on_it))
+                .or_insert_with_key(|(_, on_it)| {
+                    let mut taken = Amounts::default();
+                    let mut ports = Vec::new();
+                    for daemon in on_it {
+                        let shape = &cluster.class(daemons[*daemon]).shape;
+                        taken.add(&shape.requests.real);
+                        taken.pods += 1;
+                        ports.extend(&shape.host_ports);
+                    }
+                    let mut free = allocatable[type_index].clone();
+                    free.subtract(&taken);
+                    self.rooms.push(Room {
+                        type_index,
+                        daemons: taken,
+                        free,
+                        ports,
+                    });
+                    self.rooms.len() - 1
+                });
+            self.options[index].room = room;
+        }
+        self.daemons_hold_ports = self.rooms.iter().any(|room| !room.ports.is_empty());
+        if self.daemons_hold_ports {
+            // The DaemonSets' own verdicts were found without ports, and pods with equal rules must not share them.
+            self.forget_verdicts();
+        }
+        Ok(())
+    }
+}
+
+/// Returns the most that DaemonSets take of a node of each pool; nothing if no pool refused a pod.
+pub(super) fn of_refusals(
+    unplaceable: &[Unplaceable],
+    catalogs: &[Catalog],
+    cluster: &Cluster,
+) -> BTreeMap<String, ResourceMap> {
+    let mut refusals = unplaceable.iter().flat_map(|pod| &*pod.pools);
+    if refusals.next().is_none() {
+        return BTreeMap::new();
+    }
+    let most = |catalog: &Catalog| {
+        let mut most = Amounts::default();
+        for room in &catalog.rooms {
+            most.maximize(&room.daemons);
+        }
+        (catalog.pool.clone(), most.to_map(cluster.names()))
+    };
+    catalogs.iter().map(most).collect()
+}

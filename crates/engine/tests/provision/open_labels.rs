@@ -1,0 +1,165 @@
+//! Labels that a pool leaves open, and labels by the names that they had before Kubernetes 1.17.
+
+use super::*;
+
+const TEAM: &str = "example.com/team";
+
+fn of_team(name: &str, team: &str) -> PodSpec {
+    let mut pod = pod(name, &[("cpu", "1")]);
+    pod.template.node_selector.insert(TEAM.into(), team.into());
+    pod
+}
+
+fn open(operator: Operator, values: &[&str]) -> NodeTemplate {
+    NodeTemplate {
+        requirements: vec![require(TEAM, operator, values)],
+        ..pool("p", &linux())
+    }
+}
+
+fn planned(pods: Vec<PodSpec>, template: NodeTemplate, by_cost: bool) -> Plan {
+    let request = PlanRequest {
+        pods,
+        templates: vec![template],
+        by_cost,
+        ..PlanRequest::default()
+    };
+    let mut cluster = Cluster::new(Options::default());
+    cluster.plan(&request).expect("valid")
+}
+
+/// The values that the nodes' claims require of the label, with the node's pods.
+fn teams(plan: &Plan) -> Vec<(Vec<String>, Vec<String>)> {
+    let team = |node: &mullion_engine::provision::PlannedNode| {
+        let own = node.requirements.iter().find(|own| own.key == TEAM);
+        let own = own.expect("a requirement on the team");
+        let values = match own.operator {
+            Operator::In => own.values.clone(),
+            _ => Vec::new(),
+        };
+        (values, node.pods.clone())
+    };
+    let mut teams: Vec<_> = plan.nodes.iter().map(team).collect();
+    teams.sort();
+    teams
+}
+
+fn owned(values: &[&str]) -> Vec<String> {
+    values.iter().map(|value| (*value).to_owned()).collect()
+}
+
+#[test]
+fn a_node_has_the_value_that_its_pods_ask_for() {
+    for by_cost in [false, true] {
+        let pods = vec![
+            of_team("a-1", "a"),
+            of_team("a-2", "a"),
+            of_team("b-1", "b"),
+        ];
+        let plan = planned(pods, open(Operator::Exists, &[]), by_cost);
+        let expected = [
+            (owned(&["a"]), owned(&["ns/a-1", "ns/a-2"])),
+            (owned(&["b"]), owned(&["ns/b-1"])),
+        ];
+        assert_eq!(teams(&plan), expected);
+        assert!(plan.unplaceable.is_empty());
+    }
+}
+
+#[test]
+fn a_node_has_a_value_that_nobody_asks_for_if_the_pool_demands_the_label() {
+    for by_cost in [false, true] {
+        let alone = || vec![pod("any", &[("cpu", "1")])];
+        let teams_of = |template| teams(&planned(alone(), template, by_cost));
+        let any = || owned(&["ns/any"]);
+        assert_eq!(
+            teams_of(open(Operator::Exists, &[])),
+            [(owned(&["0"]), any())]
+        );
+        assert_eq!(
+            teams_of(open(Operator::Gt, &["5"])),
+            [(owned(&["6"]), any())]
+        );
+        // A label that may be absent is left out.
+        assert_eq!(
+            teams_of(open(Operator::NotIn, &["a"])),
+            [(owned(&[]), any())]
+        );
+        // Of several values that the pool names the node has one.
+        assert_eq!(
+            teams_of(open(Operator::In, &["x", "y"])),
+            [(owned(&["x"]), any())]
+        );
+    }
+}
+
+#[test]
+fn a_value_that_the_pool_excludes_is_refused() {
+    for by_cost in [false, true] {
+        let pods = vec![of_team("a", "a"), of_team("b", "b")];
+        let plan = planned(pods, open(Operator::NotIn, &["b"]), by_cost);
+        assert_eq!(teams(&plan), [(owned(&["a"]), owned(&["ns/a"]))]);
+        assert_eq!(plan.unplaceable[0].pod, "ns/b");
+    }
+}
+
+#[test]
+fn values_that_pods_prefer_or_require_by_affinity_are_asked_for_too() {
+    use mullion_engine::model::{
+        NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    };
+    let demand = NodeSelectorRequirement {
+        key: TEAM.into(),
+        operator: Operator::In,
+        values: owned(&["a", "b"]),
+    };
+    let term = NodeSelectorTerm {
+        match_expressions: vec![demand],
+        ..NodeSelectorTerm::default()
+    };
+    let mut pod = pod("one", &[("cpu", "1")]);
+    pod.template.affinity.node_affinity = Some(NodeAffinity {
+        required: Some(NodeSelector {
+            node_selector_terms: vec![term],
+        }),
+        ..NodeAffinity::default()
+    });
+    for by_cost in [false, true] {
+        let plan = planned(vec![pod.clone()], open(Operator::Exists, &[]), by_cost);
+        assert_eq!(teams(&plan), [(owned(&["a"]), owned(&["ns/one"]))]);
+    }
+}
+
+#[test]
+fn former_names_of_labels_are_there_on_nodes_to_be_bought_and_on_nodes_on_their_way() {
+    let former = |name: &str| {
+        let mut pod = pod(name, &[("cpu", "1")]);
+        let selector = &mut pod.template.node_selector;
+        selector.insert("beta.kubernetes.io/os".into(), "linux".into());
+        selector.insert(label::BETA_ZONE.into(), "b".into());
+        pod
+    };
+    for by_cost in [false, true] {
+        let plan = planned(vec![former("one")], pool("p", &linux()), by_cost);
+        let offerings = &plan.nodes[0].options[0].offerings;
+        assert!(offerings.iter().all(|(zone, ..)| zone == "b"));
+        let mut node = NodeSpec::named("claim-1");
+        node.allocatable = amounts(&[("cpu", "4"), ("pods", "10")]);
+        node.labels.insert(label::OS.into(), "linux".into());
+        node.labels.insert(label::ZONE.into(), "b".into());
+        let request = PlanRequest {
+            pods: vec![former("one")],
+            in_flight: vec![InFlightNode {
+                node,
+                pods: Vec::new(),
+            }],
+            templates: vec![pool("p", &linux())],
+            by_cost,
+            ..PlanRequest::default()
+        };
+        let mut cluster = Cluster::new(Options::default());
+        let plan = cluster.plan(&request).expect("valid");
+        let place = ("ns/one".to_owned(), "claim-1".to_owned());
+        assert_eq!(plan.existing, [place]);
+    }
+}
