@@ -3,6 +3,7 @@
 //! - [`quantity`]: amounts of resources, such as `100m` and `1.5Gi`.
 //! - [`golang`]: what Go's standard library and the libraries that kube-apiserver uses make of durations, numbers, URLs, addresses,
 //!   regular expressions, CSV, versions and time zones, and how they quote a string.
+//! - [`cron`]: schedules of CronJobs.
 //!
 //! This is the lowest layer: it imports no crate of Mullion, and every crate may import it.
 //!
@@ -11,5 +12,6 @@
 // Each `expect` names the invariant that holds; tests may use `unwrap`.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+pub mod cron;
 pub mod golang;
 pub mod quantity;

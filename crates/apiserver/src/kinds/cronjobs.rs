@@ -1,11 +1,11 @@
 //! CronJobs: defaults, validation and table columns (`pkg/apis/batch`, `pkg/registry/batch/cronjob`). [`cron`] validates the schedule.
 
 use jiff::Timestamp;
-use mullion_kube_text::golang::zone;
+use mullion_kube_text::{cron, golang::zone};
 use serde_json::Value;
 
 use super::{
-    Column, Kind, cron,
+    Column, Kind,
     jobs::{self, spec},
     podspec::{self, internal},
     print,

@@ -12,7 +12,6 @@ mod certificatesigningrequests;
 mod componentstatuses;
 mod configmaps;
 mod controllerrevisions;
-mod cron;
 mod cronjobs;
 mod csi;
 mod csistoragecapacities;

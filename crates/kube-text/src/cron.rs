@@ -1,12 +1,12 @@
 //! Validates cron schedules with the messages of `robfig/cron`, which kube-apiserver uses: five fields, or a descriptor such as `@every
 //! 1h`.
 
-use mullion_kube_text::golang::{duration, integer, zone};
+use crate::golang::{duration, integer, zone};
 
 /// The error for a text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct CronError(String);
+pub struct CronError(String);
 
 struct Bounds {
     min: u64,
@@ -31,7 +31,10 @@ const fn bounds(min: u64, max: u64, names: &'static [&'static str]) -> Bounds {
 }
 
 /// Checks a schedule.
-pub(crate) fn check(text: &str) -> Result<(), CronError> {
+///
+/// # Errors
+/// The library's error for a text that is not a schedule.
+pub fn check(text: &str) -> Result<(), CronError> {
     if text.is_empty() {
         return fail("empty spec string");
     }
