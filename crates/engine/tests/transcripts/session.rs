@@ -308,7 +308,7 @@ impl Session {
         String::new()
     }
 
-    /// `pool NAME weight=1 taint=... label.K=V limit.cpu=16 require.KEY=a,b require.KEY/NotIn=c`, with all types known.
+    /// `pool NAME weight=1 taint=... label.K=V limit.cpu=16 require.KEY=a,b require.KEY/NotIn=c daemons.cpu=100m`, with all types known.
     fn pool(&mut self, words: &Words<'_>) -> String {
         let mut pool = NodeTemplate {
             pool: words.name.to_owned(),
@@ -319,6 +319,9 @@ impl Session {
             if let Some(resource) = key.strip_prefix("limit.") {
                 pool.limits_remaining
                     .insert(resource.to_owned(), words::quantity(value));
+            } else if let Some(resource) = key.strip_prefix("daemons.") {
+                let daemon = words::daemon(resource, words::quantity(value));
+                pool.daemons.push(daemon);
             } else if let Some(key) = key.strip_prefix("require.") {
                 let (key, operator) = match key.split_once('/') {
                     Some((key, "NotIn")) => (key, Operator::NotIn),

@@ -9,7 +9,7 @@
 use mullion_engine::model::{
     Affinity, Container, ContainerPort, LabelSelector, NodeSelector, NodeSelectorRequirement,
     NodeSelectorTerm, NodeSpec, Operator, OwnerRef, PodAffinity, PodAffinityTerm, PodSpec,
-    PreferredSchedulingTerm, Quantity, ResourceMap, Taint, TaintEffect, Toleration,
+    PodTemplate, PreferredSchedulingTerm, Quantity, ResourceMap, Taint, TaintEffect, Toleration,
     TolerationOperator, TopologySpreadConstraint, WhenUnsatisfiable, label,
 };
 
@@ -146,6 +146,23 @@ pub(crate) fn node(words: &Words<'_>) -> NodeSpec {
         }
     }
     node
+}
+
+/// The pod of a DaemonSet that requests one resource and runs on nodes with any taints.
+pub(crate) fn daemon(resource: &str, amount: Quantity) -> PodTemplate {
+    let mut container = Container::default();
+    container
+        .resources
+        .requests
+        .insert(resource.to_owned(), amount);
+    PodTemplate {
+        containers: vec![container],
+        tolerations: vec![Toleration {
+            operator: TolerationOperator::Exists,
+            ..Toleration::default()
+        }],
+        ..PodTemplate::default()
+    }
 }
 
 /// A pod of one container in the namespace `default`.
