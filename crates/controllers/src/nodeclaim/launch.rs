@@ -3,13 +3,13 @@
 //! Invariant: the options are tried cheapest first. If none has capacity, or the class cannot be used, the claim is deleted:
 //! the provisioner then makes a new plan, which may use another pool or place the pods differently.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use mullion_api::{
     eksctl::{Taint, TaintEffect},
-    karpenter::{EC2NodeClass, NodeClaim, Operator, node_claim_condition as condition},
+    karpenter::{EC2NodeClass, NodeClaim, node_claim_condition as condition},
     labels,
 };
 use mullion_cloud::{
@@ -28,6 +28,7 @@ use crate::{
         decision_log::Pass,
         discovered,
         market::{Market, amounts, instance_labels, resource_list},
+        requirements::decided_labels,
     },
 };
 
@@ -387,7 +388,7 @@ fn note(
         &instance.zone_id,
         instance.capacity_type,
     );
-    own.extend(decided_labels(claim));
+    own.extend(decided_labels(&claim.spec.requirements));
     for (key, value) in instance.reservation.iter().flat_map(Reservation::labels) {
         own.insert(key.to_owned(), value);
     }
@@ -431,18 +432,6 @@ fn note(
         .info("launched nodeclaim");
 }
 
-/// Returns the labels for which the claim's requirements leave a single value.
-fn decided_labels(claim: &NodeClaim) -> BTreeMap<String, String> {
-    let requirements = claim.spec.requirements.iter();
-    requirements
-        .filter(|requirement| requirement.operator == Operator::In)
-        .filter_map(|requirement| match requirement.values.as_slice() {
-            [value] => Some((requirement.key.clone(), value.clone())),
-            _ => None,
-        })
-        .collect()
-}
-
 async fn refuse(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,
@@ -478,6 +467,8 @@ fn truncated(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -577,7 +568,7 @@ mod tests {
     #[test]
     fn a_requirement_with_one_value_becomes_a_label() {
         let expected = BTreeMap::from([("example.com/team".to_owned(), "a".to_owned())]);
-        assert_eq!(decided_labels(&claim()), expected);
+        assert_eq!(decided_labels(&claim().spec.requirements), expected);
     }
 
     #[test]

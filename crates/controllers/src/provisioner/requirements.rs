@@ -4,7 +4,10 @@
 //! comparisons, and pass `NotIn` and `DoesNotExist`.
 
 use mullion_api::karpenter::{Operator, Requirement};
-use mullion_engine::{model, provision};
+use mullion_engine::{
+    model::{self, StringMap},
+    provision,
+};
 
 /// Whether a label value (or its absence) meets a requirement.
 pub fn admits(requirement: &Requirement, value: Option<&str>) -> bool {
@@ -46,6 +49,17 @@ pub fn to_engine(requirement: &Requirement) -> provision::Requirement {
         values: requirement.values.clone(),
         min_values: requirement.min_values,
     }
+}
+
+/// Returns the labels for which requirements leave a single value.
+pub(crate) fn decided_labels(requirements: &[Requirement]) -> StringMap {
+    let mut labels = StringMap::new();
+    for requirement in requirements {
+        if let (Operator::In, [value]) = (requirement.operator, requirement.values.as_slice()) {
+            labels.insert(requirement.key.clone(), value.clone());
+        }
+    }
+    labels
 }
 
 /// The engine's requirement as a NodeClaim keeps it.

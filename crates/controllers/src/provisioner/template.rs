@@ -18,7 +18,7 @@ use mullion_engine::{
 use super::{
     market::{Market, amounts},
     overhead,
-    requirements::to_engine,
+    requirements::{decided_labels, to_engine},
 };
 use crate::{nodepool, state::convert};
 
@@ -118,6 +118,7 @@ pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
         .into_iter()
         .find(|m| m.name == first.instance_type)?;
     let mut own = machine.labels.clone();
+    own.extend(decided_labels(&claim.spec.requirements));
     own.extend(claim.metadata.labels.clone().unwrap_or_default());
     let mut offerings = machine.offerings.iter();
     let offering = offerings.find(|own| {

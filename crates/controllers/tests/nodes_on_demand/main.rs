@@ -13,6 +13,7 @@ mod giving_back;
 mod interruption;
 mod machines;
 mod metrics;
+mod open_labels;
 mod overlays;
 mod placement;
 mod planned;
