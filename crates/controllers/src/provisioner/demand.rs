@@ -270,9 +270,10 @@ fn nodes_to_come(
             continue;
         }
         let sets = daemons.iter().map(|set| &**set);
+        let addresses = karpenter.windows_addresses();
         if let Some(node) = karpenter.node_of(&claim) {
             // Daemons that are on the node already take up room there, so only the others are still to come.
-            let mut to_come = overhead::of(sets, &prospect(&claim));
+            let mut to_come = overhead::of(sets, &prospect(&claim), addresses);
             nodepool::take(
                 &mut to_come,
                 &daemon_requests(karpenter, &node.metadata.name),
@@ -286,7 +287,6 @@ fn nodes_to_come(
             discovered::correct(karpenter, &claim, node);
         }
         if let Some(node) = node {
-            let addresses = karpenter.windows_addresses();
             let pods = overhead::pods_on(sets, &prospect(&claim), &node.name, addresses);
             in_flight.push(InFlightNode { node, pods });
         }

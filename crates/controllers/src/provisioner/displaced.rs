@@ -89,7 +89,8 @@ fn asked_of<'a>(
     planned: impl Iterator<Item = &'a Arc<Pod>>,
 ) -> ResourceMap {
     let daemons = karpenter.base.informers.daemon_sets.list();
-    let mut asked = overhead::of(daemons.iter().map(|set| &**set), &prospect(claim));
+    let sets = daemons.iter().map(|set| &**set);
+    let mut asked = overhead::of(sets, &prospect(claim), karpenter.windows_addresses());
     let there = karpenter.pods_on(&node.name_any());
     let there = there
         .into_iter()

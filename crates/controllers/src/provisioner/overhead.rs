@@ -63,7 +63,8 @@ pub fn pods_on<'a>(
     };
     let pod = |set: &DaemonSet| {
         Some(PodSpec {
-            name: format!("{}-{node}", set.name_any()),
+            // No pod of the API has a slash in its name.
+            name: format!("{}/{node}", set.name_any()),
             template: pod_of(set, addresses)?,
             ..PodSpec::default()
         })
@@ -71,8 +72,12 @@ pub fn pods_on<'a>(
     sets.filter(runs).filter_map(pod).collect()
 }
 
-/// Returns the sum of what one pod of each DaemonSet that would run there requests.
-pub fn of<'a>(sets: impl IntoIterator<Item = &'a DaemonSet>, prospect: &Prospect) -> ResourceMap {
+/// Returns the sum of what one pod of each DaemonSet that would run there requests, with the addresses of those for Windows.
+pub fn of<'a>(
+    sets: impl IntoIterator<Item = &'a DaemonSet>,
+    prospect: &Prospect,
+    addresses: WindowsAddresses,
+) -> ResourceMap {
     let mut sum = ResourceMap::new();
     for set in sets {
         let template = set.spec.as_ref().map(|spec| &spec.template);
@@ -82,7 +87,9 @@ pub fn of<'a>(sets: impl IntoIterator<Item = &'a DaemonSet>, prospect: &Prospect
         if !runs_on(spec, prospect) {
             continue;
         }
-        for (name, amount) in requests(spec) {
+        let mut spec = spec.clone();
+        windows_address::ask(&mut spec, addresses);
+        for (name, amount) in requests(&spec) {
             let total = sum.entry(name).or_default();
             *total = total.saturating_add(amount);
         }
@@ -233,7 +240,7 @@ mod tests {
     }
 
     fn cpu(sets: &[DaemonSet], prospect: &Prospect) -> i64 {
-        let sum = of(sets, prospect);
+        let sum = of(sets, prospect, WindowsAddresses::Off);
         sum.get("cpu").copied().unwrap_or_default().milli_value()
     }
 
@@ -278,6 +285,12 @@ mod tests {
         let windows = json!({ "nodeSelector": selector });
         assert!(asks(windows.clone(), WindowsAddresses::Single));
         assert!(!asks(windows, WindowsAddresses::Off));
+        let sum = of(
+            [&set(json!({ "os": { "name": "windows" } }))],
+            &prospect("windows"),
+            WindowsAddresses::Single,
+        );
+        assert_eq!(sum[labels::PRIVATE_IPV4].value(), 1);
         let on_host = json!({ "nodeSelector": selector, "hostNetwork": true });
         assert!(!asks(on_host, WindowsAddresses::Single));
         assert!(!asks(json!({}), WindowsAddresses::Single));
@@ -298,8 +311,8 @@ mod tests {
             let pods = pods_on(sets.iter(), &prospect(os), "claim-1", addresses);
             pods.iter().map(PodSpec::key).collect::<Vec<_>>()
         };
-        assert_eq!(on("linux"), ["kube-system/agent-claim-1"]);
-        let both = ["kube-system/agent-claim-1", "kube-system/win-agent-claim-1"];
+        assert_eq!(on("linux"), ["kube-system/agent/claim-1"]);
+        let both = ["kube-system/agent/claim-1", "kube-system/win-agent/claim-1"];
         assert_eq!(on("windows"), both);
     }
 
@@ -329,7 +342,7 @@ mod tests {
             "containers": [{ "name": "c", "resources": { "requests": { "cpu": "100m" } } }]
         }}}}))
         .expect("a daemon set");
-        let sum = of([&set], &prospect("linux"));
+        let sum = of([&set], &prospect("linux"), WindowsAddresses::Off);
         assert_eq!(sum["cpu"].milli_value(), 500);
         assert_eq!(sum["pods"].value(), 1);
     }

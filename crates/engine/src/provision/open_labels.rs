@@ -126,7 +126,7 @@ fn nobodys(asked: &BTreeSet<String>, requirements: &[&Requirement]) -> Option<St
     let least = requirements.iter().filter_map(bound).max().unwrap_or(0);
     let excluded: usize = requirements.iter().map(|own| own.values.len()).sum();
     // One more than the numbers that can be taken or excluded.
-    let tried = (least..).take(asked.len() + excluded + 1);
+    let tried = (least..=u64::MAX).take(asked.len() + excluded + 1);
     tried.map(|number| number.to_string()).find(|value| {
         let is_met = requirements.iter().all(|own| own.is_met_by(Some(value)));
         is_met && !asked.contains(value)

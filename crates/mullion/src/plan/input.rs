@@ -60,7 +60,7 @@ impl Input {
                 false => state,
             })
         };
-        // Before the cluster is asked: a misspelt file name is told at once.
+        // Files are read before the cluster is asked, so that a misspelt name is reported even if there is no cluster.
         let documents = manifest::documents(&args.filename)?;
         let table = Arc::new(up::images::table(args.images.as_deref())?);
         let source = match &args.state {

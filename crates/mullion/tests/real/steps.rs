@@ -22,9 +22,11 @@ const LOOK: Duration = Duration::from_millis(200);
 const PROGRAMS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 
 /// Errors that any server causes at times, since the client had not heard of its own write or of another's yet; the client tries again.
-const RACES: [&str; 2] = [
+const RACES: [&str; 3] = [
     "is not as new as written version",
     "the object has been modified; please apply your changes to the latest version and try again",
+    // An update of an object that is gone, or there again under its name: its controller has not heard of the deletion.
+    "Precondition failed: UID in precondition: ",
 ];
 
 /// One thing that is done, or asked for.
