@@ -67,6 +67,8 @@ pub struct Market {
     pub subnets: Vec<Arc<str>>,
     region: String,
     zones: BTreeSet<String>,
+    /// What each image of the class requires of the nodes that boot it; empty while the class has found none.
+    images: Vec<Vec<Requirement>>,
     /// The placement group that nodes are in.
     group: Option<PlacementGroup>,
     pub(crate) offers: Arc<[Offer]>,
@@ -103,7 +105,9 @@ impl Market {
             None => None,
         };
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
+        let images = class.status.iter().flat_map(|status| &status.amis);
         Ok(Self {
+            images: images.map(|image| image.requirements.clone()).collect(),
             region: cloud.region().to_owned(),
             group,
             zones: subnets.clone().map(|subnet| subnet.zone.clone()).collect(),
@@ -208,7 +212,7 @@ impl Market {
         requirements: &[Requirement],
     ) -> Option<provision::InstanceType> {
         let labels = node_labels(&offer.instance_type, fixed);
-        if !self.suits(&offer.instance_type)
+        if !self.suits(&offer.instance_type, &labels)
             || !allows(requirements, &labels)
             || self.is_too_small(offer, requirements)
         {
@@ -267,8 +271,9 @@ impl Market {
         };
         let mut priced = Vec::new();
         for offer in self.offers.iter() {
-            if !self.suits(&offer.instance_type)
-                || !allows(requirements, &node_labels(&offer.instance_type, &fixed))
+            let labels = node_labels(&offer.instance_type, &fixed);
+            if !self.suits(&offer.instance_type, &labels)
+                || !allows(requirements, &labels)
                 || self.is_too_small(offer, requirements)
             {
                 continue;
@@ -296,10 +301,14 @@ impl Market {
         priced.into_iter().map(|(_, option)| option).collect()
     }
 
-    /// Returns whether nodes of the class can be of this type.
-    fn suits(&self, instance_type: &InstanceType) -> bool {
+    /// Returns whether nodes of the class can be of this type, whose nodes have these labels. An image of the class has to boot
+    /// on it (Karpenter: types without an image are left out of the launch), or the node would be of another image and drift.
+    fn suits(&self, instance_type: &InstanceType, labels: &StringMap) -> bool {
         let mut group = self.group.iter();
-        self.template.suits(instance_type) && group.all(|group| group.admits(instance_type))
+        let boots = |image: &Vec<Requirement>| allows(image, labels);
+        self.template.suits(instance_type)
+            && group.all(|group| group.admits(instance_type))
+            && (self.images.is_empty() || self.images.iter().any(boots))
     }
 
     /// Returns the places in the class's placement group that meet the requirements; one that is `None` if there is no group.
@@ -366,9 +375,10 @@ impl Market {
     pub fn too_small(&self, requirements: &[Requirement]) -> Vec<&InstanceType> {
         let fixed = self.fixed_labels();
         let small = self.offers.iter().filter(|offer| {
+            let labels = node_labels(&offer.instance_type, &fixed);
             self.is_too_small(offer, requirements)
-                && self.suits(&offer.instance_type)
-                && allows(requirements, &node_labels(&offer.instance_type, &fixed))
+                && self.suits(&offer.instance_type, &labels)
+                && allows(requirements, &labels)
                 && self
                     .sold_here(offer)
                     .any(|own| allows_offering(requirements, own))
@@ -562,6 +572,22 @@ mod tests {
     fn requests(pairs: &[(&str, &str)]) -> ResourceMap {
         let parse = |(k, v): &(&str, &str)| ((*k).to_owned(), v.parse().expect("a quantity"));
         pairs.iter().map(parse).collect()
+    }
+
+    #[tokio::test]
+    async fn types_on_which_no_image_of_the_class_boots_are_not_bought() {
+        let mut market = market_with("AL2023", 31, WindowsAddresses::Off).await;
+        let is_arm = |own: &LaunchOption| own.instance_type.starts_with("t4g.");
+        let options = |market: &Market| market.launch_options(&[], &ResourceMap::new());
+        assert!(options(&market).iter().any(is_arm));
+        market.images = vec![vec![Requirement::is(labels::ARCH, "amd64")]];
+        assert!(!options(&market).is_empty() && !options(&market).iter().any(is_arm));
+        let machines = market.machines(&[]);
+        let archs: BTreeSet<_> = machines
+            .iter()
+            .map(|own| own.labels[labels::ARCH].as_str())
+            .collect();
+        assert_eq!(archs, BTreeSet::from(["amd64"]));
     }
 
     #[tokio::test(start_paused = true)]
