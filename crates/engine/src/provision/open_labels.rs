@@ -2,7 +2,8 @@
 //!
 //! A pool may name values of such a label (`In`), or leave it open within bounds (`Exists`, `NotIn`, `Gt`, ...). Karpenter
 //! gives a node the value that its pods ask for, and a random number if the pool demands the label and no pod asks for a
-//! value. Here the values that pods ask for become choices, beside one that nobody asks for.
+//! value. Here the values that pods ask for become choices, beside one that nobody asks for:
+//! as many as there are combinations that some pods ask for, not every value of one label with every value of another.
 //!
 //! The kubelet and the cloud's controller repeat five labels under the names that they had before Kubernetes 1.17, so nodes to
 //! be bought have these names too (Karpenter: `NormalizedLabels`).
@@ -36,9 +37,14 @@ pub(super) fn add_former_names(labels: &mut StringMap) {
     }
 }
 
-/// The values that pods ask for of the labels that pools leave open.
+/// What pods ask for of the labels that pools leave open.
 #[derive(Default)]
-pub(super) struct Asked(BTreeMap<String, BTreeSet<String>>);
+pub(super) struct Asked {
+    /// The labels, with all values that pods ask for.
+    values: BTreeMap<String, BTreeSet<String>>,
+    /// The combinations of values that suit the pods of some class; one need not name all labels.
+    combinations: BTreeSet<BTreeMap<String, String>>,
+}
 
 impl Asked {
     /// Collects the values that pods of these classes select or prefer.
@@ -54,10 +60,10 @@ impl Asked {
                 !names_values && !template.is_decided(&own.key)
             });
             for requirement in open {
-                asked.0.entry(requirement.key.clone()).or_default();
+                asked.values.entry(requirement.key.clone()).or_default();
             }
         }
-        if !asked.0.is_empty() {
+        if !asked.values.is_empty() {
             let classes: BTreeSet<PodClassId> = classes.collect();
             for class in classes {
                 asked.add(cluster.template(class));
@@ -67,50 +73,86 @@ impl Asked {
     }
 
     fn add(&mut self, pod: &PodTemplate) {
-        let mut note = |key: &str, values: &[String]| {
-            if let Some(known) = self.0.get_mut(key) {
-                known.extend(values.iter().cloned());
-            }
-        };
+        let mut own: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
         for (key, value) in &pod.node_selector {
-            note(key, std::slice::from_ref(value));
+            own.entry(key).or_default().insert(value);
         }
-        let Some(affinity) = &pod.affinity.node_affinity else {
-            return;
-        };
-        let required = affinity.required.iter();
-        let required = required.flat_map(|selector| &selector.node_selector_terms);
-        let preferred = affinity.preferred.iter().map(|own| &own.preference);
-        let demands = required
-            .chain(preferred)
-            .flat_map(|term| &term.match_expressions);
-        let named = |own: &&NodeSelectorRequirement| own.operator == Operator::In;
-        for demand in demands.filter(named) {
-            note(&demand.key, &demand.values);
+        let affinity = pod.affinity.node_affinity.iter();
+        let terms = affinity.flat_map(|affinity| {
+            let required = affinity.required.iter();
+            let required = required.flat_map(|selector| &selector.node_selector_terms);
+            required.chain(affinity.preferred.iter().map(|own| &own.preference))
+        });
+        let named = |demand: &&NodeSelectorRequirement| demand.operator == Operator::In;
+        for demand in terms.flat_map(|term| &term.match_expressions).filter(named) {
+            own.entry(&demand.key).or_default().extend(&demand.values);
         }
+        let mut combinations = vec![BTreeMap::new()];
+        for (key, values) in own {
+            let Some(all) = self.values.get_mut(key) else {
+                continue;
+            };
+            all.extend(values.iter().map(|value| (*value).clone()));
+            combinations = with_each(&combinations, values.into_iter(), |mut one, value| {
+                one.insert(key.to_owned(), value.clone());
+                one
+            });
+        }
+        self.combinations.extend(combinations);
     }
 
-    /// Returns the values that a node may have of a label that its machine does not decide; `None` stands for no such label.
-    fn values(&self, key: &str, requirements: &[&Requirement]) -> Vec<Option<String>> {
-        let is_met = |value: Option<&String>| requirements.iter().all(|own| own.is_met_by(value));
-        let named = |own: &&&Requirement| own.operator == Operator::In;
-        if let Some(named) = requirements.iter().find(named) {
-            let values = named.values.iter().filter(|value| is_met(Some(value)));
-            return values.cloned().map(Some).collect();
+    /// Returns the sets of open labels that a node may have: first those that nobody asks for, then what pods ask for as far
+    /// as the requirements allow it. None if the requirements cannot be met. `open` has the requirements by label.
+    fn choices(&self, open: &BTreeMap<&str, Vec<&Requirement>>) -> Vec<Labels> {
+        let mut nobodys = Labels::new();
+        for (key, requirements) in open {
+            let Some(asked) = self.values.get(*key) else {
+                continue;
+            };
+            if requirements.iter().all(|own| own.is_met_by(None)) {
+                continue;
+            }
+            match self::nobodys(asked, requirements) {
+                Some(value) => nobodys.push(((*key).to_owned(), value)),
+                None => return Vec::new(),
+            }
         }
-        let Some(asked) = self.0.get(key) else {
-            return vec![None];
-        };
-        let nobodys = match is_met(None) {
-            true => Some(None),
-            false => nobodys(asked, requirements).map(Some),
-        };
-        let asked = asked.iter().filter(|value| is_met(Some(value)));
-        nobodys
-            .into_iter()
-            .chain(asked.cloned().map(Some))
-            .collect()
+        let mut choices = vec![nobodys];
+        let mut known: BTreeSet<Labels> = choices.iter().cloned().collect();
+        for combination in &self.combinations {
+            let mut own = choices[0].clone();
+            for (key, value) in combination {
+                let requirements = open.get(key.as_str());
+                let allows = |requirements: &Vec<&Requirement>| {
+                    requirements.iter().all(|own| own.is_met_by(Some(value)))
+                };
+                if requirements.is_some_and(allows) {
+                    own.retain(|(other, _)| other != key);
+                    own.push((key.clone(), value.clone()));
+                }
+            }
+            own.sort();
+            if known.insert(own.clone()) {
+                choices.push(own);
+            }
+        }
+        choices
     }
+}
+
+/// Labels that a node has in addition to those of its machine.
+type Labels = Vec<(String, String)>;
+
+/// Returns each of some things with each value, as far as there may be so many choices.
+fn with_each<T: Clone, V: Copy>(
+    all: &[T],
+    values: impl Iterator<Item = V>,
+    with: impl Fn(T, V) -> T,
+) -> Vec<T> {
+    let each = values.flat_map(|value| all.iter().map(move |one| (one.clone(), value)));
+    each.map(|(one, value)| with(one, value))
+        .take(MAX_CHOICES)
+        .collect()
 }
 
 /// Returns the smallest number that meets the requirements on a label and that no pod asks for.
@@ -139,7 +181,7 @@ pub(super) fn choices(
     labels: &StringMap,
     requirements: &[Requirement],
     asked: &Asked,
-) -> Vec<Vec<(String, String)>> {
+) -> Vec<Labels> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {
         match labels.get(&requirement.key) {
@@ -148,17 +190,24 @@ pub(super) fn choices(
             None => open.entry(&requirement.key).or_default().push(requirement),
         }
     }
-    let mut choices = vec![Vec::new()];
-    for (key, requirements) in open {
-        let mut with = Vec::new();
-        for value in asked.values(key, &requirements) {
-            for choice in &choices {
-                let own = value.iter().map(|value| (key.to_owned(), value.clone()));
-                with.push(choice.iter().cloned().chain(own).collect());
-            }
-        }
-        with.truncate(MAX_CHOICES);
-        choices = with;
+    let is_named = |own: &&&Requirement| own.operator == Operator::In;
+    let mut named = Vec::new();
+    open.retain(|key, requirements| {
+        let Some(names) = requirements.iter().find(is_named) else {
+            return true;
+        };
+        let is_met = |value: &&String| requirements.iter().all(|own| own.is_met_by(Some(value)));
+        let values: Vec<&String> = names.values.iter().filter(is_met).collect();
+        named.push((*key, values));
+        false
+    });
+    let mut choices = asked.choices(&open);
+    choices.truncate(MAX_CHOICES);
+    for (key, values) in named {
+        choices = with_each(&choices, values.into_iter(), |mut choice, value| {
+            choice.push((key.to_owned(), value.clone()));
+            choice
+        });
     }
     choices
 }

@@ -94,6 +94,41 @@ fn a_node_has_a_value_that_nobody_asks_for_if_the_pool_demands_the_label() {
 }
 
 #[test]
+fn of_two_open_labels_pods_get_the_combinations_that_they_ask_for() {
+    const STAGE: &str = "example.com/stage";
+    let mut template = open(Operator::Exists, &[]);
+    template
+        .requirements
+        .push(require(STAGE, Operator::Exists, &[]));
+    // More values than there are choices, if each went with each.
+    let pods: Vec<PodSpec> = (10..40)
+        .map(|index| {
+            let mut pod = of_team(&format!("web-{index}"), &format!("t{index}"));
+            let selector = &mut pod.template.node_selector;
+            selector.insert(STAGE.into(), format!("s{index}"));
+            pod
+        })
+        .collect();
+    for by_cost in [false, true] {
+        let plan = planned(pods.clone(), template.clone(), by_cost);
+        assert!(plan.unplaceable.is_empty(), "{:?}", plan.unplaceable);
+        for node in &plan.nodes {
+            let value = |key: &str| {
+                let mut requirements = node.requirements.iter();
+                let own = requirements.find(|own| own.key == key);
+                own.expect("it is decided").values.clone()
+            };
+            let [pod] = &node.pods[..] else {
+                panic!("one pod: {node:?}")
+            };
+            let index = pod.trim_start_matches("ns/web-");
+            assert_eq!(value(TEAM), [format!("t{index}")]);
+            assert_eq!(value(STAGE), [format!("s{index}")]);
+        }
+    }
+}
+
+#[test]
 fn a_value_that_the_pool_excludes_is_refused() {
     for by_cost in [false, true] {
         let pods = vec![of_team("a", "a"), of_team("b", "b")];
