@@ -1,10 +1,6 @@
 //! Pod addresses in the simulated EC2: the limits of interfaces and subnets, and the failures of calls about them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use mullion_api::{
     ami::{AmiFamily, WindowsEdition, WindowsRelease},
@@ -12,7 +8,7 @@ use mullion_api::{
 };
 use mullion_cloud::{
     AddressError, Addresses, CapacityType, Clock, CloudError, CloudProvider, InstanceId,
-    InterfaceFacts, InterfaceId, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
+    InterfaceFacts, InterfaceId, LaunchOption, LaunchRequest, NodeTemplate, Speed,
     sim::{Config, SimulatedEc2},
 };
 use mullion_engine::ip::{Cidr, Failure, Kind};
@@ -43,23 +39,17 @@ fn ec2_with(edit: impl FnOnce(&mut Config)) -> SimulatedEc2 {
 
 /// Returns the request for a Windows node in zone a.
 fn order(instance_type: &str, token: &str) -> LaunchRequest {
-    LaunchRequest {
-        client_token: token.into(),
-        options: vec![LaunchOption {
+    crate::order(
+        token,
+        LaunchOption {
             instance_type: instance_type.into(),
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
             placement: None,
-        }],
-        images: Vec::new(),
-        subnets: Vec::new(),
-        security_groups: Vec::new(),
-        template: NodeTemplate::new(WINDOWS, version()),
-        registration: Registration::default(),
-        tags: BTreeMap::new(),
-        class: None,
-    }
+        },
+        NodeTemplate::new(WINDOWS, version()),
+    )
 }
 
 /// Launches a Windows node in zone a.

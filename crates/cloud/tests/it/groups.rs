@@ -9,8 +9,8 @@ use mullion_api::{
     account, ami::AmiFamily, eksctl::KubernetesVersion, karpenter::PlacementGroupSelector,
 };
 use mullion_cloud::{
-    CapacityType, Clock, CloudError, CloudProvider, Instance, LaunchOption, LaunchRequest,
-    NodeTemplate, PlacementGroup, Registration, Shortage, Speed, catalogue,
+    CapacityType, Clock, CloudError, CloudProvider, Instance, LaunchOption, NodeTemplate,
+    PlacementGroup, Shortage, Speed, catalogue,
     sim::{Config, SimulatedEc2},
 };
 
@@ -53,23 +53,17 @@ async fn launch(
     zone: &str,
     partition: Option<u32>,
 ) -> Result<Arc<Instance>, CloudError> {
-    let request = LaunchRequest {
-        client_token: token.to_owned(),
-        options: vec![LaunchOption {
+    let request = crate::order(
+        token,
+        LaunchOption {
             instance_type: "m5.large".to_owned(),
             zone: zone.to_owned(),
             capacity_type: CapacityType::OnDemand,
             reservation: None,
             placement: Some(group(ec2).await.place(partition)),
-        }],
-        images: Vec::new(),
-        subnets: Vec::new(),
-        security_groups: Vec::new(),
-        template: NodeTemplate::new(AmiFamily::AmazonLinux2023, version()),
-        registration: Registration::default(),
-        tags: BTreeMap::new(),
-        class: None,
-    };
+        },
+        NodeTemplate::new(AmiFamily::AmazonLinux2023, version()),
+    );
     Ok(ec2.launch(request).await?.instance)
 }
 

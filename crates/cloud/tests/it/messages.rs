@@ -1,11 +1,9 @@
 //! The messages of the simulated EC2 about its instances.
 
-use std::collections::BTreeMap;
-
 use mullion_api::{ami::AmiFamily, eksctl::KubernetesVersion};
 use mullion_cloud::{
-    CapacityType, Clock, CloudProvider, InstanceId, InstanceState, LaunchOption, LaunchRequest,
-    MessageKind, NodeTemplate, Registration, Speed, StatusCheck,
+    CapacityType, Clock, CloudProvider, InstanceId, InstanceState, LaunchOption, MessageKind,
+    NodeTemplate, Speed, StatusCheck,
     sim::{Config, NOTICE, SimulatedEc2},
 };
 use tokio::time::Instant;
@@ -17,23 +15,17 @@ async fn instance() -> (SimulatedEc2, InstanceId) {
         ..Config::new("demo", "us-west-2", version)
     };
     let ec2 = SimulatedEc2::new(config, Clock::system());
-    let order = LaunchRequest {
-        client_token: "a".into(),
-        options: vec![LaunchOption {
+    let order = crate::order(
+        "a",
+        LaunchOption {
             instance_type: "m5.large".into(),
             zone: "us-west-2a".into(),
             capacity_type: CapacityType::Spot,
             reservation: None,
             placement: None,
-        }],
-        images: Vec::new(),
-        subnets: Vec::new(),
-        security_groups: Vec::new(),
-        template: NodeTemplate::new(AmiFamily::AmazonLinux2023, version),
-        registration: Registration::default(),
-        tags: BTreeMap::new(),
-        class: None,
-    };
+        },
+        NodeTemplate::new(AmiFamily::AmazonLinux2023, version),
+    );
     let id = ec2.launch(order).await.unwrap().instance.id.clone();
     (ec2, id)
 }

@@ -8,7 +8,7 @@ use mullion_api::{
 };
 use mullion_cloud::{
     CapacityType, Clock, CloudError, CloudProvider, Instance, InstanceState, LaunchOption,
-    LaunchRequest, NodeTemplate, Registration, Shortage, Speed,
+    NodeTemplate, Shortage, Speed,
     sim::{Config, SimulatedEc2},
 };
 
@@ -47,23 +47,17 @@ fn reserve(ec2: &SimulatedEc2, own: CapacityReservation) {
 }
 
 async fn launch(ec2: &SimulatedEc2, token: &str) -> Result<Arc<Instance>, CloudError> {
-    let request = LaunchRequest {
-        client_token: token.to_owned(),
-        options: vec![LaunchOption {
+    let request = crate::order(
+        token,
+        LaunchOption {
             instance_type: "m5.large".to_owned(),
             zone: "us-west-2a".to_owned(),
             capacity_type: CapacityType::Reserved,
             reservation: Some("cr-1".to_owned()),
             placement: None,
-        }],
-        images: Vec::new(),
-        subnets: Vec::new(),
-        security_groups: Vec::new(),
-        template: NodeTemplate::new(AmiFamily::AmazonLinux2023, version()),
-        registration: Registration::default(),
-        tags: BTreeMap::new(),
-        class: None,
-    };
+        },
+        NodeTemplate::new(AmiFamily::AmazonLinux2023, version()),
+    );
     Ok(ec2.launch(request).await?.instance)
 }
 

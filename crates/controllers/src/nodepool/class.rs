@@ -23,8 +23,8 @@ use mullion_api::{
     labels,
 };
 use mullion_cloud::{
-    CapacityReservation, CloudError, NodeTemplate, PlacementGroup, SecurityGroup, SelectedImages,
-    Subnet, TagSelector, family_of,
+    CapacityReservation, CloudError, CloudProvider, NodeTemplate, PlacementGroup, SecurityGroup,
+    SelectedImages, Subnet, TagSelector, family_of,
     image::{ImageVariant, NodeImage},
 };
 use serde_json::{Value, json};
@@ -120,7 +120,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
             .await?,
         images,
         reservations: reservations(karpenter, &class.spec).await?,
-        placement_group: placement_group(karpenter, &class.spec).await?,
+        placement_group: placement_group(&*karpenter.cloud, &class.spec).await?,
         instance_profile: karpenter
             .cloud
             .instance_profile(&class, &karpenter.options.cluster)
@@ -333,11 +333,11 @@ pub fn reservation_status(own: CapacityReservation, now: Timestamp) -> Reservati
 
 /// Returns the placement group that a class selects.
 pub(crate) async fn placement_group(
-    karpenter: &KarpenterContext,
+    cloud: &dyn CloudProvider,
     spec: &EC2NodeClassSpec,
 ) -> Result<Option<PlacementGroup>, CloudError> {
     match &spec.placement_group_selector {
-        Some(selector) => karpenter.cloud.placement_group(selector).await,
+        Some(selector) => cloud.placement_group(selector).await,
         None => Ok(None),
     }
 }

@@ -32,7 +32,10 @@ use super::{
     reserved,
     risk::Premiums,
 };
-use crate::{nodepool::hash::class_hash, overlays::Changed};
+use crate::{
+    nodepool::{class::placement_group, hash::class_hash},
+    overlays::Changed,
+};
 
 /// The maximum number of options of one launch (AWS provider: instance types in a fleet request).
 const MAX_LAUNCH_OPTIONS: usize = 60;
@@ -100,10 +103,7 @@ impl Market {
         };
         let offers = cloud.offers(template.family.os()).await?;
         let offers = reserved::with_reservations(offers, class, cloud).await?;
-        let group = match &class.spec.placement_group_selector {
-            Some(selector) => cloud.placement_group(selector).await?,
-            None => None,
-        };
+        let group = placement_group(cloud, &class.spec).await?;
         let subnets = class.status.iter().flat_map(|status| &status.subnets);
         let images = class.status.iter().flat_map(|status| &status.amis);
         Ok(Self {

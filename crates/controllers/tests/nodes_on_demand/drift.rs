@@ -3,20 +3,15 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
-use mullion_api::{
-    fault::FaultKind,
-    karpenter::{EC2NodeClass, NodeClaim},
-};
+use kube::ResourceExt;
+use mullion_api::{fault::FaultKind, karpenter::NodeClaim};
 use mullion_cloud::{CloudProvider, TagSelector};
 use serde_json::{Value, json};
 
-use crate::{pools::one_node, whole::Whole};
-
-async fn change_class(whole: &Whole, spec: Value) {
-    let classes: Api<EC2NodeClass> = Api::all(whole.context.client.clone());
-    whole.patch(classes, "linux", json!({ "spec": spec })).await;
-}
+use crate::{
+    pools::{change_class, one_node},
+    whole::Whole,
+};
 
 /// Waits until another node has taken the place of the only one; gives why the old one went.
 async fn until_replaced(whole: &Whole, old: &str) -> String {

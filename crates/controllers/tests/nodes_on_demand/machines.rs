@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Condition};
-use kube::{Api, ResourceExt};
-use mullion_api::{karpenter::EC2NodeClass, labels};
+use kube::ResourceExt;
+use mullion_api::labels;
 use serde_json::{Value, json};
 
-use crate::{pools, whole::Whole};
-
-async fn change_class(whole: &Whole, spec: Value) {
-    let classes: Api<EC2NodeClass> = Api::all(whole.context.client.clone());
-    whole.patch(classes, "linux", json!({ "spec": spec })).await;
-}
+use crate::{
+    pools::{self, change_class, class_status},
+    whole::Whole,
+};
 
 /// Waits until a pod with these requests runs on a node of its own, and returns the node.
 async fn node_for(whole: &Whole, app: &str, requests: Value) -> Arc<Node> {
@@ -63,12 +61,7 @@ async fn a_class_that_lists_adapters_buys_types_that_have_them() {
     let node = node_for(&whole, "small", json!({ "cpu": "500m" })).await;
     assert_eq!(kind(&node), "c6a.48xlarge");
     assert_eq!(efas(&node), Some("1".to_owned()));
-    let class = whole
-        .karpenter
-        .classes
-        .get("", "linux")
-        .expect("it is there");
-    let status = class.status.clone().expect("it has one");
+    let status = class_status(&whole);
     let ignored = |own: &Condition| own.type_ == "FieldsIgnored";
     assert!(!status.conditions.iter().any(ignored));
 }

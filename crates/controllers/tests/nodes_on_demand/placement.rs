@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::{Api, ResourceExt};
-use mullion_api::{account::PlacementGroup, karpenter::EC2NodeClass, labels};
+use kube::ResourceExt;
+use mullion_api::{account::PlacementGroup, labels};
 use serde_json::{Value, json};
 
-use crate::{pools, whole::Whole};
+use crate::{
+    pools::{self, change_class},
+    whole::Whole,
+};
 
 const GROUP: &str = "near";
 
@@ -18,11 +21,6 @@ fn group(whole: &Whole, strategy: &str, partition_count: u32) {
     whole
         .ec2
         .group(&BTreeMap::from([(GROUP.to_owned(), group)]));
-}
-
-async fn change_class(whole: &Whole, spec: Value) {
-    let classes: Api<EC2NodeClass> = Api::all(whole.context.client.clone());
-    whole.patch(classes, "linux", json!({ "spec": spec })).await;
 }
 
 /// A pool of `m5.large` whose class selects the group, once the class is ready.

@@ -1,5 +1,7 @@
 //! Pools for tests.
 
+use kube::Api;
+use mullion_api::karpenter::{EC2NodeClass, EC2NodeClassStatus};
 use serde_json::{Value, json};
 
 use crate::whole::Whole;
@@ -36,6 +38,19 @@ pub(crate) async fn linux_with(
     }
     .create(whole, more, of_pool)
     .await;
+}
+
+/// Changes fields in the spec of the class `linux`.
+pub(crate) async fn change_class(whole: &Whole, spec: Value) {
+    let classes: Api<EC2NodeClass> = Api::all(whole.context.client.clone());
+    whole.patch(classes, "linux", json!({ "spec": spec })).await;
+}
+
+/// Returns the status of the class `linux`.
+pub(crate) fn class_status(whole: &Whole) -> EC2NodeClassStatus {
+    let class = whole.karpenter.classes.get("", "linux");
+    let status = class.expect("it is there").status.clone();
+    status.expect("it has one")
 }
 
 /// A pool of nodes of the class `linux`.

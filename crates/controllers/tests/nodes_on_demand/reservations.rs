@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
-use mullion_api::{account::CapacityReservation, karpenter::EC2NodeClass, labels};
+use kube::ResourceExt;
+use mullion_api::{account::CapacityReservation, labels};
 use mullion_cloud::{CapacityType, Speed};
 use mullion_controllers::provisioner::FeatureGates;
 use serde_json::{Value, json};
 
-use crate::{pools, whole::Whole};
+use crate::{
+    pools::{self, change_class, class_status},
+    whole::Whole,
+};
 
 const ID: &str = "cr-0123456789abcdef0";
 
@@ -27,11 +30,6 @@ fn of_two() -> CapacityReservation {
 
 fn reserve(whole: &Whole, own: CapacityReservation) {
     whole.ec2.reserve(&BTreeMap::from([(ID.to_owned(), own)]));
-}
-
-async fn change_class(whole: &Whole, spec: Value) {
-    let classes: Api<EC2NodeClass> = Api::all(whole.context.client.clone());
-    whole.patch(classes, "linux", json!({ "spec": spec })).await;
 }
 
 /// A pool and a class that selects the reservation by its tag, once the class has found it.
@@ -76,12 +74,7 @@ fn in_time(whole: &Whole, minutes: i64) -> String {
 async fn pods_get_nodes_of_a_reservation_until_it_is_full() {
     let whole = Whole::start().await;
     pool(&whole, of_two(), json!({})).await;
-    let class = whole
-        .karpenter
-        .classes
-        .get("", "linux")
-        .expect("it is there");
-    let status = class.status.clone().expect("it has one");
+    let status = class_status(&whole);
     let found = serde_json::to_value(&status.capacity_reservations).expect("JSON");
     let expected = json!([{
         "availabilityZone": "us-west-2b", "id": ID, "instanceMatchCriteria": "targeted",
@@ -271,12 +264,7 @@ async fn nothing_is_reserved_while_the_gate_is_closed() {
     change_class(&whole, json!({ "capacityReservationSelectorTerms": terms })).await;
     pods(&whole, 1).await;
     assert_eq!(bought_as(&whole, "on-demand").len(), 1);
-    let class = whole
-        .karpenter
-        .classes
-        .get("", "linux")
-        .expect("it is there");
-    let status = class.status.clone().expect("it has one");
+    let status = class_status(&whole);
     assert!(status.capacity_reservations.is_empty());
     let mut conditions = status.conditions.iter();
     assert!(!conditions.any(|own| own.type_ == "CapacityReservationsReady"));

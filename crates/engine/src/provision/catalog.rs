@@ -225,7 +225,12 @@ impl Catalog {
 
     /// Returns the values that a label can have on the pool's nodes.
     pub(super) fn values(&self, key: Symbol) -> Vec<Symbol> {
-        let options = self.available.ones();
+        self.values_among(&self.available, key)
+    }
+
+    /// Returns the values that a label has in some options, sorted.
+    pub(super) fn values_among(&self, options: &FixedBitSet, key: Symbol) -> Vec<Symbol> {
+        let options = options.ones();
         let mut values: Vec<Symbol> = options
             .filter_map(|option| self.options[option].labels.value(key))
             .collect();
@@ -490,13 +495,7 @@ impl Catalog {
             let Some(key) = cluster.names().find(&requirement.key) else {
                 continue;
             };
-            let mut values: Vec<_> = options
-                .ones()
-                .filter_map(|option| self.options[option].labels.value(key))
-                .collect();
-            values.sort_unstable();
-            values.dedup();
-            let found = values.len() as u32;
+            let found = self.values_among(options, key).len() as u32;
             if found < wanted {
                 return Some(PoolReason::MinValues {
                     key: requirement.key.clone(),

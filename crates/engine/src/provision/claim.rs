@@ -413,12 +413,7 @@ fn requirements(options: &FixedBitSet, catalog: &Catalog, cluster: &Cluster) -> 
     }
     // A launch chooses the partition, unless pods have narrowed the choice.
     if let Some(key) = cluster.names().find(label::PLACEMENT_PARTITION) {
-        let mut left: Vec<_> = options
-            .ones()
-            .filter_map(|option| catalog.options[option].labels.value(key))
-            .collect();
-        left.sort_unstable();
-        left.dedup();
+        let left = catalog.values_among(options, key);
         if !left.is_empty() && left != catalog.values(key) {
             keys.insert(label::PLACEMENT_PARTITION, None);
         }

@@ -105,7 +105,7 @@ impl Marker {
         if let Some(reason) = of_instance(&instance, &class) {
             return Ok(Some(reason));
         }
-        let group = placement_group(karpenter, &class.spec).await?;
+        let group = placement_group(&*karpenter.cloud, &class.spec).await?;
         if let Some(reason) = of_group(claim, group.as_ref()) {
             return Ok(Some(reason));
         }
