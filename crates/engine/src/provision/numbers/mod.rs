@@ -180,7 +180,7 @@ impl Numbers {
     /// No way to buy for these pods costs less than this: micro-dollars an hour.
     pub(super) fn bound(&self, packed: &Packed) -> u64 {
         match &self.loose {
-            None => packed.packing.bound.max(self.problem.least_price()),
+            None => packed.packing.bound,
             Some(loose) => {
                 let values = self
                     .items

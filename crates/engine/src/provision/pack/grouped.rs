@@ -4,8 +4,11 @@
 use fixedbitset::FixedBitSet;
 
 use super::fill::Filler;
+use super::most::Knapsack;
+use super::rates::{self, Rates};
+use super::shelf::{Shelf, worth};
 use super::whole::Solution;
-use super::{Bin, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
+use super::{Bin, DIMENSIONS, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
 
 /// So many groups are aimed at: the linear program has a row for each.
 const MOST_GROUPS: usize = 100;
@@ -14,6 +17,9 @@ const LEAST_GROUPS: usize = 4;
 
 /// How much more a lack of room counts than room that is left over.
 const LACK: f64 = 3.0;
+
+/// Pods of a group that are tried for the last place but one of a machine.
+const TRIES: usize = 32;
 
 /// Items of one kind and about one size.
 struct Group {
@@ -25,15 +31,14 @@ struct Group {
 /// The problem with a group for each item.
 pub(super) struct Grouped {
     groups: Vec<Group>,
+    /// By item of the real problem; those without pods that want a place are of any.
+    group_of: Vec<usize>,
     problem: Problem,
 }
 
 impl Grouped {
-    /// Of the items that want a place. None where pods have rules, of which groups know nothing, or are of too many kinds.
+    /// Of the items that want a place. None where they are of too many kinds. Groups know nothing of rules.
     pub(super) fn of(problem: &Problem, left: &[u32]) -> Option<Self> {
-        if !problem.rules.is_empty() {
-            return None;
-        }
         let groups = groups(problem, left);
         if groups.len() > MOST_ROWS {
             return None;
@@ -65,18 +70,52 @@ impl Grouped {
             ..Problem::default()
         };
         grouped.prepare();
+        let mut group_of = vec![0; problem.items.len()];
+        for (index, group) in groups.iter().enumerate() {
+            group.items.iter().for_each(|item| group_of[*item] = index);
+        }
         Some(Grouped {
             groups,
+            group_of,
             problem: grouped,
         })
     }
 
-    /// Buys what the linear program over groups buys whole, with real pods on it.
-    pub(super) fn buy(&mut self, problem: &Problem, solution: &mut Solution) {
+    /// What a pod of each group is worth in the linear program in which machines hold fractions of pods.
+    pub(super) fn values(&self) -> Vec<f64> {
+        Relaxation::in_parts(&self.problem, &mut Filler::new(&self.problem)).duals
+    }
+
+    /// What a pod of each item pays at least, where `values` say what one of each group is worth: micro-dollars an hour; infinite where no machine holds
+    /// it. On each machine, resources cost what they are worth to groups with these values, so much that the whole room costs the machine's price.
+    pub(super) fn least(&self, problem: &Problem, values: &[f64]) -> Vec<f64> {
+        let mut knapsack = Knapsack::default();
+        let on_offer = |offer: usize| {
+            let groups = self.problem.offers[offer].fits.ones();
+            // As many as there is room for: so no group's pods are worth more than the room that they take.
+            let choices: Vec<(u32, u32)> = groups.map(|group| (group as u32, u32::MAX)).collect();
+            knapsack.rates(&self.problem, &self.problem.offers[offer], &choices, values)
+        };
+        rates::least_by(problem, on_offer)
+    }
+
+    /// Buys what the linear program over groups buys whole, with real pods on it; `rates` say what a unit of each resource is worth. Returns what a pod
+    /// of each group is worth in that program.
+    pub(super) fn buy(
+        &mut self,
+        problem: &Problem,
+        rates: &Rates,
+        solution: &mut Solution,
+    ) -> Vec<f64> {
         let relaxation = Relaxation::solve(&self.problem, &mut Filler::new(&self.problem));
         let mut patterns = relaxation.patterns;
         patterns.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.offer.cmp(&b.0.offer)));
         let most = patterns.iter().map(|own| own.1).fold(0.0, f64::max);
+        let mut shelf = Shelf::of(problem, &solution.left);
+        let offers = problem.offers.iter();
+        let rates: Vec<[f64; DIMENSIONS]> = offers
+            .map(|offer| rates::paid_on(problem, rates, offer))
+            .collect();
         // Patterns take turns, so that no group's best pods are all gone to one of them.
         for turn in 0..(most + 1e-6).floor() as u64 {
             for (pattern, times) in &patterns {
@@ -87,86 +126,175 @@ impl Grouped {
                 if !within(&offer.takes, &solution.limits[offer.pool]) {
                     continue;
                 }
-                let pods = self.fill(problem, offer, &pattern.pods, &solution.left);
+                let [cpu, memory, ..] = rates[pattern.offer];
+                let mut bin = Filling {
+                    problem,
+                    groups: &self.groups,
+                    shelf: &shelf,
+                    left: &solution.left,
+                    offer,
+                    rates: [cpu, memory],
+                    room: offer.room,
+                    pods: Vec::new(),
+                };
+                bin.fill(&pattern.pods);
+                let pods = bin.pods;
                 if pods.iter().any(|(item, _)| offer.opens.contains(*item)) {
-                    let bin = Bin {
-                        offer: pattern.offer,
-                        pods,
-                    };
-                    solution.put(problem, bin);
-                    for (group, _) in &pattern.pods {
-                        let left = &solution.left;
-                        self.groups[*group].items.retain(|item| left[*item] > 0);
+                    let offer = pattern.offer;
+                    solution.put(
+                        problem,
+                        Bin {
+                            offer,
+                            pods: pods.clone(),
+                        },
+                    );
+                    for item in pods.iter().map(|pod| pod.0) {
+                        if solution.left[item] == 0 {
+                            shelf.forget(item);
+                            let own = &mut self.groups[self.group_of[item]].items;
+                            own.retain(|other| *other != item);
+                        }
                     }
                 }
             }
         }
+        relaxation.duals
     }
+}
 
-    /// Real pods for the places of a pattern: together they ask for what the places are for, or a little less.
-    fn fill(
-        &self,
-        problem: &Problem,
-        offer: &Offer,
-        places: &[(usize, u32)],
-        left: &[u32],
-    ) -> Vec<(usize, u32)> {
-        let mut room = offer.room;
-        // What the places that are still to be taken are for.
-        let mut planned = Load::default();
-        for (group, count) in places {
-            add(
-                &mut planned,
-                &self.groups[*group].request,
-                i64::from(*count),
-            );
-        }
-        let share = |load: &Load, dimension: usize| {
-            load[dimension] as f64 / offer.room[dimension].max(1) as f64
-        };
+/// A machine that is being filled with real pods.
+struct Filling<'a> {
+    problem: &'a Problem,
+    groups: &'a [Group],
+    shelf: &'a Shelf<'a>,
+    /// Pods of each item that want a place.
+    left: &'a [u32],
+    offer: &'a Offer,
+    /// What a unit of cpu and one of memory on the machine are worth.
+    rates: [f64; 2],
+    /// What is free.
+    room: Load,
+    /// Item and number.
+    pods: Vec<(usize, u32)>,
+}
+
+impl Filling<'_> {
+    /// Takes real pods for the places of a pattern. Together they ask for what the places are for, or a little less; those for the last two places, and
+    /// any more that fit, are chosen so that they leave the least room.
+    fn fill(&mut self, places: &[(usize, u32)]) {
+        let places = places.iter();
         let mut order: Vec<usize> = places
-            .iter()
             .flat_map(|(group, count)| (0..*count).map(|_| *group))
             .collect();
         let size = |group: usize| -> f64 {
             let request = &self.groups[group].request;
-            (0..2).map(|dimension| share(request, dimension)).sum()
+            let share = |dimension: usize| {
+                request[dimension] as f64 / self.offer.room[dimension].max(1) as f64
+            };
+            share(0) + share(1)
         };
         order.sort_by(|a, b| size(*b).total_cmp(&size(*a)).then(a.cmp(b)));
-        let mut pods: Vec<(usize, u32)> = Vec::with_capacity(order.len());
-        for group in order {
-            let own = &self.groups[group];
-            add(&mut planned, &own.request, -1);
-            let mut best: Option<(f64, usize)> = None;
-            for item in own.items.iter().copied() {
-                let request = &problem.items[item].request;
-                let there = pods.iter().find(|pod| pod.0 == item).map_or(0, |pod| pod.1);
-                if left[item] <= there || !offer.fits.contains(item) || !within(request, &room) {
-                    continue;
-                }
-                // What the later places have too little of weighs more than what is left over.
-                let mut off = 0.0;
-                for dimension in 0..2 {
-                    let rest = room[dimension] - request[dimension] - planned[dimension];
-                    let rest = rest as f64 / offer.room[dimension].max(1) as f64;
-                    off += if rest < 0.0 { -LACK * rest } else { rest };
-                }
-                if best.is_none_or(|best| off < best.0) {
-                    best = Some((off, item));
-                }
-            }
-            let Some((_, item)) = best else { continue };
-            add(&mut room, &problem.items[item].request, -1);
-            match pods.iter_mut().find(|pod| pod.0 == item) {
-                Some(pod) => pod.1 += 1,
-                None => pods.push((item, 1)),
+        let guided = order.len().saturating_sub(2);
+        for place in 0..guided {
+            let later = &order[place + 1..];
+            if let Some(item) = self.nearest(order[place], later) {
+                self.put(item);
             }
         }
-        pods
+        if order.len() > 1
+            && let Some(item) = self.last_but_one(order[guided])
+        {
+            self.put(item);
+        }
+        while let Some((item, _)) = self.last(&self.room, None) {
+            self.put(item);
+        }
+    }
+
+    /// The pod of a group that, with average pods for the later places, leaves the least room.
+    fn nearest(&self, group: usize, later: &[usize]) -> Option<usize> {
+        let mut planned = Load::default();
+        for group in later {
+            add(&mut planned, &self.groups[*group].request, 1);
+        }
+        let mut best: Option<(f64, usize)> = None;
+        for item in self.groups[group].items.iter().copied() {
+            if !self.takes(item) {
+                continue;
+            }
+            let request = &self.problem.items[item].request;
+            // What the later places have too little of weighs more than what is left over.
+            let mut off = 0.0;
+            for dimension in 0..2 {
+                let rest = self.room[dimension] - request[dimension] - planned[dimension];
+                let rest = rest as f64 / self.offer.room[dimension].max(1) as f64;
+                off += if rest < 0.0 { -LACK * rest } else { rest };
+            }
+            if best.is_none_or(|best| off < best.0) {
+                best = Some((off, item));
+            }
+        }
+        best.map(|best| best.1)
+    }
+
+    /// Of some pods of a group the one that is worth most together with the best one for the room that it leaves.
+    fn last_but_one(&self, group: usize) -> Option<usize> {
+        let items = &self.groups[group].items;
+        let tries = TRIES.min(items.len());
+        let mut best: Option<(f64, usize)> = None;
+        for item in (0..tries).map(|index| items[index * items.len() / tries]) {
+            if !self.takes(item) {
+                continue;
+            }
+            let request = &self.problem.items[item].request;
+            let mut rest = self.room;
+            add(&mut rest, request, -1);
+            let last = self.last(&rest, Some(item)).map_or(0.0, |last| last.1);
+            let value = worth(request, self.rates) + last;
+            if best.is_none_or(|best| value > best.0) {
+                best = Some((value, item));
+            }
+        }
+        best.map(|best| best.1)
+    }
+
+    /// The pod that is worth most in a room on the machine, beside one that comes with it, and what it is worth. A machine without a pod that it may be
+    /// bought for gets one.
+    fn last(&self, room: &Load, beside: Option<usize>) -> Option<(usize, f64)> {
+        let opens = |item: usize| self.offer.opens.contains(item);
+        let is_open = beside.is_some_and(opens) || self.pods.iter().any(|pod| opens(pod.0));
+        let admitted = match is_open {
+            true => &self.offer.fits,
+            false => &self.offer.opens,
+        };
+        self.shelf.best(room, self.rates, |item| {
+            let taken = self.count(item) + u32::from(beside == Some(item));
+            admitted.contains(item) && self.left[item] > taken
+        })
+    }
+
+    /// Whether one more pod of an item fits and wants a place.
+    fn takes(&self, item: usize) -> bool {
+        self.left[item] > self.count(item)
+            && self.offer.fits.contains(item)
+            && within(&self.problem.items[item].request, &self.room)
+    }
+
+    fn count(&self, item: usize) -> u32 {
+        let own = self.pods.iter().find(|pod| pod.0 == item);
+        own.map_or(0, |pod| pod.1)
+    }
+
+    fn put(&mut self, item: usize) {
+        add(&mut self.room, &self.problem.items[item].request, -1);
+        match self.pods.iter_mut().find(|pod| pod.0 == item) {
+            Some(pod) => pod.1 += 1,
+            None => self.pods.push((item, 1)),
+        }
     }
 }
 
-/// Cuts the items of each kind by cpu, and each part by memory for a unit of cpu.
+/// Cuts the items of each kind by cpu, and each part by memory.
 fn groups(problem: &Problem, left: &[u32]) -> Vec<Group> {
     let mut kinds: Vec<Vec<usize>> = Vec::new();
     for (index, item) in problem.items.iter().enumerate() {
@@ -184,16 +312,45 @@ fn groups(problem: &Problem, left: &[u32]) -> Vec<Group> {
     for mut kind in kinds {
         let share = MOST_GROUPS * kind.len() / all.max(1);
         let side = (share.max(LEAST_GROUPS) as f64).sqrt() as usize;
-        kind.sort_by_key(|item| (problem.items[*item].request[0], *item));
-        let length = kind.len().div_ceil(side);
-        for part in kind.chunks_mut(length) {
-            part.sort_by_key(|item| (problem.items[*item].request[1], *item));
-            for own in part.chunks(part.len().div_ceil(side)) {
+        for part in cut(problem, &mut kind, 0, side) {
+            for own in cut(problem, &mut part.to_vec(), 1, side) {
                 groups.push(Group::of(problem, own, left));
             }
         }
     }
     groups
+}
+
+/// Sorts items by what they ask for of a resource, and cuts them into about so many parts of equal length. A cut that is near the room of a machine is
+/// made there: pods of one group are held by the same machines.
+fn cut<'a>(
+    problem: &Problem,
+    items: &'a mut [usize],
+    dimension: usize,
+    parts: usize,
+) -> Vec<&'a [usize]> {
+    let request = |item: usize| problem.items[item].request[dimension];
+    items.sort_by_key(|item| (request(*item), *item));
+    let items = &*items;
+    let length = items.len().div_ceil(parts);
+    let offers = problem.offers.iter();
+    let held = |room: i64| items.partition_point(|item| request(*item) <= room);
+    let mut held: Vec<usize> = offers.map(|offer| held(offer.room[dimension])).collect();
+    held.sort_unstable();
+    held.dedup();
+    let mut cut = Vec::with_capacity(parts);
+    let mut start = 0;
+    for part in 1..=parts {
+        let even = (part * length).min(items.len());
+        let near = held.iter().copied().min_by_key(|held| held.abs_diff(even));
+        let near = near.filter(|near| part < parts && near.abs_diff(even) <= length / 2);
+        let end = near.unwrap_or(even);
+        if end > start {
+            cut.push(&items[start..end]);
+            start = end;
+        }
+    }
+    cut
 }
 
 impl Group {

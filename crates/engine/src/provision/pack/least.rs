@@ -1,5 +1,6 @@
 //! What pods cost at least, where a pod may be one of several items: one for each zone that it could be in.
 
+use super::grouped::Grouped;
 use super::most::Knapsack;
 use super::simplex::EPSILON;
 use super::{Problem, rates, varied};
@@ -58,8 +59,17 @@ impl Problem {
             paid.max(0.0) as u64
         };
         let by_rates = sum(&rates::least(self, &varied::rates(self)));
+        let by_groups = self.least_by_groups().map_or(0, |least| sum(&least));
         let by_values = values.map_or(0, |values| sum(&self.held_to_price(values)));
-        by_rates.max(by_values)
+        by_rates.max(by_groups).max(by_values)
+    }
+
+    /// What a pod of each item pays at least, by the linear program over groups of about one size; none where the items are few, or of too many kinds.
+    fn least_by_groups(&self) -> Option<Vec<f64>> {
+        let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
+        let grouped = self.is_varied().then(|| Grouped::of(self, &demand));
+        let grouped = grouped.flatten()?;
+        Some(grouped.least(self, &grouped.values()))
     }
 
     /// Values in proportion, so small that no machine holds more than its price.

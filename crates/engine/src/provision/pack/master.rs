@@ -26,7 +26,7 @@ const NEAR: f64 = 0.0003;
 const WHOLE_NEAR: f64 = 0.004;
 /// The program with whole pods ends when so many rounds lowered its price by less than this.
 const PATIENCE: usize = 5;
-const LITTLE: f64 = 0.001;
+const LITTLE: f64 = 0.0005;
 /// How far the values at which fillings are looked for stay with the best ones known, and away from the program's own: those jump about while
 /// fillings are missing.
 const STEADY: f64 = 0.7;

@@ -15,6 +15,7 @@ mod master;
 mod most;
 mod rates;
 mod ruin;
+mod shelf;
 mod simplex;
 #[cfg(test)]
 mod tests;
@@ -208,15 +209,20 @@ impl Problem {
     pub(super) fn pack(&self, effort: u64) -> Packed {
         let mut filler = Filler::new(self);
         let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
-        let mut relaxation = self.relax(&mut filler);
+        let (mut relaxation, mut best) = match self.is_varied() {
+            true => varied::build(self, &demand, &mut filler),
+            false => {
+                let mut relaxation = Relaxation::solve(self, &mut filler);
+                let by_resources = rates::bound(self, &varied::rates(self));
+                relaxation.bound = relaxation.bound.max(by_resources);
+                let best = whole::build(self, &relaxation, &demand, &mut filler);
+                (relaxation, best)
+            }
+        };
         if !self.nodes.is_empty() {
             // It knows nothing of machines that cost nothing.
             relaxation.bound = 0;
         }
-        let mut best = match self.is_varied() {
-            true => varied::build(self, &relaxation, &demand, &mut filler),
-            false => whole::build(self, &relaxation, &demand, &mut filler),
-        };
         ruin::improve(self, &relaxation, &mut best, effort, &mut filler);
         let packing = Packing {
             price: best
@@ -236,20 +242,11 @@ impl Problem {
 
     /// What a pod of each item is worth in the linear program, and what all of them cost at least: micro-dollars an hour.
     pub(super) fn values(&self) -> (Vec<f64>, u64) {
-        let relaxation = self.relax(&mut Filler::new(self));
+        let relaxation = match self.is_varied() {
+            true => varied::relax(self).0,
+            false => Relaxation::solve(self, &mut Filler::new(self)),
+        };
         (relaxation.values, relaxation.bound)
-    }
-
-    /// What all pods cost at least, by the resources they ask for: micro-dollars an hour.
-    pub(super) fn least_price(&self) -> u64 {
-        rates::bound(self, &varied::rates(self))
-    }
-
-    fn relax(&self, filler: &mut Filler<'_>) -> Relaxation {
-        match self.is_varied() {
-            true => varied::relax(self),
-            false => Relaxation::solve(self, filler),
-        }
     }
 
     /// Whether there are more items than the linear program over patterns has time for: it has a row for each and takes time by their square.

@@ -7,6 +7,8 @@ use super::{DIMENSIONS, Load, Offer, Problem};
 
 /// Steps of the simplex, at most. What it says is an upper bound however early it ends.
 const MOST_STEPS: usize = 200;
+/// Most machines count so many resources at most: cpu, memory, pods, and one more.
+const FEW_ROWS: usize = 4;
 
 /// What is known of a machine's fillings.
 #[derive(Clone, Debug, Default)]
@@ -48,9 +50,6 @@ struct Choice {
     place: Place,
     /// What its room on the machine is worth.
     size: f64,
-    density: f64,
-    /// What this choice and those after it are worth at most beyond their room.
-    beyond: f64,
 }
 
 /// Where a variable of the simplex is.
@@ -74,11 +73,29 @@ struct Basis {
 /// Branch and bound over whole pods.
 #[derive(Default)]
 struct Search {
+    few: Vec<Step<FEW_ROWS>>,
+    many: Vec<Step<DIMENSIONS>>,
     taken: Vec<u32>,
     found: Vec<u32>,
     best: f64,
     nodes: usize,
     most_nodes: usize,
+}
+
+/// A choice of branch and bound; it counts so many resources. Nearly all the time of a search goes into reading these, one after the other.
+struct Step<const ROWS: usize> {
+    request: [i64; ROWS],
+    value: f64,
+    /// What its room on the machine is worth.
+    size: f64,
+    /// What a pod is worth beyond its room.
+    excess: f64,
+    /// What this choice and those after it are worth at most beyond their room.
+    beyond: f64,
+    /// What pods of this choice and later ones make of their room at most, excess left out.
+    density: f64,
+    /// No more of it fit or are wanted.
+    most: u32,
 }
 
 impl Knapsack {
@@ -102,30 +119,63 @@ impl Knapsack {
             };
         }
         self.rank(upper - enough);
-        let room: Load = std::array::from_fn(|row| match row < self.rows {
+        self.search.begin(enough, most_nodes);
+        let is_exact = match self.rows <= FEW_ROWS {
+            true => self.look(offer, |search| &mut search.few),
+            false => self.look(offer, |search| &mut search.many),
+        };
+        let best = self.search.best;
+        let items = self
+            .search
+            .found
+            .iter()
+            .map(|place| self.choices[*place as usize].item);
+        Most {
+            upper: if is_exact { best.min(upper) } else { upper },
+            is_exact,
+            pods: counted(items),
+        }
+    }
+
+    /// Looks at all fillings with whole pods. False where they are too many.
+    fn look<const ROWS: usize>(
+        &mut self,
+        offer: &Offer,
+        steps: impl Fn(&mut Search) -> &mut Vec<Step<ROWS>>,
+    ) -> bool {
+        let room = std::array::from_fn(|row| match row < self.rows {
             true => offer.room[self.dimensions[row]],
             false => 0,
         });
         let left: f64 = self.duals[..self.rows].iter().sum();
-        let Knapsack {
-            search,
-            choices,
-            rows,
-            ..
-        } = self;
-        search.taken.clear();
-        search.found.clear();
-        search.best = enough;
-        search.nodes = 0;
-        search.most_nodes = most_nodes;
-        let is_exact = search.look(&choices[..], *rows, (0, 0), &room, (left, 0.0));
-        let best = search.best;
-        let pods = search.pods(choices);
-        Most {
-            upper: if is_exact { best.min(upper) } else { upper },
-            is_exact,
-            pods,
+        let mut own = std::mem::take(steps(&mut self.search));
+        own.clear();
+        own.extend(self.choices.iter().map(Step::of));
+        let mut beyond = 0.0;
+        for step in own.iter_mut().rev() {
+            beyond += step.excess * f64::from(step.most);
+            step.beyond = beyond;
         }
+        let is_exact = self.search.look(&own, (0, 0), &room, (left, 0.0));
+        *steps(&mut self.search) = own;
+        is_exact
+    }
+
+    /// What a unit of each resource is worth on a machine that may hold fractions of these pods.
+    pub(super) fn rates(
+        &mut self,
+        problem: &Problem,
+        offer: &Offer,
+        choices: &[(u32, u32)],
+        values: &[f64],
+    ) -> [f64; DIMENSIONS] {
+        self.choose(problem, offer, choices, values);
+        self.solve();
+        let mut rates = [0.0; DIMENSIONS];
+        for row in 0..self.rows {
+            rates[self.dimensions[row]] = self.duals[row] * self.scale[row];
+        }
+        rates
     }
 
     fn choose(&mut self, problem: &Problem, offer: &Offer, choices: &[(u32, u32)], values: &[f64]) {
@@ -163,8 +213,6 @@ impl Knapsack {
                 request,
                 place: Place::None,
                 size: 0.0,
-                density: 0.0,
-                beyond: 0.0,
             });
         }
     }
@@ -238,21 +286,46 @@ impl Knapsack {
     fn rank(&mut self, budget: f64) {
         self.choices
             .retain(|choice| choice.size - choice.value <= budget);
-        for choice in &mut self.choices {
-            choice.density = choice.value / choice.size.max(1e-12);
-        }
         self.choices.sort_unstable_by(|a, b| {
-            let by_density = b.density.total_cmp(&a.density);
+            let by_density = b.density().total_cmp(&a.density());
             by_density
                 .then(b.size.total_cmp(&a.size))
                 .then(a.item.cmp(&b.item))
         });
-        let mut beyond = 0.0;
-        for choice in self.choices.iter_mut().rev() {
-            beyond += (choice.value - choice.size).max(0.0) * f64::from(choice.most);
-            choice.beyond = beyond;
+    }
+}
+
+impl Choice {
+    /// What a pod is worth for what its room is worth.
+    fn density(&self) -> f64 {
+        self.value / self.size.max(1e-12)
+    }
+}
+
+impl<const ROWS: usize> Step<ROWS> {
+    fn of(choice: &Choice) -> Self {
+        Step {
+            request: std::array::from_fn(|row| choice.request[row]),
+            value: choice.value,
+            size: choice.size,
+            excess: (choice.value - choice.size).max(0.0),
+            beyond: 0.0,
+            density: choice.density().min(1.0),
+            most: choice.most,
         }
     }
+}
+
+/// Items that follow each other, and how often.
+fn counted(items: impl Iterator<Item = usize>) -> Vec<(usize, u32)> {
+    let mut pods: Vec<(usize, u32)> = Vec::new();
+    for item in items {
+        match pods.last_mut() {
+            Some(last) if last.0 == item => last.1 += 1,
+            _ => pods.push((item, 1)),
+        }
+    }
+    pods
 }
 
 fn dot(a: &[f64; DIMENSIONS], b: &[f64; DIMENSIONS], rows: usize) -> f64 {
@@ -375,14 +448,22 @@ impl Basis {
 }
 
 impl Search {
+    /// Fillings worth no more than `enough` do not count, and so many are looked at.
+    fn begin(&mut self, enough: f64, most_nodes: usize) {
+        self.taken.clear();
+        self.found.clear();
+        self.best = enough;
+        self.nodes = 0;
+        self.most_nodes = most_nodes;
+    }
+
     /// Looks at all fillings that have more of the choices from one of them on, of which so many are there. What is left of the machine and the pods on
     /// it are worth so much. False where they are too many.
-    fn look(
+    fn look<const ROWS: usize>(
         &mut self,
-        choices: &[Choice],
-        rows: usize,
+        steps: &[Step<ROWS>],
         (from, there): (usize, u32),
-        room: &Load,
+        room: &[i64; ROWS],
         (left, value): (f64, f64),
     ) -> bool {
         self.nodes += 1;
@@ -390,41 +471,30 @@ impl Search {
             self.best = value;
             self.found.clone_from(&self.taken);
         }
-        for (place, choice) in choices.iter().enumerate().skip(from) {
-            let there = if place == from { there } else { 0 };
-            let beyond = choice.beyond - (choice.value - choice.size).max(0.0) * f64::from(there);
-            if value + beyond + left * choice.density.min(1.0) <= self.best {
+        let mut there = there;
+        for (place, step) in steps.iter().enumerate().skip(from) {
+            let count = std::mem::take(&mut there);
+            let beyond = step.beyond - step.excess * f64::from(count);
+            if value + beyond + left * step.density <= self.best {
                 break;
             }
             if self.nodes > self.most_nodes {
                 return false;
             }
-            if there == choice.most || (0..rows).any(|row| choice.request[row] > room[row]) {
+            let rest: [i64; ROWS] = std::array::from_fn(|row| room[row] - step.request[row]);
+            // Negative if any of them is: a pod does not fit.
+            let lack = rest.iter().fold(0, |lack, rest| lack | rest);
+            if lack < 0 || count == step.most {
                 continue;
             }
-            let mut rest = *room;
-            super::add(&mut rest, &choice.request, -1);
-            let after = ((left - choice.size).max(0.0), value + choice.value);
+            let after = ((left - step.size).max(0.0), value + step.value);
             self.taken.push(place as u32);
-            let all = self.look(choices, rows, (place, there + 1), &rest, after);
+            let all = self.look(steps, (place, count + 1), &rest, after);
             self.taken.pop();
             if !all {
                 return false;
             }
         }
         true
-    }
-
-    /// The best filling that was found: item and number.
-    fn pods(&self, choices: &[Choice]) -> Vec<(usize, u32)> {
-        let mut pods: Vec<(usize, u32)> = Vec::new();
-        for place in &self.found {
-            let item = choices[*place as usize].item;
-            match pods.last_mut() {
-                Some(last) if last.0 == item => last.1 += 1,
-                _ => pods.push((item, 1)),
-            }
-        }
-        pods
     }
 }

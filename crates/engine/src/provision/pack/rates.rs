@@ -14,40 +14,69 @@ const HELD: f64 = 0.9;
 /// What a unit of each resource costs, by kind of pod: micro-dollars an hour.
 pub(super) type Rates = Vec<[f64; DIMENSIONS]>;
 
-/// What a pod of each item pays at least: micro-dollars an hour; infinite where no machine holds it. On a machine each pays for what it asks for by
-/// rates at which the whole room costs the machine's price, so pods on it never pay more than that together; each pod pays on the machine that is
-/// best for it.
-pub(super) fn least(problem: &Problem, rates: &Rates) -> Vec<f64> {
+/// What a pod of each item pays at least: micro-dollars an hour; infinite where no machine holds it. `rates` say what a unit of each resource is worth on
+/// an offer.
+///
+/// On a machine each pod pays for what it asks for by such rates, in proportion so that the whole room costs the machine's price: pods on it never pay
+/// more than that together. Each pod pays on the machine that is best for it.
+pub(super) fn least_by(
+    problem: &Problem,
+    mut rates: impl FnMut(usize) -> [f64; DIMENSIONS],
+) -> Vec<f64> {
     let mut least = vec![f64::INFINITY; problem.items.len()];
-    for offer in &problem.offers {
-        let room = offer.room.map(|room| room.max(0));
-        let mut own = highest_of(problem, rates, offer);
-        if worth_of(&room, &own) <= 0.0 {
-            // No rate says what its pods pay for: let each of its resources cost as much as any other.
-            own = room.map(|room| if room > 0 { 1.0 / room as f64 } else { 0.0 });
-        }
-        let worth = worth_of(&room, &own);
-        let share = match worth > 0.0 {
-            true => offer.price as f64 / worth,
-            false => 0.0,
-        };
+    for (index, offer) in problem.offers.iter().enumerate() {
+        let own = to_price(offer, rates(index));
         for item in offer.fits.ones() {
-            let pays = worth_of(&problem.items[item].request, &own) * share;
+            let pays = worth_of(&problem.items[item].request, &own);
             least[item] = least[item].min(pays);
         }
     }
     least
 }
 
+/// What a pod of each item pays at least where resources are worth this to the kinds of pods.
+pub(super) fn least(problem: &Problem, rates: &Rates) -> Vec<f64> {
+    least_by(problem, |offer| {
+        highest_of(problem, rates, &problem.offers[offer])
+    })
+}
+
+/// What pods on a machine pay for a unit of each resource, if they take all of it: together the machine's price.
+pub(super) fn paid_on(problem: &Problem, rates: &Rates, offer: &Offer) -> [f64; DIMENSIONS] {
+    to_price(offer, highest_of(problem, rates, offer))
+}
+
+/// Rates in proportion, so that a machine's whole room costs its price.
+fn to_price(offer: &Offer, mut rates: [f64; DIMENSIONS]) -> [f64; DIMENSIONS] {
+    let room = offer.room.map(|room| room.max(0));
+    if worth_of(&room, &rates) <= 0.0 {
+        // No rate says what its pods pay for: let each of its resources cost as much as any other.
+        rates = room.map(|room| if room > 0 { 1.0 / room as f64 } else { 0.0 });
+    }
+    let worth = worth_of(&room, &rates);
+    match worth > 0.0 {
+        true => rates.map(|rate| rate * offer.price as f64 / worth),
+        false => [0.0; DIMENSIONS],
+    }
+}
+
+/// What all pods cost at least where a pod of each item pays this: micro-dollars an hour.
+pub(super) fn sum_of(problem: &Problem, least: &[f64]) -> u64 {
+    let paid = problem
+        .items
+        .iter()
+        .zip(least)
+        .map(|(item, least)| match least.is_finite() {
+            true => least * f64::from(item.demand),
+            // No machine holds it.
+            false => 0.0,
+        });
+    paid.sum::<f64>() as u64
+}
+
 /// What all pods cost at least: micro-dollars an hour.
 pub(super) fn bound(problem: &Problem, rates: &Rates) -> u64 {
-    let items = problem.items.iter().zip(least(problem, rates));
-    let paid = items.map(|(item, least)| match least.is_finite() {
-        true => least * f64::from(item.demand),
-        // No machine holds it.
-        false => 0.0,
-    });
-    paid.sum::<f64>() as u64
+    sum_of(problem, &least(problem, rates))
 }
 
 /// What is asked of each resource by pods of each kind that want a place.

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::fill::{ALIKE, Filler};
 use super::grouped::Grouped;
-use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, values, worth_of};
+use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, sum_of, values, worth_of};
 use super::whole::{Solution, complete, fill_up};
 use super::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Relaxation, within};
 
@@ -39,8 +39,8 @@ pub(super) fn rates(problem: &Problem) -> Rates {
     price(problem, &demand).0
 }
 
-/// What pods are worth by the resources they ask for.
-pub(super) fn relax(problem: &Problem) -> Relaxation {
+/// What pods are worth by the resources they ask for, and what a unit of each is worth.
+pub(super) fn relax(problem: &Problem) -> (Relaxation, Rates) {
     let rates = rates(problem);
     let mut rated: Vec<(f64, usize)> = Vec::with_capacity(problem.offers.len());
     for (index, offer) in problem.offers.iter().enumerate() {
@@ -51,46 +51,52 @@ pub(super) fn relax(problem: &Problem) -> Relaxation {
     rated.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let values = values(problem, &rates);
     let bound = bound(problem, &rates);
-    Relaxation {
+    let relaxation = Relaxation {
         values,
         duals: Vec::new(),
         patterns: Vec::new(),
         bought: Vec::new(),
         offers: rated.into_iter().map(|rated| rated.1).collect(),
         bound,
-    }
+    };
+    (relaxation, rates)
 }
 
 /// Buys by groups of about one size, or by what resources cost, whichever is cheaper. Where machines hold a handful of pods, and are many, groups are.
 pub(super) fn build(
     problem: &Problem,
-    relaxation: &Relaxation,
     demand: &[u32],
     filler: &mut Filler<'_>,
-) -> Solution {
+) -> (Relaxation, Solution) {
+    let (mut relaxation, rates) = relax(problem);
     let mut solution = Solution::of_nodes(problem, demand);
     fill_up(problem, &relaxation.values, &mut solution, filler);
-    let Some(mut grouped) = Grouped::of(problem, &solution.left) else {
-        buy_all(problem, relaxation, &mut solution, filler);
-        return solution;
+    let has_rules = !problem.rules.is_empty();
+    let grouped = (!has_rules).then(|| Grouped::of(problem, &solution.left));
+    let Some(mut grouped) = grouped.flatten() else {
+        buy_all(problem, &relaxation, &mut solution, filler);
+        return (relaxation, solution);
     };
     let mut by_groups = solution.clone();
     let pods = by_groups.unplaced();
-    grouped.buy(problem, &mut by_groups);
+    let values = grouped.buy(problem, &rates, &mut by_groups);
+    if problem.nodes.is_empty() {
+        let least = sum_of(problem, &grouped.least(problem, &values));
+        relaxation.bound = relaxation.bound.max(least);
+    }
     let machines = (by_groups.bins.len() - solution.bins.len()) as u64;
     let placed = pods - by_groups.unplaced();
     fill_up(problem, &relaxation.values, &mut by_groups, filler);
-    buy_all(problem, relaxation, &mut by_groups, filler);
+    buy_all(problem, &relaxation, &mut by_groups, filler);
     if machines >= MANY && placed <= HANDFUL * machines {
-        return by_groups;
+        return (relaxation, by_groups);
     }
-    buy_all(problem, relaxation, &mut solution, filler);
+    buy_all(problem, &relaxation, &mut solution, filler);
     let rank = |way: &Solution| (way.unplaced(), way.price_from(0, problem));
     if rank(&by_groups) < rank(&solution) {
-        by_groups
-    } else {
-        solution
+        solution = by_groups;
     }
+    (relaxation, solution)
 }
 
 /// Fills machines one at a time, then has the rest bought by the search that tries all of them.
