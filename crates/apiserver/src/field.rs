@@ -125,6 +125,31 @@ pub struct FieldError {
 }
 
 impl FieldError {
+    /// Returns the message without the field, for example `Invalid value: "x": must be ...`.
+    pub fn body(&self) -> String {
+        let head = match self.error_type {
+            ErrorType::Required => "Required value",
+            ErrorType::Invalid | ErrorType::TypeInvalid => "Invalid value",
+            ErrorType::NotSupported => "Unsupported value",
+            ErrorType::Duplicate => "Duplicate value",
+            ErrorType::Forbidden => "Forbidden",
+            ErrorType::TooLong => "Too long",
+            ErrorType::TooMany => "Too many",
+            ErrorType::NotFound => "Not found",
+            ErrorType::Internal => "Internal error",
+        };
+        let mut text = head.to_owned();
+        if let Some(value) = &self.bad_value {
+            text.push_str(": ");
+            text.push_str(&value.to_string());
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+
     /// Returns the approximate length in bytes of the printed error.
     fn bytes(&self) -> usize {
         let value = match &self.bad_value {

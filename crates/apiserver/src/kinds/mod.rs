@@ -57,9 +57,10 @@ mod volumeattachments;
 mod volumeattributesclasses;
 mod workloads;
 
+pub use crate::validation::names::NameRule;
 pub use builtins::builtins;
 pub use priorityclasses::system_classes;
-pub use rules::{Generation, NameRule, Propagation, Rules, StatusOnCreate};
+pub use rules::{Generation, Propagation, Rules, StatusOnCreate};
 pub use services::{InvalidRange, ServiceRange};
 
 use std::{borrow::Cow, sync::Arc};

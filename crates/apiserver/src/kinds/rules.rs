@@ -2,6 +2,8 @@
 
 use jiff::SignedDuration;
 
+use crate::validation::names::NameRule;
+
 /// How the generic handlers treat a kind.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -106,17 +108,6 @@ pub enum Generation {
     CountsAllButStatus,
     /// The generation is 1 at creation and never changes.
     OnceAtCreate,
-}
-
-/// The rule for `metadata.name`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameRule {
-    /// An RFC 1123 subdomain of at most 253 characters.
-    DnsSubdomain,
-    /// An RFC 1123 label of at most 63 characters.
-    DnsLabel,
-    /// Any name that is one path segment (RBAC).
-    PathSegment,
 }
 
 /// The effect of a deletion on dependents.
