@@ -57,8 +57,8 @@ mod volumeattachments;
 mod volumeattributesclasses;
 mod workloads;
 
-pub use crate::validation::names::NameRule;
 pub use builtins::builtins;
+pub use mullion_kube_text::names::NameRule;
 pub use priorityclasses::system_classes;
 pub use rules::{Generation, Propagation, Rules, StatusOnCreate};
 pub use services::{InvalidRange, ServiceRange};

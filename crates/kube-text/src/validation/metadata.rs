@@ -6,15 +6,14 @@
 
 use std::collections::BTreeSet;
 
-use mullion_kube_text::golang::{is_printable, quote};
 use serde_json::Value;
 
-use super::{
-    check, entries, immutable, items,
+use super::{check, entries, immutable, items, text};
+use crate::{
+    field::{self, ErrorType, Errors, Path},
+    golang::{is_printable, quote},
     names::{self, NameRule},
-    text,
 };
-use crate::field::{self, ErrorType, Errors, Path};
 
 /// The most bytes of all annotations together, keys and values.
 pub const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
