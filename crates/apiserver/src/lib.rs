@@ -77,8 +77,6 @@ mod token_tracking;
 mod version_order;
 mod warnings;
 
-pub use mullion_kube_text::{field, validation};
-
 pub use auth::{
     key::{SigningKey, SigningKeyError},
     token_file::{StaticTokens, TokenFileError},

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, FieldError},
+    golang::quote,
+};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    field::{ErrorType, Errors, FieldError},
-    kinds::Resource,
-};
+use crate::kinds::Resource;
 
 /// An error response.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

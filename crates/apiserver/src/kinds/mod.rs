@@ -58,18 +58,17 @@ mod volumeattributesclasses;
 mod workloads;
 
 pub use builtins::builtins;
-pub use mullion_kube_text::names::NameRule;
 pub use priorityclasses::system_classes;
 pub use rules::{Generation, Propagation, Rules, StatusOnCreate};
 pub use services::{InvalidRange, ServiceRange};
 
 use std::{borrow::Cow, sync::Arc};
 
+use mullion_kube_text::field::Errors;
 use serde_json::Value;
 
 use crate::{
     admission::Ctx,
-    field::Errors,
     provided::{ObjectSource, Tagged},
     schema::Type,
     status::Status,

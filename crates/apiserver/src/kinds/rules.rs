@@ -1,8 +1,7 @@
 //! The properties of a kind that the generic handlers need to serve it: one [`Rules`] value for each row of the registry.
 
 use jiff::SignedDuration;
-
-use crate::validation::names::NameRule;
+use mullion_kube_text::names::NameRule;
 
 /// How the generic handlers treat a kind.
 #[derive(Clone, Debug)]
