@@ -3,7 +3,7 @@
 //! - [`quantity`]: amounts of resources, such as `100m` and `1.5Gi`.
 //! - [`golang`]: what Go's standard library and the libraries that kube-apiserver uses make of durations, numbers, URLs, addresses,
 //!   regular expressions, CSV, versions and time zones, and how they quote a string.
-//! - [`cron`]: schedules of CronJobs.
+//! - [`cron`]: schedules, and when they are due.
 //! - [`names`]: the formats of names, label keys and values, ports, environment variables and keys.
 //! - [`field`]: paths of fields, and the errors that a validation records under them.
 //! - [`validation`]: addresses, label selectors, resource names and metadata, which all kinds validate alike.
