@@ -55,7 +55,6 @@ mod cel;
 mod client_authority;
 mod crd;
 pub mod devices;
-pub mod field;
 mod flow_schemas;
 #[cfg(test)]
 mod growth;
@@ -75,7 +74,6 @@ mod service_range;
 pub mod status;
 pub mod store;
 mod token_tracking;
-pub mod validation;
 mod version_order;
 mod warnings;
 

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, FieldError},
+    golang::quote,
+};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    field::{ErrorType, Errors, FieldError},
-    kinds::Resource,
-};
+use crate::kinds::Resource;
 
 /// An error response.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -205,7 +205,7 @@ impl Status {
             name: name.to_owned(),
             group: group.to_owned(),
             kind: kind.to_owned(),
-            causes: errors.0.iter().map(FieldError::cause).collect(),
+            causes: errors.0.iter().map(cause).collect(),
             ..Details::default()
         }));
         status
@@ -287,49 +287,23 @@ impl Cause {
     }
 }
 
-impl FieldError {
-    /// Returns the message without the field, for example `Invalid value: "x": must be ...`.
-    pub fn body(&self) -> String {
-        let head = match self.error_type {
-            ErrorType::Required => "Required value",
-            ErrorType::Invalid | ErrorType::TypeInvalid => "Invalid value",
-            ErrorType::NotSupported => "Unsupported value",
-            ErrorType::Duplicate => "Duplicate value",
-            ErrorType::Forbidden => "Forbidden",
-            ErrorType::TooLong => "Too long",
-            ErrorType::TooMany => "Too many",
-            ErrorType::NotFound => "Not found",
-            ErrorType::Internal => "Internal error",
-        };
-        let mut text = head.to_owned();
-        if let Some(value) = &self.bad_value {
-            text.push_str(": ");
-            text.push_str(&value.to_string());
-        }
-        if !self.detail.is_empty() {
-            text.push_str(": ");
-            text.push_str(&self.detail);
-        }
-        text
-    }
-
-    fn cause(&self) -> Cause {
-        let reason = match self.error_type {
-            ErrorType::Required => "FieldValueRequired",
-            ErrorType::Invalid => "FieldValueInvalid",
-            ErrorType::NotSupported => "FieldValueNotSupported",
-            ErrorType::Duplicate => "FieldValueDuplicate",
-            ErrorType::Forbidden => "FieldValueForbidden",
-            ErrorType::TooLong => "FieldValueTooLong",
-            ErrorType::TooMany => "FieldValueTooMany",
-            ErrorType::NotFound => "FieldValueNotFound",
-            ErrorType::TypeInvalid => "FieldValueTypeInvalid",
-            ErrorType::Internal => "InternalError",
-        };
-        Cause {
-            reason: reason.to_owned(),
-            message: self.body(),
-            field: self.field.clone(),
-        }
+/// Returns the entry of a Status for a validation error.
+fn cause(error: &FieldError) -> Cause {
+    let reason = match error.error_type {
+        ErrorType::Required => "FieldValueRequired",
+        ErrorType::Invalid => "FieldValueInvalid",
+        ErrorType::NotSupported => "FieldValueNotSupported",
+        ErrorType::Duplicate => "FieldValueDuplicate",
+        ErrorType::Forbidden => "FieldValueForbidden",
+        ErrorType::TooLong => "FieldValueTooLong",
+        ErrorType::TooMany => "FieldValueTooMany",
+        ErrorType::NotFound => "FieldValueNotFound",
+        ErrorType::TypeInvalid => "FieldValueTypeInvalid",
+        ErrorType::Internal => "InternalError",
+    };
+    Cause {
+        reason: reason.to_owned(),
+        message: error.body(),
+        field: error.field.clone(),
     }
 }

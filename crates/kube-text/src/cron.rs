@@ -1,5 +1,7 @@
-//! Validates cron schedules with the messages of `robfig/cron`, which kube-apiserver uses: five fields, or a descriptor such as `@every
-//! 1h`.
+//! Reads cron schedules as `robfig/cron` does, with its messages: five fields, or a descriptor such as `@every 1h`. kube-apiserver checks
+//! CronJobs with it, and kube-controller-manager finds with it when one is due.
+
+use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 
 use crate::golang::{duration, integer, zone};
 
@@ -7,6 +9,34 @@ use crate::golang::{duration, integer, zone};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CronError(String);
+
+/// When something is due again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    times: Times,
+    /// The zone that the text names (`TZ=`), if any.
+    zone: Option<TimeZone>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Times {
+    /// At the minutes that have all five fields in these sets.
+    Fields(Fields),
+    /// In intervals of whole seconds (`@every`).
+    Every(SignedDuration),
+}
+
+/// The five fields as sets: bit 5 stands for 5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fields {
+    minutes: u64,
+    hours: u64,
+    days: u64,
+    months: u64,
+    weekdays: u64,
+    /// Days or weekdays are unrestricted, so a day must be in both sets; otherwise it must be in one of them.
+    any_day: bool,
+}
 
 struct Bounds {
     min: u64,
@@ -18,16 +48,68 @@ const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
 ];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-const FIELDS: [Bounds; 5] = [
-    bounds(0, 59, &[]),
-    bounds(0, 23, &[]),
-    bounds(1, 31, &[]),
-    bounds(1, 12, &MONTHS),
-    bounds(0, 6, &DAYS),
-];
+const MINUTE: Bounds = bounds(0, 59, &[]);
+const HOUR: Bounds = bounds(0, 23, &[]);
+const DAY: Bounds = bounds(1, 31, &[]);
+const MONTH: Bounds = bounds(1, 12, &MONTHS);
+const WEEKDAY: Bounds = bounds(0, 6, &DAYS);
+/// The days of the week where seven is Sunday as well as zero.
+const WEEKDAY_TO_SEVEN: Bounds = bounds(0, 7, &DAYS);
+/// A schedule that is not due within this time is never due.
+const HORIZON: SignedDuration = SignedDuration::from_hours(5 * 366 * 24);
 
 const fn bounds(min: u64, max: u64, names: &'static [&'static str]) -> Bounds {
     Bounds { min, max, names }
+}
+
+impl Schedule {
+    /// Parses five fields or a descriptor, after an optional zone (`TZ=Europe/Berlin 0 9 * * *`).
+    ///
+    /// # Errors
+    /// The library's error for a text that is not a schedule.
+    pub fn parse(text: &str) -> Result<Self, CronError> {
+        if text.is_empty() {
+            return fail("empty spec string");
+        }
+        let (mut rest, mut zone) = (text, None);
+        if let Some(zoned) = text.strip_prefix("TZ=").or(text.strip_prefix("CRON_TZ=")) {
+            let (name, schedule) = zoned.split_once(' ').unwrap_or((zoned, ""));
+            match zone::load(name) {
+                Ok(found) => zone = Some(found),
+                Err(unknown) => return fail(format!("provided bad location {name}: {unknown}")),
+            }
+            rest = schedule.trim();
+        }
+        let times = match rest.strip_prefix("@every ") {
+            Some(interval) => Times::Every(every(rest, interval)?),
+            None => Times::Fields(Fields::parse(rest, &WEEKDAY)?),
+        };
+        Ok(Schedule { times, zone })
+    }
+
+    /// Parses five fields, in which day 7 of the week is Sunday too, or a name such as `@daily`: no zone and no interval.
+    ///
+    /// # Errors
+    /// The text is neither.
+    pub fn parse_with_day_seven(text: &str) -> Result<Self, CronError> {
+        let fields = Fields::parse(text, &WEEKDAY_TO_SEVEN)?;
+        Ok(Schedule {
+            times: Times::Fields(fields),
+            zone: None,
+        })
+    }
+
+    /// Returns the first due time after `after`, or `None` if there is none within five years. Fields are read on the clocks of `zone`,
+    /// unless the schedule names a zone: a minute that clocks skip is not due, and one that they repeat is due twice.
+    pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        match &self.times {
+            Times::Every(interval) => {
+                let whole = Timestamp::from_second(after.as_second()).ok()?;
+                whole.checked_add(*interval).ok()
+            }
+            Times::Fields(fields) => fields.next(after, self.zone.as_ref().unwrap_or(zone)),
+        }
+    }
 }
 
 /// Checks a schedule.
@@ -35,58 +117,102 @@ const fn bounds(min: u64, max: u64, names: &'static [&'static str]) -> Bounds {
 /// # Errors
 /// The library's error for a text that is not a schedule.
 pub fn check(text: &str) -> Result<(), CronError> {
-    if text.is_empty() {
-        return fail("empty spec string");
-    }
-    let mut rest = text;
-    if let Some(zoned) = text.strip_prefix("TZ=").or(text.strip_prefix("CRON_TZ=")) {
-        let (zone, schedule) = zoned.split_once(' ').unwrap_or((zoned, ""));
-        if let Err(unknown) = zone::load(zone) {
-            return fail(format!("provided bad location {zone}: {unknown}"));
-        }
-        rest = schedule.trim();
-    }
-    if rest.starts_with('@') {
-        return descriptor(rest);
-    }
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    if fields.len() != FIELDS.len() {
-        return fail(format!(
-            "expected exactly {} fields, found {}: [{}]",
-            FIELDS.len(),
-            fields.len(),
-            fields.join(" ")
-        ));
-    }
-    for (field, bounds) in fields.iter().zip(&FIELDS) {
-        for part in field.split(',').filter(|part| !part.is_empty()) {
-            range(part, bounds)?;
-        }
-    }
-    Ok(())
+    Schedule::parse(text).map(drop)
 }
 
 fn fail<T>(why: impl Into<String>) -> Result<T, CronError> {
     Err(CronError(why.into()))
 }
 
-fn descriptor(text: &str) -> Result<(), CronError> {
-    match text {
-        "@yearly" | "@annually" | "@monthly" | "@weekly" | "@daily" | "@midnight" | "@hourly" => {
-            Ok(())
+/// Parses the interval of a `descriptor`, of which the library drops fractions of a second; one second is the least.
+fn every(descriptor: &str, interval: &str) -> Result<SignedDuration, CronError> {
+    if let Some(why) = duration::fault(interval) {
+        return fail(format!("failed to parse duration {descriptor}: {why}"));
+    }
+    let nanos = duration::parse(interval).unwrap_or_default();
+    Ok(SignedDuration::from_secs((nanos / 1_000_000_000).max(1)))
+}
+
+impl Fields {
+    fn parse(text: &str, weekday: &Bounds) -> Result<Self, CronError> {
+        let fields = match text {
+            "@yearly" | "@annually" => "0 0 1 1 *",
+            "@monthly" => "0 0 1 * *",
+            "@weekly" => "0 0 * * 0",
+            "@daily" | "@midnight" => "0 0 * * *",
+            "@hourly" => "0 * * * *",
+            name if name.starts_with('@') => {
+                return fail(format!("unrecognized descriptor: {name}"));
+            }
+            fields => fields,
+        };
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let [minutes, hours, days, months, weekdays] = fields.as_slice() else {
+            return fail(format!(
+                "expected exactly 5 fields, found {}: [{}]",
+                fields.len(),
+                fields.join(" ")
+            ));
+        };
+        let is_any = |field: &str| field.starts_with(['*', '?']);
+        Ok(Fields {
+            minutes: set(minutes, &MINUTE)?,
+            hours: set(hours, &HOUR)?,
+            days: set(days, &DAY)?,
+            months: set(months, &MONTH)?,
+            weekdays: set(weekdays, weekday).map(|days| (days | days >> 7) & 0x7f)?,
+            any_day: is_any(days) || is_any(weekdays),
+        })
+    }
+
+    fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+        let minute = after.as_second().div_euclid(60) * 60;
+        let minute = Timestamp::from_second(minute).ok()?;
+        let mut at = minute.checked_add(MINUTE).ok()?;
+        let last = after.checked_add(HORIZON).ok()?;
+        while at < last {
+            let local = at.to_zoned(zone.clone());
+            at = if !self.has_day(local.date()) {
+                local.tomorrow().ok()?.start_of_day().ok()?.timestamp()
+            } else if !has(self.hours, local.hour()) {
+                let left = SignedDuration::from_mins(60 - i64::from(local.minute()));
+                at.checked_add(left).ok()?
+            } else if !has(self.minutes, local.minute()) {
+                at.checked_add(MINUTE).ok()?
+            } else {
+                return Some(at);
+            };
         }
-        _ => match text.strip_prefix("@every ") {
-            Some(duration) => match duration::fault(duration) {
-                Some(why) => fail(format!("failed to parse duration {text}: {why}")),
-                None => Ok(()),
-            },
-            None => fail(format!("unrecognized descriptor: {text}")),
-        },
+        None
+    }
+
+    fn has_day(&self, at: Date) -> bool {
+        let day = has(self.days, at.day());
+        let weekday = has(self.weekdays, at.weekday().to_sunday_zero_offset());
+        let on_this_day = match self.any_day {
+            true => day && weekday,
+            false => day || weekday,
+        };
+        has(self.months, at.month()) && on_this_day
     }
 }
 
-/// Checks one range of a field: `a`, `a-b` or `*`, each with an optional `/step`.
-fn range(part: &str, bounds: &Bounds) -> Result<(), CronError> {
+fn has(set: u64, value: i8) -> bool {
+    u32::try_from(value).is_ok_and(|value| set >> value & 1 == 1)
+}
+
+/// Parses a field: ranges with commas between them.
+fn set(field: &str, bounds: &Bounds) -> Result<u64, CronError> {
+    let mut bits = 0;
+    for part in field.split(',').filter(|part| !part.is_empty()) {
+        bits |= range(part, bounds)?;
+    }
+    Ok(bits)
+}
+
+/// Parses one range of a field: `a`, `a-b` or `*`, each with an optional `/step`.
+fn range(part: &str, bounds: &Bounds) -> Result<u64, CronError> {
     let pieces: Vec<&str> = part.split('/').collect();
     let ends: Vec<&str> = pieces[0].split('-').collect();
     let any = matches!(ends[0], "*" | "?");
@@ -104,7 +230,7 @@ fn range(part: &str, bounds: &Bounds) -> Result<(), CronError> {
             number_or_name(first, bounds)?;
             return fail(format!("too many hyphens: {part}"));
         }
-        [] => return Ok(()),
+        [] => return Ok(0),
     };
     let step = match pieces.as_slice() {
         [_] => 1,
@@ -132,7 +258,11 @@ fn range(part: &str, bounds: &Bounds) -> Result<(), CronError> {
             "beginning of range ({start}) beyond end of range ({end})"
         )),
         () if step == 0 => wrong("step of range should be a positive number".to_owned()),
-        () => Ok(()),
+        () => {
+            let step = usize::try_from(step).unwrap_or(usize::MAX);
+            let values = (start..=end).step_by(step);
+            Ok(values.fold(0, |bits, value| bits | 1 << value))
+        }
     }
 }
 
@@ -200,6 +330,95 @@ mod tests {
         ];
         for (schedule, why) in cases {
             assert_eq!(check(schedule).unwrap_err().to_string(), why);
+        }
+    }
+
+    #[test]
+    fn the_next_hit_is_found_by_the_clocks_of_a_zone() {
+        let next = |schedule: &str, after: &str, zone: &str| {
+            let zone = TimeZone::get(zone).expect("a zone");
+            let after = after.parse().expect("a time");
+            let schedule = Schedule::parse(schedule).expect("a schedule");
+            schedule.next(after, &zone).map(|at| at.to_string())
+        };
+        let utc = |schedule: &str, after: &str| next(schedule, after, "UTC");
+        let at = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            utc("*/5 * * * *", "2026-01-27T12:34:56Z"),
+            at("2026-01-27T12:35:00Z")
+        );
+        assert_eq!(
+            utc("*/5 * * * *", "2026-01-27T12:35:00Z"),
+            at("2026-01-27T12:40:00Z")
+        );
+        assert_eq!(
+            utc("0 0 29 2 *", "2026-01-27T00:00:00Z"),
+            at("2028-02-29T00:00:00Z")
+        );
+        assert_eq!(utc("0 0 30 2 *", "2026-01-27T00:00:00Z"), None);
+        let berlin = |schedule: &str, after: &str| next(schedule, after, "Europe/Berlin");
+        assert_eq!(
+            berlin("0 9 * * *", "2026-01-27T08:00:00Z"),
+            at("2026-01-28T08:00:00Z")
+        );
+        assert_eq!(
+            berlin("0 9 * * *", "2026-07-27T07:00:00Z"),
+            at("2026-07-28T07:00:00Z")
+        );
+        // The clock goes from 2 to 3 on the 29th of March, and from 3 to 2 on the 25th of October.
+        assert_eq!(
+            berlin("30 2 * * *", "2026-03-28T02:00:00Z"),
+            at("2026-03-30T00:30:00Z")
+        );
+        assert_eq!(
+            berlin("30 2 * * *", "2026-10-24T23:00:00Z"),
+            at("2026-10-25T00:30:00Z")
+        );
+        assert_eq!(
+            berlin("30 2 * * *", "2026-10-25T00:30:00Z"),
+            at("2026-10-25T01:30:00Z")
+        );
+    }
+
+    #[test]
+    fn what_is_no_schedule_is_refused_with_day_seven_too() {
+        for text in [
+            "",
+            "* * * *",
+            "60 * * * *",
+            "* * * * x",
+            "*/0 * * * *",
+            "5-1 * * * *",
+            "@never",
+        ] {
+            assert!(Schedule::parse_with_day_seven(text).is_err(), "{text:?}");
+            assert!(Schedule::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn intervals_are_whole_seconds_and_a_zone_in_the_text_counts() {
+        let next = |schedule: &str| {
+            let after = "2026-01-27T12:34:56.5Z".parse().expect("a time");
+            let schedule = Schedule::parse(schedule).expect("a schedule");
+            let at = schedule.next(after, &TimeZone::UTC).expect("it comes");
+            at.to_string()
+        };
+        assert_eq!(next("@every 1h30m"), "2026-01-27T14:04:56Z");
+        assert_eq!(next("@every 90000000us"), "2026-01-27T12:36:26Z");
+        assert_eq!(next("@every 1500ms"), "2026-01-27T12:34:57Z");
+        assert_eq!(next("@every -1h"), "2026-01-27T12:34:57Z");
+        assert_eq!(next("TZ=Asia/Tokyo 0 9 * * *"), "2026-01-28T00:00:00Z");
+    }
+
+    #[test]
+    fn day_seven_is_sunday_where_it_may_be_written() {
+        let sunday = Schedule::parse_with_day_seven("0 0 * * 7");
+        assert_eq!(sunday, Schedule::parse("0 0 * * 0"));
+        let refused = Schedule::parse("0 0 * * 7").expect_err("refused");
+        assert_eq!(refused.to_string(), "end of range (7) above maximum (6): 7");
+        for text in ["@every 1h", "TZ=UTC 0 0 * * 0"] {
+            assert!(Schedule::parse_with_day_seven(text).is_err(), "{text}");
         }
     }
 }

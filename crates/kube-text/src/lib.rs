@@ -3,7 +3,10 @@
 //! - [`quantity`]: amounts of resources, such as `100m` and `1.5Gi`.
 //! - [`golang`]: what Go's standard library and the libraries that kube-apiserver uses make of durations, numbers, URLs, addresses,
 //!   regular expressions, CSV, versions and time zones, and how they quote a string.
-//! - [`cron`]: schedules of CronJobs.
+//! - [`cron`]: schedules, and when they are due.
+//! - [`names`]: the formats of names, label keys and values, ports, environment variables and keys.
+//! - [`field`]: paths of fields, and the errors that a validation records under them.
+//! - [`validation`]: addresses, label selectors, resource names and metadata, which all kinds validate alike.
 //!
 //! This is the lowest layer: it imports no crate of Mullion, and every crate may import it.
 //!
@@ -13,5 +16,8 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod cron;
+pub mod field;
 pub mod golang;
+pub mod names;
 pub mod quantity;
+pub mod validation;

@@ -34,6 +34,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use mullion_kube_text::field::Emptied;
 use serde_json::Value;
 
 use crate::{
@@ -42,7 +43,6 @@ use crate::{
         attributes::{self, Attributes, Target},
         rbac::Authorizer,
     },
-    field::Emptied,
     kinds::{Resource, tree::Tree},
     status::Status,
     warnings::Warnings,

@@ -6,10 +6,11 @@ use std::{
     sync::Arc,
 };
 
+use mullion_kube_text::field::Path;
 use serde_json::Value;
 
 use super::{Ctx, Plugin, Request, What};
-use crate::{field::Path, kinds::tree::Tree, status::Status};
+use crate::{kinds::tree::Tree, status::Status};
 
 const OTHER_OVERHEAD: &str =
     "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";

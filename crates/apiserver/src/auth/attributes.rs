@@ -3,12 +3,11 @@
 use std::borrow::Cow;
 
 use http::Method;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, names};
 
 use crate::{
     http::query::Query,
     status::{Details, Status},
-    validation::names,
 };
 
 /// One action that a user asks to perform.

@@ -12,7 +12,11 @@ use std::{
 };
 
 use http::HeaderMap;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::quote,
+    names,
+};
 
 use super::{
     AUTHENTICATED, MASTERS, UNAUTHENTICATED,
@@ -20,13 +24,7 @@ use super::{
     rbac::Authorizer,
     service_account,
 };
-use crate::{
-    admission::User,
-    field::{Errors, Path},
-    http::query,
-    status::Status,
-    validation::names,
-};
+use crate::{admission::User, http::query, status::Status};
 
 const USER: &str = "impersonate-user";
 const UID: &str = "impersonate-uid";
@@ -398,8 +396,13 @@ fn unfit_key(key: &str) -> Option<String> {
     let path = path.child("key");
     match key.split_once('/') {
         Some((host, rest)) if !host.is_empty() && !rest.is_empty() => {
-            crate::validation::check(&mut errors, &path, host, names::dns_subdomain(host));
-            crate::validation::check(&mut errors, &path, rest, names::http_path(rest));
+            mullion_kube_text::validation::check(
+                &mut errors,
+                &path,
+                host,
+                names::dns_subdomain(host),
+            );
+            mullion_kube_text::validation::check(&mut errors, &path, rest, names::http_path(rest));
         }
         _ => {
             let why = "must be a domain-prefixed path (such as \"acme.io/foo\")";

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, names};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,7 +22,6 @@ use crate::{
     admission::{Lookup, User},
     kinds::tree::Tree,
     server::ApiServer,
-    validation::names,
 };
 
 /// The tolerated difference between clocks, in seconds.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use kube_cel::cel::{Value, objects::Opaque};
-use mullion_kube_text::golang::url::Url;
+use mullion_kube_text::{
+    golang::url::Url,
+    names::{self, NameRule},
+};
 
 use super::values::{none, some, text};
-use crate::{crd::formats, kinds::NameRule, validation::names};
+use crate::crd::formats;
 
 const NAMES: [&str; 13] = [
     "dns1123Label",

@@ -39,7 +39,7 @@ mod tests;
 
 use std::fmt;
 
-use crate::field::{Errors, Path};
+use mullion_kube_text::field::{Errors, Path};
 
 pub(crate) use self::host::{Host, host};
 pub(crate) use self::keyed::{list_by, set_of};

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, names};
 use serde_json::Value;
-
-use crate::validation::names;
 
 const STANDARD: &[&str] = &["foregroundDeletion", "kubernetes", "orphan"];
 

@@ -1,8 +1,7 @@
 //! The errors of the validators: each [`Finding`] becomes one field error.
 
+use mullion_kube_text::field::{BadValue, ErrorType, Errors, FieldError, Path};
 use serde_json::Value;
-
-use crate::field::{BadValue, ErrorType, Errors, FieldError, Path};
 
 /// One error of a validator.
 #[derive(Clone, Debug)]

@@ -8,10 +8,8 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use mullion_kube_text::golang::url::Url;
+use mullion_kube_text::{golang::url::Url, names};
 use regex::Regex;
-
-use crate::validation::names;
 
 /// The formats that are checked, without dashes.
 const KNOWN: &[&str] = &[

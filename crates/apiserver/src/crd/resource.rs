@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use jiff::Timestamp;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{field::Errors, golang::quote};
 use serde_json::Value;
 
 use super::{
@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::Errors,
     kinds::{
         Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
         SubresourceHandler,

@@ -11,6 +11,7 @@ pub(super) mod scale;
 
 use std::collections::HashSet;
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use self::{combinations::combinations, number::number};
@@ -20,7 +21,6 @@ use super::{
     formats,
     structural::{Additional, Schema},
 };
-use crate::field::{Errors, Path};
 
 /// Checks values, types and structure; `old` is the stored object on an update.
 pub(crate) fn check(schema: &Schema, object: &Value, old: Option<&Value>, errors: &mut Errors) {

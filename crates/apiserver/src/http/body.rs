@@ -19,7 +19,6 @@ use super::{
     write::request_limit,
 };
 use crate::{
-    field::Emptied,
     registry::Row,
     schema::{
         Type,
@@ -32,6 +31,7 @@ use crate::{
 pub(crate) use options::options;
 
 use mismatch::Mismatch;
+use mullion_kube_text::field::Emptied;
 
 /// The most bytes that a body may have.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;

@@ -7,6 +7,10 @@ use std::{
 
 use http::{HeaderMap, header::USER_AGENT};
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Emptied, Errors, Path},
+    validation::metadata,
+};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -16,7 +20,6 @@ use super::{
 };
 use crate::{
     admission::{Ctx, Operation, User, What},
-    field::{Emptied, Errors, Path},
     kinds::Resource,
     limits::{Room, Turn, Worker},
     registry::Row,
@@ -24,7 +27,6 @@ use crate::{
     server::ApiServer,
     status::Status,
     store::{Key, Object},
-    validation::metadata,
     warnings::Warnings,
 };
 

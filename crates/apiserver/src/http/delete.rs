@@ -5,6 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 use axum::body::Body;
 use http::Response;
 use jiff::{SignedDuration, Timestamp};
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -16,7 +17,6 @@ use super::{
 };
 use crate::{
     admission::Operation,
-    field::{Errors, Path},
     kinds::Propagation,
     schema::Type,
     status::Status,

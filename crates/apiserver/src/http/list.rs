@@ -3,7 +3,10 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
-use mullion_kube_text::golang::integer;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::integer,
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -17,7 +20,6 @@ use super::{
     through::{self, Ends, With},
 };
 use crate::{
-    field::{Errors, Path},
     registry::Row,
     schema::{Type, proto},
     status::{Cause, Details, Status},

@@ -3,16 +3,14 @@
 use std::collections::HashSet;
 
 use jiff::{Timestamp, Unit};
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{field::Emptied, golang::quote, names};
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
 
 use crate::{
-    field::Emptied,
     kinds::{Generation, Resource},
     schema::time,
     status::Status,
-    validation::names,
 };
 
 /// The letters of generated names (apimachinery: `rand.String`): no vowels and no letters that look alike.

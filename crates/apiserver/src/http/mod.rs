@@ -46,7 +46,7 @@ use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Insta
 use axum::{Router, body::Body, extract::State};
 use futures::FutureExt;
 use http::{Method, Request, Response, StatusCode, request::Parts};
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, names};
 use tokio::sync::watch as signal;
 
 use self::{
@@ -68,7 +68,6 @@ use crate::{
     registry::Row,
     server::ApiServer,
     status::Status,
-    validation::names,
     warnings::Warnings,
 };
 

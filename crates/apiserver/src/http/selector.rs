@@ -1,15 +1,12 @@
 //! Label and field selectors of a query string, matched against the labels and fields that the store keeps parsed.
 //!
-//! [`crate::validation::selector`] parses label selectors; field selectors are parsed here, with the errors of
+//! [`mullion_kube_text::validation::selector`] parses label selectors; field selectors are parsed here, with the errors of
 //! `k8s.io/apimachinery/pkg/fields`.
 
+use mullion_kube_text::validation::selector::{Requirement, Selector as LabelSelector};
+
 use super::call::Call;
-use crate::{
-    registry::Row,
-    status::Status,
-    store::Object,
-    validation::selector::{Requirement, Selector as LabelSelector},
-};
+use crate::{registry::Row, status::Status, store::Object};
 
 /// The selectors that restrict a list or watch.
 #[derive(Clone, Debug, Default, PartialEq)]

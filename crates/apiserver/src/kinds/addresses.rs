@@ -7,6 +7,11 @@
 use std::{net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{IMMUTABLE, check, net},
+};
 use serde_json::Value;
 
 use super::{
@@ -16,12 +21,7 @@ use super::{
     services::{objects, pools::Pools},
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    status::Status,
-    validation::{IMMUTABLE, check, names, net},
-};
+use crate::{admission::Ctx, status::Status};
 
 /// networking.k8s.io/v1 ServiceCIDR.
 pub(super) struct ServiceCidr;

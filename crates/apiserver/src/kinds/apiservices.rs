@@ -4,18 +4,17 @@
 //! users are only stored: no request is forwarded to their Services.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+};
 use serde_json::{Value, json};
 
 use super::{
     Column, Kind, print,
     tree::{Tree, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    schema::time,
-    validation::names,
-};
+use crate::{admission::Ctx, schema::time};
 
 /// The behaviour of apiregistration.k8s.io/v1 apiservices.
 pub(super) struct ApiServices;

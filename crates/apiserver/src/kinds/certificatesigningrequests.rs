@@ -8,6 +8,10 @@ use std::collections::HashSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::{one_of, signer_name},
+};
 use serde_json::{Value, json};
 use x509_parser::{
     certification_request::X509CertificationRequest,
@@ -16,13 +20,7 @@ use x509_parser::{
 };
 
 use super::{Column, Kind, print, tree::Tree};
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    http::subresource::reviews::user_info,
-    schema::time,
-    validation::{one_of, signer_name},
-};
+use crate::{admission::Ctx, http::subresource::reviews::user_info, schema::time};
 
 /// certificates.k8s.io/v1 CertificateSigningRequest.
 pub(super) struct CertificateSigningRequest;
@@ -383,8 +381,9 @@ fn change(object: &Value, old: &Value, through: Through, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
+
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn a_request_is_signed_with_the_key_it_is_for() {

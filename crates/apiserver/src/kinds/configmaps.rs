@@ -1,6 +1,11 @@
 //! core/v1 ConfigMap: its keys are valid file names, its size is limited, and it can be declared immutable.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 use super::{
@@ -8,11 +13,7 @@ use super::{
     print::{AGE, NAME, age, column, name},
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{check, names},
-};
+use crate::admission::Ctx;
 
 /// The largest size of the data of a ConfigMap or Secret, in bytes.
 pub(crate) const MAX_DATA_BYTES: usize = 1024 * 1024;

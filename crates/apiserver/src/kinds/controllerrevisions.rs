@@ -1,6 +1,10 @@
 //! apps/v1 ControllerRevision: a state that a controller can roll back to; its data never changes.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::{self, nonnegative},
+};
 use serde_json::Value;
 
 use super::{
@@ -8,11 +12,7 @@ use super::{
     print::{AGE, NAME, age, column, name, or_none},
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{self, nonnegative},
-};
+use crate::admission::Ctx;
 
 /// apps/v1 ControllerRevision.
 pub(crate) struct ControllerRevision;

@@ -1,7 +1,12 @@
 //! CronJobs: defaults, validation and table columns (`pkg/apis/batch`, `pkg/registry/batch/cronjob`). [`cron`] validates the schedule.
 
 use jiff::Timestamp;
-use mullion_kube_text::{cron, golang::zone};
+use mullion_kube_text::{
+    cron,
+    field::{ErrorType, Errors, Path},
+    golang::zone,
+    validation::{one_of, selector::format_label_selector},
+};
 use serde_json::Value;
 
 use super::{
@@ -12,11 +17,7 @@ use super::{
     tree::{Tree, object_at, set_default, set_zero},
     workloads,
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{one_of, selector::format_label_selector},
-};
+use crate::admission::Ctx;
 
 /// The behaviour of batch/v1 cronjobs.
 pub(super) struct CronJobs;

@@ -3,6 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names, validation,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -11,11 +15,7 @@ use super::{
     print::{AGE, NAME, age, column, name, or_none, typed},
     tree::{Tree, object_at, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{self, names},
-};
+use crate::admission::Ctx;
 
 /// The longest name of a driver.
 const MAX_DRIVER_NAME: usize = 63;
@@ -299,8 +299,9 @@ impl Kind for CsiNode {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
+
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn a_driver_without_a_name_is_missing_and_malformed() {

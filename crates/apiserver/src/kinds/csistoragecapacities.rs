@@ -1,6 +1,11 @@
 //! storage.k8s.io/v1 CSIStorageCapacity: the capacity that a driver has left for a StorageClass on some nodes.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{self, IMMUTABLE, check, resources, selector::label_selector},
+};
 use serde_json::Value;
 
 use super::{
@@ -9,11 +14,7 @@ use super::{
     print,
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{self, IMMUTABLE, check, names, resources, selector::label_selector},
-};
+use crate::admission::Ctx;
 
 /// storage.k8s.io/v1 CSIStorageCapacity.
 pub(super) struct CsiStorageCapacity;

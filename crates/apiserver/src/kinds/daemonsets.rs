@@ -3,7 +3,11 @@
 use std::num::IntErrorKind;
 
 use jiff::Timestamp;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    golang::quote,
+    validation::selector::{Selector, label_selector},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -13,11 +17,7 @@ use super::{
     tree::{Tree, object_at, set_default, set_zero},
     workloads::{self, Owner, Workload},
 };
-use crate::{
-    field::{ErrorType, Errors, Path},
-    status::Status,
-    validation::selector::{Selector, label_selector},
-};
+use crate::status::Status;
 
 /// The behaviour of apps/v1 daemonsets.
 pub(super) struct DaemonSets;

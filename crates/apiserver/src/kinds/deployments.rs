@@ -1,6 +1,7 @@
 //! Deployments: defaults, validation, table (`pkg/apis/apps`, `pkg/registry/apps/deployment`).
 
 use jiff::Timestamp;
+use mullion_kube_text::field::{ErrorType, Errors, Path};
 use serde_json::{Map, Value};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     tree::{Tree, object_at, set_default, set_zero},
     workloads::{self, OF_DEPLOYMENT, Workload},
 };
-use crate::field::{ErrorType, Errors, Path};
 
 /// The behaviour of apps/v1 deployments.
 pub(super) struct Deployments;

@@ -3,6 +3,15 @@
 use std::net::IpAddr;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{
+        check,
+        net::{self, Kept},
+        one_of,
+    },
+};
 use serde_json::Value;
 
 use super::{
@@ -10,15 +19,7 @@ use super::{
     print::{AGE, NAME, age, column, name},
     tree::{Tree, set_zero},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{
-        check, names,
-        net::{self, Kept},
-        one_of,
-    },
-};
+use crate::admission::Ctx;
 
 /// The number of addresses that a table cell lists.
 const LISTED: usize = 3;

@@ -3,6 +3,15 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{
+        self, check, metadata,
+        net::{self, Kept},
+        one_of,
+    },
+};
 use serde_json::Value;
 
 use super::{
@@ -10,15 +19,7 @@ use super::{
     print::{AGE, NAME, age, column, name},
     tree::{Tree, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{
-        self, check, metadata, names,
-        net::{self, Kept},
-        one_of,
-    },
-};
+use crate::admission::Ctx;
 
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;

@@ -4,6 +4,11 @@
 //! controller; one of the old API only has to be in the namespace of its object.
 
 use jiff::{SignedDuration, Timestamp};
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{self, check},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -12,11 +17,7 @@ use super::{
     print::{column, since, wide},
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{self, check, names},
-};
+use crate::admission::Ctx;
 
 /// The core names and the events.k8s.io names of fields that differ.
 const RENAMED: [(&str, &str); 7] = [
@@ -415,10 +416,10 @@ fn source(event: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn the_two_faces_show_the_same_event() {

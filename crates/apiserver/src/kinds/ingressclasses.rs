@@ -1,17 +1,18 @@
 //! networking.k8s.io/v1 IngressClass: the controller that implements an Ingress.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{self, IMMUTABLE, check},
+};
 use serde_json::Value;
 
 use super::{
     Check, Column, Kind, ingresses, print,
     tree::{Tree, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{self, IMMUTABLE, check, names},
-};
+use crate::admission::Ctx;
 
 /// networking.k8s.io/v1 IngressClass.
 pub(super) struct IngressClass;

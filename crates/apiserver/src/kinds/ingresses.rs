@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, net},
+};
 use serde_json::Value;
 
 use super::{Column, Kind, print, tree::Tree};
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{check, names, net},
-};
+use crate::admission::Ctx;
 
 /// networking.k8s.io/v1 Ingress.
 pub(super) struct Ingress;

@@ -1,6 +1,11 @@
 //! coordination.k8s.io/v1 Lease: the current holder of a lock, and the time until which it holds.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 use super::{
@@ -8,11 +13,7 @@ use super::{
     print::{AGE, NAME, age, column, name},
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{check, names},
-};
+use crate::admission::Ctx;
 
 /// coordination.k8s.io/v1 Lease.
 pub(crate) struct Lease;

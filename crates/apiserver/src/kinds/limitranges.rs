@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use mullion_kube_text::quantity::{self, Quantity};
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    quantity::{self, Quantity},
+    validation::{check, resources},
+};
 use serde_json::{Map, Value};
 
 use super::{
     Check, Kind,
     tree::{Tree, object_at},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{check, names, resources},
-};
+use crate::admission::Ctx;
 
 /// core/v1 LimitRange.
 pub(crate) struct LimitRange;

@@ -59,16 +59,16 @@ mod workloads;
 
 pub use builtins::builtins;
 pub use priorityclasses::system_classes;
-pub use rules::{Generation, NameRule, Propagation, Rules, StatusOnCreate};
+pub use rules::{Generation, Propagation, Rules, StatusOnCreate};
 pub use services::{InvalidRange, ServiceRange};
 
 use std::{borrow::Cow, sync::Arc};
 
+use mullion_kube_text::field::Errors;
 use serde_json::Value;
 
 use crate::{
     admission::Ctx,
-    field::Errors,
     provided::{ObjectSource, Tagged},
     schema::Type,
     status::Status,

@@ -1,6 +1,11 @@
 //! core/v1 Namespace: created in phase Active with the finalizer `kubernetes`, which `/finalize` removes when the namespace is empty.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, metadata},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -8,11 +13,7 @@ use super::{
     print::{AGE, NAME, age, column, name},
     tree::{Tree, object_at},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{check, metadata, names},
-};
+use crate::admission::Ctx;
 
 /// The finalizer that every namespace gets when it is created.
 pub(crate) const FINALIZER: &str = "kubernetes";

@@ -1,21 +1,22 @@
 //! networking.k8s.io/v1 NetworkPolicy: the connections that the pods of a namespace may have (`pkg/apis/networking/validation`).
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{
+        check,
+        net::{self, Kept},
+        selector::{format_label_selector, label_selector},
+    },
+};
 use serde_json::{Map, Value};
 
 use super::{
     Column, Kind, print,
     tree::{Tree, object_at, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{
-        check, names,
-        net::{self, Kept},
-        selector::{format_label_selector, label_selector},
-    },
-};
+use crate::admission::Ctx;
 
 /// networking.k8s.io/v1 NetworkPolicy.
 pub(super) struct NetworkPolicy;
@@ -243,10 +244,10 @@ fn ip_block(block: &Value, kept: &Kept<'_>, path: &Path<'_>, errors: &mut Errors
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn networks_that_were_there_stay_valid_wherever_they_are_named() {

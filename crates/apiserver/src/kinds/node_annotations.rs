@@ -1,13 +1,11 @@
 //! Validates the annotations of nodes that kube-apiserver still checks although their features are gone: a node with a malformed one is
 //! refused.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{nodes, tree::Tree};
-use crate::{
-    field::{Errors, Path},
-    schema::decode::{json_error, json_of_another_type},
-};
+use crate::schema::decode::{json_error, json_of_another_type};
 
 const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
 const AVOID_PODS: &str = "scheduler.alpha.kubernetes.io/preferAvoidPods";
@@ -63,10 +61,10 @@ fn avoided_pods(errors: &mut Errors, path: &Path<'_>, avoided: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn what_an_annotation_holds_must_be_readable_and_complete() {

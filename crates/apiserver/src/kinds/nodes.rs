@@ -4,7 +4,11 @@
 use std::collections::{BTreeSet, HashSet};
 
 use jiff::Timestamp;
-use mullion_kube_text::quantity;
+use mullion_kube_text::{
+    field::{self, ErrorType, Errors, Path},
+    names, quantity,
+    validation::{metadata, net, resources},
+};
 use serde_json::Value;
 
 use super::{
@@ -12,11 +16,7 @@ use super::{
     print::{AGE, NAME, age, column, name, or_none, wide},
     tree::{Tree, object_at},
 };
-use crate::{
-    admission::Ctx,
-    field::{self, ErrorType, Errors, Path},
-    validation::{metadata, names, net, resources},
-};
+use crate::admission::Ctx;
 
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE_LABEL: &str = "kubernetes.io/role";

@@ -1,7 +1,12 @@
 //! core/v1 PersistentVolumeClaim: a user's request for storage. The spec is immutable, except that a bound claim can grow.
 
 use jiff::Timestamp;
-use mullion_kube_text::quantity::{self, Quantity};
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    quantity::{self, Quantity},
+    validation::{self, check, one_of, resources, selector},
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -10,11 +15,7 @@ use super::{
     print::{AGE, NAME, age, column, name, wide},
     tree::{Tree, object_at, set_default, set_zero},
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{self, check, names, one_of, resources, selector},
-};
+use crate::admission::Ctx;
 
 /// The annotation that named the class of a claim before `storageClassName` existed.
 pub(crate) const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";

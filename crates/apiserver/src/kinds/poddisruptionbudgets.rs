@@ -1,14 +1,14 @@
 //! PodDisruptionBudgets: validation and table columns (`pkg/apis/policy`). `http/subresource/eviction.rs` counts evictions against them.
 
 use jiff::Timestamp;
-use serde_json::Value;
-
-use super::{Column, Kind, podspec::internal, print, tree::Tree, workloads};
-use crate::{
-    admission::Ctx,
+use mullion_kube_text::{
     field::{ErrorType, Errors, Path},
     validation::{metadata, selector::label_selector},
 };
+use serde_json::Value;
+
+use super::{Column, Kind, podspec::internal, print, tree::Tree, workloads};
+use crate::admission::Ctx;
 
 /// The behaviour of policy/v1 poddisruptionbudgets.
 pub(super) struct PodDisruptionBudgets;

@@ -3,6 +3,10 @@
 //! [`podspec`] validates the spec. The columns READY and STATUS follow `pkg/printers/internalversion`.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::net,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -10,9 +14,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{Errors, Path},
     store::{Lends, Thin},
-    validation::net,
 };
 
 /// The behaviour of core/v1 pods.

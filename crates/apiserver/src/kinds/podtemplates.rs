@@ -1,13 +1,11 @@
 //! core/v1 PodTemplate: a stored pod template, which no controller uses.
 
 use jiff::Timestamp;
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{Column, Kind, podspec, print, tree::object_at, workloads};
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-};
+use crate::admission::Ctx;
 
 /// core/v1 PodTemplate.
 pub(super) struct PodTemplate;

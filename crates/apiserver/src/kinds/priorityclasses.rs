@@ -1,6 +1,10 @@
 //! scheduling.k8s.io/v1 PriorityClass, and the two classes that every cluster has.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -8,11 +12,7 @@ use super::{
     print::{AGE, NAME, age, column, name, typed},
     tree::{Tree, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{self},
-};
+use crate::admission::Ctx;
 
 /// The highest value a class of users may have.
 const HIGHEST_USER_VALUE: i64 = 1_000_000_000;

@@ -4,6 +4,11 @@
 //! user has ([`crate::auth::rbac::escalation`]). The messages are those of pkg/apis/rbac/validation.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path, go_struct},
+    names,
+    validation::{check, selector},
+};
 use serde_json::Value;
 
 use super::{
@@ -11,13 +16,7 @@ use super::{
     print::{AGE, NAME, age, column, wide},
     tree::{Tree, object_at, set_zero},
 };
-use crate::{
-    admission::Ctx,
-    auth::rbac::escalation,
-    field::{ErrorType, Errors, Path, go_struct},
-    status::Status,
-    validation::{check, names, selector},
-};
+use crate::{admission::Ctx, auth::rbac::escalation, status::Status};
 
 /// The API group of all four kinds.
 pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";

@@ -1,6 +1,7 @@
 //! ReplicaSets: defaults, validation, table (`pkg/apis/apps`, `pkg/registry/apps/replicaset`).
 
 use jiff::Timestamp;
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::{Map, Value};
 
 use super::{
@@ -8,7 +9,6 @@ use super::{
     tree::{Tree, set_default},
     workloads::{self, OF_DEPLOYMENT, Workload},
 };
-use crate::field::{Errors, Path};
 
 /// The behaviour of apps/v1 replicasets.
 pub(super) struct ReplicaSets;

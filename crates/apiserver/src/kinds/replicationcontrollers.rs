@@ -1,6 +1,10 @@
 //! core/v1 ReplicationController: like a ReplicaSet, with a plain map as its selector (`pkg/apis/core/validation`).
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::selector::Selector,
+};
 use serde_json::Value;
 
 use super::{
@@ -8,11 +12,7 @@ use super::{
     tree::{Tree, object_at, set_default},
     workloads::{self, Owner},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::selector::Selector,
-};
+use crate::admission::Ctx;
 
 /// core/v1 ReplicationController.
 pub(super) struct ReplicationController;

@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use mullion_kube_text::quantity;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    quantity,
+    validation::{IMMUTABLE, resources},
+};
 use serde_json::Value;
 
 use super::{
@@ -12,11 +16,7 @@ use super::{
     print,
     tree::{Tree, object_at},
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{IMMUTABLE, resources},
-};
+use crate::admission::Ctx;
 
 /// core/v1 ResourceQuota.
 pub(crate) struct ResourceQuota;

@@ -1,6 +1,7 @@
 //! The properties of a kind that the generic handlers need to serve it: one [`Rules`] value for each row of the registry.
 
 use jiff::SignedDuration;
+use mullion_kube_text::names::NameRule;
 
 /// How the generic handlers treat a kind.
 #[derive(Clone, Debug)]
@@ -106,17 +107,6 @@ pub enum Generation {
     CountsAllButStatus,
     /// The generation is 1 at creation and never changes.
     OnceAtCreate,
-}
-
-/// The rule for `metadata.name`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameRule {
-    /// An RFC 1123 subdomain of at most 253 characters.
-    DnsSubdomain,
-    /// An RFC 1123 label of at most 63 characters.
-    DnsLabel,
-    /// Any name that is one path segment (RBAC).
-    PathSegment,
 }
 
 /// The effect of a deletion on dependents.

@@ -4,7 +4,11 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
-use mullion_kube_text::quantity;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path, go_struct},
+    names, quantity,
+    validation::{self, check, metadata},
+};
 use serde_json::Value;
 
 use super::{
@@ -12,11 +16,7 @@ use super::{
     print::{AGE, NAME, age, column, name},
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path, go_struct},
-    validation::{self, check, metadata, names},
-};
+use crate::admission::Ctx;
 
 /// node.k8s.io RuntimeClass.
 pub(crate) struct RuntimeClass;

@@ -2,6 +2,11 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{self, check},
+};
 use serde_json::Value;
 
 use super::{
@@ -13,9 +18,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{Errors, Path},
     schema::decode::{json_error, json_of_another_type},
-    validation::{self, check, names},
 };
 
 const REDACTED: &str = "<secret contents redacted>";

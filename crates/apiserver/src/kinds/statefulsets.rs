@@ -5,6 +5,14 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{
+        check, one_of,
+        selector::{Selector, label_selector},
+    },
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -14,13 +22,6 @@ use super::{
     print,
     tree::{Tree, object_at, set_default, set_zero},
     workloads::{self, Owner, Workload},
-};
-use crate::{
-    field::{ErrorType, Errors, Path},
-    validation::{
-        check, names, one_of,
-        selector::{Selector, label_selector},
-    },
 };
 
 /// The behaviour of apps/v1 statefulsets.

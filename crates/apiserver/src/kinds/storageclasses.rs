@@ -3,6 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{self, check, metadata, one_of},
+};
 use serde_json::Value;
 
 use super::{
@@ -11,11 +16,7 @@ use super::{
     print::{AGE, NAME, age, column},
     tree::{Tree, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{self, check, metadata, names, one_of},
-};
+use crate::admission::Ctx;
 
 const DEFAULT: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",

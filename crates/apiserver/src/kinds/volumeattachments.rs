@@ -1,6 +1,10 @@
 //! storage.k8s.io/v1 VolumeAttachment: the request to attach a volume to a node, and its result. The spec never changes.
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names, validation,
+};
 use serde_json::Value;
 
 use super::{
@@ -9,11 +13,7 @@ use super::{
     print::{AGE, NAME, age, column, name, typed},
     tree::Tree,
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{self, names},
-};
+use crate::admission::Ctx;
 
 /// The largest size of the attachment metadata, in bytes; kube-apiserver's message about a long error message names it too.
 const MAX_METADATA: usize = 256 * 1024;
@@ -167,10 +167,10 @@ fn status(status: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn an_inline_volume_says_nothing_that_a_claim_would_bind_by() {

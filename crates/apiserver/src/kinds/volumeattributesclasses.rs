@@ -1,13 +1,11 @@
 //! storage.k8s.io/v1 VolumeAttributesClass: attributes of volumes that a driver can change while they are in use. It is immutable.
 
 use jiff::Timestamp;
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{Column, Kind, print, storageclasses, tree::Tree};
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-};
+use crate::admission::Ctx;
 
 /// storage.k8s.io/v1 VolumeAttributesClass.
 pub(super) struct VolumeAttributesClass;

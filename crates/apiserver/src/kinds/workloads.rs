@@ -3,6 +3,14 @@
 //! A kind implements [`Workload`] with its own rules; [`Templated`] makes it a [`Kind`].
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{
+        IMMUTABLE, nonnegative,
+        selector::{Selector, format_label_selector, label_selector},
+    },
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -10,15 +18,7 @@ use super::{
     podspec::{self, internal},
     tree::{Tree, object_at},
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    status::Status,
-    validation::{
-        IMMUTABLE, names, nonnegative,
-        selector::{Selector, format_label_selector, label_selector},
-    },
-};
+use crate::{admission::Ctx, status::Status};
 
 /// The hooks in which the workload kinds differ.
 pub(super) trait Workload: Send + Sync + 'static {

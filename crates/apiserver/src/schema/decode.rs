@@ -6,12 +6,12 @@
 
 use std::{borrow::Cow, fmt};
 
-use mullion_kube_text::quantity::QuantityError;
+use mullion_kube_text::{field::Emptied, quantity::QuantityError};
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 use super::Type;
-use crate::{field::Emptied, status::Status};
+use crate::status::Status;
 
 pub(crate) mod base64;
 mod convert;

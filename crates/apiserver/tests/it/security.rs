@@ -168,7 +168,7 @@ const STATED: [(&str, &str, &str, &str); 39] = [
     (
         "causes of one refusal",
         "16 MiB",
-        "field.rs",
+        "../../kube-text/src/field.rs",
         "MAX_ERROR_BYTES: usize = 16 << 20;",
     ),
     (

@@ -1,12 +1,13 @@
 //! Disruption budgets: how many nodes of a pool may go at a time. Pure.
 //!
 //! Invariant: the most restrictive budget that is open for the reason wins; percentages round up; what cannot be read
-//! allows nothing.
+//! allows nothing. A window is in UTC.
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use mullion_api::karpenter::{Budget, DisruptionReason, NodePool, parse_go_duration};
-
-use super::schedule::Schedule;
+use mullion_kube_text::cron::Schedule;
 
 /// How many of `nodes` nodes of a pool may be on their way out together, for this reason. One budget that cannot be read
 /// closes all of them, whatever reasons it is for.
@@ -30,10 +31,21 @@ fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
         (None, None) => Some(true),
         (Some(schedule), Some(duration)) => {
             let duration = parse_go_duration(duration).ok()?;
-            Some(Schedule::parse(schedule)?.is_open(duration, now))
+            let schedule = Schedule::parse_with_day_seven(schedule).ok()?;
+            Some(has_hit(&schedule, duration, now))
         }
         _ => None,
     }
+}
+
+/// Whether the schedule hit within the duration up to `now`, now included: then the window that the hit opened is open.
+fn has_hit(schedule: &Schedule, duration: Duration, now: Timestamp) -> bool {
+    let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
+    let Ok(start) = now.saturating_sub(duration) else {
+        return true;
+    };
+    let first = schedule.next(start, &TimeZone::UTC);
+    first.is_some_and(|hit| hit <= now)
 }
 
 fn of(budget: &Budget, nodes: usize) -> usize {
@@ -72,6 +84,43 @@ mod tests {
             nodes,
             "2026-01-27T12:00:00Z".parse().expect("a time"),
         )
+    }
+
+    fn open(schedule: &str, hours: u64, now: &str) -> bool {
+        let schedule = Schedule::parse_with_day_seven(schedule).expect("a schedule");
+        let now = now.parse().expect("a time");
+        has_hit(&schedule, Duration::from_secs(hours * 3600), now)
+    }
+
+    #[test]
+    fn a_window_opens_with_its_hit_and_closes_after_its_duration() {
+        // 2026-01-27 is a Tuesday.
+        let business = "0 9 * * mon-fri";
+        assert!(!open(business, 8, "2026-01-27T08:59:59Z"));
+        assert!(open(business, 8, "2026-01-27T09:00:00Z"));
+        assert!(open(business, 8, "2026-01-27T16:59:59Z"));
+        assert!(!open(business, 8, "2026-01-27T17:00:00Z"));
+        assert!(!open(business, 8, "2026-01-25T10:00:00Z"), "a Sunday");
+    }
+
+    #[test]
+    fn names_steps_lists_and_macros_are_read() {
+        assert!(open("@daily", 1, "2026-01-27T00:30:00Z"));
+        assert!(!open("@daily", 1, "2026-01-27T01:00:00Z"));
+        assert!(open("*/15 * * * *", 1, "2026-01-27T12:34:56Z"));
+        assert!(open("0 0 1,27 JAN *", 12, "2026-01-27T11:00:00Z"));
+        assert!(
+            open("0 0 * * 7", 24, "2026-01-25T11:00:00Z"),
+            "seven is Sunday"
+        );
+    }
+
+    #[test]
+    fn day_of_month_and_day_of_week_are_alternatives() {
+        let either = "0 0 1 * tue";
+        assert!(open(either, 24, "2026-01-27T11:00:00Z"), "a Tuesday");
+        assert!(open(either, 24, "2026-01-01T11:00:00Z"), "the first");
+        assert!(!open(either, 24, "2026-01-28T11:00:00Z"));
     }
 
     #[test]

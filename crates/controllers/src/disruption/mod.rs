@@ -2,7 +2,7 @@
 //!
 //! Every ten seconds, and when a node is about to be empty long enough, the methods are tried in Karpenter's order until one acts: [`emptiness`],
 //! [`drift`] (static pools first), [`consolidation`]; claims whose time is over ([`expiration`]) go beside them, without budgets. What may go is bounded by
-//! [`budget`]s, whose windows follow a [`schedule`], and held back by pods ([`protection`]); a [`command`] carries it out: taint first, so that
+//! [`budget`]s, whose windows follow a schedule, and held back by pods ([`protection`]); a [`command`] carries it out: taint first, so that
 //! no pod lands there meanwhile, then what replaces the node, and at last the claim is deleted, so that [`crate::nodeclaim`] drains and ends it.
 //!
 //! Invariant: nothing that matters is remembered; a decision that was not carried out is made again.
@@ -17,7 +17,6 @@ pub mod drift;
 pub mod emptiness;
 mod expiration;
 pub mod protection;
-pub mod schedule;
 mod told;
 
 use std::{sync::Arc, time::Duration};

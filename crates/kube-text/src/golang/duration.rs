@@ -81,7 +81,6 @@ fn nanoseconds(unit: &str) -> Option<u64> {
 
 /// Returns the error that Go's `time.ParseDuration` gives for `text`, or `None` if it parses.
 pub fn fault(text: &str) -> Option<String> {
-    const UNITS: [&str; 7] = ["ns", "us", "µs", "ms", "s", "m", "h"];
     let quoted = || format!("{text:?}");
     let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
     if rest == "0" {
@@ -108,7 +107,7 @@ pub fn fault(text: &str) -> Option<String> {
         if unit.is_empty() {
             return Some(format!("time: missing unit in duration {}", quoted()));
         }
-        if !UNITS.contains(&unit) {
+        if nanoseconds(unit).is_none() {
             return Some(format!(
                 "time: unknown unit {unit:?} in duration {}",
                 quoted()
@@ -116,7 +115,9 @@ pub fn fault(text: &str) -> Option<String> {
         }
         rest = &rest[end..];
     }
-    None
+    // The form is right, so the duration is too long for Go.
+    let is_too_long = parse(text).is_none();
+    is_too_long.then(|| format!("time: invalid duration {}", quoted()))
 }
 
 #[cfg(test)]
@@ -146,6 +147,7 @@ mod tests {
             ("-2562047h47m16.854775808s", i64::MIN),
         ] {
             assert_eq!(parse(text), Some(nanos), "{text}");
+            assert_eq!(fault(text), None, "{text}");
         }
         for text in [
             "",
@@ -169,6 +171,7 @@ mod tests {
             "3000000h",
         ] {
             assert_eq!(parse(text), None, "{text}");
+            assert!(fault(text).is_some(), "{text}");
         }
     }
 }

@@ -29,8 +29,8 @@ pub(crate) mod world;
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use clap::Args;
-use mullion_apiserver::validation::selector::Selector;
 use mullion_engine::{ModelError, images::ImageTable, model::PodSpec};
+use mullion_kube_text::validation::selector::Selector;
 use rustc_hash::FxHashMap;
 use serde_json::json;
 

@@ -127,7 +127,14 @@ const ENGINE_MAY_USE: &[&str] = &[
 ];
 
 /// The crates that exist for texts: parsers, and what reads and writes trees.
-const KUBE_TEXT_MAY_USE: &[&str] = &["jiff", "regex", "serde", "serde_json", "thiserror"];
+const KUBE_TEXT_MAY_USE: &[&str] = &[
+    "indexmap",
+    "jiff",
+    "regex",
+    "serde",
+    "serde_json",
+    "thiserror",
+];
 
 #[test]
 fn no_crate_imports_what_its_place_forbids() {

@@ -5,6 +5,8 @@
 
 use std::{fmt, sync::Arc};
 
+use mullion_kube_text::names;
+
 use crate::{
     admission::User,
     auth::{
@@ -14,7 +16,6 @@ use crate::{
     },
     cel::{Host, Value, host},
     server::ApiServer,
-    validation::names,
 };
 
 pub(super) const AUTHORIZER: &str = "kubernetes.authorization.Authorizer";

@@ -1,16 +1,16 @@
 //! The pod security policy in a namespace's labels: for each mode a level and the Kubernetes version whose rules apply.
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::quote,
+};
 use serde_json::Value;
 
 use super::{
     Pod, Violation,
     checks::{BASELINE, RESTRICTED},
 };
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-};
+use crate::kinds::tree::Tree;
 
 const LABEL: &str = "pod-security.kubernetes.io/";
 const MODES: [&str; 3] = ["enforce", "audit", "warn"];

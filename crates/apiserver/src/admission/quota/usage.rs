@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use mullion_kube_text::quantity::Quantity;
+use mullion_kube_text::{quantity::Quantity, validation::resources};
 use serde_json::Value;
 
 use super::{Amounts, extended::CLASS_PREFIX, scopes};
 use crate::{
     admission::Request,
     kinds::{Resource, podspec::totals, tree::Tree},
-    validation::resources,
 };
 
 /// Computing resources that, once limited, every container must name.

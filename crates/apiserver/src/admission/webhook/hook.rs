@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_kube_text::validation::selector::{Selector, SelectorError};
 use serde_json::Value;
 
 use super::client::{Address, Place};
 use crate::{
     admission::{Operation, cel::Expression},
     kinds::tree::Tree,
-    validation::selector::{Selector, SelectorError},
 };
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);

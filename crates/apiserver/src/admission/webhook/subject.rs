@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use mullion_kube_text::validation::selector::{Selector, SelectorError};
 use serde_json::Value;
 
 use super::{
@@ -20,7 +21,6 @@ use crate::{
     schema::Type,
     server::ApiServer,
     status::Status,
-    validation::selector::{Selector, SelectorError},
 };
 
 /// The form in which a write shows its object to webhooks.

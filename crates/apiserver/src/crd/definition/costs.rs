@@ -3,7 +3,7 @@
 //! The limits and messages are those of kube-apiserver (k8s.io/apiextensions-apiserver: StaticEstimatedCostLimit and the constants next to
 //! it).
 
-use crate::field::{Errors, Path};
+use mullion_kube_text::field::{Errors, Path};
 
 const OF_EXPRESSION: u64 = 10_000_000;
 const OF_SCHEMA: u64 = 100_000_000;

@@ -3,6 +3,7 @@
 //!
 //! A default in the metadata of a resource is validated as part of an ObjectMeta. Defaults of a map's values are not validated.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::{Value, json};
 
 use super::{Spared, below, entries, flag};
@@ -12,7 +13,6 @@ use crate::{
         structural::Schema,
         validation::{self, embedded},
     },
-    field::{Errors, Path},
     schema::decode,
 };
 

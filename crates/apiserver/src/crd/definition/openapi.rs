@@ -2,13 +2,11 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{Spared, UNSUPPORTED, below, entries, flag, items, text};
-use crate::{
-    crd::{rules::field_path, structural::Schema},
-    field::{Errors, Path},
-};
+use crate::crd::{rules::field_path, structural::Schema};
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: &[&str] = &[

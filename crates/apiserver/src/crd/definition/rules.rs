@@ -1,14 +1,12 @@
 //! Checks that the rules of a schema compile, and that they use `oldSelf` only where values have a stored counterpart.
 
+use mullion_kube_text::field::{ErrorType, Errors, Path, go_struct};
 use serde_json::{Value, json};
 
 use super::{Spared, below, costs::Costs, entries, items, openapi::Sound, text};
-use crate::{
-    crd::{
-        rules::{Rule, environment, shapes, types},
-        structural::Schema,
-    },
-    field::{ErrorType, Errors, Path, go_struct},
+use crate::crd::{
+    rules::{Rule, environment, shapes, types},
+    structural::Schema,
 };
 
 /// Compiles the rules of every schema that is sound.

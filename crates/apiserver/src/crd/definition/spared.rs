@@ -5,6 +5,7 @@
 //! The cost limit is lifted for versions whose schema is unchanged, and only for single expressions; the other exemptions apply to the
 //! whole definition.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     entries, items,
     openapi::{has_unknown_type, keys_and_items, set_items},
 };
-use crate::field::{Errors, Path};
 
 /// The rules that are not enforced: a flag that is true switches its rule off. All flags are false by default, as for a create.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,11 +1,13 @@
 //! Checks that a schema is structural: every field has a type, and the branches of `allOf`, `anyOf`, `oneOf` and `not` only restrict
 //! values. Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema: ValidateStructural.
 
-use mullion_kube_text::golang::regexp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::regexp,
+};
 use serde_json::{Value, json};
 
 use super::{below, entries, flag, items, text};
-use crate::field::{Errors, Path};
 
 const JUNCTIONS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// The keywords that are forbidden below `allOf`, `anyOf`, `oneOf` and `not`, with the message for each.

@@ -1,6 +1,9 @@
 //! Runs rules on a value and on the values in it, and reports the rules that fail.
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{BadValue, ErrorType, Errors, FieldError},
+    golang::quote,
+};
 use serde_json::Value as Json;
 
 use super::{Node, Rule, values};
@@ -10,7 +13,6 @@ use crate::{
         correlation::{Before, Correlation},
         structural::Schema,
     },
-    field::{BadValue, ErrorType, Errors, FieldError},
 };
 
 /// The longest text of a messageExpression that is used, in bytes.

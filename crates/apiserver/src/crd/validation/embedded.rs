@@ -1,15 +1,17 @@
 //! Validates resources inside of resources (`x-kubernetes-embedded-resource`): their type and metadata follow the rules for any object.
 //! Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta.
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names::{self, NameRule},
+    validation::metadata,
+};
 use serde_json::Value;
 
 use super::each_below;
 use crate::{
     crd::structural::Schema,
-    field::{Errors, Path},
-    kinds::NameRule,
     schema::{Type, decode},
-    validation::{metadata, names},
 };
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -97,10 +99,10 @@ fn metadata_text<'v>(metadata: &'v Value, field: &str) -> &'v str {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn an_embedded_resource_has_the_type_and_metadata_of_an_object() {

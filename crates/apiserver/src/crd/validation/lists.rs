@@ -3,13 +3,11 @@
 
 use std::collections::HashMap;
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::{Map, Value};
 
 use super::each_below;
-use crate::{
-    crd::structural::Schema,
-    field::{Errors, Path},
-};
+use crate::crd::structural::Schema;
 
 /// Checks the lists in a value. The path of the whole object is `None`.
 pub(super) fn check(schema: &Schema, value: &Value, path: Option<&Path<'_>>, errors: &mut Errors) {
@@ -72,10 +70,10 @@ fn repeated(items: &[Value]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     fn found(schema: Value, value: Value) -> Vec<String> {
         let schema = Schema::parse(&schema);

@@ -1,12 +1,10 @@
 //! Validates the fields that the scale subresource reads: the replicas must be valid counts, and the selector must be a string. Source:
 //! k8s.io/apiextensions-apiserver/pkg/registry/customresource: ValidateScaleSpec, ValidateScaleStatus.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    schema::merge::{go_text, go_type},
-};
+use crate::schema::merge::{go_text, go_type};
 
 /// The JSON paths of the scale subresource's fields, as in the definition: `.spec.replicas`.
 #[derive(Debug)]
@@ -106,10 +104,10 @@ fn unfit(path: &str, given: &Value, wanted: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn counts_are_small_whole_numbers_and_selectors_texts() {

@@ -3,11 +3,11 @@
 //! The error depends on whether kube-apiserver's scheme knows the kind in that version: an unknown kind is not registered, another kind
 //! cannot be converted, and another version of the same kind is converted first and then found not to be the expected one.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{Expected, text};
 use crate::{
-    field::{Errors, Path},
     http::{negotiate::Media, reply},
     schema::{
         Type,

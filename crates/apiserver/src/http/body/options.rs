@@ -1,6 +1,6 @@
 //! Bodies that hold `DeleteOptions`.
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{golang::quote, validation::metadata::group_version};
 use serde_json::Value;
 
 use super::{MetaError, NO_META, TypeMeta, is_json};
@@ -12,7 +12,6 @@ use crate::{
         proto,
     },
     status::Status,
-    validation::metadata::group_version,
 };
 
 const KIND: &str = "DeleteOptions";

@@ -7,11 +7,11 @@ use std::{future::Future, pin::Pin};
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kube_text::field::{Errors, FieldError, Path};
 use serde_json::{Map, Value, json};
 
 use crate::{
     admission::Operation,
-    field::{Errors, FieldError, Path},
     http::{
         body,
         call::Call,

@@ -7,6 +7,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kube_text::validation::selector::Selector;
 use serde_json::{Value, json};
 
 use super::binding::{set_condition, success};
@@ -26,7 +27,6 @@ use crate::{
     },
     status::{Cause, Details, Status},
     store::Key,
-    validation::selector::Selector,
 };
 
 /// The most evictions that may wait for the disruption controller.

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, future, stream};
 use http::{Method, Response};
 use jiff::{SignedDuration, Timestamp};
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use crate::{
-    field::{Errors, Path},
     http::{call::Call, reply},
     kinds::tree::Tree,
     schema::time,

@@ -6,6 +6,11 @@ use std::{future::Future, pin::Pin};
 
 use axum::body::Body;
 use http::{Method, Response};
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{check, metadata as metadata_rules, selector::Selector},
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -15,7 +20,6 @@ use crate::{
         authenticate_token,
         rbac::rule::Rule,
     },
-    field::{ErrorType, Errors, Path},
     http::{
         body,
         call::Call,
@@ -28,7 +32,6 @@ use crate::{
     kinds::tree::Tree,
     schema::{Type, ownership, proto},
     status::Status,
-    validation::{check, metadata as metadata_rules, names, selector::Selector},
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -421,7 +424,7 @@ fn check_requirement(errors: &mut Errors, path: &Path<'_>, requirement: &Value, 
 
 /// Formats NonResourceAttributes as Go prints its internal type.
 fn non_resource_text(attributes: &Value) -> String {
-    crate::field::go_struct(&[
+    mullion_kube_text::field::go_struct(&[
         ("Path", attributes.text("path").into()),
         ("Verb", attributes.text("verb").into()),
     ])

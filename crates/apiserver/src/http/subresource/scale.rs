@@ -2,11 +2,14 @@
 
 use axum::body::Body;
 use http::Response;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::quote,
+    validation::selector,
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    field::{Errors, Path},
     http::{
         apply, body,
         call::{Call, FieldValidation},
@@ -19,7 +22,6 @@ use crate::{
     kinds::{Column, SubresourceHandler, print},
     schema::{Type, ownership},
     status::{Details, Status},
-    validation::selector,
 };
 
 /// The object's fields that a Scale is derived from.

@@ -6,13 +6,16 @@ use std::{future::Future, pin::Pin};
 use axum::body::Body;
 use http::{Method, Response};
 use jiff::SignedDuration;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::metadata::group_version,
+};
 use serde_json::{Value, json};
 
 use super::reviews;
 use crate::{
     admission::{Lookup, Operation},
     auth::service_account::{self, Bound, Claims, Reference, username},
-    field::{Errors, Path},
     http::{body, call::Call, metadata, write::Admission},
     kinds::tree::{Tree, object_at, set_default},
     schema::{
@@ -20,7 +23,6 @@ use crate::{
         ownership::{self, Writer},
     },
     status::Status,
-    validation::metadata::group_version,
 };
 
 const GROUP: &str = "authentication.k8s.io";

@@ -3,7 +3,12 @@
 
 use std::sync::Arc;
 
-use mullion_kube_text::golang::number;
+use mullion_kube_text::{
+    field::{Emptied, Errors, Path},
+    golang::number,
+    names::NameRule,
+    validation::metadata as check_metadata,
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -13,17 +18,15 @@ use super::{
 use crate::{
     admission::Operation,
     auth::attributes::{self, Attributes, Target},
-    field::{Emptied, Errors, Path},
     http::{
         call::{Call, WriteOptions},
         list, metadata,
         reply::Outcome,
     },
-    kinds::{Check, NameRule, StatusMetadata},
+    kinds::{Check, StatusMetadata},
     schema::{self, ownership},
     status::Status,
     store::{Change, EventType, Lends, Lent, Object},
-    validation::metadata as check_metadata,
 };
 
 /// The fields that a write of the status reads.

@@ -1,22 +1,25 @@
 //! Creation: sets the server's metadata and the first status, generates a name if needed, validates, and stores the object.
 
-use mullion_kube_text::golang::number;
+use mullion_kube_text::{
+    field::{Emptied, Errors, Path},
+    golang::number,
+    names::NameRule,
+    validation::metadata as check_metadata,
+};
 use serde_json::Value;
 
 use super::{Admission, beside, claims, dedup_owners, draft_from, own, remove, stored_outcome};
 use crate::{
     admission::{Ctx, Operation},
-    field::{Emptied, Errors, Path},
     http::{
         call::{Call, WriteOptions},
         metadata,
         reply::Outcome,
     },
-    kinds::{Check, NameRule, StatusOnCreate},
+    kinds::{Check, StatusOnCreate},
     schema::{self, ownership},
     status::Status,
     store::{Change, EventType, Object},
-    validation::metadata as check_metadata,
 };
 
 /// How many generated names are tried before the request is refused.

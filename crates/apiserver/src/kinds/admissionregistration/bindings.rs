@@ -3,14 +3,17 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, one_of, selector},
+};
 use serde_json::Value;
 
 use super::policies::{default_resources, match_resources, only_changeable};
 use crate::{
     admission::Ctx,
-    field::{Errors, Path},
     kinds::{Column, Kind, print, tree::Tree},
-    validation::{check, names, one_of, selector},
 };
 
 /// ValidatingAdmissionPolicyBinding, or MutatingAdmissionPolicyBinding.
@@ -172,10 +175,10 @@ fn go_selector(selector: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn the_cell_of_parameters_says_where_they_are_or_what_selects_them() {

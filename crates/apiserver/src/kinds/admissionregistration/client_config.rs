@@ -1,13 +1,14 @@
 //! Validates the address of a webhook: a URL, or a service with a path (source: apiserver/pkg/util/webhook/validation.go).
 
-use mullion_kube_text::golang::url::Url;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::url::Url,
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names},
-};
+use crate::kinds::tree::Tree;
 
 const FORM: &str = "; desired format: https://host[/path]";
 
@@ -101,7 +102,9 @@ mod tests {
     fn found(config: Value) -> Vec<String> {
         let mut errors = Errors::default();
         client_config(&config, &Path::new("clientConfig"), &mut errors);
-        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
+        let text = |error: &mullion_kube_text::field::FieldError| {
+            format!("{}: {}", error.field, error.body())
+        };
         errors.0.iter().map(text).collect()
     }
 

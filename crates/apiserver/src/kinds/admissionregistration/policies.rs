@@ -6,6 +6,11 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{self, ErrorType, Errors, Path},
+    names,
+    validation::{check, metadata, one_of, selector},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -18,12 +23,10 @@ use crate::{
         cel::{Expression, Scope, Wanted},
     },
     cel,
-    field::{self, ErrorType, Errors, Path},
     kinds::{
         Column, Kind, print,
         tree::{Tree, set_default},
     },
-    validation::{check, metadata, names, one_of, selector},
 };
 
 /// ValidatingAdmissionPolicy, or MutatingAdmissionPolicy.
@@ -419,10 +422,10 @@ fn mutation(mutation: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Error
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn a_patch_is_of_the_type_it_says() {

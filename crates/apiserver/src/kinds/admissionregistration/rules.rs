@@ -2,13 +2,16 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, one_of},
+};
 use serde_json::Value;
 
 use crate::{
     admission::cel::{Expression, Scope, Wanted},
-    field::{Errors, Path},
     kinds::tree::Tree,
-    validation::{check, names, one_of},
 };
 
 /// The operations of rules, sorted as errors print them.
@@ -159,7 +162,9 @@ mod tests {
     fn found(given: Value) -> Vec<String> {
         let mut errors = Errors::default();
         rule(&given, &Path::new("rules").index(0), &mut errors);
-        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
+        let text = |error: &mullion_kube_text::field::FieldError| {
+            format!("{}: {}", error.field, error.body())
+        };
         errors.0.iter().map(text).collect()
     }
 

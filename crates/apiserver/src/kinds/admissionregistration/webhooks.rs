@@ -3,17 +3,20 @@
 use std::collections::HashSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, one_of, selector},
+};
 use serde_json::{Map, Value};
 
 use super::{client_config::client_config, rules};
 use crate::{
     admission::{Ctx, cel::Scope},
-    field::{Errors, Path},
     kinds::{
         Column, Kind, print,
         tree::{Tree, object_at, set_default},
     },
-    validation::{check, names, one_of, selector},
 };
 
 /// A webhook configuration; `changes` says whether its webhooks may change objects.

@@ -7,17 +7,17 @@ pub(super) mod v1;
 mod validate;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::nonnegative,
+};
 use serde_json::{Map, Value, json};
 
 use super::{
     Column, Kind, print,
     tree::{Tree, object_at, set_default},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::nonnegative,
-};
+use crate::admission::Ctx;
 
 /// The behaviour of autoscaling/v2 horizontalpodautoscalers.
 pub(super) struct Autoscalers;

@@ -4,12 +4,12 @@
 //! kube-apiserver's form, with its names and order of fields.
 
 use jiff::Timestamp;
+use mullion_kube_text::field::Errors;
 use serde_json::{Map, Value, json};
 
 use super::{Autoscalers, CPU_TARGET, cpu_metric};
 use crate::{
     admission::Ctx,
-    field::Errors,
     kinds::{
         Column, Kind,
         podspec::internal,

@@ -1,13 +1,14 @@
 //! Validates the spec of an autoscaler in the form of v2 (`pkg/apis/autoscaling/validation`).
 
-use mullion_kube_text::quantity::Quantity;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    quantity::Quantity,
+    validation::{check, resources},
+};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names, resources},
-};
+use crate::kinds::tree::Tree;
 
 const MAX_PERIOD_SECONDS: i64 = 1800;
 const MAX_WINDOW_SECONDS: i64 = 3600;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use mullion_kube_text::names::NameRule;
+
 use super::row::{PROXY_VERBS, Row, STATUS_VERBS, STREAM_VERBS};
 use crate::kinds::{
-    Generation, NameRule, Propagation, Rules, StatusMetadata, StatusOnCreate, Subresource,
+    Generation, Propagation, Rules, StatusMetadata, StatusOnCreate, Subresource,
     SubresourceHandler,
     componentstatuses::ComponentStatus,
     configmaps::ConfigMap,

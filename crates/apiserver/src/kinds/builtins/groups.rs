@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use mullion_kube_text::names::NameRule;
+
 use super::{
     core::event_rules,
     row::{Row, STATUS_VERBS},
 };
 use crate::kinds::{
-    Generation, NameRule, Propagation, Rules, StatusMetadata,
+    Generation, Propagation, Rules, StatusMetadata,
     addresses::{IpAddress, ServiceCidr},
     admissionregistration::{
         self, MUTATING, MUTATING_BINDING, MUTATING_POLICY, VALIDATING, VALIDATING_BINDING,

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+};
 use serde_json::Value;
 
 use super::text;
-use crate::{
-    field::{Errors, Path},
-    kinds::admissionregistration::client_config,
-    validation::names,
-};
+use crate::kinds::admissionregistration::client_config;
 
 /// Validates the conversion of a definition's objects. The paths are those of kube-apiserver's internal form, in which the fields for a
 /// webhook are next to the strategy. Requests that need a webhook are refused one by one ([`crate::http`]).

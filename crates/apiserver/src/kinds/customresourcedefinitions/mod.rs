@@ -10,14 +10,16 @@ mod spec;
 
 use std::collections::HashSet;
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::quote,
+};
 use serde_json::{Value, json};
 
 use super::{Check, Kind};
 use crate::{
     admission::Ctx,
     crd::{CLEANUP_FINALIZER, definition},
-    field::{Errors, Path},
     schema::time,
 };
 

@@ -1,10 +1,12 @@
 //! Validates how a definition's versions are served: deprecation, table columns, subresources.
 
-use mullion_kube_text::golang::is_printable;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    golang::is_printable,
+};
 use serde_json::Value;
 
 use super::text;
-use crate::field::{Errors, Path};
 
 const COLUMN_FORMATS: &[&str] = &[
     "byte",

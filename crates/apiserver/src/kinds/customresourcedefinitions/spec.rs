@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+};
 use serde_json::Value;
 
 use super::{conversion::check_conversion, serving, text, versions};
-use crate::{
-    crd::definition,
-    field::{ErrorType, Errors, Path},
-    validation::names,
-};
+use crate::crd::definition;
 
 /// Checks a spec; `old` is the definition that it changes.
 pub(super) fn check_spec(object: &Value, old: Option<&Value>, errors: &mut Errors) {

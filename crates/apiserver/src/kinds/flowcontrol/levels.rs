@@ -1,12 +1,12 @@
 //! PriorityLevelConfiguration: the number of requests of a priority level that run at once, and the number that wait.
 
 use jiff::Timestamp;
+use mullion_kube_text::field::{ErrorType, Errors, Path};
 use serde_json::{Map, Value};
 
 use super::{conditions, defaults};
 use crate::{
     admission::Ctx,
-    field::{ErrorType, Errors, Path},
     kinds::{
         Column, Kind,
         podspec::internal,
@@ -234,10 +234,10 @@ fn entropy_bits(deck: i64, hand: i64) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field;
     use serde_json::json;
 
     use super::*;
-    use crate::field;
 
     fn causes(name: &str, spec: Value) -> Vec<String> {
         field::causes(|errors| {

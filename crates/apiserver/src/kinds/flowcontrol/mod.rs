@@ -9,6 +9,11 @@ mod levels;
 use std::collections::HashSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 pub(crate) use defaults::{levels, schemas};
@@ -20,11 +25,7 @@ use super::{
     print,
     tree::{Tree, object_at, set_zero},
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{check, names},
-};
+use crate::admission::Ctx;
 
 /// The API group.
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -330,10 +331,10 @@ fn resource_rule(rule: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field;
     use serde_json::json;
 
     use super::*;
-    use crate::field;
 
     fn causes(name: &str, spec: Value) -> Vec<String> {
         field::causes(|errors| schema(name, &spec, &Path::new("spec"), errors))

@@ -10,7 +10,12 @@ mod status;
 mod update;
 
 use jiff::Timestamp;
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    golang::quote,
+    names,
+    validation::selector::{Selector, format_label_selector, label_selector},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -18,15 +23,7 @@ use super::{
     tree::{Tree, object_at, set_default},
     workloads,
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    kinds::podspec::internal,
-    validation::{
-        names,
-        selector::{Selector, format_label_selector, label_selector},
-    },
-};
+use crate::{admission::Ctx, kinds::podspec::internal};
 
 /// The behaviour of batch/v1 jobs.
 pub(super) struct Jobs;

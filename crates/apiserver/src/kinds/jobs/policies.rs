@@ -2,16 +2,17 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{check, nonnegative},
+};
 use serde_json::{Map, Value};
 
 use super::indexes;
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::{
-        podspec::internal,
-        tree::{Tree, set_zero},
-    },
-    validation::{check, names, nonnegative},
+use crate::kinds::{
+    podspec::internal,
+    tree::{Tree, set_zero},
 };
 
 const MAX_RULES: usize = 20;

@@ -1,13 +1,13 @@
 //! Validates the spec of a Job, or of a CronJob's template (`pkg/apis/batch/validation`).
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation,
+};
 use serde_json::Value;
 
 use super::policies;
-use crate::{
-    field::{Errors, Path},
-    kinds::{podspec, tree::Tree, workloads},
-    validation,
-};
+use crate::kinds::{podspec, tree::Tree, workloads};
 
 /// The highest parallelism of an indexed Job, and the highest limit of failed indexes.
 const MAX_INDEXED: i64 = 100_000;

@@ -4,13 +4,11 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::field::{ErrorType, Errors, Path};
 use serde_json::Value;
 
 use super::indexes;
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::{podspec::internal, tree::Tree, workloads},
-};
+use crate::kinds::{podspec::internal, tree::Tree, workloads};
 
 /// Returns whether the status has the condition with the value `True`.
 pub(super) fn is_true(status: &Value, condition: &str) -> bool {

@@ -1,14 +1,14 @@
 //! Validates changes of a Job's spec. Parallelism may change, placement and resources of pods may change while the Job is suspended, and
 //! little else.
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    validation::{self, IMMUTABLE},
+};
 use serde_json::Value;
 
 use super::status::is_true;
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::{podspec::internal, tree::Tree},
-    validation::{self, IMMUTABLE},
-};
+use crate::kinds::{podspec::internal, tree::Tree};
 
 /// Validates a change of the spec.
 pub(super) fn validate(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {

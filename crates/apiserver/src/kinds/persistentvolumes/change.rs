@@ -1,13 +1,13 @@
 //! Validates updates of a PersistentVolume: its source, mode and affinity are immutable once they are set.
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    validation,
+};
 use serde_json::{Map, Value};
 
 use super::{ATTRIBUTES_CLASS, SOURCES};
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::{podspec, tree::Tree},
-    validation,
-};
+use crate::kinds::{podspec, tree::Tree};
 
 const EXPAND_SECRET: &str = "controllerExpandSecretRef";
 

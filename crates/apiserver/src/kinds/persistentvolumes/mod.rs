@@ -4,7 +4,11 @@ mod change;
 mod warnings;
 
 use jiff::Timestamp;
-use mullion_kube_text::quantity;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names, quantity,
+    validation::{check, one_of, resources},
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -16,11 +20,7 @@ use super::{
     print::{AGE, NAME, age, column, name, wide},
     tree::{Tree, object_at, set_default, set_zero},
 };
-use crate::{
-    admission::Ctx,
-    field::{Errors, Path},
-    validation::{check, names, one_of, resources},
-};
+use crate::admission::Ctx;
 
 const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
@@ -286,8 +286,9 @@ fn is_root(path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field;
+
     use super::*;
-    use crate::field;
 
     fn causes(spec_of: &Value) -> Vec<String> {
         field::causes(|errors| spec(errors, &Path::new("spec"), spec_of, "v"))

@@ -1,14 +1,12 @@
 //! Warnings about PersistentVolumes: annotations that have become fields, and deprecated kinds of storage.
 
+use mullion_kube_text::field::Path;
 use serde_json::Value;
 
-use crate::{
-    field::Path,
-    kinds::{
-        persistentvolumeclaims::{BETA_CLASS, beta_class_warning},
-        podspec,
-        tree::Tree,
-    },
+use crate::kinds::{
+    persistentvolumeclaims::{BETA_CLASS, beta_class_warning},
+    podspec,
+    tree::Tree,
 };
 
 /// The annotation with mount options, from before `mountOptions` was a field.

@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, metadata::label_name, selector::label_selector},
+};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, metadata::label_name, names, selector::label_selector},
-};
+use crate::kinds::tree::Tree;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";

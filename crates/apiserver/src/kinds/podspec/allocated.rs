@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names},
-};
+use crate::kinds::tree::Tree;
 
 /// The largest length of a device health message, in bytes.
 const MESSAGE: usize = 1024;
@@ -155,10 +156,10 @@ pub(super) fn validate_extended(claim: &Value, spec: &Value, path: &Path<'_>, er
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn health_is_told_of_devices_that_a_container_asks_for() {

@@ -1,10 +1,10 @@
 //! Validates annotations with a meaning for pods: mirror pods, tolerations, seccomp and AppArmor profiles.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{Scope, paths, scheduling};
 use crate::{
-    field::{Errors, Path},
     kinds::tree::Tree,
     schema::decode::{json_error, json_of_another_type},
 };

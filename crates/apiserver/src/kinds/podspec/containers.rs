@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 use super::{Scope, defaults::is_restartable_init, env, mounts, probes, resources, security};
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names},
-};
+use crate::kinds::tree::Tree;
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];

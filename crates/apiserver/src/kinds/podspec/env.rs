@@ -1,13 +1,14 @@
 //! Validates environment variables and their sources, and the field selectors of the downward API.
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 use super::{Scope, totals::quantity};
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names},
-};
+use crate::kinds::tree::Tree;
 
 const ENV_FIELDS: [&str; 9] = [
     "metadata.name",
@@ -300,7 +301,7 @@ pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Err
             sources += 1;
             let name = reference.text("name");
             let (of_kind, at_kind) = (
-                names::by_rule(crate::kinds::NameRule::DnsSubdomain, name, true),
+                names::by_rule(names::NameRule::DnsSubdomain, name, true),
                 at.child(kind),
             );
             if name.is_empty() {

@@ -1,13 +1,14 @@
 //! Validates volume sources outside of the node: disks, file systems, drivers, and claims that are created for the pod.
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, metadata},
+};
 use serde_json::Value;
 
 use super::volumes::required;
-use crate::{
-    field::{Errors, Path},
-    kinds::{persistentvolumeclaims, tree::Tree},
-    validation::{check, metadata, names},
-};
+use crate::kinds::{persistentvolumeclaims, tree::Tree};
 
 /// The error for an iSCSI qualified name with an unknown prefix.
 const STARTS: &str = "must be valid format starting with iqn, eui, or naa";

@@ -7,12 +7,10 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use mullion_kube_text::field::{Emptied, Errors, Path};
 use serde_json::Value;
 
-use crate::{
-    field::{Emptied, Errors, Path},
-    kinds::tree::Tree,
-};
+use crate::kinds::tree::Tree;
 
 static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> =
     LazyLock::new(|| parse(include_str!("internal_types.txt")));

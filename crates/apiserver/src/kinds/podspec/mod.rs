@@ -39,6 +39,11 @@ mod windows;
 
 use std::{cell::OnceCell, collections::HashMap};
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, metadata},
+};
 use serde_json::Value;
 
 pub(crate) use affinity::node_selector;
@@ -46,11 +51,7 @@ pub(crate) use resize::{prepare as prepare_resize, validate as validate_resize};
 pub(crate) use resources::validate_overhead;
 pub(crate) use scheduling::validate_tolerations;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, metadata, names},
-};
+use crate::kinds::tree::Tree;
 
 /// A pod spec, and whether it is a Pod's or a template's.
 pub(crate) struct Scope<'a> {

@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{Scope, paths, volumes::find};
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-};
+use crate::kinds::tree::Tree;
 
 const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
 const RECURSIVE_READ_ONLY: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];

@@ -1,16 +1,17 @@
 //! Validates DNS settings, host names, host aliases, and ports on the host's network.
 
-use serde_json::Value;
-
-use super::Scope;
-use crate::{
+use mullion_kube_text::{
     field::{Errors, Path},
-    kinds::tree::Tree,
+    names,
     validation::{
-        check, names,
+        check,
         net::{self, Kept},
     },
 };
+use serde_json::Value;
+
+use super::Scope;
+use crate::kinds::tree::Tree;
 
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;

@@ -1,6 +1,6 @@
 //! Validates file paths in pod specs, which must be relative and without `..`.
 
-use crate::field::{Errors, Path};
+use mullion_kube_text::field::{Errors, Path};
 
 /// Refuses a path that has `..` as an element.
 pub(super) fn no_backsteps(value: &str, path: &Path<'_>, errors: &mut Errors) {

@@ -1,5 +1,10 @@
 //! Validates the sources of PersistentVolumes: the same as those of pods, except that the secrets have a namespace.
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 use super::{
@@ -7,11 +12,7 @@ use super::{
     paths,
     volumes::{known_source, required},
 };
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names},
-};
+use crate::kinds::tree::Tree;
 
 /// Validates the source `field` of the PersistentVolume `volume`; `path` is the source's.
 pub(crate) fn validate(

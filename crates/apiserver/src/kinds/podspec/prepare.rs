@@ -1,13 +1,11 @@
 //! Prepares a new pod for validation: sets its first status, completes selectors with its labels, and sets AppArmor fields from
 //! annotations.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::{Map, Value, json};
 
 use super::{annotations::APPARMOR_CONTAINER, defaults, qos, security, warnings::APPARMOR};
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::{Tree, object_at},
-};
+use crate::kinds::tree::{Tree, object_at};
 
 /// Sets the status of a new pod and does the rest of kube-apiserver's PrepareForCreate. Returns warnings for the client.
 pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) -> Vec<String> {

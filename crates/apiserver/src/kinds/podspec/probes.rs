@@ -1,12 +1,13 @@
 //! Validates probes, lifecycle hooks and their handlers.
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, nonnegative},
+};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names, nonnegative},
-};
+use crate::kinds::tree::Tree;
 
 const PROBE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
 const HOOK_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];

@@ -2,17 +2,18 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{selector, signer_name},
+};
 use serde_json::Value;
 
 use super::{
     internal, paths,
     volumes::{downward_file, key_to_path, required},
 };
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::tree::Tree,
-    validation::{names, selector, signer_name},
-};
+use crate::kinds::tree::Tree;
 
 const MIN_TOKEN_SECONDS: i64 = 10 * 60;
 const MAX_TOKEN_SECONDS: i64 = 1 << 32;

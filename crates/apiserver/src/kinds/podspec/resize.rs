@@ -1,12 +1,10 @@
 //! Handles `pods/resize`, which changes only the resources of running containers.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{annotations, defaults::is_restartable_init, qos, totals};
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-};
+use crate::kinds::tree::Tree;
 
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 const ONLY_COMPUTE: &str = "only cpu and memory resources are mutable";
@@ -262,10 +260,10 @@ fn is_same_elsewhere(new: &Value, old: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     fn pod(containers: Value) -> Value {
         json!({"metadata": {}, "spec": {"containers": containers, "nodeName": "n"}, "status": {"phase": "Running"}})

@@ -1,10 +1,10 @@
 //! Sets the defaults of resource requirements: rounds to thousandths, copies limits to requests, and computes pod-level resources.
 
-use mullion_kube_text::quantity::canonical_milli;
+use mullion_kube_text::{quantity::canonical_milli, validation::resources::is_huge_page};
 use serde_json::{Map, Value};
 
 use super::{resources, totals};
-use crate::{kinds::tree::Tree, validation::resources::is_huge_page};
+use crate::kinds::tree::Tree;
 
 /// Rounds every quantity of a list up to thousandths.
 pub(super) fn round_up(list: &mut Value) {

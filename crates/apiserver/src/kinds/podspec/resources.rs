@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use mullion_kube_text::quantity::Quantity;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    quantity::Quantity,
+    validation::{
+        check,
+        resources::{self, is_huge_page},
+    },
+};
 use serde_json::Value;
 
 use super::{
     internal,
     totals::{self, quantity},
 };
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::tree::Tree,
-    validation::{
-        check, names,
-        resources::{self, is_huge_page},
-    },
-};
+use crate::kinds::tree::Tree;
 
 const HUGE_PAGES: &str = "hugepages-";
 const POD_LEVEL: [&str; 3] = ["cpu", HUGE_PAGES, "memory"];

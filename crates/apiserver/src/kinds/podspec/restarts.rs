@@ -2,12 +2,10 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-};
+use crate::kinds::tree::Tree;
 
 /// Refuses a status in which a container runs again although it ended and must not restart.
 pub(super) fn validate(
@@ -120,10 +118,10 @@ fn restarts(container: &Value, pod_policy: &str, code: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     /// Returns whether a container that exited with this code may be running again.
     fn may(spec: Value, list: &str, code: i64) -> bool {

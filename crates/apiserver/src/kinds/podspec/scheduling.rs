@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, metadata::label_name, selector::label_selector},
+};
 use serde_json::Value;
 
 use super::affinity;
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, metadata::label_name, names, selector::label_selector},
-};
+use crate::kinds::tree::Tree;
 
 const NOT_POSITIVE: &str = "must be greater than zero";
 
@@ -157,10 +158,10 @@ pub(super) fn validate_readiness_gates(gates: &[Value], path: &Path<'_>, errors:
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn operators_that_are_not_on_yet_are_named_to_who_uses_one() {

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+};
 use serde_json::Value;
 
 use super::{Scope, internal, paths, windows};
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::tree::Tree,
-    validation::names,
-};
+use crate::kinds::tree::Tree;
 
 const SYSCTL_MAX: usize = 253;
 const SYSCTL: &str = r"must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";

@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, immutable, net},
+};
 use serde_json::Value;
 
 use super::{allocated, annotations, restarts};
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::{Tree, set_default},
-    validation::{check, immutable, names, net},
-};
+use crate::kinds::tree::{Tree, set_default};
 
 const STATUS_LISTS: [&str; 3] = [
     "containerStatuses",
@@ -306,7 +307,12 @@ fn addresses(list: &[Value], old: &[Value], type_name: &str, path: &Path<'_>, er
             .collect::<Vec<_>>();
         let text = format!("[{}]", texts.join(","));
         let detail = "may specify no more than one IP for each IP family";
-        errors.with_text(crate::field::ErrorType::Invalid, path, text, detail);
+        errors.with_text(
+            mullion_kube_text::field::ErrorType::Invalid,
+            path,
+            text,
+            detail,
+        );
     }
 }
 

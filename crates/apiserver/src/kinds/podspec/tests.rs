@@ -1,9 +1,9 @@
 //! Tests that invalid pods are refused, with all errors in kube-apiserver's order.
 
+use mullion_kube_text::field::causes;
 use serde_json::{Value, json};
 
 use super::{defaults, validate_pod};
-use crate::field::causes;
 
 /// Returns the errors of a pod with one container; `container` and `spec` are added to a valid pod.
 fn found(container: Value, spec: Value) -> Vec<String> {

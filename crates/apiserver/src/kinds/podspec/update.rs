@@ -3,15 +3,15 @@
 
 use std::collections::HashSet;
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    golang::quote,
+    names,
+};
 use serde_json::Value;
 
 use super::{Scope, annotations, difference, internal, scheduling};
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::tree::Tree,
-    validation::names,
-};
+use crate::kinds::tree::Tree;
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 

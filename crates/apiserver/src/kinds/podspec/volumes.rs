@@ -4,14 +4,15 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 use super::{Scope, env, external, paths, projected};
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names},
-};
+use crate::kinds::tree::Tree;
 
 /// The sources in the order in which kube-apiserver checks them, each with the name in the error about a second source.
 const SOURCES: [(&str, &str); 30] = [

@@ -3,14 +3,15 @@
 //! Windows containers have no numeric users and groups, seccomp, SELinux, capabilities or sysctls, and Linux containers have no Windows
 //! options. The API server refuses the combination only if `spec.os.name` names the system.
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
 use super::Scope;
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, names},
-};
+use crate::kinds::tree::Tree;
 
 const MAX_CREDENTIAL_SPEC_KIB: usize = 64;
 const MAX_DOMAIN: usize = 256;

@@ -2,18 +2,19 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{IMMUTABLE, check, metadata, net},
+};
 use serde_json::Value;
 
 use super::{
     binding_conditions, configuration, driver_name, parameters, pool_name, selectors, set, slice,
 };
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::{
-        podspec::{affinity, internal},
-        tree::Tree,
-    },
-    validation::{IMMUTABLE, check, metadata, names, net},
+use crate::kinds::{
+    podspec::{affinity, internal},
+    tree::Tree,
 };
 
 const MAX_REQUESTS: usize = 32;
@@ -408,10 +409,10 @@ fn allocated(devices: &Value, requests: &[Value], path: &Path<'_>, errors: &mut 
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field::causes;
     use serde_json::json;
 
     use super::*;
-    use crate::field::causes;
 
     #[test]
     fn a_request_names_a_class_and_how_many_devices() {

@@ -11,6 +11,11 @@ mod slice;
 use std::collections::HashSet;
 
 use jiff::Timestamp;
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::{IMMUTABLE, check, metadata, resources},
+};
 use serde_json::{Map, Value};
 
 use self::selector::selectors;
@@ -20,11 +25,7 @@ use super::{
     print,
     tree::{Tree, object_at, set_zero},
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-    validation::{IMMUTABLE, check, metadata, names, resources},
-};
+use crate::admission::Ctx;
 
 /// resource.k8s.io/v1 DeviceClass.
 pub(super) struct DeviceClass;

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use crate::{
@@ -15,7 +16,6 @@ use crate::{
         attributes::{Attributes, Resource, Target},
         service_account,
     },
-    field::{Errors, Path},
     kinds::tree::Tree,
 };
 

@@ -1,12 +1,9 @@
 //! Validates the CEL expressions that select devices. Source: k8s.io/dynamic-resource-allocation/cel.
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
-use crate::{
-    devices::Selector,
-    field::{Errors, Path},
-    kinds::tree::Tree,
-};
+use crate::{devices::Selector, kinds::tree::Tree};
 
 const MAX_SELECTORS: usize = 32;
 const MAX_EXPRESSION: usize = 10 * 1024;

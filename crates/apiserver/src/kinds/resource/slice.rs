@@ -3,16 +3,17 @@
 mod attribute;
 mod capacity;
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    names,
+    validation::{check, immutable, metadata},
+};
 use serde_json::Value;
 
 pub(super) use attribute::fully_qualified;
 
 use super::{binding_conditions, driver_name, pool_name, set};
-use crate::{
-    field::{Errors, Path},
-    kinds::{podspec::affinity, tree::Tree},
-    validation::{check, immutable, metadata, names},
-};
+use crate::kinds::{podspec::affinity, tree::Tree};
 
 const MAX_DEVICES: usize = 128;
 const MAX_SPECIAL_DEVICES: usize = 64;
@@ -273,15 +274,20 @@ fn taint(taint: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// Validates the effect of a taint.
 pub(super) fn effect(effect: &str, path: &Path<'_>, errors: &mut Errors) {
-    crate::validation::one_of(errors, path, effect, &["NoExecute", "NoSchedule", "None"]);
+    mullion_kube_text::validation::one_of(
+        errors,
+        path,
+        effect,
+        &["NoExecute", "NoSchedule", "None"],
+    );
 }
 
 #[cfg(test)]
 mod tests {
+    use mullion_kube_text::field;
     use serde_json::json;
 
     use super::*;
-    use crate::field;
 
     fn causes(given: Value) -> Vec<String> {
         field::causes(|errors| spec(&given, None, &Path::new("spec"), errors))

@@ -3,6 +3,10 @@
 //!
 //! The server has one IP family, and accepts the same dual-stack Services as a single-stack cluster of kube-apiserver.
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::net,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -13,12 +17,7 @@ use super::{
     pools::Claim,
     validate::cluster_ips,
 };
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    status::Status,
-    validation::net,
-};
+use crate::{kinds::tree::Tree, status::Status};
 
 /// Allocates the addresses and ports that a new or changed Service needs, and marks those that it no longer needs for release.
 pub(super) fn allocate(

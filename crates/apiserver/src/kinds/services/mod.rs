@@ -17,6 +17,11 @@ use serde_json::{Map, Value};
 
 pub use pools::{InvalidRange, ServiceRange};
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation::net,
+};
+
 use self::{objects::Given, pools::Pools};
 use super::{
     Allocation, Check, Column, Kind,
@@ -25,9 +30,7 @@ use super::{
 };
 use crate::{
     admission::{Ctx, Lookup},
-    field::{Errors, Path},
     status::Status,
-    validation::net,
 };
 
 const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
@@ -426,8 +429,9 @@ mod tests {
                 "sessionAffinity": "None", "allocateLoadBalancerNodePorts": true, "externalTrafficPolicy": "Cluster", "internalTrafficPolicy": "Cluster",
             },
         });
-        let causes =
-            |old: &Value| crate::field::causes(|errors| validate::service(errors, &service, old));
+        let causes = |old: &Value| {
+            mullion_kube_text::field::causes(|errors| validate::service(errors, &service, old))
+        };
         assert_eq!(
             causes(&Value::Null),
             [

@@ -2,17 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
 use super::{
     externally_accessible, needs_health_check, needs_node_ports,
     pools::{Claim, Refusal},
 };
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    status::Status,
-};
+use crate::{kinds::tree::Tree, status::Status};
 
 /// Gives each port without a node port the one that the port of the same name had, unless another port has it now.
 pub(super) fn adopt_node_ports(service: &mut Value, old: &Value) {

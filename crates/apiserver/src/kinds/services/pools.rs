@@ -13,10 +13,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{
-    kinds::Allocation,
-    validation::net::{parse_cidr, parse_ip},
-};
+use mullion_kube_text::validation::net::{parse_cidr, parse_ip};
+
+use crate::kinds::Allocation;
 
 /// The range of node ports.
 const NODE_PORTS: Range<i64> = 30_000..32_768;

@@ -2,17 +2,17 @@
 
 use std::collections::HashSet;
 
+use mullion_kube_text::{
+    field::{Errors, Path},
+    validation,
+};
 use serde_json::{Value, json};
 
 use super::{
     externally_accessible, headless, needs_cluster_ip, needs_health_check, needs_node_ports,
     validate::load_balancer_class,
 };
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-    validation,
-};
+use crate::kinds::tree::Tree;
 
 const FIXED: &str = "may not change once set";
 

@@ -2,18 +2,19 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
-
-use super::{externally_accessible, headless, needs_health_check};
-use crate::{
+use mullion_kube_text::{
     field::{self, ErrorType, Errors, Path},
-    kinds::tree::Tree,
+    names,
     validation::{
-        check, metadata, names,
+        check, metadata,
         net::{self, Kept},
         one_of,
     },
 };
+use serde_json::{Value, json};
+
+use super::{externally_accessible, headless, needs_health_check};
+use crate::kinds::tree::Tree;
 
 const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 const NOT_FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";

@@ -4,6 +4,7 @@
 //! embedded resources keep apiVersion, kind and metadata. Embedded metadata is decoded as ObjectMeta too, and refused if it is invalid
 //! (k8s.io/apiextensions-apiserver/pkg/apiserver/schema: pruning, objectmeta).
 
+use mullion_kube_text::field::{Emptied, Errors, Path};
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
@@ -11,10 +12,7 @@ use super::{
     DecodeError, Decoded, Problem, json_kind,
     walk::{MAX_PATH_BYTES, Walker},
 };
-use crate::{
-    field::{Emptied, Errors, Path},
-    schema::{Arena, Node, Presence, Scalar, Struct, Type, TypeId},
-};
+use crate::schema::{Arena, Node, Presence, Scalar, Struct, Type, TypeId};
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 

@@ -4,6 +4,7 @@
 //! and that nobody else owns; compare; refuse changes to other managers' fields unless forced. Decoding and defaulting follow, as for a
 //! patch.
 
+use mullion_kube_text::validation::metadata::MAX_ANNOTATIONS_BYTES;
 use serde_json::Value;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
 use crate::{
     schema::{Type, time, zero},
     status::{Cause, Details, Status},
-    validation::metadata::MAX_ANNOTATIONS_BYTES,
 };
 
 mod merge;

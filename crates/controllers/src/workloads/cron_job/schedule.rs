@@ -2,8 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use k8s_openapi::api::batch::v1::CronJob;
-
-use crate::disruption::schedule::Schedule;
+use mullion_kube_text::cron::Schedule;
 
 /// More missed times than this are told.
 const MANY: i64 = 100;
@@ -11,16 +10,9 @@ const MANY: i64 = 100;
 /// When a CronJob is due.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    times: Times,
+    schedule: Schedule,
     /// By whose clocks.
     pub(super) zone: TimeZone,
-}
-
-#[derive(Clone, Debug)]
-enum Times {
-    Cron(Schedule),
-    /// Again and again after so long (`@every 1h`).
-    Every(SignedDuration),
 }
 
 /// The last time that was due.
@@ -68,34 +60,18 @@ impl Plan {
     /// With the reason and message of the event that says what is wrong.
     pub(super) fn of(job: &CronJob, zone: TimeZone) -> Result<Self, (&'static str, String)> {
         let text = job.spec.schedule.as_str();
-        let wrong = |why: &str| {
+        let schedule = Schedule::parse(text).map_err(|why| {
             (
                 "UnparseableSchedule",
                 format!("unparseable schedule: {text:?} : {why}"),
             )
-        };
-        let times = match text.strip_prefix("@every ") {
-            Some(every) => {
-                let every = duration(every)
-                    .ok_or_else(|| wrong(&format!("failed to parse duration {text}")))?;
-                Times::Every(every.max(SignedDuration::from_secs(1)))
-            }
-            None => {
-                Times::Cron(Schedule::parse(text).ok_or_else(|| wrong("it is no cron expression"))?)
-            }
-        };
-        Ok(Self { times, zone })
+        })?;
+        Ok(Self { schedule, zone })
     }
 
     /// The first due time after `after`.
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
-        match &self.times {
-            Times::Cron(schedule) => schedule.next(after, &self.zone),
-            Times::Every(every) => {
-                let whole = Timestamp::from_second(after.as_second()).ok()?;
-                whole.checked_add(*every).ok()
-            }
-        }
+        self.schedule.next(after, &self.zone)
     }
 
     /// The last due time up to `now` that nothing was started for; `last` is when something was.
@@ -170,33 +146,6 @@ impl Plan {
         }
         found(due, missed)
     }
-}
-
-/// A duration as Go writes it: `1h30m`, `90s`, `1.5h`.
-fn duration(text: &str) -> Option<SignedDuration> {
-    let mut rest = text.trim();
-    let mut seconds = 0.0;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
-        let number: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let unit = rest
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(rest.len());
-        seconds += number
-            * match &rest[..unit] {
-                "h" => 3600.0,
-                "m" => 60.0,
-                "s" => 1.0,
-                "ms" => 0.001,
-                _ => return None,
-            };
-        rest = &rest[unit..];
-    }
-    SignedDuration::try_from_secs_f64(seconds).ok()
 }
 
 #[cfg(test)]
@@ -283,6 +232,14 @@ mod tests {
         assert_eq!(
             due(&every, "2026-01-01T01:31:00Z"),
             Some(("2026-01-01T01:30:00Z".into(), false))
+        );
+        let micros = job(
+            json!({ "schedule": "@every 90000000us" }),
+            Some("2026-01-01T00:00:00Z"),
+        );
+        assert_eq!(
+            due(&micros, "2026-01-01T00:02:00Z"),
+            Some(("2026-01-01T00:01:30Z".into(), false))
         );
         let odd = job(json!({ "schedule": "x" }), None);
         let wrong = Plan::of(&odd, TimeZone::UTC).expect_err("refused");

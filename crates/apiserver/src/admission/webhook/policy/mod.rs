@@ -9,6 +9,7 @@ pub(super) mod validating;
 
 use std::{fmt, sync::Arc};
 
+use mullion_kube_text::validation::selector::Selector;
 use serde_json::Value;
 
 use super::{
@@ -24,7 +25,6 @@ use crate::{
     kinds::{Resource, tree::Tree},
     registry::Row,
     status::{Cause, Status},
-    validation::selector::Selector,
 };
 
 /// Values by the names that expressions use.

@@ -12,11 +12,11 @@ pub(crate) use placement::deprecated_node_label;
 
 use std::collections::HashSet;
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{field::Path, golang::quote, names};
 use serde_json::Value;
 
 use super::{CONTAINER_LISTS, annotations::APPARMOR_CONTAINER, totals::quantity};
-use crate::{field::Path, kinds::tree::Tree, validation::names, warnings::Warnings};
+use crate::{kinds::tree::Tree, warnings::Warnings};
 
 const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
     (

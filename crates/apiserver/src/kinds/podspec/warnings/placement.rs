@@ -1,13 +1,10 @@
 //! Warns about placement: deprecated node labels, and selectors that match nothing.
 
+use mullion_kube_text::{field::Path, names, validation::net};
 use serde_json::Value;
 
 use super::Found;
-use crate::{
-    field::Path,
-    kinds::tree::Tree,
-    validation::{names, net},
-};
+use crate::kinds::tree::Tree;
 
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
 const DEPRECATED_NODE_LABELS: [(&str, &str); 5] = [

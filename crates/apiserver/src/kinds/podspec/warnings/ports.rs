@@ -2,14 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{field::Path, golang::quote};
 use serde_json::Value;
 
 use super::Found;
-use crate::{
-    field::Path,
-    kinds::{podspec::CONTAINER_LISTS, tree::Tree},
-};
+use crate::kinds::{podspec::CONTAINER_LISTS, tree::Tree};
 
 /// The position of a port: the list of containers, the container's index, and the port's index.
 type Place = (&'static str, usize, usize);

@@ -2,14 +2,11 @@
 
 use std::rc::Rc;
 
-use mullion_kube_text::golang::quote;
+use mullion_kube_text::{field::Path, golang::quote};
 use serde_json::Value;
 
 use super::{Found, overlaps::Overlaps};
-use crate::{
-    field::Path,
-    kinds::{persistentvolumeclaims, tree::Tree},
-};
+use crate::kinds::{persistentvolumeclaims, tree::Tree};
 
 /// Deprecated sources in kube-apiserver's order; the warnings about the claims of ephemeral volumes are between them.
 const DEPRECATED_VOLUMES: [(&str, &str, &str); 10] = [

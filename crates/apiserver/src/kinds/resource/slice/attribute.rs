@@ -1,12 +1,13 @@
 //! Validates the attributes of a device: the names, and the value, of which each attribute has exactly one.
 
+use mullion_kube_text::{
+    field::{ErrorType, Errors, Path},
+    names,
+    validation::check,
+};
 use serde_json::Value;
 
-use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::{podspec::internal, resource::driver_name, tree::Tree},
-    validation::{check, names},
-};
+use crate::kinds::{podspec::internal, resource::driver_name, tree::Tree};
 
 const MAX_ID: usize = 32;
 const MAX_ATTRIBUTE: usize = 64;

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use mullion_kube_text::quantity::Quantity;
+use mullion_kube_text::{
+    field::{Errors, Path},
+    quantity::Quantity,
+};
 use serde_json::Value;
 
-use crate::{
-    field::{Errors, Path},
-    kinds::tree::Tree,
-};
+use crate::kinds::tree::Tree;
 
 const MAX_AMOUNTS: usize = 10;
 

@@ -7,11 +7,14 @@ mod parse;
 
 use std::fmt;
 
-use mullion_kube_text::golang::quote;
 use serde_json::{Map, Value};
 
-use super::{entries, items, metadata, names, text};
-use crate::field::{Errors, Path};
+use super::{entries, items, metadata, text};
+use crate::{
+    field::{Errors, Path},
+    golang::quote,
+    names,
+};
 
 /// The reason why a text is not a selector, with apimachinery's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

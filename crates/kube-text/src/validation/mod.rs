@@ -1,18 +1,20 @@
-//! Validation of names, labels, addresses, selectors and metadata, with the messages of `k8s.io/apimachinery/pkg/util/validation`.
+//! Validation of labels, addresses, selectors, resources and metadata, with the messages of `k8s.io/apimachinery/pkg/util/validation`.
 //!
-//! [`names`] and [`net`] are pure checks that return error messages; an empty list means that the value is valid, and allocates nothing.
+//! [`names`] and [`net`] are checks that return error messages; an empty list means that the value is valid, and allocates nothing.
 //! [`metadata`], [`selector`] and [`resources`] validate objects and record errors under a path. Kinds build their validation from these
 //! and contain no such messages themselves.
 
 pub mod metadata;
-pub mod names;
 pub mod net;
 pub mod resources;
 pub mod selector;
 
 use serde_json::{Map, Value};
 
-use crate::field::{Errors, Path};
+use crate::{
+    field::{Errors, Path},
+    names,
+};
 
 /// The message for a change of an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";

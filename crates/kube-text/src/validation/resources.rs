@@ -1,9 +1,11 @@
 //! Resource names and amounts in nodes, pods, claims and runtime classes (`pkg/apis/core/validation`, `pkg/apis/core/helper`).
 
-use mullion_kube_text::quantity::Quantity;
-
-use super::{check, names};
-use crate::field::{Errors, Path};
+use super::check;
+use crate::{
+    field::{Errors, Path},
+    names,
+    quantity::Quantity,
+};
 
 /// The message for an amount that must be an integer.
 pub const NOT_INTEGER: &str = "must be an integer";

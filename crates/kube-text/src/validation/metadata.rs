@@ -6,13 +6,13 @@
 
 use std::collections::BTreeSet;
 
-use mullion_kube_text::golang::{is_printable, quote};
 use serde_json::Value;
 
-use super::{check, entries, immutable, items, names, text};
+use super::{check, entries, immutable, items, text};
 use crate::{
     field::{self, ErrorType, Errors, Path},
-    kinds::NameRule,
+    golang::{is_printable, quote},
+    names::{self, NameRule},
 };
 
 /// The most bytes of all annotations together, keys and values.

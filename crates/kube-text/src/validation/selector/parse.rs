@@ -1,7 +1,7 @@
 //! Parses the text form of label selectors: a lexer, and a recursive descent parser with apimachinery's error messages.
 
 use super::{Operator, Requirement, SelectorError, joined, requirement};
-use crate::validation::names;
+use crate::names;
 
 /// Returns the requirements of a selector's text in their order.
 pub(super) fn requirements(text: &str) -> Result<Vec<Requirement>, SelectorError> {

@@ -6,8 +6,6 @@
 
 use std::borrow::Cow;
 
-use crate::kinds::NameRule;
-
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const LABEL_ERROR: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
@@ -261,6 +259,17 @@ pub fn path_segment(value: &str) -> Sentences {
         .filter(|&c| value.contains(c))
         .map(|c| format!("may not contain '{c}'"))
         .collect()
+}
+
+/// The rule for `metadata.name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// An RFC 1123 subdomain of at most 253 characters.
+    DnsSubdomain,
+    /// An RFC 1123 label of at most 63 characters.
+    DnsLabel,
+    /// Any name that is one path segment (RBAC).
+    PathSegment,
 }
 
 /// Checks a name by the kind's rule. `prefix` is set for `generateName`, which may end in a dash.

@@ -1,17 +1,18 @@
 //! Field paths and validation errors, with the messages of `k8s.io/apimachinery/pkg/util/validation/field`.
 //!
 //! A [`Path`] is a chain of borrowed segments on the stack. It becomes text only when an error is recorded, so validating a valid object
-//! allocates nothing. [`Errors`] become the `causes` and the message of a 422 Status in [`crate::status`].
+//! allocates nothing. [`Errors`] become the `causes` and the message of a 422 Status.
 
 mod emptied;
 
 use std::fmt;
 
 use indexmap::IndexSet;
-use mullion_kube_text::golang::{number, quote};
 use serde_json::Value;
 
 pub use emptied::Emptied;
+
+use crate::golang::{number, quote};
 
 /// A path to a field, built on the stack while an object is walked: `spec.containers[0].env[PATH]`.
 #[derive(Clone, Copy)]
@@ -125,6 +126,31 @@ pub struct FieldError {
 }
 
 impl FieldError {
+    /// Returns the message without the field, for example `Invalid value: "x": must be ...`.
+    pub fn body(&self) -> String {
+        let head = match self.error_type {
+            ErrorType::Required => "Required value",
+            ErrorType::Invalid | ErrorType::TypeInvalid => "Invalid value",
+            ErrorType::NotSupported => "Unsupported value",
+            ErrorType::Duplicate => "Duplicate value",
+            ErrorType::Forbidden => "Forbidden",
+            ErrorType::TooLong => "Too long",
+            ErrorType::TooMany => "Too many",
+            ErrorType::NotFound => "Not found",
+            ErrorType::Internal => "Internal error",
+        };
+        let mut text = head.to_owned();
+        if let Some(value) = &self.bad_value {
+            text.push_str(": ");
+            text.push_str(&value.to_string());
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+
     /// Returns the approximate length in bytes of the printed error.
     fn bytes(&self) -> usize {
         let value = match &self.bad_value {
@@ -168,7 +194,7 @@ impl Errors {
     }
 
     /// Returns whether further errors are dropped ([`MAX_ERROR_BYTES`]), so that a check need not format a long one.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.3 > MAX_ERROR_BYTES
     }
 
@@ -356,7 +382,7 @@ impl fmt::Display for BadValue {
 }
 
 /// Returns the approximate length in bytes of the printed value.
-pub(crate) fn bytes_of(value: &Value) -> usize {
+pub fn bytes_of(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
         Value::Array(items) => items.iter().map(|item| 2 + bytes_of(item)).sum(),
@@ -380,8 +406,7 @@ pub fn go_struct(fields: &[(&str, Value)]) -> String {
 }
 
 /// Returns the errors that a check records, each as `field: body`.
-#[cfg(test)]
-pub(crate) fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
+pub fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
     let mut errors = Errors::default();
     check(&mut errors);
     let text = |error: &FieldError| format!("{}: {}", error.field, error.body());
