@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
@@ -208,7 +209,7 @@ fn certify(folder: &Path) -> String {
     std::fs::create_dir_all(folder).expect("a folder");
     std::fs::write(folder.join("tls.key"), key.serialize_pem()).expect("a file");
     std::fs::write(folder.join("tls.crt"), certificate.pem()).expect("a file");
-    base64::Engine::encode(&base64::engine::general_purpose::STANDARD, authority.pem())
+    BASE64_STANDARD.encode(authority.pem())
 }
 
 /// One of the webhooks that EKS registers for the VPC resource controller. The port is the controller's only one.
