@@ -29,6 +29,10 @@ use crate::{
 const UNTIL_GIVEN_BACK: Duration = Duration::from_secs(180);
 
 /// The folder with the programs, if the tests are to run.
+#[expect(
+    clippy::print_stdout,
+    reason = "who runs the tests is to know what was skipped"
+)]
 fn assets() -> Option<PathBuf> {
     let folder = std::env::var_os("KARPENTER_ASSETS").map(PathBuf::from);
     match &folder {
