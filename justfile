@@ -66,6 +66,10 @@ schema:
 beside *args:
     KUBEBUILDER_ASSETS="$(scripts/upstream)" cargo test -p mullion --test real --locked {{ args }}
 
+# Runs the tests beside Karpenter and the VPC resource controller, which Go builds once in about five minutes.
+karpenter *args:
+    KUBEBUILDER_ASSETS="$(scripts/upstream)" KARPENTER_ASSETS="$(scripts/upstream-karpenter)" cargo test -p mullion --test real --locked karpenter:: {{ args }}
+
 # Runs the tests of the AWS client, whose SDK takes minutes to compile.
 aws *args:
     cargo test -p mullion-aws --features sdk --locked {{ args }}

@@ -219,6 +219,8 @@ pub const AMD_GPU: &str = "amd.com/gpu";
 pub const EFA: &str = "vpc.amazonaws.com/efa";
 /// Resource name of AWS Neuron devices.
 pub const AWS_NEURON: &str = "aws.amazon.com/neuron";
+/// Resource name of the cores of AWS Neuron devices.
+pub const AWS_NEURON_CORE: &str = "aws.amazon.com/neuroncore";
 
 /// Value of [`OS`] on Linux nodes.
 pub const OS_LINUX: &str = "linux";

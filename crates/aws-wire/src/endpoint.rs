@@ -18,6 +18,7 @@ use crate::{
     Faults, Settings, control,
     ec2::{self, Kept},
     iam::{self, Profiles},
+    imds,
     json::{self, eks},
     query::Params,
     refusal::Refusal,
@@ -176,6 +177,10 @@ async fn answer(endpoint: Endpoint, request: Request<Body>, request_id: String) 
     };
     if head.uri.path() == control::PATH {
         return control::answer(&endpoint, &head.method, &body, &request_id);
+    }
+    // Who asks this service has no credentials yet.
+    if head.uri.path().starts_with(imds::PATH) {
+        return imds::answer(&endpoint, &head.method, head.uri.path(), &head.headers);
     }
     let is_signed = is_signed(&head.headers, head.uri.query());
     if !is_signed {

@@ -28,7 +28,7 @@
 //! ```
 //!
 //! All services answer at one address, as `AWS_ENDPOINT_URL` wants it: EC2, IAM and STS by the Query protocol (told apart by `Version`), SSM,
-//! SQS and the Price List by JSON (by `X-Amz-Target`), EKS by REST (by path). What is not served is refused with the service's own error for
+//! SQS and the Price List by JSON (by `X-Amz-Target`), EKS by REST (by path), and the instance metadata service without a signature. What is not served is refused with the service's own error for
 //! an unknown action or parameter, so that nothing is taken for done that is not. Signatures are not verified: any credentials do.
 //!
 //! Other processes steer faults by `POST /mullion/faults` with JSON such as `{"exhaust": ["m5.large"], "deny": ["ec2:CreateFleet"],
@@ -46,6 +46,7 @@ mod endpoint;
 mod faults;
 mod filter;
 mod iam;
+mod imds;
 mod json;
 mod page;
 mod query;

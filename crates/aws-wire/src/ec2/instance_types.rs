@@ -158,13 +158,21 @@ fn write(xml: &mut Xml, own: &InstanceType) {
             xml.maybe("totalGpuMemoryInMiB", total);
         });
     }
-    if own.neuron_devices > 0 {
-        let name = labels.get(labels::INSTANCE_ACCELERATOR_NAME);
+    if let Some(device) = own.neuron_device() {
         xml.node("neuronInfo", |xml| {
-            xml.list("neuronDevices", [()], |xml, ()| {
+            xml.list("neuronDevices", [device], |xml, device| {
                 xml.leaf("count", own.neuron_devices);
-                xml.maybe("name", name);
+                xml.leaf("name", device.name);
+                xml.node("coreInfo", |xml| {
+                    xml.leaf("count", device.cores);
+                    xml.leaf("version", device.core_version);
+                });
+                xml.node("memoryInfo", |xml| {
+                    xml.leaf("sizeInMiB", device.memory_mib);
+                });
             });
+            let total = device.memory_mib * own.neuron_devices;
+            xml.leaf("totalNeuronDeviceMemoryInMiB", total);
         });
     }
 }

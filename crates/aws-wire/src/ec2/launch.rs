@@ -337,6 +337,15 @@ pub(super) fn check_architecture(
     }
 }
 
+/// Returns the refusal of a type that is not sold with the image's operating system.
+pub(super) fn unsupported(name: &str, image: &NodeImage, capacity_type: CapacityType) -> Refusal {
+    let text = format!(
+        "The requested configuration is currently not supported: {name} with {} as {capacity_type}. Please check the documentation for supported configurations.",
+        image.os()
+    );
+    Refusal::new("Unsupported", text)
+}
+
 /// EC2's name of a way to pay for an instance.
 pub(super) fn lifecycle(
     capacity_type: CapacityType,

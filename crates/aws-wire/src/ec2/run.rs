@@ -9,7 +9,7 @@ use mullion_cloud::{
 use super::{
     Call, Name,
     instances::write,
-    launch::{self, Answered, LaunchSpec, Order, check_architecture, image},
+    launch::{self, Answered, LaunchSpec, Order, check_architecture, image, unsupported},
     launch_templates::{Named, check_version},
 };
 use crate::refusal::Refusal;
@@ -115,13 +115,7 @@ impl Wanted {
         let is_sold = instance_type.runs(image.os())
             && price::of(instance_type, image.os(), capacity_type).is_some();
         if !is_sold {
-            return Err(Refusal::new(
-                "Unsupported",
-                format!(
-                    "The requested configuration is currently not supported: {name} with {} as {capacity_type}. Please check the documentation for supported configurations.",
-                    image.os()
-                ),
-            ));
+            return Err(unsupported(name, &image, capacity_type));
         }
         let mut places = call.ec2().all_subnets();
         if let Some(id) = &spec.subnet {

@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use mullion_api::{account::CapacityReservation, ami::AmiFamily, eksctl::KubernetesVersion};
+use mullion_api::{
+    account::CapacityReservation,
+    ami::{AmiFamily, WindowsEdition, WindowsRelease},
+    eksctl::KubernetesVersion,
+};
 use mullion_cloud::{Speed, catalogue::Arch, image::NodeImage};
 use tokio::time::timeout;
 
@@ -90,6 +94,18 @@ async fn what_cannot_be_had_is_told_for_each_option() {
     assert_eq!(answer.one("fleetInstanceSet"), "");
     let wrong = wire.fleet("u", "zz9.plural", "us-west-2b").await;
     assert_eq!(wrong.one("errorCode"), "InvalidFleetConfiguration");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_type_that_is_not_sold_with_windows_is_unsupported_in_a_fleet() {
+    let wire = Wire::new();
+    let windows = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
+    // Fleets of these tests take the template of this name.
+    wire.template("al2023", windows).await;
+    let answer = wire.fleet("t", "trn1.2xlarge", "us-west-2a").await;
+    // Karpenter tries other types for this code alone.
+    assert_eq!(answer.one("errorCode"), "Unsupported");
+    assert_eq!(answer.one("fleetInstanceSet"), "");
 }
 
 #[tokio::test(start_paused = true)]

@@ -180,3 +180,25 @@ async fn types_and_subnets_are_those_of_the_simulated_ec2() {
     assert_eq!(subnets.one("cidrBlock"), "10.0.64.0/18");
     assert_eq!(subnets.one("availabilityZoneId"), "usw2-az2");
 }
+
+#[tokio::test(start_paused = true)]
+async fn memory_and_cores_of_accelerators_are_described() {
+    let wire = Wire::new();
+    let describe = async |name: &str| {
+        let named = [("InstanceType.1", name)];
+        wire.ec2("DescribeInstanceTypes", &named).await
+    };
+    let amd = describe("g4ad.8xlarge").await.one("gpuInfo");
+    assert!(
+        amd.contains("<memoryInfo><sizeInMiB>8192</sizeInMiB></memoryInfo>"),
+        "{amd}"
+    );
+    // Karpenter reads the cores of every type with Neuron devices and ends if one has none.
+    let neuron = describe("inf2.24xlarge").await.one("neuronInfo");
+    let device = "<count>6</count><name>Inferentia2</name><coreInfo><count>2</count><version>2</version></coreInfo>";
+    assert!(neuron.contains(device), "{neuron}");
+    assert!(
+        neuron.contains("<memoryInfo><sizeInMiB>32768</sizeInMiB></memoryInfo>"),
+        "{neuron}"
+    );
+}

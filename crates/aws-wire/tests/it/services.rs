@@ -94,3 +94,27 @@ async fn a_change_of_faults_that_is_wrong_in_part_changes_nothing() {
     assert_eq!(right.status, 200);
     assert_eq!(wire.ec2("DescribeSubnets", &[]).await.status, 403);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_metadata_service_says_region_and_account_to_who_has_a_token() {
+    let wire = Wire::new();
+    let path = "/latest/dynamic/instance-identity/document";
+    let read = |token: &str| {
+        let request = Request::get(path).header("x-aws-ec2-metadata-token", token);
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(wire.send(read("")).await.status, 401);
+    let ask = |seconds: &str| {
+        let request = Request::put("/latest/api/token");
+        let request = request.header("x-aws-ec2-metadata-token-ttl-seconds", seconds);
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(wire.send(ask("21601")).await.status, 400);
+    let token = wire.send(ask("300")).await;
+    assert_eq!(token.status, 200);
+    let answer = wire.send(read(&token.body)).await;
+    let document: Value = serde_json::from_str(&answer.body).unwrap();
+    let account = &wire.endpoint.settings().account_id;
+    assert_eq!(document["region"], "us-west-2");
+    assert_eq!(document["accountId"], account.as_str());
+}

@@ -95,6 +95,10 @@ fn capacity(instance_type: &InstanceType, template: &NodeTemplate) -> Resources 
         extend(name, gpu.count);
     }
     extend(labels::AWS_NEURON, instance_type.neuron_devices);
+    if let Some(device) = instance_type.neuron_device() {
+        let cores = device.cores * instance_type.neuron_devices;
+        extend(labels::AWS_NEURON_CORE, cores);
+    }
     extend(labels::EFA, template.efas_on(instance_type));
     resources
 }

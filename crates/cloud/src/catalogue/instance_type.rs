@@ -42,6 +42,19 @@ pub struct Gpu {
     pub memory_mib: Option<u64>,
 }
 
+/// A model of AWS Neuron devices, as EC2 describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeuronDevice {
+    /// EC2's name, for example `Inferentia2`.
+    pub name: &'static str,
+    /// The NeuronCores of one device.
+    pub cores: u64,
+    /// The version of these cores.
+    pub core_version: u64,
+    /// The memory of one device in MiB.
+    pub memory_mib: u64,
+}
+
 /// An EC2 instance type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceType {
@@ -181,6 +194,24 @@ impl InstanceType {
         self.hypervisor == "nitro" || self.bare_metal
     }
 
+    /// Returns what its Neuron devices are, if it has any.
+    pub fn neuron_device(&self) -> Option<NeuronDevice> {
+        let device = |name, cores, core_version, memory_mib| NeuronDevice {
+            name,
+            cores,
+            core_version,
+            memory_mib,
+        };
+        let known = match self.family() {
+            "inf1" => device("Inferentia", 4, 1, 8192),
+            "inf2" => device("Inferentia2", 2, 2, 32_768),
+            "trn1" | "trn1n" => device("Trainium", 2, 2, 32_768),
+            "trn2" | "trn2u" => device("Trainium2", 8, 3, 98_304),
+            _ => return None,
+        };
+        (self.neuron_devices > 0).then_some(known)
+    }
+
     /// Returns the labels that every node of this type has, except for operating system and place.
     pub fn labels(&self) -> BTreeMap<&'static str, String> {
         let parts = self.parts();
@@ -248,22 +279,12 @@ impl InstanceType {
                 self.neuron_devices.to_string(),
             );
             map.insert(labels::INSTANCE_ACCELERATOR_MANUFACTURER, "aws".to_owned());
-            if let Some(name) = neuron_device(parts.family) {
-                map.insert(labels::INSTANCE_ACCELERATOR_NAME, name.to_owned());
+            if let Some(device) = self.neuron_device() {
+                let name = device.name.to_ascii_lowercase();
+                map.insert(labels::INSTANCE_ACCELERATOR_NAME, name);
             }
         }
         map
-    }
-}
-
-/// Returns the name of a family's Neuron device.
-fn neuron_device(family: &str) -> Option<&'static str> {
-    match family {
-        "inf1" => Some("inferentia"),
-        "inf2" => Some("inferentia2"),
-        "trn1" | "trn1n" => Some("trainium"),
-        "trn2" | "trn2u" => Some("trainium2"),
-        _ => None,
     }
 }
 
@@ -364,6 +385,9 @@ mod tests {
         assert_eq!(device("inf2.xlarge").as_deref(), Some("inferentia2"));
         assert_eq!(device("trn1n.32xlarge").as_deref(), Some("trainium"));
         assert_eq!(device("m5.large"), None);
+        let known = catalogue::all().iter();
+        let mut with_devices = known.filter(|own| own.neuron_devices > 0);
+        assert!(with_devices.all(|own| own.neuron_device().is_some()));
         let flex = |name| label(name, labels::INSTANCE_CAPABILITY_FLEX);
         assert_eq!(flex("c7i-flex.large").as_deref(), Some("true"));
         assert_eq!(flex("c7i.large").as_deref(), Some("false"));

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 
 use mullion_api::eksctl::KubernetesVersion;
 
-pub use instance_type::{Arch, Gpu, InstanceType};
+pub use instance_type::{Arch, Gpu, InstanceType, NeuronDevice};
 pub use name::TypeName;
 pub use price::Price;
 

@@ -269,7 +269,6 @@ impl Cluster {
     }
 
     /// [`Self::mullion`] with more variables.
-    #[cfg(feature = "aws")]
     pub(crate) fn mullion_with(
         &self,
         name: &str,

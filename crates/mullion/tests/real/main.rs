@@ -9,6 +9,7 @@ mod cluster;
 mod failures;
 #[path = "../installed/mod.rs"]
 mod installed;
+mod karpenter;
 mod steps;
 
 use serde_json::{Value, json};

@@ -9,7 +9,7 @@ use mullion_cloud::{
 use super::{
     super::{
         Call, Name,
-        launch::{LaunchSpec, check_architecture, image},
+        launch::{LaunchSpec, check_architecture, image, unsupported},
     },
     Failed,
     request::{Config, Fleet, Override, Strategy},
@@ -173,7 +173,8 @@ fn candidates_of(
     };
     let price = price::of(instance_type, image.os(), capacity_type);
     let price = price.filter(|_| instance_type.runs(image.os()));
-    let price = price.ok_or_else(|| not_sold(first))?;
+    // The code is one of those that clients try other types for.
+    let price = price.ok_or_else(|| unsupported(name, &image, capacity_type))?;
     if capacity_type == CapacityType::Spot
         && let Some(most) = given.max_price
         && price.usd_per_hour() > most
