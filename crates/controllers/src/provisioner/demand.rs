@@ -13,7 +13,7 @@ use mullion_api::{
 use mullion_engine::{
     Cluster, ModelError,
     disrupt::Consolidation,
-    model::{NodeSpec, PodSpec, ResourceMap},
+    model::PodSpec,
     provision::{InFlightNode, NodeTemplate, Plan, PlanRequest, ReservedPolicy},
 };
 
@@ -23,10 +23,10 @@ use super::{
     market::Market,
     markets::Markets,
     overhead,
-    pending::{is_daemon, is_provisionable, is_reschedulable},
+    pending::{is_provisionable, is_reschedulable},
     refusal, template,
 };
-use crate::{nodepool, pods, state::convert};
+use crate::{ownership, pods, state::convert};
 
 /// The pods of one plan, by the engine's key (`namespace/name`).
 pub(super) type PodsByKey = BTreeMap<String, Arc<Pod>>;
@@ -37,7 +37,7 @@ pub(crate) struct Demand {
     pub(super) pods: PodsByKey,
     pub(super) request: PlanRequest,
     /// Nodes that are not ready yet, in the shape that they will have.
-    reshaped: Vec<NodeSpec>,
+    reshaped: Vec<InFlightNode>,
     /// Names of the nodes that are about to leave; their pods are among `pods`.
     leaving: Vec<String>,
     /// The offerings that each node class can buy.
@@ -146,7 +146,7 @@ impl Demand {
 
     fn plan_in(&self, cluster: &mut Cluster) -> Result<Answer, ModelError> {
         for node in &self.reshaped {
-            cluster.set_node(node)?;
+            cluster.set_in_flight(node)?;
         }
         for name in &self.leaving {
             // A node that never reached the model cannot be removed; that is no error.
@@ -263,7 +263,7 @@ fn nodes_to_come(
     karpenter: &KarpenterContext,
     markets: &Markets,
     daemons: &[Arc<DaemonSet>],
-) -> (Vec<InFlightNode>, Vec<NodeSpec>) {
+) -> (Vec<InFlightNode>, Vec<InFlightNode>) {
     let (mut in_flight, mut reshaped) = (Vec::new(), Vec::new());
     for claim in karpenter.claims.list() {
         if !is_in_flight(&claim) {
@@ -272,13 +272,12 @@ fn nodes_to_come(
         let sets = daemons.iter().map(|set| &**set);
         let addresses = karpenter.windows_addresses();
         if let Some(node) = karpenter.node_of(&claim) {
-            // Daemons that are on the node already take up room there, so only the others are still to come.
-            let mut to_come = overhead::of(sets, &prospect(&claim), addresses);
-            nodepool::take(
-                &mut to_come,
-                &daemon_requests(karpenter, &node.metadata.name),
-            );
-            reshaped.push(settled_node(&node, &claim, &to_come));
+            let node = settled_node(&node, &claim);
+            // The pods of DaemonSets that are on the node already are in the cluster's state, so only the others are to come.
+            let there = karpenter.pods_on(&node.name);
+            let sets = sets.filter(|set| !runs_among(set, &there));
+            let pods = overhead::pods_on(sets, &prospect(&claim), &node.name, addresses);
+            reshaped.push(InFlightNode { node, pods });
             continue;
         }
         let market = markets.of_claim(&claim);
@@ -294,19 +293,9 @@ fn nodes_to_come(
     (in_flight, reshaped)
 }
 
-/// Returns the sum of the requests of the daemon pods on a node.
-fn daemon_requests(karpenter: &KarpenterContext, node: &Option<String>) -> ResourceMap {
-    let mut sum = ResourceMap::new();
-    let on_node = karpenter.pods_on(node.as_deref().unwrap_or_default());
-    for pod in on_node
-        .iter()
-        .filter(|pod| is_daemon(pod) && pods::is_active(pod))
-    {
-        let containers = convert::pod(pod).template.containers;
-        for (name, amount) in containers.iter().flat_map(|c| &c.resources.requests) {
-            let total = sum.entry(name.clone()).or_default();
-            *total = total.saturating_add(*amount);
-        }
-    }
-    sum
+/// Returns whether one of the pods is a DaemonSet's and has not ended.
+fn runs_among(set: &DaemonSet, pods: &[Arc<Pod>]) -> bool {
+    let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    pods.iter()
+        .any(|pod| pods::is_active(pod) && ownership::is_controlled_by(&**pod, uid))
 }

@@ -1,15 +1,14 @@
 //! Nodes that were ordered and do not take pods yet, as the nodes they will be.
 //!
 //! Invariant: from its order to its initialization a node is planned with in the shape it will have: without startup
-//! and not-ready taints, with its expected resources, less what daemons will still take. A node that goes is not
-//! planned with at all.
+//! and not-ready taints and with its expected resources. A node that goes is not planned with at all.
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use mullion_api::{
     karpenter::{NodeClaim, node_claim_condition as condition},
     labels,
 };
-use mullion_engine::model::{NodeSpec, ResourceMap};
+use mullion_engine::model::NodeSpec;
 
 use super::{market::amounts, overhead::Prospect};
 use crate::state::convert;
@@ -58,8 +57,8 @@ pub fn expected_node(claim: &NodeClaim) -> Option<NodeSpec> {
     })
 }
 
-/// A node that is there and not initialized, as it will be. `daemons_to_come` is what daemons will still take.
-pub fn settled_node(node: &Node, claim: &NodeClaim, daemons_to_come: &ResourceMap) -> NodeSpec {
+/// A node that is there and not initialized, as it will be.
+pub fn settled_node(node: &Node, claim: &NodeClaim) -> NodeSpec {
     let mut spec = convert::node(node);
     let own = claim.metadata.labels.iter().flatten();
     spec.labels
@@ -81,11 +80,6 @@ pub fn settled_node(node: &Node, claim: &NodeClaim, daemons_to_come: &ResourceMa
         let shown = spec.allocatable.entry(name).or_default();
         if shown.is_zero() {
             *shown = amount;
-        }
-    }
-    for (name, taken) in daemons_to_come {
-        if let Some(amount) = spec.allocatable.get_mut(name) {
-            *amount = amount.saturating_sub(*taken).max(Default::default());
         }
     }
     spec
@@ -141,10 +135,9 @@ mod tests {
             "status": { "allocatable": { "cpu": "3920m" } }
         }))
         .expect("a node");
-        let daemons = [("cpu".to_owned(), "100m".parse().expect("a quantity"))].into();
-        let seen = settled_node(&node, &claim(), &daemons);
+        let seen = settled_node(&node, &claim());
         assert_eq!(seen.taints.len(), 1);
-        assert_eq!(seen.allocatable["cpu"].milli_value(), 3820);
+        assert_eq!(seen.allocatable["cpu"].milli_value(), 3920);
         assert_eq!(
             seen.allocatable["vpc.amazonaws.com/PrivateIPv4Address"].value(),
             14

@@ -10,6 +10,7 @@ mod failures;
 mod faults;
 mod garbage;
 mod giving_back;
+mod host_ports;
 mod interruption;
 mod machines;
 mod metrics;

@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::error::ModelError;
-use crate::model::{NodeSpec, ResourceMap};
-use crate::provision::PlanRequest;
+use crate::model::ResourceMap;
+use crate::provision::{InFlightNode, PlanRequest};
 
 /// The nodes that may be removed, and what may be bought instead.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Consolidation {
     /// What can be bought, and the pods that wait for a place; the room that these will take is not available to moved pods.
     pub market: PlanRequest,
     /// Nodes that are not ready yet, in the shape that they will have.
-    pub reshaped: Vec<NodeSpec>,
+    pub reshaped: Vec<InFlightNode>,
     /// Names of nodes that are being removed already; their pods are among those that wait.
     pub leaving: Vec<String>,
     /// Names of nodes that must not receive moved pods: they are not ready, or received pods a moment ago.
@@ -33,7 +33,7 @@ impl Consolidation {
     /// Places the waiting pods where a plan puts them, and cordons the closed nodes.
     pub(super) fn make_room_for_pending(&self, cluster: &mut Cluster) -> Result<(), ModelError> {
         for node in &self.reshaped {
-            cluster.set_node(node)?;
+            cluster.set_in_flight(node)?;
         }
         for name in &self.leaving {
             // A node that never reached the model cannot be removed; that is no error.

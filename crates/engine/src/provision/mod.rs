@@ -12,6 +12,7 @@
 mod catalog;
 mod cheapest;
 mod claim;
+mod in_flight;
 mod input;
 mod limit;
 mod lists;

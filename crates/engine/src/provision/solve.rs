@@ -14,20 +14,19 @@ use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
 use crate::intern::Symbol;
-use crate::model::{NodeSpec, PodSpec};
+use crate::model::PodSpec;
 use crate::reason::Plugin;
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
 use super::claim::{Claim, Lists, Topology};
 use super::limit::Limits;
-use super::open_labels::{Asked, add_former_names};
+use super::open_labels::Asked;
 use super::preferences::Preferences;
 use super::reservations::Reservations;
 use super::rooms;
 use super::{
-    InFlightNode, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
-    Unplaceable,
+    Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy, Unplaceable,
 };
 
 /// The prefix of the names of virtual nodes; a real node's name has no slash.
@@ -50,7 +49,7 @@ impl Cluster {
 
 fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelError> {
     for node in &request.in_flight {
-        add_in_flight(cluster, node)?;
+        cluster.set_in_flight(node)?;
     }
     let keys: Vec<String> = request.pods.iter().map(PodSpec::key).collect();
     let mut plan = Plan::default();
@@ -205,23 +204,6 @@ pub(super) fn put_in_order(cluster: &Cluster, pending: &mut [Pending], keys: &[S
 fn numbered(key: &str) -> (&str, u64, &str) {
     let name = key.trim_end_matches(|c: char| c.is_ascii_digit());
     (name, key[name.len()..].parse().unwrap_or(0), key)
-}
-
-fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), ModelError> {
-    let mut node: NodeSpec = in_flight.node.clone();
-    add_former_names(&mut node.labels);
-    if node.allocatable.is_empty() {
-        node.allocatable = node.capacity.clone();
-    }
-    cluster.set_node(&node)?;
-    for pod in &in_flight.pods {
-        match cluster.bind(pod, &node.name) {
-            // The pod was bound meanwhile, there or elsewhere.
-            Ok(()) | Err(ModelError::DuplicatePod(_)) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 pub(super) struct Solver<'a> {

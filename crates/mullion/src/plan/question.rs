@@ -124,7 +124,7 @@ impl Question {
         look: impl FnOnce(&Plan, &mut Cluster) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
         for node in &self.pools.reshaped {
-            cluster.set_node(node)?;
+            cluster.set_in_flight(node)?;
         }
         for name in &self.pools.leaving {
             // A node that cannot be removed was never in the cluster's model.

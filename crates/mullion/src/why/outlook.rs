@@ -112,7 +112,7 @@ fn as_it_will_be<T>(
 ) -> Result<T, ModelError> {
     let checkpoint = cluster.checkpoint();
     let mut nodes = pools.reshaped.iter();
-    let set = nodes.try_for_each(|node| cluster.set_node(node).map(drop));
+    let set = nodes.try_for_each(|node| cluster.set_in_flight(node));
     let answer = set.and_then(|()| ask(cluster));
     cluster.rollback(checkpoint);
     answer

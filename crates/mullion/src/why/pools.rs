@@ -37,7 +37,7 @@ use mullion_controllers::{
 };
 use mullion_engine::{
     ip::Settings,
-    model::{NodeSpec, PodSpec, ResourceMap},
+    model::{OwnerRef, PodSpec, ResourceMap},
     provision::{InFlightNode, InstanceType, NodeTemplate, PlannedNode},
     remedy::PrefixAddresses,
 };
@@ -54,7 +54,7 @@ pub(crate) struct Pools {
     pub(crate) templates: Vec<NodeTemplate>,
     pub(crate) in_flight: Vec<InFlightNode>,
     /// Existing nodes whose labels, taints or resources will change when they are initialized, as they will be then.
-    pub(crate) reshaped: Vec<NodeSpec>,
+    pub(crate) reshaped: Vec<InFlightNode>,
     /// The object that a pool is a copy of, such as `Provisioner linux`, by the pool's name. Changes to the copy itself are undone.
     pub(crate) origins: BTreeMap<String, String>,
     /// The pools that buy nothing, each with the reason.
@@ -225,24 +225,34 @@ pub(crate) async fn of(state: &State) -> Result<Pools, Failure> {
             .filter(|name| state.cluster.node(name).is_some());
         let market = found.markets.of_claim(claim);
         let node = expected_node(claim).or_else(|| template::likely_machine(claim, market?));
-        match (there, node) {
-            (_, None) => {}
-            (Some(name), Some(node)) => found.reshaped.push(NodeSpec {
-                name: name.to_owned(),
-                ..node
-            }),
-            (None, Some(node)) => {
-                let pods =
-                    overhead::pods_on(daemons.iter(), &prospect(claim), &node.name, addresses);
-                found.in_flight.push(InFlightNode { node, pods });
-            }
-        }
+        let Some(mut node) = node else { continue };
+        node.name = there.unwrap_or(&node.name).to_owned();
+        let sets = daemons
+            .iter()
+            .filter(|set| !there.is_some_and(|node| runs_on(set, node, state)));
+        let pods = overhead::pods_on(sets, &prospect(claim), &node.name, addresses);
+        let nodes = match there {
+            Some(_) => &mut found.reshaped,
+            None => &mut found.in_flight,
+        };
+        nodes.push(InFlightNode { node, pods });
     }
     let goes = |claim: &&NodeClaim| claim.metadata.deletion_timestamp.is_some();
     let leaving = claims.iter().filter(goes).filter_map(NodeClaim::node_name);
     found.leaving = leaving.map(str::to_owned).collect();
     found.by_cost = pools.is_empty() || found.origins.len() < pools.len();
     Ok(found)
+}
+
+/// Returns whether a node has a pod of a DaemonSet.
+fn runs_on(set: &DaemonSet, node: &str, state: &State) -> bool {
+    let owner = OwnerRef::new("apps/v1", "DaemonSet", &set.name_any());
+    let namespace = set.namespace().unwrap_or_default();
+    state.pods.iter().any(|pod| {
+        pod.node_name.as_deref() == Some(node)
+            && pod.template.owner.as_ref() == Some(&owner)
+            && pod.template.namespace == namespace
+    })
 }
 
 impl Pools {

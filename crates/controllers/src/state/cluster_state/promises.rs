@@ -2,8 +2,8 @@
 //!
 //! A plan decides about all pods together, while the scheduler decides about one pod at a time and uses whichever node is
 //! ready first. Without promises it would fill that node with pods that were planned elsewhere. So room on a bought node is
-//! held for the pods that it was bought for, and a pod with a place is not bound to another node of the plan. A promise ends
-//! when its pod is bound, when its node is deleted, [`WINDOW`] after the node is ready, or after [`LONGEST`]; from then on
+//! held for the pods that it was bought for, and a pod with a place is not bound to another node of this plan or of one
+//! before it. A promise ends when its pod is bound, when its node is deleted, [`WINDOW`] after the node is ready, or after [`LONGEST`]; from then on
 //! the scheduler is free to place the pod anywhere.
 //!
 //! Invariant: promises are only hints. Without them the scheduler decides as kube-scheduler does.
@@ -68,7 +68,7 @@ struct Place {
 /// The promises of the last plan.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
-    /// Places by name. They are kept while there are promises, so that the plan's nodes are known.
+    /// Places by name, also those of earlier plans. They are kept while there are promises, so that the plans' nodes are known.
     places: FxHashMap<String, Place>,
     by_pod: FxHashMap<String, Promise>,
     /// Pods to try again: they lost a promise and may go anywhere, or have a place on a node that is ready.
@@ -128,6 +128,9 @@ impl ClusterState {
             };
             self.promises.places.insert(planned.name, place);
         }
+        // A node that is ready by now may be no place of this plan, but the pods that this plan puts elsewhere stay away from
+        // it all the same: their nodes would be bought in vain.
+        self.promises.places.extend(known);
         for (key, promise) in wanted {
             let waits = self.cluster.node_of_pod(&key).is_none();
             let Some(place) = self.promises.places.get(&promise.place).filter(|_| waits) else {
@@ -263,5 +266,57 @@ impl ClusterState {
             self.cluster.denominate(key);
         }
         self.promises.released.push(key.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::{Options, model::NodeSpec};
+
+    use super::*;
+
+    fn place(name: &str, is_ready: bool) -> PlannedPlace {
+        PlannedPlace {
+            name: name.to_owned(),
+            node: Some(format!("node-{name}")),
+            is_ready,
+        }
+    }
+
+    fn promise(pod: &str, place: &str) -> Promise {
+        Promise {
+            pod: PodSpec {
+                name: pod.to_owned(),
+                ..PodSpec::default()
+            },
+            place: place.to_owned(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_a_later_plan_puts_elsewhere_stays_away_from_its_first_node_when_that_is_ready()
+     {
+        let mut state = ClusterState::new(Options::default());
+        for name in ["node-a", "node-b"] {
+            let node = NodeSpec::named(name);
+            state.cluster_mut().set_node(&node).expect("a new node");
+        }
+        let places = [place("a", false), place("b", false)];
+        let now = Instant::now();
+        state.promise(vec![promise("web", "a")], places.into_iter(), now);
+        state.change_place(&PlaceChange::Ready("a".to_owned()), now);
+        let rest = [place("b", false)];
+        let second = promise("web", "b");
+        let key = second.pod.key();
+        state.promise(vec![second], rest.into_iter(), now);
+        assert_eq!(state.place_elsewhere(&key, "node-a"), Some("b"));
+        assert_eq!(state.place_elsewhere(&key, "node-b"), None);
+        assert_eq!(state.place_elsewhere(&key, "another"), None);
+        state.change_place(&PlaceChange::Gone("b".to_owned()), now);
+        assert_eq!(
+            state.place_elsewhere(&key, "node-a"),
+            None,
+            "it has no place"
+        );
     }
 }

@@ -145,9 +145,8 @@ fn image(os: &str) -> &'static str {
     }
 }
 
-/// A deployment of a random size of pods with random rules. Every rule can be kept for all its pods on nodes that the pools sell;
-/// that all are on one node is among them only if `may_be_together`.
-pub(super) fn app(dice: &mut Dice, earlier: &[App], may_be_together: bool) -> App {
+/// A deployment of a random size of pods with random rules. Every rule can be kept for all its pods on nodes that the pools sell.
+pub(super) fn app(dice: &mut Dice, earlier: &[App]) -> App {
     let os = dice.pick(&["linux", "linux", "linux", "windows"]);
     let name = format!("web-{}", earlier.len());
     let mut replicas = 1 + dice.below(9) as u32;
@@ -184,7 +183,7 @@ pub(super) fn app(dice: &mut Dice, earlier: &[App], may_be_together: bool) -> Ap
             spec["affinity"] = json!({ "podAntiAffinity": { required: term(zone, &name) } });
         }
         6 => spec["affinity"] = json!({ "podAffinity": { required: term(zone, &name) } }),
-        7 if may_be_together => {
+        7 => {
             // As many as any node of the larger types has room for.
             replicas = replicas.min(3);
             spec["affinity"] = json!({ "podAffinity": { required: term(host, &name) } });

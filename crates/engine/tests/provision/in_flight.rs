@@ -1,0 +1,61 @@
+//! Nodes on their way as places for pods whose rules name labels that only kubelets set.
+
+use super::*;
+
+/// A node that a claim will get, with the labels that the claim has.
+fn on_its_way() -> InFlightNode {
+    let mut node = NodeSpec::named("claim-1");
+    node.allocatable = amounts(&[("cpu", "4"), ("pods", "10")]);
+    InFlightNode {
+        node,
+        ..InFlightNode::default()
+    }
+}
+
+fn planned_on_the_way(pod: PodSpec) -> Vec<(String, String)> {
+    let request = PlanRequest {
+        pods: vec![pod],
+        in_flight: vec![on_its_way()],
+        templates: vec![pool("p", &linux())],
+        by_cost: true,
+        ..PlanRequest::default()
+    };
+    let mut cluster = Cluster::new(Options::default());
+    let plan = cluster.plan(&request).expect("valid");
+    assert!(plan.nodes.is_empty(), "{plan:?}");
+    plan.existing
+}
+
+#[test]
+fn pods_with_rules_about_hosts_join_a_node_on_its_way() {
+    let web = || {
+        let mut web = pod("web", &[("cpu", "1")]);
+        web.template.labels.insert("app".into(), "web".into());
+        web
+    };
+    let own = LabelSelector {
+        match_labels: StringMap::from([("app".to_owned(), "web".to_owned())]),
+        ..LabelSelector::default()
+    };
+    let mut together = web();
+    together.template.affinity.pod_affinity = Some(PodAffinity {
+        required: vec![PodAffinityTerm {
+            topology_key: label::HOSTNAME.into(),
+            label_selector: Some(own.clone()),
+            ..PodAffinityTerm::default()
+        }],
+        ..PodAffinity::default()
+    });
+    let mut spread = web();
+    spread.template.topology_spread_constraints = vec![TopologySpreadConstraint {
+        max_skew: 1,
+        topology_key: label::HOSTNAME.into(),
+        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
+        label_selector: Some(own),
+        ..TopologySpreadConstraint::default()
+    }];
+    for pod in [together, spread] {
+        let there = ("ns/web".to_owned(), "claim-1".to_owned());
+        assert_eq!(planned_on_the_way(pod), [there]);
+    }
+}
