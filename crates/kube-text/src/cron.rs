@@ -53,8 +53,6 @@ const HOUR: Bounds = bounds(0, 23, &[]);
 const DAY: Bounds = bounds(1, 31, &[]);
 const MONTH: Bounds = bounds(1, 12, &MONTHS);
 const WEEKDAY: Bounds = bounds(0, 6, &DAYS);
-/// The days of the week where seven is Sunday as well as zero.
-const WEEKDAY_TO_SEVEN: Bounds = bounds(0, 7, &DAYS);
 /// A schedule that is not due within this time is never due.
 const HORIZON: SignedDuration = SignedDuration::from_hours(5 * 366 * 24);
 
@@ -82,21 +80,9 @@ impl Schedule {
         }
         let times = match rest.strip_prefix("@every ") {
             Some(interval) => Times::Every(every(rest, interval)?),
-            None => Times::Fields(Fields::parse(rest, &WEEKDAY)?),
+            None => Times::Fields(Fields::parse(rest)?),
         };
         Ok(Schedule { times, zone })
-    }
-
-    /// Parses five fields, in which day 7 of the week is Sunday too, or a name such as `@daily`: no zone and no interval.
-    ///
-    /// # Errors
-    /// The text is neither.
-    pub fn parse_with_day_seven(text: &str) -> Result<Self, CronError> {
-        let fields = Fields::parse(text, &WEEKDAY_TO_SEVEN)?;
-        Ok(Schedule {
-            times: Times::Fields(fields),
-            zone: None,
-        })
     }
 
     /// Returns the first due time after `after`, or `None` if there is none within five years. Fields are read on the clocks of `zone`,
@@ -134,7 +120,7 @@ fn every(descriptor: &str, interval: &str) -> Result<SignedDuration, CronError> 
 }
 
 impl Fields {
-    fn parse(text: &str, weekday: &Bounds) -> Result<Self, CronError> {
+    fn parse(text: &str) -> Result<Self, CronError> {
         let fields = match text {
             "@yearly" | "@annually" => "0 0 1 1 *",
             "@monthly" => "0 0 1 * *",
@@ -154,13 +140,13 @@ impl Fields {
                 fields.join(" ")
             ));
         };
-        let is_any = |field: &str| field.starts_with(['*', '?']);
+        let is_any = |field: &str| field.split(',').any(is_whole);
         Ok(Fields {
             minutes: set(minutes, &MINUTE)?,
             hours: set(hours, &HOUR)?,
             days: set(days, &DAY)?,
             months: set(months, &MONTH)?,
-            weekdays: set(weekdays, weekday).map(|days| (days | days >> 7) & 0x7f)?,
+            weekdays: set(weekdays, &WEEKDAY)?,
             any_day: is_any(days) || is_any(weekdays),
         })
     }
@@ -200,6 +186,13 @@ impl Fields {
 
 fn has(set: u64, value: i8) -> bool {
     u32::try_from(value).is_ok_and(|value| set >> value & 1 == 1)
+}
+
+/// Returns whether a range is all of its field. One with a step is not, to the library: `0 0 */2 * 1` means odd days and Mondays alike.
+fn is_whole(part: &str) -> bool {
+    let (ends, step) = part.split_once('/').unwrap_or((part, "1"));
+    let start = ends.split('-').next();
+    matches!(start, Some("*" | "?")) && number(step).is_ok_and(|step| step <= 1)
 }
 
 /// Parses a field: ranges with commas between them.
@@ -381,19 +374,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule_is_refused_with_day_seven_too() {
+    fn what_is_no_schedule_is_refused() {
         for text in [
             "",
             "* * * *",
             "60 * * * *",
             "* * * * x",
+            "0 0 * * 7",
             "*/0 * * * *",
             "5-1 * * * *",
             "@never",
         ] {
-            assert!(Schedule::parse_with_day_seven(text).is_err(), "{text:?}");
             assert!(Schedule::parse(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn days_of_month_and_week_are_alternatives_unless_one_of_them_is_any_day() {
+        let next = |schedule: &str| {
+            let after = "2026-01-27T12:00:00Z".parse().expect("a time");
+            let schedule = Schedule::parse(schedule).expect("a schedule");
+            let at = schedule.next(after, &TimeZone::UTC).expect("it comes");
+            at.to_string()
+        };
+        // 2026-01-27 is a Tuesday.
+        assert_eq!(next("0 0 15 * fri"), "2026-01-30T00:00:00Z");
+        assert_eq!(next("0 0 15 * *"), "2026-02-15T00:00:00Z");
+        assert_eq!(next("0 0 15 * */1"), "2026-02-15T00:00:00Z");
+        assert_eq!(next("0 0 15 * wed,*"), "2026-02-15T00:00:00Z");
+        // A step makes it some days: the 29th is an odd day and no Friday.
+        assert_eq!(next("0 0 */2 * fri"), "2026-01-29T00:00:00Z");
     }
 
     #[test]
@@ -409,16 +419,5 @@ mod tests {
         assert_eq!(next("@every 1500ms"), "2026-01-27T12:34:57Z");
         assert_eq!(next("@every -1h"), "2026-01-27T12:34:57Z");
         assert_eq!(next("TZ=Asia/Tokyo 0 9 * * *"), "2026-01-28T00:00:00Z");
-    }
-
-    #[test]
-    fn day_seven_is_sunday_where_it_may_be_written() {
-        let sunday = Schedule::parse_with_day_seven("0 0 * * 7");
-        assert_eq!(sunday, Schedule::parse("0 0 * * 0"));
-        let refused = Schedule::parse("0 0 * * 7").expect_err("refused");
-        assert_eq!(refused.to_string(), "end of range (7) above maximum (6): 7");
-        for text in ["@every 1h", "TZ=UTC 0 0 * * 0"] {
-            assert!(Schedule::parse_with_day_seven(text).is_err(), "{text}");
-        }
     }
 }

@@ -31,7 +31,8 @@ fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
         (None, None) => Some(true),
         (Some(schedule), Some(duration)) => {
             let duration = parse_go_duration(duration).ok()?;
-            let schedule = Schedule::parse_with_day_seven(schedule).ok()?;
+            // A zone that the schedule names itself is refused, as by Karpenter.
+            let schedule = Schedule::parse(&format!("TZ=UTC {schedule}")).ok()?;
             Some(has_hit(&schedule, duration, now))
         }
         _ => None,
@@ -87,7 +88,7 @@ mod tests {
     }
 
     fn open(schedule: &str, hours: u64, now: &str) -> bool {
-        let schedule = Schedule::parse_with_day_seven(schedule).expect("a schedule");
+        let schedule = Schedule::parse(schedule).expect("a schedule");
         let now = now.parse().expect("a time");
         has_hit(&schedule, Duration::from_secs(hours * 3600), now)
     }
@@ -109,10 +110,16 @@ mod tests {
         assert!(!open("@daily", 1, "2026-01-27T01:00:00Z"));
         assert!(open("*/15 * * * *", 1, "2026-01-27T12:34:56Z"));
         assert!(open("0 0 1,27 JAN *", 12, "2026-01-27T11:00:00Z"));
-        assert!(
-            open("0 0 * * 7", 24, "2026-01-25T11:00:00Z"),
-            "seven is Sunday"
-        );
+        assert!(open("0 0 * * 0", 24, "2026-01-25T11:00:00Z"), "a Sunday");
+    }
+
+    #[test]
+    fn a_schedule_that_karpenter_cannot_read_closes_the_pool() {
+        for schedule in ["0 0 * * 7", "TZ=UTC 0 0 * * 0", "* * * *"] {
+            let budget = json!([{ "nodes": "5", "schedule": schedule, "duration": "8h" }]);
+            let allowed = allowed(&pool(budget), DisruptionReason::Empty, 10);
+            assert_eq!(allowed, 0, "{schedule}");
+        }
     }
 
     #[test]

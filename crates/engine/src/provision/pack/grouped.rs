@@ -82,7 +82,7 @@ impl Grouped {
     }
 
     /// What a pod of each group is worth in the linear program in which machines hold fractions of pods.
-    pub(super) fn values(&self) -> Vec<f64> {
+    pub(super) fn group_values(&self) -> Vec<f64> {
         Relaxation::in_parts(&self.problem, &mut Filler::new(&self.problem)).duals
     }
 

@@ -69,7 +69,7 @@ impl Problem {
         let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
         let grouped = self.is_varied().then(|| Grouped::of(self, &demand));
         let grouped = grouped.flatten()?;
-        Some(grouped.least(self, &grouped.values()))
+        Some(grouped.least(self, &grouped.group_values()))
     }
 
     /// Values in proportion, so small that no machine holds more than its price.
