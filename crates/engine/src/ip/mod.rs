@@ -45,7 +45,7 @@ pub use cidr::{Cidr, CidrError, Kind, PREFIX_SIZE};
 pub use event::{Answer, Call, Event, Failure, Listing, PodUid, Why};
 pub use interface::{Interface, Waiting};
 pub use pool::{Pool, Refusal, Step};
-pub use restore::Found;
+pub use restore::RestartState;
 pub use settings::{Settings, Unreadable};
 pub use targets::{Counts, Goal, Targets};
 

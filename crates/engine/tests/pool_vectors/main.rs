@@ -20,8 +20,8 @@ use std::net::Ipv4Addr;
 
 use flate2::read::GzDecoder;
 use mullion_engine::ip::{
-    Absent, COOL_DOWN_MS, Cidr, Failure, Found, Goal, Interface, Kind, Listing, PodUid, Pool,
-    Refusal, Step, Targets, Why,
+    Absent, COOL_DOWN_MS, Cidr, Failure, Goal, Interface, Kind, Listing, PodUid, Pool, Refusal,
+    RestartState, Step, Targets, Why,
 };
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ impl Replay {
         }
         let slots = number(&sequence["capacity"]) as usize / kind.size();
         let targets = targets(&sequence["config"]);
-        let found = Found {
+        let state = RestartState {
             listing: &listing,
             pods: &pods,
             warm: &warm,
@@ -118,7 +118,7 @@ impl Replay {
         };
         Replay {
             kind,
-            pool: Interface::restore(slots as u32, kind, targets, found, 0)
+            pool: Interface::restore(slots as u32, kind, targets, state, 0)
                 .pool(kind)
                 .clone(),
             absent: Absent::default(),

@@ -1,8 +1,8 @@
 //! The defects of upstream that were found while its answers were recorded, each as the rule that holds here instead.
 
 use mullion_engine::ip::{
-    Absent, Answer, Call, Cidr, Event, Failure, Found, Goal, Interface, Kind, Listing, PodUid,
-    Pool, Step, Targets, Why,
+    Absent, Answer, Call, Cidr, Event, Failure, Goal, Interface, Kind, Listing, PodUid, Pool,
+    RestartState, Step, Targets, Why,
 };
 
 pub(crate) fn pod(name: &str) -> PodUid {
@@ -262,13 +262,13 @@ fn a_pod_that_comes_before_the_first_prefix_hears_that_it_is_coming() {
         waits("a", Why::Empty)
     );
     assert_eq!(Why::Empty.retry_ms(), Some(600));
-    let found = Found {
+    let state = RestartState {
         listing: &Listing::default(),
         pods: &[],
         warm: &[],
         giving_back: &[],
     };
-    caller.interface = Interface::restore(4, Kind::Prefix, Targets::PREFIXES, found, 0);
+    caller.interface = Interface::restore(4, Kind::Prefix, Targets::PREFIXES, state, 0);
     assert_eq!(
         caller.event(Event::PodNeeds(pod("a"))),
         waits("a", Why::Empty),
