@@ -30,7 +30,7 @@ pub use node::NodeId;
 pub use storage::VolumeChoices;
 pub use undo::Checkpoint;
 
-pub(crate) use board::{Word, hold};
+pub(crate) use board::{BoardDecision, hold};
 pub(crate) use node::{ImageHolders, Node, NodeFixed};
 pub(crate) use pod::{Pod, PodId};
 pub(crate) use trial::Trial;

@@ -118,7 +118,7 @@ impl Question<'_> {
 
     /// [`Question::check`] as if pods of these classes were on the node too, for a pod that
     /// [is about room only](Question::is_about_room_only).
-    pub(crate) fn check_beside(&self, id: NodeId, pods: &[PodClassId]) -> Option<Refusal> {
+    pub(crate) fn check_with_nominated(&self, id: NodeId, pods: &[PodClassId]) -> Option<Refusal> {
         self.check_static(id).or_else(|| {
             let node = self.cluster.at(id);
             let mut used = node.used.clone();
@@ -137,9 +137,9 @@ impl Question<'_> {
         if held.is_empty() {
             return None;
         }
-        let beside = self.check_beside(id, &held)?.in_general();
+        let refusal = self.check_with_nominated(id, &held)?.in_general();
         let alone = self.check(id).map(|refusal| refusal.in_general());
-        (alone.as_ref() != Some(&beside)).then_some(beside)
+        (alone.as_ref() != Some(&refusal)).then_some(refusal)
     }
 
     /// Runs the filters that depend on placed pods.
