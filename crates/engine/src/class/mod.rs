@@ -18,7 +18,7 @@ mod verdict;
 mod volume;
 
 pub(crate) use device::ClaimedDevices;
-pub(crate) use extended::{CLASS_PREFIX, ExtendedResource, Use, is_extended};
+pub(crate) use extended::{CLASS_PREFIX, ExtendedResource, RequestUse, is_extended};
 pub(crate) use features::Features;
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;

@@ -2,9 +2,9 @@
 //! request for devices.
 
 use super::object::{Alternative, Class, Reach, Request};
-use super::search::Wish;
+use super::search::UnallocatedClaim;
 use super::{Devices, Key, Verdict};
-use crate::class::{ExtendedResource, PodClass, Use};
+use crate::class::{ExtendedResource, PodClass, RequestUse};
 use crate::intern::{Interner, Symbol};
 use crate::model::{DeviceRequest, ExactRequest, ExtendedUse};
 use crate::reason::Reason;
@@ -33,7 +33,7 @@ pub(crate) struct Backed {
     resource: Symbol,
     class: Symbol,
     requests: Vec<Request>,
-    uses: Box<[Use]>,
+    uses: Box<[RequestUse]>,
 }
 
 impl Standing {
@@ -123,7 +123,7 @@ pub(crate) struct OnNode<'a> {
 
 impl<'a> OnNode<'a> {
     /// Returns the requests of the claim to be created; `None` if there are none.
-    pub(crate) fn wish(&self) -> Option<Wish<'a>> {
+    pub(crate) fn unallocated_claim(&self) -> Option<UnallocatedClaim<'a>> {
         let mut requests: Vec<&Request> = self
             .backed
             .iter()
@@ -131,7 +131,7 @@ impl<'a> OnNode<'a> {
             .collect();
         requests.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let key = self.claim?;
-        (!requests.is_empty()).then_some(Wish {
+        (!requests.is_empty()).then_some(UnallocatedClaim {
             key,
             requests,
             constraints: &[],
@@ -152,8 +152,8 @@ impl<'a> OnNode<'a> {
 }
 
 /// Returns requests in the form in which they are written into a claim.
-pub(crate) fn written(wish: &Wish<'_>) -> Vec<DeviceRequest> {
-    let requests = wish.requests.iter().map(|own| DeviceRequest {
+pub(crate) fn written(claim: &UnallocatedClaim<'_>) -> Vec<DeviceRequest> {
+    let requests = claim.requests.iter().map(|own| DeviceRequest {
         name: own.name.to_string(),
         exactly: own.alternatives.first().map(|own| own.exact.clone()),
         first_available: Vec::new(),

@@ -2,13 +2,13 @@
 //! behind DynamicResources, with its stable and incubating parts).
 //!
 //! One device after the other is tried, pool by pool in the order of their names; what leads nowhere is taken back. Invariant: between two calls of
-//! [`Search::go_on`] `found`, `taking`, `sharing` and the constraints say the same.
+//! [`Search::go_on`] `candidates`, `taking`, `sharing` and the constraints say the same.
 
 use rustc_hash::FxHashMap;
 
+use super::candidate::{CandidateAllocation, CandidateDevice};
 use super::capacity::{Portions, suffices};
 use super::constraint::Constraint;
-use super::found::{Found, Taken};
 use super::object::{Alternative, Claim, DeviceId, Reach, Request, Slice};
 use super::pool::{Pool, State, gather};
 use super::{Devices, Key, Verdict};
@@ -43,17 +43,17 @@ pub(super) enum Stop {
     Failed(Failure),
 }
 
-/// A claim that wants devices.
-pub(crate) struct Wish<'a> {
+/// A claim without devices: its requests and constraints.
+pub(crate) struct UnallocatedClaim<'a> {
     pub(crate) key: Key,
     pub(crate) requests: Vec<&'a Request>,
     pub(crate) constraints: &'a [DeviceConstraint],
 }
 
-impl<'a> Wish<'a> {
-    /// What a claim wants that is there.
+impl<'a> UnallocatedClaim<'a> {
+    /// Returns the requests and constraints of a claim that exists in the cluster.
     pub(crate) fn of(key: Key, claim: &'a Claim) -> Self {
-        Wish {
+        UnallocatedClaim {
             key,
             requests: claim.requests.iter().collect(),
             constraints: &claim.constraints,
@@ -61,11 +61,11 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// A claim without devices.
-pub(super) struct Wanted<'a> {
+/// A claim without devices after its requests were checked: see [`Search::prepare`].
+pub(super) struct PreparedClaim<'a> {
     pub(super) key: Key,
     requests: Vec<&'a Request>,
-    /// By request and alternative the devices where all are wanted.
+    /// The devices of each request and alternative that asks for all devices.
     all: Vec<Vec<Option<Vec<Spot>>>>,
     pub(super) constraints: Vec<Constraint<'a>>,
 }
@@ -82,13 +82,14 @@ pub(super) struct At {
     device: usize,
 }
 
-/// See the module's words.
+/// The state of a search for devices on one node.
 pub(crate) struct Search<'a> {
     pub(super) devices: &'a Devices,
     pub(super) site: Site<'a>,
     pub(super) pools: Vec<Pool<'a>>,
-    pub(super) wanted: Vec<Wanted<'a>>,
-    pub(super) found: Vec<Vec<Taken<'a>>>,
+    pub(super) prepared: Vec<PreparedClaim<'a>>,
+    /// The devices chosen so far, by claim.
+    pub(super) candidates: Vec<Vec<CandidateDevice<'a>>>,
     /// Devices for claims alone, with the claims.
     pub(super) taking: FxHashMap<DeviceId, Vec<usize>>,
     /// Parts of devices, and how many of them.
@@ -107,33 +108,33 @@ impl<'a> Search<'a> {
     /// Why there are none on this node.
     pub(crate) fn run(
         devices: &'a Devices,
-        wishes: Vec<Wish<'a>>,
+        claims: Vec<UnallocatedClaim<'a>>,
         site: Site<'a>,
-    ) -> Result<Vec<Found<'a>>, Failure> {
+    ) -> Result<Vec<CandidateAllocation<'a>>, Failure> {
         let mut search = Search {
             devices,
             site,
             pools: gather(devices, site),
-            wanted: Vec::new(),
-            found: Vec::new(),
+            prepared: Vec::new(),
+            candidates: Vec::new(),
             taking: FxHashMap::default(),
             sharing: FxHashMap::default(),
             counted: FxHashMap::default(),
             asked: FxHashMap::default(),
             steps: 0,
         };
-        for wish in wishes {
-            let wanted = search.want(wish)?;
-            search.wanted.push(wanted);
-            search.found.push(Vec::new());
+        for claim in claims {
+            let prepared = search.prepare(claim)?;
+            search.prepared.push(prepared);
+            search.candidates.push(Vec::new());
         }
         search.is_shallow()?;
         match search.go_on(At::default(), Spot::default()) {
             Ok(true) => {
-                let wanted = search.wanted.into_iter().zip(search.found);
-                Ok(wanted
-                    .map(|(wanted, devices)| Found {
-                        key: wanted.key,
+                let prepared = search.prepared.into_iter().zip(search.candidates);
+                Ok(prepared
+                    .map(|(prepared, devices)| CandidateAllocation {
+                        key: prepared.key,
                         devices,
                     })
                     .collect())
@@ -151,16 +152,16 @@ impl<'a> Search<'a> {
     }
 
     /// Checks the requests of a claim and finds out how many "all" are.
-    fn want(&self, wish: Wish<'a>) -> Result<Wanted<'a>, Failure> {
-        let key = wish.key;
-        let mut wanted = Wanted {
+    fn prepare(&self, claim: UnallocatedClaim<'a>) -> Result<PreparedClaim<'a>, Failure> {
+        let key = claim.key;
+        let mut prepared = PreparedClaim {
             key,
-            requests: wish.requests,
+            requests: claim.requests,
             all: Vec::new(),
             constraints: Vec::new(),
         };
         let mut least = 0_usize;
-        for request in &wanted.requests {
+        for request in &prepared.requests {
             if request.alternatives.is_empty() {
                 return Err(Failure::Error(format!(
                     "resource claim {}, request {}: unknown request type",
@@ -184,7 +185,7 @@ impl<'a> Search<'a> {
                 all.push(spots);
             }
             least = least.saturating_add(least_of);
-            wanted.all.push(all);
+            prepared.all.push(all);
         }
         if least > MOST_RESULTS {
             return Err(Failure::Error(format!(
@@ -192,7 +193,7 @@ impl<'a> Search<'a> {
                 self.claim_text(key)
             )));
         }
-        for (index, rule) in wish.constraints.iter().enumerate() {
+        for (index, rule) in claim.constraints.iter().enumerate() {
             if rule.match_attribute.is_none() && rule.distinct_attribute.is_none() {
                 return Err(Failure::Error(format!(
                     "claim {}, constraint #{index}: empty constraint (unsupported constraint type?)",
@@ -200,9 +201,9 @@ impl<'a> Search<'a> {
                 )));
             }
             let values = Vec::new();
-            wanted.constraints.push(Constraint { rule, values });
+            prepared.constraints.push(Constraint { rule, values });
         }
-        Ok(wanted)
+        Ok(prepared)
     }
 
     /// The devices of an alternative that asks for all.
@@ -235,8 +236,8 @@ impl<'a> Search<'a> {
 
     /// Whether the search cannot call itself more often than is safe.
     fn is_shallow(&self) -> Result<(), Failure> {
-        let depth = |wanted: &Wanted<'_>| {
-            let requests = wanted.requests.iter().zip(&wanted.all);
+        let depth = |prepared: &PreparedClaim<'_>| {
+            let requests = prepared.requests.iter().zip(&prepared.all);
             let most = |(request, all): (&&Request, &Vec<Option<Vec<Spot>>>)| {
                 let counts = request.alternatives.iter().zip(all).map(|(own, spots)| {
                     let count =
@@ -249,9 +250,9 @@ impl<'a> Search<'a> {
                 counts.max().unwrap_or(0)
             };
             let devices: usize = requests.map(most).sum();
-            1 + 2 * wanted.requests.len() + devices.min(MOST_RESULTS)
+            1 + 2 * prepared.requests.len() + devices.min(MOST_RESULTS)
         };
-        let depth: usize = self.wanted.iter().map(depth).sum();
+        let depth: usize = self.prepared.iter().map(depth).sum();
         match depth > MOST_DEPTH {
             true => Err(Failure::TooLong),
             false => Ok(()),
@@ -321,10 +322,10 @@ impl<'a> Search<'a> {
     /// Finds the next device and all after it; `false` where there are none.
     fn go_on(&mut self, at: At, start: Spot) -> Result<bool, Stop> {
         self.step()?;
-        let Some(wanted) = self.wanted.get(at.claim) else {
+        let Some(prepared) = self.prepared.get(at.claim) else {
             return Ok(true);
         };
-        let Some(request) = wanted.requests.get(at.request).copied() else {
+        let Some(request) = prepared.requests.get(at.request).copied() else {
             let next = At {
                 claim: at.claim + 1,
                 ..At::default()
@@ -341,7 +342,7 @@ impl<'a> Search<'a> {
             None => 0,
         };
         let own = &request.alternatives[index];
-        let all = wanted.all[at.request][index].as_ref();
+        let all = prepared.all[at.request][index].as_ref();
         let count = match all {
             Some(spots) if spots.is_empty() => return Ok(false),
             Some(spots) => spots.len(),
@@ -356,7 +357,9 @@ impl<'a> Search<'a> {
             };
             return self.go_on(next, Spot::default());
         }
-        let will_be = self.found[at.claim].len().saturating_add(count - at.device);
+        let will_be = self.candidates[at.claim]
+            .len()
+            .saturating_add(count - at.device);
         if will_be > MOST_RESULTS {
             return Err(Stop::TooMany);
         }
@@ -381,7 +384,7 @@ impl<'a> Search<'a> {
                     self.step()?;
                     let usable = self.is_free(at.claim, own, of, device)
                         && self
-                            .is_chosen(self.wanted[at.claim].key, own, of, device)
+                            .is_chosen(self.prepared[at.claim].key, own, of, device)
                             .map_err(Stop::Failed)?
                         && self.suffices(own, of, device)
                         && self.take(at, &request.name, own, (pool, slice, device), false)?;

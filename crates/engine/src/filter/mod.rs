@@ -33,15 +33,15 @@ impl Question<'_> {
     pub(crate) fn conflict(&self) -> Option<Veto> {
         let of_names = self.class.shape.named_nodes == NamedNodes::Conflict;
         let of_names = of_names.then_some((Plugin::NodeAffinity, Conflict::Affinity));
-        self.first_told(of_names.into_iter().chain(self.conflicts()))
+        self.first_veto(of_names.into_iter().chain(self.conflicts()))
     }
 
-    fn first_told(&self, conflicts: impl Iterator<Item = (Plugin, Conflict)>) -> Option<Veto> {
-        let told = conflicts.filter_map(|(plugin, conflict)| {
+    fn first_veto(&self, conflicts: impl Iterator<Item = (Plugin, Conflict)>) -> Option<Veto> {
+        let vetoes = conflicts.filter_map(|(plugin, conflict)| {
             let at = self.rules.pre_filters_at(plugin)?;
             Some((at, Veto { plugin, conflict }))
         });
-        let first = told.min_by_key(|(at, _)| *at);
+        let first = vetoes.min_by_key(|(at, _)| *at);
         first.map(|(_, veto)| veto)
     }
 
@@ -55,7 +55,7 @@ impl Question<'_> {
 
     /// Returns the refusal by every node because of the pod's claims.
     fn check_claims(&self) -> Option<Refusal> {
-        let veto = self.first_told(self.conflicts())?;
+        let veto = self.first_veto(self.conflicts())?;
         Some(Refusal::new(veto.plugin, Reason::Conflict(veto.conflict)))
     }
 

@@ -34,7 +34,7 @@ pub use prefixes::{Delegated, PrefixAddresses};
 pub use price::{PodDemand, Prices};
 
 use market::Market;
-use propose::{Asked, Size, size};
+use propose::{RefusedPod, Size, size};
 
 /// The maximum number of sets that are tried. Each try costs a full answer, and one more run of the filters for each group
 /// of resources that nodes lack.
@@ -129,8 +129,10 @@ impl Cluster {
                         dominated.push(set);
                         continue;
                     }
-                    let told = refined.into_iter().map(|own| own.told_of(&pod.template));
-                    let changes = told.collect();
+                    let displayed = refined
+                        .into_iter()
+                        .map(|own| own.displayed_for(&pod.template));
+                    let changes = displayed.collect();
                     found.push((own, set, Remedy { changes, place }));
                 }
                 Tried::Refused(proposals) => {
@@ -197,9 +199,9 @@ impl Cluster {
                         ..
                     } => facts.prefixes.of_machine(today, pool, instance_type),
                 };
-                let told = changes.into_iter();
-                let told = told.map(|change| change.with_addresses(on.clone()));
-                Tried::Placed(place, told.collect())
+                let changes = changes.into_iter();
+                let changes = changes.map(|change| change.with_addresses(on.clone()));
+                Tried::Placed(place, changes.collect())
             }
             refused => refused,
         })
@@ -248,7 +250,7 @@ impl Cluster {
         facts: Facts<'_>,
         set: &Set,
     ) -> Result<Tried, ModelError> {
-        let asked = Asked::new(pod, facts, self.names_mut());
+        let refused = RefusedPod::new(pod, facts, self.names_mut());
         let mut proposals = BTreeSet::new();
         if !pod.template.scheduling_gates.is_empty() {
             proposals.insert(vec![Change::Ungate {
@@ -264,8 +266,8 @@ impl Cluster {
             Some(self.text(build))
         };
         // Without any change, the decision is the scheduler's alone.
-        let is_for = |node: NodeId| set.is_empty() || asked.is_for(self.os_of(node));
-        let runs = |node: &&NodeId| asked.about_build(build(node)).is_none() && is_for(**node);
+        let is_for = |node: NodeId| set.is_empty() || refused.is_for(self.os_of(node));
+        let runs = |node: &&NodeId| refused.about_build(build(node)).is_none() && is_for(**node);
         if let Some(node) = answer.best.iter().find(runs) {
             let changes = set.iter().cloned().collect();
             return Ok(Tried::Placed(Place::Node(*node), changes));
@@ -274,10 +276,10 @@ impl Cluster {
             answer
                 .best
                 .first()
-                .and_then(|node| asked.about_build(build(node)))
+                .and_then(|node| refused.about_build(build(node)))
                 .map(|change| vec![change]),
         );
-        for group in asked.about_nodes(self, &answer, &mut proposals) {
+        for group in refused.about_nodes(self, &answer, &mut proposals) {
             proposals.extend(self.nearest_that_takes(&pod.template, group)?);
         }
         if pools.is_empty() {
@@ -285,7 +287,7 @@ impl Cluster {
         }
         let is_for_pool = |name: &str| {
             let mut own = pools.iter().filter(|pool| pool.pool == name);
-            own.all(|pool| asked.is_for(propose::os_of_pool(pool)))
+            own.all(|pool| refused.is_for(propose::os_of_pool(pool)))
         };
         let plan = self.plan(&PlanRequest {
             pods: vec![pod.clone()],
@@ -302,7 +304,7 @@ impl Cluster {
             let amount = |resource: &str| Some(machine?.allocatable.get(resource)?.value());
             let addresses = amount(prefixes::ADDRESSES);
             let addresses = addresses.map(|own| own.min(amount("pods").unwrap_or(i64::MAX)));
-            if let Some(change) = asked.about_build(build.map(String::as_str)) {
+            if let Some(change) = refused.about_build(build.map(String::as_str)) {
                 proposals.insert(vec![change]);
                 return Ok(Tried::Refused(proposals));
             }
@@ -313,7 +315,7 @@ impl Cluster {
                 pool: bought.pool.clone(),
                 instance_type: cheapest.name.clone(),
                 price_micro_usd: bought.price_micro_usd(),
-                addresses: addresses.filter(|_| asked.asks_for(prefixes::ADDRESSES)),
+                addresses: addresses.filter(|_| refused.asks_for(prefixes::ADDRESSES)),
             };
             let refine = |change: &Change| change.refined(pools, &bought.pool, &cheapest.name);
             return Ok(Tried::Placed(place, set.iter().map(refine).collect()));
@@ -327,13 +329,13 @@ impl Cluster {
                     by: None,
                 }]);
             } else {
-                asked.about_pool(self, &refusal.reason, &mut proposals);
+                refused.about_pool(self, &refusal.reason, &mut proposals);
             }
             let mut own = pools.iter().filter(|pool| pool.pool == refusal.pool);
             let Some(pool) = own.next() else { continue };
-            proposals.extend(market.about_pool(&asked, class, pool, self)?);
+            proposals.extend(market.about_pool(&refused, class, pool, self)?);
             if let PoolReason::Topology { .. } = refusal.reason {
-                let places = market.about_places(pool, &asked.places(), self);
+                let places = market.about_places(pool, &refused.places(), self);
                 proposals.extend(places.into_iter().map(|change| vec![change]));
             }
         }

@@ -272,8 +272,8 @@ impl Provision {
     fn of(key: Key, storage: &Storage) -> Option<Self> {
         let claim = storage.claim(key)?;
         let class = storage.class(claim.class)?;
-        let told = storage.drivers.get(&class.provisioner) == Some(&true);
-        let room = claim.request.filter(|_| told).map(|request| {
+        let publishes_capacity = storage.drivers.get(&class.provisioner) == Some(&true);
+        let room = claim.request.filter(|_| publishes_capacity).map(|request| {
             let capacities = storage.capacities.values();
             let enough = capacities.filter(|capacity| {
                 let largest = capacity.largest.map(Quantity::value);
