@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::fill::{ALIKE, Filler};
 use super::grouped::Grouped;
 use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, sum_of, values, worth_of};
-use super::whole::{Solution, complete, fill_up};
+use super::rounding::{Solution, complete, fill_up};
 use super::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Relaxation, within};
 
 /// Pods with a mix of resources like the room's that are looked at for it: a machine is filled once with each number, and the fullest is taken.
