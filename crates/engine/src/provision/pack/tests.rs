@@ -345,7 +345,7 @@ fn small_packings_are_as_cheap_as_the_cheapest_there_is() {
 }
 
 #[test]
-fn limits_hold_and_what_they_keep_out_is_told() {
+fn limits_hold_and_what_they_keep_out_is_reported() {
     let mut problem = random(&mut Dice(3), 1, 1);
     problem.rules.clear();
     problem.items = vec![Item {
