@@ -70,12 +70,12 @@ impl Retries {
     }
 }
 
-/// How much an interface wants its next call.
+/// The priority of the next call of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Want {
+pub enum CallPriority {
     /// To meet a target, to give something back or to look again.
     Upkeep,
-    /// So many pods wait.
+    /// This many pods wait for the call.
     Pods(usize),
 }
 
@@ -141,12 +141,12 @@ impl Interface {
     }
 
     /// Returns whether [`Interface::next_call`] would return a call now, and for whom.
-    pub fn wants_call(&self, now: u64) -> Option<Want> {
+    pub fn wants_call(&self, now: u64) -> Option<CallPriority> {
         let now = self.peek_time(now);
         let first = self.due_calls(now).first()?;
         (first <= now).then_some(match self.waiting.len() {
-            0 => Want::Upkeep,
-            pods => Want::Pods(pods),
+            0 => CallPriority::Upkeep,
+            pods => CallPriority::Pods(pods),
         })
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::absent::Absent;
 use super::calls::{Assign, Calls, Retries};
 use super::cidr::{Cidr, Kind};
-use super::event::{Answer, Event, Failure, PodUid, Why};
+use super::event::{Answer, Event, Failure, PodUid, WaitReason};
 use super::listing::Recent;
 use super::pool::Pool;
 use super::targets::{Counts, Goal, Targets};
@@ -49,7 +49,7 @@ pub struct Waiting {
     /// Since when, by the interface's own clock, which never steps back.
     since: u64,
     /// The reason, once the pod heard one.
-    pub why: Option<Why>,
+    pub why: Option<WaitReason>,
 }
 
 /// A clock that never steps back: what the caller's clock loses is added.

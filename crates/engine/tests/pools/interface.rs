@@ -1,7 +1,7 @@
 //! Rules of an interface by example: restarts, switches of the mode, retries, wake-ups.
 
 use mullion_engine::ip::{
-    Answer, Call, Event, Failure, Interface, Kind, Listing, RestartState, Targets, Want,
+    Answer, Call, CallPriority, Event, Failure, Interface, Kind, Listing, RestartState, Targets,
 };
 
 use crate::defects::{Caller, cidrs, pod};
@@ -201,11 +201,11 @@ fn after_a_switch_both_kinds_share_the_slots_and_the_old_one_drains() {
 #[test]
 fn a_call_is_as_large_as_the_demand_when_its_turn_comes_and_one_of_a_kind_is_under_way() {
     let mut caller = Caller::new(9, Kind::Address, [1, 0, 0]);
-    assert_eq!(caller.interface.wants_call(0), Some(Want::Upkeep));
+    assert_eq!(caller.interface.wants_call(0), Some(CallPriority::Upkeep));
     for name in ["a", "b", "c", "d"] {
         caller.given(name);
     }
-    assert_eq!(caller.interface.wants_call(0), Some(Want::Pods(4)));
+    assert_eq!(caller.interface.wants_call(0), Some(CallPriority::Pods(4)));
     assert_eq!(caller.assigns(), 4);
     caller.given("e");
     assert_eq!(caller.call(), None);
