@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::labels::LabelSet;
 use crate::model::{NodeSpec, PodSpec};
 use crate::resources::Amounts;
-use crate::topology::Standing;
+use crate::topology::PodPresence;
 
 impl Cluster {
     /// Adds a node; pods that were bound to its name before are on it at once.
@@ -377,13 +377,13 @@ impl Cluster {
     pub(crate) fn load(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
         self.take_in(class, at, terminating);
-        self.views_count(class, at, 1, Standing::of(terminating));
+        self.views_count(class, at, 1, PodPresence::of(terminating));
     }
 
     /// The inverse of [`Cluster::load`].
     pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
-        self.views_count(class, at, -1, Standing::of(terminating));
+        self.views_count(class, at, -1, PodPresence::of(terminating));
         self.let_go(class, at, terminating);
     }
 

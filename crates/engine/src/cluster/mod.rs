@@ -69,7 +69,7 @@ impl Default for Options {
 
 /// The effects of pods of one class on one view.
 #[derive(Clone, Debug)]
-struct Affects {
+struct ViewEffects {
     view: ViewId,
     effects: Box<[Effect]>,
 }
@@ -102,7 +102,7 @@ pub struct Cluster {
     views: SharedViews,
     /// Classes with terms about other pods, which may affect any view.
     termed: BTreeSet<usize>,
-    affects: Vec<Vec<Affects>>,
+    affects: Vec<Vec<ViewEffects>>,
     namespaces: Namespaces,
     objects: Objects,
     storage: Storage,

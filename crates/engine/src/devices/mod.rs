@@ -25,7 +25,7 @@ use crate::selector::{NodeTerm, Site};
 
 pub(crate) use candidate::CandidateAllocation;
 use capacity::Portions;
-pub(crate) use extended::{Standing, written};
+pub(crate) use extended::{ExtendedResources, written};
 pub(crate) use object::{Allocation, Claim, Class, DeviceId, Slice};
 pub use plan::ClaimConflict;
 pub(crate) use plan::{Plan, PlannedClaim};

@@ -66,16 +66,16 @@ pub(super) struct PreparedClaim<'a> {
     pub(super) key: Key,
     requests: Vec<&'a Request>,
     /// The devices of each request and alternative that asks for all devices.
-    all: Vec<Vec<Option<Vec<Spot>>>>,
+    all: Vec<Vec<Option<Vec<DeviceIndex>>>>,
     pub(super) constraints: Vec<Constraint<'a>>,
 }
 
-/// A device's place: pool, slice and device.
-pub(super) type Spot = (usize, usize, usize);
+/// The indexes of a device: of its pool, of its slice in the pool, and of the device in the slice.
+pub(super) type DeviceIndex = (usize, usize, usize);
 
-/// Where in the claims a search is.
+/// The position of a search in the claims and their requests.
 #[derive(Clone, Copy, Default)]
-pub(super) struct At {
+pub(super) struct SearchPosition {
     pub(super) claim: usize,
     request: usize,
     alternative: Option<usize>,
@@ -129,7 +129,7 @@ impl<'a> Search<'a> {
             search.candidates.push(Vec::new());
         }
         search.is_shallow()?;
-        match search.go_on(At::default(), Spot::default()) {
+        match search.go_on(SearchPosition::default(), DeviceIndex::default()) {
             Ok(true) => {
                 let prepared = search.prepared.into_iter().zip(search.candidates);
                 Ok(prepared
@@ -207,7 +207,12 @@ impl<'a> Search<'a> {
     }
 
     /// The devices of an alternative that asks for all.
-    fn all_of(&self, key: Key, request: &str, own: &Alternative) -> Result<Vec<Spot>, Failure> {
+    fn all_of(
+        &self,
+        key: Key,
+        request: &str,
+        own: &Alternative,
+    ) -> Result<Vec<DeviceIndex>, Failure> {
         let mut spots = Vec::new();
         for (place, pool) in self.pools.iter().enumerate() {
             let state = match pool.state {
@@ -238,7 +243,7 @@ impl<'a> Search<'a> {
     fn is_shallow(&self) -> Result<(), Failure> {
         let depth = |prepared: &PreparedClaim<'_>| {
             let requests = prepared.requests.iter().zip(&prepared.all);
-            let most = |(request, all): (&&Request, &Vec<Option<Vec<Spot>>>)| {
+            let most = |(request, all): (&&Request, &Vec<Option<Vec<DeviceIndex>>>)| {
                 let counts = request.alternatives.iter().zip(all).map(|(own, spots)| {
                     let count =
                         || usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -320,17 +325,17 @@ impl<'a> Search<'a> {
     }
 
     /// Finds the next device and all after it; `false` where there are none.
-    fn go_on(&mut self, at: At, start: Spot) -> Result<bool, Stop> {
+    fn go_on(&mut self, at: SearchPosition, start: DeviceIndex) -> Result<bool, Stop> {
         self.step()?;
         let Some(prepared) = self.prepared.get(at.claim) else {
             return Ok(true);
         };
         let Some(request) = prepared.requests.get(at.request).copied() else {
-            let next = At {
+            let next = SearchPosition {
                 claim: at.claim + 1,
-                ..At::default()
+                ..SearchPosition::default()
             };
-            return match self.go_on(next, Spot::default()) {
+            return match self.go_on(next, DeviceIndex::default()) {
                 // Another alternative of an earlier claim may leave devices that let this one do with fewer.
                 Err(Stop::TooMany) => Ok(false),
                 other => other,
@@ -349,13 +354,13 @@ impl<'a> Search<'a> {
             None => usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX),
         };
         if at.device >= count {
-            let next = At {
+            let next = SearchPosition {
                 request: at.request + 1,
                 alternative: None,
                 device: 0,
                 ..at
             };
-            return self.go_on(next, Spot::default());
+            return self.go_on(next, DeviceIndex::default());
         }
         let will_be = self.candidates[at.claim]
             .len()
@@ -363,7 +368,7 @@ impl<'a> Search<'a> {
         if will_be > MOST_RESULTS {
             return Err(Stop::TooMany);
         }
-        let next = At {
+        let next = SearchPosition {
             device: at.device + 1,
             alternative: Some(index),
             ..at
@@ -373,7 +378,7 @@ impl<'a> Search<'a> {
             if !self.take(at, &request.name, own, spot, true)? {
                 return Ok(false);
             }
-            return self.go_on_or_back(at.claim, next, Spot::default());
+            return self.go_on_or_back(at.claim, next, DeviceIndex::default());
         }
         for pool in start.0..self.pools.len() {
             let first_slice = if pool == start.0 { start.1 } else { 0 };
@@ -407,11 +412,11 @@ impl<'a> Search<'a> {
     }
 
     /// The first alternative that can be had.
-    fn first_available(&mut self, at: At, alternatives: usize) -> Result<bool, Stop> {
+    fn first_available(&mut self, at: SearchPosition, alternatives: usize) -> Result<bool, Stop> {
         let mut all_too_many = true;
         for index in 0..alternatives {
             let alternative = Some(index);
-            match self.go_on(At { alternative, ..at }, Spot::default()) {
+            match self.go_on(SearchPosition { alternative, ..at }, DeviceIndex::default()) {
                 Err(Stop::TooMany) => continue,
                 Ok(false) => all_too_many = false,
                 other => return other,
@@ -424,7 +429,12 @@ impl<'a> Search<'a> {
     }
 
     /// [`Search::go_on`] after a device was taken, which is given back where that leads nowhere.
-    fn go_on_or_back(&mut self, claim: usize, next: At, start: Spot) -> Result<bool, Stop> {
+    fn go_on_or_back(
+        &mut self,
+        claim: usize,
+        next: SearchPosition,
+        start: DeviceIndex,
+    ) -> Result<bool, Stop> {
         let done = self.go_on(next, start);
         if !matches!(done, Ok(true)) {
             self.give_back(claim);

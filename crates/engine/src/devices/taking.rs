@@ -8,7 +8,7 @@ use super::candidate::CandidateDevice;
 use super::capacity::Portions;
 use super::object::{Alternative, Slice};
 use super::pool::consumption;
-use super::search::{At, Search, Spot, Stop};
+use super::search::{DeviceIndex, Search, SearchPosition, Stop};
 use crate::intern::Symbol;
 use crate::model::DeviceSpec;
 
@@ -31,10 +31,10 @@ impl<'a> Search<'a> {
     /// Takes a device that is chosen, unless something stands in the way. Where it `must` be this one, an unmet constraint is an error.
     pub(super) fn take(
         &mut self,
-        at: At,
+        at: SearchPosition,
         request: &'a str,
         own: &'a Alternative,
-        spot: Spot,
+        spot: DeviceIndex,
         must: bool,
     ) -> Result<bool, Stop> {
         let (pool, slice, index) = spot;

@@ -16,7 +16,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::answer::{Move, Moves, Stays};
 use super::question::{Candidate, Consolidation};
-use super::worth::{self, Removed};
+use super::worth::{self, RemovedNodes};
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::error::ModelError;
@@ -138,7 +138,7 @@ impl<'a> Round<'a> {
         let mut left = Vec::new();
         for (id, candidate) in candidates {
             let nodes = [candidate];
-            let removed = Removed::new(&nodes, &self.question.pools);
+            let removed = RemovedNodes::new(&nodes, &self.question.pools);
             if !self.is_within_budget(&nodes) || !removed.is_balanced(candidate.price_micro_usd) {
                 left.push((id, candidate));
                 continue;
@@ -252,7 +252,7 @@ impl<'a> Round<'a> {
         if !self.is_within_budget(&nodes) {
             return Err(Stays::Budget);
         }
-        let removed = Removed::new(&nodes, &self.question.pools);
+        let removed = RemovedNodes::new(&nodes, &self.question.pools);
         let (price, ceiling) = (removed.price(), removed.ceiling());
         let beyond: f64 = set.iter().map(|(_, _, beyond)| beyond).sum();
         if set.len() > 1 && beyond < (price - ceiling) as f64 {

@@ -103,8 +103,8 @@ impl Question<'_> {
         if !self.rules.filters(Plugin::NodeResourcesFit) {
             return None;
         }
-        let standing = self.devices.map(|plan| &plan.extended);
-        node_resources_fit::check(&self.class.shape, allocatable, used, standing)
+        let extended = self.devices.map(|plan| &plan.extended);
+        node_resources_fit::check(&self.class.shape, allocatable, used, extended)
     }
 
     /// Returns whether other pods matter to this one only by their resources and pod slots, and filters run in default

@@ -8,13 +8,13 @@ use super::event::PodUid;
 /// Addresses that are not on the interface although a pod has them, or had them a short time ago.
 #[derive(Clone, Debug, Default)]
 pub struct Absent {
-    lost: Vec<Lost>,
+    lost: Vec<LostAddress>,
     resting: Vec<(Ipv4Addr, u64)>,
 }
 
 /// An address that a pod has and the interface has not.
 #[derive(Clone, Debug)]
-struct Lost {
+struct LostAddress {
     pod: PodUid,
     address: Cidr,
     /// Whether the pod was told that it lost the address.
@@ -25,7 +25,7 @@ impl Absent {
     /// Notes that `pod` has `address`, which is not on the interface.
     pub(super) fn lose(&mut self, pod: PodUid, address: Cidr) {
         let reported = false;
-        self.lost.push(Lost {
+        self.lost.push(LostAddress {
             pod,
             address,
             reported,

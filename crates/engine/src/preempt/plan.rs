@@ -30,7 +30,7 @@ struct Run {
 }
 
 #[derive(Clone, Copy)]
-struct Lower {
+struct LowerPriorityPod {
     priority: i32,
     start_time: i64,
     class: PodClassId,
@@ -179,7 +179,8 @@ impl Cluster {
         {
             let first = alike[0];
             let size = asked(first.class);
-            let same = |pod: &Lower| pod.class == first.class || asked(pod.class) == size;
+            let same =
+                |pod: &LowerPriorityPod| pod.class == first.class || asked(pod.class) == size;
             if !alike.iter().all(same) {
                 return None;
             }
@@ -204,7 +205,7 @@ impl Cluster {
 
     /// Returns the lower pods of a node, sorted by importance except for their keys; `None` if a disruption budget
     /// may cover one.
-    fn lower(&self, node: NodeId, priority: i32) -> Option<Vec<Lower>> {
+    fn lower(&self, node: NodeId, priority: i32) -> Option<Vec<LowerPriorityPod>> {
         let budgets = &self.objects().pdbs;
         let covered = |class: PodClassId| {
             budgets
@@ -223,7 +224,7 @@ impl Cluster {
             let pod = self.pod(id);
             let own = self.class(pod.class).priority;
             if own < priority {
-                lower.push(Lower {
+                lower.push(LowerPriorityPod {
                     priority: own,
                     start_time: pod.start_time,
                     class: pod.class,

@@ -79,7 +79,7 @@ pub enum Place {
 }
 
 /// The result of trying one set of changes.
-enum Tried {
+enum TrialResult {
     Placed(Place, Vec<Change>),
     Refused(BTreeSet<Vec<Change>>),
 }
@@ -120,8 +120,8 @@ impl Cluster {
                 continue;
             }
             match self.try_changes(pod, (pools, &mut market), facts, &set)? {
-                Tried::Placed(..) if set.is_empty() => return Ok(Vec::new()),
-                Tried::Placed(place, refined) => {
+                TrialResult::Placed(..) if set.is_empty() => return Ok(Vec::new()),
+                TrialResult::Placed(place, refined) => {
                     let better = |(_, smaller, remedy): &(Size, Set, Remedy)| {
                         dominance::dominates((smaller, &remedy.place), (&set, &place))
                     };
@@ -135,7 +135,7 @@ impl Cluster {
                     let changes = displayed.collect();
                     found.push((own, set, Remedy { changes, place }));
                 }
-                Tried::Refused(proposals) => {
+                TrialResult::Refused(proposals) => {
                     for proposal in proposals {
                         let mut next = set.clone();
                         next.extend(proposal);
@@ -157,7 +157,7 @@ impl Cluster {
         (pools, market): (&[NodeTemplate], &mut Market),
         facts: Facts<'_>,
         set: &Set,
-    ) -> Result<Tried, ModelError> {
+    ) -> Result<TrialResult, ModelError> {
         let mut changed = PodSpec {
             node_name: None,
             nominated_node_name: None,
@@ -190,7 +190,7 @@ impl Cluster {
         let tried = self.ask(&changed, (&pools, market), facts, set);
         self.rollback(checkpoint);
         Ok(match tried? {
-            Tried::Placed(place, changes) => {
+            TrialResult::Placed(place, changes) => {
                 let on = match &place {
                     Place::Node(node) => self.delegated(*node, facts.prefixes),
                     Place::Bought {
@@ -201,7 +201,7 @@ impl Cluster {
                 };
                 let changes = changes.into_iter();
                 let changes = changes.map(|change| change.with_addresses(on.clone()));
-                Tried::Placed(place, changes.collect())
+                TrialResult::Placed(place, changes.collect())
             }
             refused => refused,
         })
@@ -249,14 +249,14 @@ impl Cluster {
         (pools, market): (&[NodeTemplate], &mut Market),
         facts: Facts<'_>,
         set: &Set,
-    ) -> Result<Tried, ModelError> {
+    ) -> Result<TrialResult, ModelError> {
         let refused = RefusedPod::new(pod, facts, self.names_mut());
         let mut proposals = BTreeSet::new();
         if !pod.template.scheduling_gates.is_empty() {
             proposals.insert(vec![Change::Ungate {
                 gates: pod.template.scheduling_gates.clone(),
             }]);
-            return Ok(Tried::Refused(proposals));
+            return Ok(TrialResult::Refused(proposals));
         }
         let class = self.pod_class(&pod.template)?;
         let answer = self.answer(class);
@@ -270,7 +270,7 @@ impl Cluster {
         let runs = |node: &&NodeId| refused.about_build(build(node)).is_none() && is_for(**node);
         if let Some(node) = answer.best.iter().find(runs) {
             let changes = set.iter().cloned().collect();
-            return Ok(Tried::Placed(Place::Node(*node), changes));
+            return Ok(TrialResult::Placed(Place::Node(*node), changes));
         }
         proposals.extend(
             answer
@@ -283,7 +283,7 @@ impl Cluster {
             proposals.extend(self.nearest_that_takes(&pod.template, group)?);
         }
         if pools.is_empty() {
-            return Ok(Tried::Refused(proposals));
+            return Ok(TrialResult::Refused(proposals));
         }
         let is_for_pool = |name: &str| {
             let mut own = pools.iter().filter(|pool| pool.pool == name);
@@ -306,10 +306,10 @@ impl Cluster {
             let addresses = addresses.map(|own| own.min(amount("pods").unwrap_or(i64::MAX)));
             if let Some(change) = refused.about_build(build.map(String::as_str)) {
                 proposals.insert(vec![change]);
-                return Ok(Tried::Refused(proposals));
+                return Ok(TrialResult::Refused(proposals));
             }
             if !is_for_pool(&bought.pool) {
-                return Ok(Tried::Refused(proposals));
+                return Ok(TrialResult::Refused(proposals));
             }
             let place = Place::Bought {
                 pool: bought.pool.clone(),
@@ -318,7 +318,7 @@ impl Cluster {
                 addresses: addresses.filter(|_| refused.asks_for(prefixes::ADDRESSES)),
             };
             let refine = |change: &Change| change.refined(pools, &bought.pool, &cheapest.name);
-            return Ok(Tried::Placed(place, set.iter().map(refine).collect()));
+            return Ok(TrialResult::Placed(place, set.iter().map(refine).collect()));
         }
         let refusals = plan.unplaceable.iter().flat_map(|pod| pod.pools.iter());
         for refusal in refusals.filter(|refusal| is_for_pool(&refusal.pool)) {
@@ -339,6 +339,6 @@ impl Cluster {
                 proposals.extend(places.into_iter().map(|change| vec![change]));
             }
         }
-        Ok(Tried::Refused(proposals))
+        Ok(TrialResult::Refused(proposals))
     }
 }

@@ -210,7 +210,9 @@ impl Plan {
 }
 
 /// Returns the claims of a pod; those of ephemeral volumes with the pod that owns them.
-fn claims(pod: &PodClass) -> impl Iterator<Item = (Key, Option<crate::class::Maker>)> + '_ {
+fn claims(
+    pod: &PodClass,
+) -> impl Iterator<Item = (Key, Option<crate::class::EphemeralOwner>)> + '_ {
     pod.volumes.iter().filter_map(|volume| match volume {
         PodVolume::Claim { name, made_for } => Some(((pod.namespace, *name), *made_for)),
         PodVolume::Disk { .. } => None,

@@ -52,9 +52,9 @@ enum ChangedHosts {
 /// If more hosts change than this, they are not listed one by one.
 const MAX_CHANGED_HOSTS: usize = 4096;
 
-/// How a pod is where it is.
+/// Whether a pod stays on its node, is terminating, or is there only in a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PodPresence {
     Here,
     /// Spread counts it no more.
     Leaving,
@@ -63,11 +63,11 @@ pub(crate) enum Standing {
     Tried,
 }
 
-impl Standing {
+impl PodPresence {
     pub(crate) fn of(terminating: bool) -> Self {
         match terminating {
-            true => Standing::Leaving,
-            false => Standing::Here,
+            true => PodPresence::Leaving,
+            false => PodPresence::Here,
         }
     }
 }
@@ -267,15 +267,15 @@ impl View {
         effects: &[Effect],
         spot: Spot<'_>,
         delta: i64,
-        standing: Standing,
+        presence: PodPresence,
     ) {
         if self.by_host {
             self.note_changed_host(spot);
         }
         for effect in effects {
             match *effect {
-                Effect::Hard(_) | Effect::Soft(_) if standing == Standing::Leaving => {}
-                Effect::HardInThought(_) if standing != Standing::Tried => {}
+                Effect::Hard(_) | Effect::Soft(_) if presence == PodPresence::Leaving => {}
+                Effect::HardInThought(_) if presence != PodPresence::Tried => {}
                 Effect::Hard(index) | Effect::HardInThought(index) => {
                     let counts = &mut self.hard[index];
                     counts.count(spot.id, place(counts.rule.key, spot), delta);

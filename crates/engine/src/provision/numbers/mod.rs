@@ -23,7 +23,7 @@ use crate::resources::Amounts;
 use super::catalog::Catalog;
 use super::pack::{Bin, DIMENSIONS, Item, Load, Offer, Packed, Problem, Rule, within};
 use forms::{Forms, Zones, all_forms};
-use free::{Free, free_by_zone, free_nodes};
+use free::{FreeNode, free_by_zone, free_nodes};
 use options::Options;
 use zone_relaxation::ZoneRelaxation;
 use zones::{dealt, zones_of};
@@ -205,7 +205,7 @@ impl Numbers {
     }
 
     /// Adds nodes with room for some item.
-    fn add_nodes(&mut self, nodes: Vec<Free>) {
+    fn add_nodes(&mut self, nodes: Vec<FreeNode>) {
         for free in nodes {
             let mut fits = FixedBitSet::with_capacity(self.items.len());
             for (index, part) in self.items.iter().enumerate() {

@@ -4,7 +4,7 @@
 use fixedbitset::FixedBitSet;
 
 use super::fill::Filler;
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
 use super::rates::{self, Rates};
 use super::rounding::Solution;
 use super::shelf::{Shelf, worth};

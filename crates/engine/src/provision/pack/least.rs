@@ -1,7 +1,7 @@
 //! What pods cost at least, where a pod may be one of several items: one for each zone that it could be in.
 
 use super::grouped::Grouped;
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
 use super::simplex::EPSILON;
 use super::{Problem, rates, varied};
 

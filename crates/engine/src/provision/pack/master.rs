@@ -9,7 +9,7 @@
 //! what the first one knows of values and with its fillings, rounded, and its patterns are what is bought.
 
 use super::fill::{ALIKE, Filler, Weights};
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
 use super::rounding::pods;
 use super::simplex::{Column, EPSILON, Simplex};
 use super::{DIMENSIONS, Offer, Problem};

@@ -10,9 +10,9 @@
 
 mod fill;
 mod grouped;
+mod knapsack;
 mod least;
 mod master;
-mod most;
 mod rates;
 mod rounding;
 mod ruin;

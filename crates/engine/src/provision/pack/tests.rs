@@ -1,6 +1,6 @@
 //! Packings of random problems against slow counting, and small ones against every packing there is.
 
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
 use super::*;
 
 const EFFORT: u64 = 50_000;
