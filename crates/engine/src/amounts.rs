@@ -71,7 +71,7 @@ fn is_bytes(resource: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told(resource: &str, asked: i64, there: i64) -> [String; 3] {
+    fn formatted(resource: &str, asked: i64, there: i64) -> [String; 3] {
         [
             at_least(resource, asked),
             at_most(resource, there),
@@ -81,20 +81,32 @@ mod tests {
 
     #[test]
     fn each_amount_is_written_as_a_user_would_write_it() {
-        assert_eq!(told("cpu", 1_500, 1_000), ["1500m", "1", "500m"]);
-        assert_eq!(told("cpu", 6_000, 0), ["6", "0", "6"]);
-        assert_eq!(told("cpu", 897_000, 1_930), ["897", "1930m", "895070m"]);
-        assert_eq!(told("memory", 3 << 29, 1 << 30), ["1536Mi", "1Gi", "512Mi"]);
-        assert_eq!(told("memory", 2 << 30, 1 << 29), ["2Gi", "512Mi", "1536Mi"]);
-        assert_eq!(told("example.com/gpu", 3, 2), ["3", "2", "1"]);
-        assert_eq!(told("memory", 1_000, 512), ["1000", "512", "488"]);
+        assert_eq!(formatted("cpu", 1_500, 1_000), ["1500m", "1", "500m"]);
+        assert_eq!(formatted("cpu", 6_000, 0), ["6", "0", "6"]);
+        assert_eq!(
+            formatted("cpu", 897_000, 1_930),
+            ["897", "1930m", "895070m"]
+        );
+        assert_eq!(
+            formatted("memory", 3 << 29, 1 << 30),
+            ["1536Mi", "1Gi", "512Mi"]
+        );
+        assert_eq!(
+            formatted("memory", 2 << 30, 1 << 29),
+            ["2Gi", "512Mi", "1536Mi"]
+        );
+        assert_eq!(formatted("example.com/gpu", 3, 2), ["3", "2", "1"]);
+        assert_eq!(formatted("memory", 1_000, 512), ["1000", "512", "488"]);
     }
 
     #[test]
     fn what_is_asked_for_is_rounded_up_and_what_is_there_down() {
         let (asked, there) = ((64 << 20) + 1, (64 << 20) - 1);
-        assert_eq!(told("memory", asked, there), ["65Mi", "63Mi", "2Mi"]);
+        assert_eq!(formatted("memory", asked, there), ["65Mi", "63Mi", "2Mi"]);
         let (asked, there) = (40 << 40, (39 << 40) - 1);
-        assert_eq!(told("memory", asked, there), ["40Ti", "39935Gi", "1025Gi"]);
+        assert_eq!(
+            formatted("memory", asked, there),
+            ["40Ti", "39935Gi", "1025Gi"]
+        );
     }
 }

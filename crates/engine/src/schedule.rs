@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub use self::answer::{Answer, Claims, Decision, NodeAnswer, Outcome, Unschedulable};
 
 use crate::class::PodClassId;
-use crate::cluster::{Cluster, NodeId, Word, hold};
+use crate::cluster::{BoardDecision, Cluster, NodeId, hold};
 use crate::error::ModelError;
 use crate::model::PodSpec;
 use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally, Veto};
@@ -75,7 +75,7 @@ impl Cluster {
         let filtered = self.filter(class, "");
         let error = self.error_among(class, &filtered);
         let claims = match self.conflict(class) {
-            Some(conflict) => self.claims_beside(class, conflict),
+            Some(conflict) => self.claims_on_conflict(class, conflict),
             None if filtered.feasible.is_empty() && error.is_none() => {
                 self.claims_after(class, &filtered)
             }
@@ -188,7 +188,7 @@ impl Cluster {
     pub(crate) fn schedule_key(&mut self, class: PodClassId, key: &str, seed: u64) -> Decision {
         if let Some(conflict) = self.conflict(class) {
             return Decision::Unschedulable(Unschedulable {
-                claims: self.claims_beside(class, conflict),
+                claims: self.claims_on_conflict(class, conflict),
                 ..Unschedulable::by(conflict)
             });
         }
@@ -207,15 +207,15 @@ impl Cluster {
         let by_labels = has_volumes && self.volumes_go_by_labels(class);
         for _ in 0..MOST_TRIES {
             match self.ask_boards(class, seed, &held) {
-                Some(Word::Node { node, .. }) if !has_volumes || by_labels => {
+                Some(BoardDecision::Node { node, .. }) if !has_volumes || by_labels => {
                     return Decision::Node(node);
                 }
-                Some(Word::Refused(tallies)) if !has_volumes && is_usual => {
+                Some(BoardDecision::Refused(tallies)) if !has_volumes && is_usual => {
                     return Decision::Unschedulable(Unschedulable::of(self, tallies));
                 }
                 // Boards do not know all about volumes: a node that they keep away goes, and the next best is the best of
                 // the rest, as long as no node's score depends on which others there are.
-                Some(Word::Node { node, apart: true }) => {
+                Some(BoardDecision::Node { node, apart: true }) => {
                     match self.question(class).check_volumes(node) {
                         None => return Decision::Node(node),
                         Some(refusal) => hold(Arc::make_mut(&mut held), node, refusal),
@@ -311,7 +311,7 @@ impl Cluster {
     }
 
     /// What becomes of the claims of a pod that was refused before any node was looked at: those of others stand in nobody's way.
-    fn claims_beside(&self, class: PodClassId, conflict: Veto) -> Claims {
+    fn claims_on_conflict(&self, class: PodClassId, conflict: Veto) -> Claims {
         let own = self.class(class);
         let rules = self.rules(own.shape.profile);
         let is_own = conflict.plugin == Plugin::DynamicResources;
@@ -400,14 +400,14 @@ impl Cluster {
         }
         let held = self.held_room(self.class(class).priority, key);
         let refused = held.into_iter().filter_map(|(node, pods)| {
-            let refusal = self.check_beside(class, node, &pods)?;
+            let refusal = self.check_with_nominated(class, node, &pods)?;
             Some((node, refusal))
         });
         refused.collect()
     }
 
     /// Checks a node as if pods of these classes were on it too.
-    pub(crate) fn check_beside(
+    pub(crate) fn check_with_nominated(
         &mut self,
         class: PodClassId,
         node: NodeId,
@@ -415,7 +415,7 @@ impl Cluster {
     ) -> Option<Refusal> {
         let question = self.question(class);
         if question.is_about_room_only() {
-            return question.check_beside(node, pods);
+            return question.check_with_nominated(node, pods);
         }
         self.in_thought(class, node, |own| {
             pods.iter().for_each(|pod| own.try_on(*pod, node, false));

@@ -4,7 +4,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use mullion_cloud::InterfaceFacts;
-use mullion_engine::ip::{Answer, Call, Cidr, Event, Found, Interface, Kind, PodUid, Settings};
+use mullion_engine::ip::{
+    Answer, Call, Cidr, Event, Interface, Kind, PodUid, RestartState, Settings,
+};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -57,7 +59,7 @@ impl Book {
             record,
         } = loaded;
         let (warm, giving_back) = record.as_ref().map(record::listed).unwrap_or_default();
-        let found = Found {
+        let state = RestartState {
             listing: &listing,
             pods,
             warm: &warm,
@@ -65,7 +67,7 @@ impl Book {
         };
         let (slots, kind) = (slots(&facts), settings.kind(facts.nitro));
         let targets = settings.targets(kind);
-        let mut interface = Interface::restore(slots, kind, targets, found, now);
+        let mut interface = Interface::restore(slots, kind, targets, state, now);
         interface.hold(true);
         interface.leave_subnet_waits_to_caller();
         Book {

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mullion_cloud::{Addresses, InstanceId, MOST_AT_ONCE, instance_id};
-use mullion_engine::ip::{Call, Event, Kind, PodUid, Settings, Want};
+use mullion_engine::ip::{Call, CallPriority, Event, Kind, PodUid, Settings};
 use rustc_hash::FxHashMap;
 use tokio::{sync::mpsc, time::sleep};
 
@@ -271,12 +271,12 @@ impl Driver {
     }
 
     /// Returns the priority of loading a node: nodes with waiting pods come first.
-    fn wants_loading(&self, name: &str) -> Want {
+    fn wants_loading(&self, name: &str) -> CallPriority {
         let here = self.context.informers.pods.by_index(BY_NODE, name);
         let waiting = here.iter().filter(|pod| waits(pod)).count();
         match waiting {
-            0 => Want::Upkeep,
-            pods => Want::Pods(pods),
+            0 => CallPriority::Upkeep,
+            pods => CallPriority::Pods(pods),
         }
     }
 
@@ -324,7 +324,7 @@ impl Driver {
                 book.pod_is(uid, member, annotation, now, &mut self.voice);
                 self.touch(&node, None, now);
             }
-            Some(State::New(_)) if waits(&pod) => self.turns.add(&node, Want::Pods(1)),
+            Some(State::New(_)) if waits(&pod) => self.turns.add(&node, CallPriority::Pods(1)),
             Some(State::New(_) | State::Loading(_) | State::Unsupported) | None => {}
         }
     }
@@ -346,8 +346,8 @@ impl Driver {
         } else if let Some(kind) = book.interface.wants_to_assign(now) {
             let subnet = (book.facts.subnet.clone(), kind);
             let want = match book.interface.waiting().len() {
-                0 => Want::Upkeep,
-                pods => Want::Pods(pods),
+                0 => CallPriority::Upkeep,
+                pods => CallPriority::Pods(pods),
             };
             let room = self.subnets.entry(subnet.clone()).or_default();
             if room.is_open(now) {

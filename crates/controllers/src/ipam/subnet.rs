@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use mullion_engine::ip::Want;
+use mullion_engine::ip::CallPriority;
 
 use super::{driver::NodeName, turns::Line};
 
@@ -81,8 +81,8 @@ impl Subnet {
     }
 
     /// Lets a node wait until the subnet is open.
-    pub(super) fn park(&mut self, node: &NodeName, want: Want) {
-        self.parked.add(node, want);
+    pub(super) fn park(&mut self, node: &NodeName, priority: CallPriority) {
+        self.parked.add(node, priority);
     }
 
     /// Returns the next node that waits. It is to ask [`Subnet::is_open`] again when its turn comes.
@@ -156,7 +156,7 @@ mod tests {
         for _ in 0..9 {
             call(&mut subnet, now);
             refuse(&mut subnet, now, now);
-            subnet.park(&"a".into(), Want::Upkeep);
+            subnet.park(&"a".into(), CallPriority::Upkeep);
             let opens = subnet.opens_at().expect("a node waits");
             waits.push((opens - now) / 1000);
             assert!(!subnet.is_open(opens - 1));
@@ -192,8 +192,8 @@ mod tests {
         let mut subnet = Subnet::default();
         call(&mut subnet, 0);
         refuse(&mut subnet, 0, 0);
-        subnet.park(&"a".into(), Want::Upkeep);
-        subnet.park(&"b".into(), Want::Pods(1));
+        subnet.park(&"a".into(), CallPriority::Upkeep);
+        subnet.park(&"b".into(), CallPriority::Pods(1));
         assert_eq!(subnet.free(1), 0);
         subnet.has_room();
         assert_eq!((subnet.free(1), subnet.most()), (1, 1));
@@ -220,7 +220,7 @@ mod tests {
         let mut subnet = Subnet::default();
         subnet.has_less(2);
         call(&mut subnet, 100);
-        subnet.park(&"a".into(), Want::Pods(1));
+        subnet.park(&"a".into(), CallPriority::Pods(1));
         assert!(!subnet.is_open(101), "one call at a time");
         assert_eq!(subnet.opens_at(), Some(2_100));
         assert!(!subnet.is_open(2_099));

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use mullion_engine::ip::Want;
+use mullion_engine::ip::CallPriority;
 use rustc_hash::FxBuildHasher;
 
 use super::driver::NodeName;
@@ -57,14 +57,14 @@ impl Lane {
 
 impl Line {
     /// Puts a node at the end of its lane, unless it waits there already.
-    pub(super) fn add(&mut self, node: &NodeName, want: Want) {
-        match want {
-            Want::Pods(_) => {
+    pub(super) fn add(&mut self, node: &NodeName, priority: CallPriority) {
+        match priority {
+            CallPriority::Pods(_) => {
                 self.upkeep.remove(node);
                 self.pods.add(node);
             }
-            Want::Upkeep if !self.pods.present.contains(node) => self.upkeep.add(node),
-            Want::Upkeep => {}
+            CallPriority::Upkeep if !self.pods.present.contains(node) => self.upkeep.add(node),
+            CallPriority::Upkeep => {}
         }
     }
 
@@ -98,8 +98,8 @@ impl Turns {
     }
 
     /// Puts a node that wants a call into the line.
-    pub(super) fn add(&mut self, node: &NodeName, want: Want) {
-        self.line.add(node, want);
+    pub(super) fn add(&mut self, node: &NodeName, priority: CallPriority) {
+        self.line.add(node, priority);
     }
 
     /// Forgets a node.
@@ -149,11 +149,11 @@ mod tests {
         let mut calls = |until: u64| {
             let mut calls = 0;
             for now in 0..until {
-                turns.add(&"a".into(), Want::Upkeep);
+                turns.add(&"a".into(), CallPriority::Upkeep);
                 while turns.next(now).is_some() {
                     turns.spend();
                     calls += 1;
-                    turns.add(&"a".into(), Want::Upkeep);
+                    turns.add(&"a".into(), CallPriority::Upkeep);
                 }
             }
             calls
@@ -164,15 +164,15 @@ mod tests {
     #[test]
     fn waiting_pods_come_before_warm_targets_and_nodes_take_turns() {
         let mut turns = Turns::new(0);
-        turns.add(&"warm".into(), Want::Upkeep);
-        turns.add(&"a".into(), Want::Pods(50));
-        turns.add(&"b".into(), Want::Pods(1));
-        turns.add(&"warm-first".into(), Want::Upkeep);
-        turns.add(&"warm-first".into(), Want::Pods(1));
+        turns.add(&"warm".into(), CallPriority::Upkeep);
+        turns.add(&"a".into(), CallPriority::Pods(50));
+        turns.add(&"b".into(), CallPriority::Pods(1));
+        turns.add(&"warm-first".into(), CallPriority::Upkeep);
+        turns.add(&"warm-first".into(), CallPriority::Pods(1));
         let mut order = Vec::new();
         while let Some(node) = turns.next(0) {
             if &*node == "a" && order.len() < 3 {
-                turns.add(&node, Want::Pods(49));
+                turns.add(&node, CallPriority::Pods(49));
             }
             order.push(node.to_string());
         }

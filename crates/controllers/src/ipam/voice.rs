@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
 use kube::Resource;
 use mullion_api::labels::PRIVATE_IPV4;
-use mullion_engine::ip::{Cidr, Unreadable, Why};
+use mullion_engine::ip::{Cidr, Unreadable, WaitReason};
 use rustc_hash::FxBuildHasher;
 
 use crate::{EventType, Recorder};
@@ -36,7 +36,7 @@ impl Voice {
     }
 
     /// The pod waits.
-    pub(super) fn waits(&mut self, pod: ObjectReference, why: Why, now: u64) {
+    pub(super) fn waits(&mut self, pod: ObjectReference, why: WaitReason, now: u64) {
         let (kind, message) = (EventType::Warning, why.to_string());
         self.say(pod, kind, "ResourceAllocationFailed", message, now);
     }

@@ -20,37 +20,37 @@ const MOST_REQUESTS: usize = 32;
 pub(crate) struct ExtendedResource {
     pub(crate) name: Symbol,
     /// In the order of the containers.
-    pub(crate) requests: Box<[Wanted]>,
+    pub(crate) requests: Box<[ExtendedRequest]>,
     /// Those of containers that stay first.
-    pub(crate) uses: Box<[Use]>,
+    pub(crate) uses: Box<[RequestUse]>,
 }
 
-/// A request for devices.
+/// A request for devices, made for an extended resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ExtendedRequest {
     pub(crate) name: Box<str>,
     pub(crate) count: i64,
 }
 
 /// A container with a request whose devices it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Use {
+pub(crate) struct RequestUse {
     /// Its place among init containers and containers.
     pub(crate) container: usize,
     pub(crate) request: Box<str>,
 }
 
-/// What one container asks for of a resource.
-struct Ask {
+/// The request of one container for a resource.
+struct ContainerRequest {
     container: usize,
     /// The resource's place among all that the container asks for.
     place: usize,
     count: i64,
 }
 
-impl Ask {
-    fn wanted(&self, count: i64) -> Wanted {
-        Wanted {
+impl ContainerRequest {
+    fn extended_request(&self, count: i64) -> ExtendedRequest {
+        ExtendedRequest {
             name: format!("container-{}-request-{}", self.container, self.place).into(),
             count,
         }
@@ -71,9 +71,9 @@ impl ExtendedResource {
             let init = template.init_containers.get(container);
             init.is_some_and(|init| !init.is_sidecar())
         };
-        let mut asks = asks_of(template);
+        let mut asks = container_requests(template);
         let all = extended.into_iter().map(|(text, name)| {
-            let (short, staying): (Vec<Ask>, Vec<Ask>) = asks
+            let (short, staying): (Vec<ContainerRequest>, Vec<ContainerRequest>) = asks
                 .remove(text)
                 .unwrap_or_default()
                 .into_iter()
@@ -84,24 +84,27 @@ impl ExtendedResource {
     }
 
     /// `short` are of containers that end before others start.
-    fn of(name: Symbol, short: &[Ask], staying: &[Ask]) -> Self {
-        let requests: Vec<Wanted> = staying.iter().map(|ask| ask.wanted(ask.count)).collect();
-        let own = |ask: &Ask, request: &Wanted| Use {
+    fn of(name: Symbol, short: &[ContainerRequest], staying: &[ContainerRequest]) -> Self {
+        let requests: Vec<ExtendedRequest> = staying
+            .iter()
+            .map(|ask| ask.extended_request(ask.count))
+            .collect();
+        let own = |ask: &ContainerRequest, request: &ExtendedRequest| RequestUse {
             container: ask.container,
             request: request.name.clone(),
         };
-        let mut uses: Vec<Use> = staying
+        let mut uses: Vec<RequestUse> = staying
             .iter()
             .zip(&requests)
             .map(|(ask, request)| own(ask, request))
             .collect();
-        // How much those from one on have.
-        let mut lent = vec![0_i64; staying.len() + 1];
+        // How many devices the staying containers from each one on have.
+        let mut available = vec![0_i64; staying.len() + 1];
         for (at, ask) in staying.iter().enumerate().rev() {
-            lent[at] = lent[at + 1].saturating_add(ask.count);
+            available[at] = available[at + 1].saturating_add(ask.count);
         }
         // Only the largest request is made for those that are short, beside what they can have of those that come after them.
-        let mut largest: Option<Wanted> = None;
+        let mut largest: Option<ExtendedRequest> = None;
         let mut of_largest = Vec::new();
         for ask in short {
             let first = staying.partition_point(|other| other.container < ask.container);
@@ -115,15 +118,15 @@ impl ExtendedResource {
                     }
                 }
             }
-            if lent[first] < ask.count {
-                let wanted = ask.wanted(ask.count - lent[first]);
+            if available[first] < ask.count {
+                let extended_request = ask.extended_request(ask.count - available[first]);
                 of_largest.push(uses.len());
-                uses.push(own(ask, &wanted));
+                uses.push(own(ask, &extended_request));
                 if largest
                     .as_ref()
-                    .is_none_or(|known| known.count < wanted.count)
+                    .is_none_or(|known| known.count < extended_request.count)
                 {
-                    largest = Some(wanted);
+                    largest = Some(extended_request);
                 }
             }
         }
@@ -140,16 +143,16 @@ impl ExtendedResource {
     }
 }
 
-/// By resource what the containers ask for, in their order.
-fn asks_of(template: &PodTemplate) -> BTreeMap<&str, Vec<Ask>> {
-    let mut asks: BTreeMap<&str, Vec<Ask>> = BTreeMap::new();
+/// Returns the requests of the containers for each extended resource, in the order of the containers.
+fn container_requests(template: &PodTemplate) -> BTreeMap<&str, Vec<ContainerRequest>> {
+    let mut asks: BTreeMap<&str, Vec<ContainerRequest>> = BTreeMap::new();
     let containers = template.init_containers.iter().chain(&template.containers);
     for (container, own) in containers.enumerate() {
         for (place, (name, quantity)) in own.resources.requests.iter().enumerate() {
             let count = quantity.value();
             let is_whole = Quantity::from_units(count) == *quantity;
             if count > 0 && is_whole && is_extended(name) {
-                asks.entry(name).or_default().push(Ask {
+                asks.entry(name).or_default().push(ContainerRequest {
                     container,
                     place,
                     count,
@@ -289,7 +292,7 @@ mod tests {
         assert_eq!(
             of(vec![gpus("1"), sidecar, gpus("2")], vec![container(&[])]),
             [pair("2.0=2 1.0=1", "1:1.0 0:1.0 2:2.0")],
-            "what a sidecar that runs already has is not lent"
+            "what a sidecar that runs already has is not available"
         );
     }
 }

@@ -18,7 +18,7 @@ mod verdict;
 mod volume;
 
 pub(crate) use device::ClaimedDevices;
-pub(crate) use extended::{CLASS_PREFIX, ExtendedResource, Use, is_extended};
+pub(crate) use extended::{CLASS_PREFIX, ExtendedResource, RequestUse, is_extended};
 pub(crate) use features::Features;
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;
@@ -27,7 +27,7 @@ pub(crate) use shape::{HostPort, NodeRules, Shape};
 pub(crate) use spread::SpreadRule;
 pub(crate) use term::{Namespaces, PodTerm};
 pub(crate) use verdict::{ShapeVerdicts, StaticRules, StaticVerdict, Target};
-pub(crate) use volume::{Attach, Handle, Maker, Volume};
+pub(crate) use volume::{Attach, EphemeralOwner, Handle, Volume};
 
 /// A pod template the cluster knows. Valid for that cluster only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

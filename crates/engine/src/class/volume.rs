@@ -12,7 +12,7 @@ pub(crate) enum Volume {
     Claim {
         name: Symbol,
         /// For an ephemeral volume, the pod that must own the claim.
-        made_for: Option<Maker>,
+        made_for: Option<EphemeralOwner>,
     },
     /// A disk named in the pod.
     Disk { disk: Disk, attach: Option<Attach> },
@@ -20,7 +20,7 @@ pub(crate) enum Volume {
 
 /// The pod that owns the claim of an ephemeral volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Maker {
+pub(crate) struct EphemeralOwner {
     pub(crate) pod: Symbol,
     pub(crate) uid: Symbol,
 }
@@ -227,7 +227,7 @@ impl Volume {
             },
             PodVolume::Ephemeral { claim, pod, uid } => Volume::Claim {
                 name: names.intern(claim),
-                made_for: Some(Maker {
+                made_for: Some(EphemeralOwner {
                     pod: names.intern(pod),
                     uid: names.intern(uid),
                 }),

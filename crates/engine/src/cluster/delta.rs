@@ -3,7 +3,7 @@
 //! Four primitives do all of it (put and take, for nodes and pods), each the inverse of another; the public methods
 //! check their input, then use them. A pod may arrive before its node and may outlive it.
 
-use super::pod::{Life, Words};
+use super::pod::{PodKey, PodLifecycle};
 use super::undo::Undo;
 use super::{Cluster, ImageHolders, Node, NodeFixed, NodeId, Pod, PodId};
 use crate::class::{NodeClass, NodeClassId, PodClassId};
@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::labels::LabelSet;
 use crate::model::{NodeSpec, PodSpec};
 use crate::resources::Amounts;
-use crate::topology::Standing;
+use crate::topology::PodPresence;
 
 impl Cluster {
     /// Adds a node; pods that were bound to its name before are on it at once.
@@ -94,9 +94,9 @@ impl Cluster {
         if spec.name.is_empty() && spec.uid.is_empty() {
             return Err(ModelError::NoName);
         }
-        let (words, life) = (Words::of(&spec), Life::of(&spec));
+        let (pod_key, lifecycle) = (PodKey::of(&spec), PodLifecycle::of(&spec));
         let class = self.class_of(spec.template)?;
-        self.bind_class(words, life, class, node)
+        self.bind_class(pod_key, lifecycle, class, node)
     }
 
     /// Adds a pod as bound to a node, whatever its `node_name` says: what a scheduler does with its decision.
@@ -108,7 +108,7 @@ impl Cluster {
             return Err(ModelError::NoName);
         }
         let class = self.pod_class(&spec.template)?;
-        self.bind_class(Words::of(spec), Life::of(spec), class, node)
+        self.bind_class(PodKey::of(spec), PodLifecycle::of(spec), class, node)
     }
 
     /// [`Cluster::bind`] for a caller that knows the class and the node already: the shortest way to carry out a
@@ -126,19 +126,19 @@ impl Cluster {
         if name.is_empty() && uid.is_empty() {
             return Err(ModelError::NoName);
         }
-        let words = Words::new(uid, self.names.text(self.class(class).namespace), name);
+        let pod_key = PodKey::new(uid, self.names.text(self.class(class).namespace), name);
         // Both are far away in memory in large clusters; asked for one after the other they come together.
         let there = self.nodes.get(node.index()).and_then(Option::as_ref);
-        let known = self.pods.find(words.key());
+        let known = self.pods.find(pod_key.key());
         let Some(there) = there else {
             return Err(ModelError::UnknownNode(String::new()));
         };
         if known.is_some() {
-            return Err(ModelError::DuplicatePod(words.key().to_owned()));
+            return Err(ModelError::DuplicatePod(pod_key.key().to_owned()));
         }
         let node_name = there.fixed.name;
-        self.denominate(words.key());
-        self.put_pod_on(Some(node), Pod::new(words, class, node_name));
+        self.denominate(pod_key.key());
+        self.put_pod_on(Some(node), Pod::new(pod_key, class, node_name));
         Ok(())
     }
 
@@ -148,22 +148,22 @@ impl Cluster {
     /// The pod is there.
     fn bind_class(
         &mut self,
-        words: Words,
-        life: Life,
+        pod_key: PodKey,
+        lifecycle: PodLifecycle,
         class: PodClassId,
         node: &str,
     ) -> Result<(), ModelError> {
-        if self.pods.find(words.key()).is_some() {
-            return Err(ModelError::DuplicatePod(words.key().to_owned()));
+        if self.pods.find(pod_key.key()).is_some() {
+            return Err(ModelError::DuplicatePod(pod_key.key().to_owned()));
         }
-        if life.finished {
+        if lifecycle.finished {
             return Ok(());
         }
-        self.denominate(words.key());
-        let mut pod = Pod::new(words, class, self.names.intern(node));
-        pod.terminating = life.terminating;
-        pod.preempted = life.preempted;
-        pod.start_time = life.start_time;
+        self.denominate(pod_key.key());
+        let mut pod = Pod::new(pod_key, class, self.names.intern(node));
+        pod.terminating = lifecycle.terminating;
+        pod.preempted = lifecycle.preempted;
+        pod.start_time = lifecycle.start_time;
         self.put_pod_in(pod);
         Ok(())
     }
@@ -178,21 +178,21 @@ impl Cluster {
             .clone()
             .ok_or_else(|| ModelError::NotBound(spec.key()))?;
         let class = self.pod_class(&spec.template)?;
-        let life = Life::of(spec);
+        let lifecycle = PodLifecycle::of(spec);
         if let Some(id) = self.pods.find(&spec.key()) {
             let known = self.pod(id);
             let same = known.class == class
                 && self.names.text(known.node_name) == node
-                && known.terminating == life.terminating
-                && known.preempted == life.preempted
-                && known.start_time == life.start_time
-                && !life.finished;
+                && known.terminating == lifecycle.terminating
+                && known.preempted == lifecycle.preempted
+                && known.start_time == lifecycle.start_time
+                && !lifecycle.finished;
             if same {
                 return Ok(());
             }
             self.take_pod_out(id);
         }
-        self.bind_class(Words::of(spec), life, class, &node)
+        self.bind_class(PodKey::of(spec), lifecycle, class, &node)
     }
 
     /// Makes room for pods that are known to come, such as those of a queue; it saves making room as they come.
@@ -377,13 +377,13 @@ impl Cluster {
     pub(crate) fn load(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
         self.take_in(class, at, terminating);
-        self.views_count(class, at, 1, Standing::of(terminating));
+        self.views_count(class, at, 1, PodPresence::of(terminating));
     }
 
     /// The inverse of [`Cluster::load`].
     pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
-        self.views_count(class, at, -1, Standing::of(terminating));
+        self.views_count(class, at, -1, PodPresence::of(terminating));
         self.let_go(class, at, terminating);
     }
 

@@ -6,8 +6,8 @@ use super::undo::Undo;
 use super::{Cluster, NodeId};
 use crate::class::{PodClass, PodClassId};
 use crate::devices::{
-    Change, Claim, ClaimConflict, Class, Devices, Failure, Found, Plan, Search, Slice, Wish,
-    written,
+    CandidateAllocation, Change, Claim, ClaimConflict, Class, Devices, Failure, Plan, Search,
+    Slice, UnallocatedClaim, written,
 };
 use crate::intern::Symbol;
 use crate::model::{
@@ -127,15 +127,15 @@ impl Cluster {
         let plan = &self.device_plans[&id].1;
         let site = self.site(node);
         let extended = plan.extended.on(&self.at(node).fixed.allocatable).ok();
-        let wish = extended.as_ref().and_then(|own| own.wish());
+        let extended_claim = extended.as_ref().and_then(|own| own.unallocated_claim());
         for found in self.find_devices(plan, node).unwrap_or_default() {
             let Ok(allocation) = found.allocation(site) else {
                 continue;
             };
-            match (&wish, &extended) {
-                (Some(wish), Some(own)) if wish.key == found.key => {
+            match (&extended_claim, &extended) {
+                (Some(extended_claim), Some(own)) if extended_claim.key == found.key => {
                     choices.extended = Some(ExtendedClaim {
-                        requests: written(wish),
+                        requests: written(extended_claim),
                         uses: own.uses(&self.names),
                         allocation,
                     });
@@ -154,18 +154,18 @@ impl Cluster {
         &'a self,
         plan: &'a Plan,
         node: NodeId,
-    ) -> Result<Vec<Found<'a>>, Failure> {
+    ) -> Result<Vec<CandidateAllocation<'a>>, Failure> {
         if plan.conflict.is_some() {
             return Err(Failure::NotEnough);
         }
         let wanting = plan.claims.iter().filter(|own| !own.allocated);
-        let wishes = wanting.filter_map(|own| {
+        let claims = wanting.filter_map(|own| {
             let claim = self.devices.claim(own.key)?;
-            Some(Wish::of(own.key, claim))
+            Some(UnallocatedClaim::of(own.key, claim))
         });
         let extended = plan.extended.on(&self.at(node).fixed.allocatable).ok();
-        let wishes = wishes.chain(extended.and_then(|own| own.wish()));
-        Search::run(&self.devices, wishes.collect(), self.site(node))
+        let claims = claims.chain(extended.and_then(|own| own.unallocated_claim()));
+        Search::run(&self.devices, claims.collect(), self.site(node))
     }
 
     /// The error that keeps a class's pod from being tried: what trying the first of some nodes by name ends with.

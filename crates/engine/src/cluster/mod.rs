@@ -30,7 +30,7 @@ pub use node::NodeId;
 pub use storage::VolumeChoices;
 pub use undo::Checkpoint;
 
-pub(crate) use board::{Word, hold};
+pub(crate) use board::{BoardDecision, hold};
 pub(crate) use node::{ImageHolders, Node, NodeFixed};
 pub(crate) use pod::{Pod, PodId};
 pub(crate) use trial::Trial;
@@ -69,7 +69,7 @@ impl Default for Options {
 
 /// The effects of pods of one class on one view.
 #[derive(Clone, Debug)]
-struct Affects {
+struct ViewEffects {
     view: ViewId,
     effects: Box<[Effect]>,
 }
@@ -102,7 +102,7 @@ pub struct Cluster {
     views: SharedViews,
     /// Classes with terms about other pods, which may affect any view.
     termed: BTreeSet<usize>,
-    affects: Vec<Vec<Affects>>,
+    affects: Vec<Vec<ViewEffects>>,
     namespaces: Namespaces,
     objects: Objects,
     storage: Storage,

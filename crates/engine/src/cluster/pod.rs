@@ -25,7 +25,7 @@ impl PodId {
 /// In as few bytes as there can be: with a million pods it is their memory that takes the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
-    words: Words,
+    pod_key: PodKey,
     pub(crate) class: PodClassId,
     pub(crate) node_name: Symbol,
     pub(crate) terminating: bool,
@@ -34,16 +34,16 @@ pub(crate) struct Pod {
     pub(crate) start_time: i64,
 }
 
-/// A pod's key, and its name where that is not the part of the key after the slash, in one piece.
+/// A pod's key, followed by its name if the key does not end with the name; one allocation for both.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct PodKey {
     text: Box<str>,
     /// Bytes of the key.
     key: u32,
 }
 
-impl Words {
-    /// The words of a pod by its uid, or without one by its namespace and name
+impl PodKey {
+    /// Returns the key of a pod: its uid, or without one its namespace and name
     /// ([`crate::model::PodSpec::key`]). Nothing has a name of four billion bytes.
     pub(super) fn new(uid: &str, namespace: &str, name: &str) -> Self {
         let parts = match uid {
@@ -57,14 +57,14 @@ impl Words {
         } else {
             uid.len()
         };
-        Words {
+        PodKey {
             text: text.into(),
             key: key as u32,
         }
     }
 
     pub(super) fn of(spec: &PodSpec) -> Self {
-        Words::new(&spec.uid, &spec.template.namespace, &spec.name)
+        PodKey::new(&spec.uid, &spec.template.namespace, &spec.name)
     }
 
     pub(super) fn key(&self) -> &str {
@@ -72,18 +72,18 @@ impl Words {
     }
 }
 
-/// Where a pod is between its start and its end.
+/// How far a pod has come between its start and its end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Life {
+pub(super) struct PodLifecycle {
     pub(super) finished: bool,
     pub(super) terminating: bool,
     pub(super) preempted: bool,
     pub(super) start_time: i64,
 }
 
-impl Life {
+impl PodLifecycle {
     pub(super) fn of(spec: &PodSpec) -> Self {
-        Life {
+        PodLifecycle {
             finished: spec.finished,
             terminating: spec.terminating,
             preempted: spec.preempted,
@@ -93,9 +93,9 @@ impl Life {
 }
 
 impl Pod {
-    pub(super) fn new(words: Words, class: PodClassId, node_name: Symbol) -> Self {
+    pub(super) fn new(pod_key: PodKey, class: PodClassId, node_name: Symbol) -> Self {
         Pod {
-            words,
+            pod_key,
             class,
             node_name,
             terminating: false,
@@ -105,11 +105,11 @@ impl Pod {
     }
 
     pub(crate) fn key(&self) -> &str {
-        self.words.key()
+        self.pod_key.key()
     }
 
     pub(crate) fn name(&self) -> &str {
-        match &self.words.text[self.words.key as usize..] {
+        match &self.pod_key.text[self.pod_key.key as usize..] {
             "" => self.key().split_once('/').map_or("", |(_, name)| name),
             name => name,
         }

@@ -7,7 +7,7 @@
 use super::{Cluster, NodeId, Question};
 use crate::class::{PodClassId, Volume};
 use crate::intern::Symbol;
-use crate::topology::Standing;
+use crate::topology::PodPresence;
 
 /// See the module's words.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl Cluster {
     /// Puts a pod on a node, [in thought](Cluster::in_thought). Spread does not look whether it is on its way out.
     pub(crate) fn try_on(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.take_in(class, at, terminating);
-        self.views_count(class, at, 1, Standing::Tried);
+        self.views_count(class, at, 1, PodPresence::Tried);
         if let Some(trial) = &mut self.trial {
             trial.count(&self.classes[class.index()].volumes, 1);
         }
@@ -111,7 +111,7 @@ impl Cluster {
 
     /// The inverse of [`Cluster::try_on`], but that a port is free then whoever else has it.
     pub(crate) fn take_off(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
-        self.views_count(class, at, -1, Standing::Tried);
+        self.views_count(class, at, -1, PodPresence::Tried);
         self.let_go(class, at, terminating);
         let class = &self.classes[class.index()];
         if let Some(node) = &mut self.nodes[at.index()] {

@@ -5,7 +5,7 @@
 //! ([`super::shared_views`]).
 
 use super::shared_views::{ViewId, Viewpoint};
-use super::{Affects, Cluster, NodeFixed, NodeId};
+use super::{Cluster, NodeFixed, NodeId, ViewEffects};
 use crate::class::{PodClass, PodClassId, StaticRules, StaticVerdict, Target};
 use crate::devices;
 use crate::intern::Symbol;
@@ -13,7 +13,7 @@ use crate::model::PodTemplate;
 use crate::profile::Rules;
 use crate::reason::{Plugin, Reason};
 use crate::storage::Plan;
-use crate::topology::{Effect, Standing, View};
+use crate::topology::{Effect, PodPresence, View};
 
 /// One pod class asked about one cluster: what filters and scorers read.
 #[derive(Clone, Copy)]
@@ -178,7 +178,7 @@ impl Cluster {
         let view_id = self.views.insert(viewpoint, view, id, !quiet);
         let is_affected = !affected.is_empty();
         for (index, effects) in affected {
-            self.affects[index].push(Affects {
+            self.affects[index].push(ViewEffects {
                 view: view_id,
                 effects,
             });
@@ -195,7 +195,7 @@ impl Cluster {
                     &affects.effects,
                     spot,
                     count.pods(),
-                    Standing::of(count.terminating()),
+                    PodPresence::of(count.terminating()),
                 );
             }
         }
@@ -222,7 +222,7 @@ impl Cluster {
             let effects = Effect::all(view, (own, rules), class, &self.namespaces, &self.names);
             if !effects.is_empty() {
                 view.expect(&effects);
-                let affects = Affects {
+                let affects = ViewEffects {
                     view: view_id,
                     effects: effects.into(),
                 };
@@ -291,14 +291,14 @@ impl Cluster {
         class: PodClassId,
         at: NodeId,
         delta: i64,
-        standing: Standing,
+        presence: PodPresence,
     ) {
         let Some(node) = self.nodes[at.index()].as_ref() else {
             return;
         };
         for affects in &self.affects[class.index()] {
             if let Some(view) = self.views.get_mut(affects.view) {
-                view.apply(&affects.effects, node.fixed.spot(), delta, standing);
+                view.apply(&affects.effects, node.fixed.spot(), delta, presence);
             }
         }
     }
@@ -315,8 +315,8 @@ impl Cluster {
 
     fn views_shift(&mut self, at: NodeId, sign: i64) {
         for count in self.at(at).classes.clone() {
-            let standing = Standing::of(count.terminating());
-            self.views_count(count.class, at, sign * count.pods(), standing);
+            let presence = PodPresence::of(count.terminating());
+            self.views_count(count.class, at, sign * count.pods(), presence);
         }
     }
 

@@ -2,9 +2,9 @@
 //! request for devices.
 
 use super::object::{Alternative, Class, Reach, Request};
-use super::search::Wish;
+use super::search::UnallocatedClaim;
 use super::{Devices, Key, Verdict};
-use crate::class::{ExtendedResource, PodClass, Use};
+use crate::class::{ExtendedResource, PodClass, RequestUse};
 use crate::intern::{Interner, Symbol};
 use crate::model::{DeviceRequest, ExactRequest, ExtendedUse};
 use crate::reason::Reason;
@@ -16,9 +16,9 @@ const CLAIM_TO_BE: &str = "<extended-resources>";
 
 /// The extended resources of a pod, split by whether a DeviceClass provides them. Empty if no class provides any.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct ExtendedResources {
     /// The resources that classes provide, by name.
-    backed: Vec<Backed>,
+    backed: Vec<BackedResource>,
     /// The pod's other extended resources.
     plain: Vec<Symbol>,
     /// A leftover claim from an earlier attempt to place the pod.
@@ -29,29 +29,29 @@ pub(crate) struct Standing {
 
 /// A resource that a DeviceClass provides.
 #[derive(Clone, Debug)]
-pub(crate) struct Backed {
+pub(crate) struct BackedResource {
     resource: Symbol,
     class: Symbol,
     requests: Vec<Request>,
-    uses: Box<[Use]>,
+    uses: Box<[RequestUse]>,
 }
 
-impl Standing {
+impl ExtendedResources {
     pub(super) fn of(pod: &PodClass, devices: &Devices, names: &mut Interner) -> Self {
-        let mut standing = Standing::default();
+        let mut resources = ExtendedResources::default();
         for own in &pod.extended {
             match devices.class_for(own.name, names) {
-                Some(class) => standing.backed.push(Backed::of(own, class, names)),
-                None => standing.plain.push(own.name),
+                Some(class) => resources.backed.push(BackedResource::of(own, class, names)),
+                None => resources.plain.push(own.name),
             }
         }
-        if standing.backed.is_empty() {
-            return Standing::default();
+        if resources.backed.is_empty() {
+            return ExtendedResources::default();
         }
-        standing.claim = Some((pod.namespace, names.intern(CLAIM_TO_BE)));
+        resources.claim = Some((pod.namespace, names.intern(CLAIM_TO_BE)));
         let left = pod.devices.as_ref().and_then(|claims| claims.left);
-        standing.left = left.filter(|left| devices.claim((pod.namespace, *left)).is_some());
-        standing
+        resources.left = left.filter(|left| devices.claim((pod.namespace, *left)).is_some());
+        resources
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -76,20 +76,20 @@ impl Standing {
     ///
     /// # Errors
     /// Returns an error if the node lacks a resource that no class provides.
-    pub(crate) fn on(&self, node: &Amounts) -> Result<OnNode<'_>, Reason> {
+    pub(crate) fn on(&self, node: &Amounts) -> Result<NodeExtendedResources<'_>, Reason> {
         if let Some(resource) = self.plain.iter().find(|name| !node.knows(**name)) {
             let resource = *resource;
             return Err(Reason::ResourceMissing { resource });
         }
-        let missing = |own: &&Backed| node.scalar(own.resource) == 0;
-        Ok(OnNode {
+        let missing = |own: &&BackedResource| node.scalar(own.resource) == 0;
+        Ok(NodeExtendedResources {
             claim: self.claim,
             backed: self.backed.iter().filter(missing).collect(),
         })
     }
 }
 
-impl Backed {
+impl BackedResource {
     fn of(own: &ExtendedResource, class: Symbol, names: &Interner) -> Self {
         let request = |name: &str, count| Request {
             name: name.into(),
@@ -106,7 +106,7 @@ impl Backed {
             }]),
         };
         let requests = own.requests.iter();
-        Backed {
+        BackedResource {
             resource: own.name,
             class,
             requests: requests.map(|own| request(&own.name, own.count)).collect(),
@@ -116,14 +116,14 @@ impl Backed {
 }
 
 /// The resources of a pod for which a node needs devices.
-pub(crate) struct OnNode<'a> {
+pub(crate) struct NodeExtendedResources<'a> {
     claim: Option<Key>,
-    backed: Vec<&'a Backed>,
+    backed: Vec<&'a BackedResource>,
 }
 
-impl<'a> OnNode<'a> {
+impl<'a> NodeExtendedResources<'a> {
     /// Returns the requests of the claim to be created; `None` if there are none.
-    pub(crate) fn wish(&self) -> Option<Wish<'a>> {
+    pub(crate) fn unallocated_claim(&self) -> Option<UnallocatedClaim<'a>> {
         let mut requests: Vec<&Request> = self
             .backed
             .iter()
@@ -131,7 +131,7 @@ impl<'a> OnNode<'a> {
             .collect();
         requests.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let key = self.claim?;
-        (!requests.is_empty()).then_some(Wish {
+        (!requests.is_empty()).then_some(UnallocatedClaim {
             key,
             requests,
             constraints: &[],
@@ -152,8 +152,8 @@ impl<'a> OnNode<'a> {
 }
 
 /// Returns requests in the form in which they are written into a claim.
-pub(crate) fn written(wish: &Wish<'_>) -> Vec<DeviceRequest> {
-    let requests = wish.requests.iter().map(|own| DeviceRequest {
+pub(crate) fn written(claim: &UnallocatedClaim<'_>) -> Vec<DeviceRequest> {
+    let requests = claim.requests.iter().map(|own| DeviceRequest {
         name: own.name.to_string(),
         exactly: own.alternatives.first().map(|own| own.exact.clone()),
         first_available: Vec::new(),

@@ -4,10 +4,10 @@
 //! Invariant: every change increments [`Devices::version`], so a plan is valid for one version. The allocated devices always
 //! equal the sum over all claims with an allocation.
 
+mod candidate;
 mod capacity;
 mod constraint;
 mod extended;
-mod found;
 mod object;
 mod plan;
 mod pool;
@@ -23,13 +23,13 @@ use crate::intern::{Interner, Symbol};
 use crate::model::DeviceJudge;
 use crate::selector::{NodeTerm, Site};
 
+pub(crate) use candidate::CandidateAllocation;
 use capacity::Portions;
-pub(crate) use extended::{Standing, written};
-pub(crate) use found::Found;
+pub(crate) use extended::{ExtendedResources, written};
 pub(crate) use object::{Allocation, Claim, Class, DeviceId, Slice};
 pub use plan::ClaimConflict;
 pub(crate) use plan::{Plan, PlannedClaim};
-pub(crate) use search::{Failure, Search, Wish};
+pub(crate) use search::{Failure, Search, UnallocatedClaim};
 
 /// Namespace and name.
 pub(crate) type Key = (Symbol, Symbol);

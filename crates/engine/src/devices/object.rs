@@ -59,16 +59,16 @@ pub(crate) struct Alternative {
     pub(crate) exact: ExactRequest,
 }
 
-/// What a claim was given.
+/// The allocation of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) terms: Option<Box<[NodeTerm]>>,
-    pub(crate) devices: Box<[Given]>,
+    pub(crate) devices: Box<[DeviceAllocation]>,
 }
 
 /// One device of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct DeviceAllocation {
     pub(crate) id: DeviceId,
     pub(crate) admin_access: bool,
     /// Of a device that is shared.
@@ -127,7 +127,7 @@ impl Allocation {
             .node_selector
             .as_ref()
             .map(|selector| terms(selector, names));
-        let given = |device: &AllocatedDevice| Given {
+        let device_allocation = |device: &AllocatedDevice| DeviceAllocation {
             id: DeviceId {
                 driver: names.intern(&device.driver),
                 pool: names.intern(&device.pool),
@@ -141,7 +141,7 @@ impl Allocation {
         };
         Allocation {
             terms,
-            devices: spec.devices.iter().map(given).collect(),
+            devices: spec.devices.iter().map(device_allocation).collect(),
         }
     }
 }

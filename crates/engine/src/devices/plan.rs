@@ -3,7 +3,7 @@
 //!
 //! Invariant: a plan depends only on the device objects and the class, so it is valid for one [`Devices::version`].
 
-use super::{Devices, Key, Standing};
+use super::{Devices, ExtendedResources, Key};
 use crate::class::{ClaimedDevices, PodClass};
 use crate::intern::{Interner, Symbol};
 
@@ -15,7 +15,7 @@ pub(crate) struct Plan {
     /// The claims in the pod's order.
     pub(crate) claims: Vec<PlannedClaim>,
     /// The extended resources that DeviceClasses provide.
-    pub(crate) extended: Standing,
+    pub(crate) extended: ExtendedResources,
 }
 
 /// One claim of a pod.
@@ -101,7 +101,7 @@ impl Plan {
         if let Some(claimed) = &pod.devices {
             plan.conflict = plan.gather(claimed, pod.namespace, devices);
         }
-        plan.extended = Standing::of(pod, devices, names);
+        plan.extended = ExtendedResources::of(pod, devices, names);
         if plan.conflict.is_none() {
             plan.conflict = plan.wait(pod.namespace, devices, names);
         }

@@ -2,13 +2,13 @@
 //! behind DynamicResources, with its stable and incubating parts).
 //!
 //! One device after the other is tried, pool by pool in the order of their names; what leads nowhere is taken back. Invariant: between two calls of
-//! [`Search::go_on`] `found`, `taking`, `sharing` and the constraints say the same.
+//! [`Search::go_on`] `candidates`, `taking`, `sharing` and the constraints say the same.
 
 use rustc_hash::FxHashMap;
 
+use super::candidate::{CandidateAllocation, CandidateDevice};
 use super::capacity::{Portions, suffices};
 use super::constraint::Constraint;
-use super::found::{Found, Taken};
 use super::object::{Alternative, Claim, DeviceId, Reach, Request, Slice};
 use super::pool::{Pool, State, gather};
 use super::{Devices, Key, Verdict};
@@ -43,17 +43,17 @@ pub(super) enum Stop {
     Failed(Failure),
 }
 
-/// A claim that wants devices.
-pub(crate) struct Wish<'a> {
+/// A claim without devices: its requests and constraints.
+pub(crate) struct UnallocatedClaim<'a> {
     pub(crate) key: Key,
     pub(crate) requests: Vec<&'a Request>,
     pub(crate) constraints: &'a [DeviceConstraint],
 }
 
-impl<'a> Wish<'a> {
-    /// What a claim wants that is there.
+impl<'a> UnallocatedClaim<'a> {
+    /// Returns the requests and constraints of a claim that exists in the cluster.
     pub(crate) fn of(key: Key, claim: &'a Claim) -> Self {
-        Wish {
+        UnallocatedClaim {
             key,
             requests: claim.requests.iter().collect(),
             constraints: &claim.constraints,
@@ -61,34 +61,35 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// A claim without devices.
-pub(super) struct Wanted<'a> {
+/// A claim without devices after its requests were checked: see [`Search::prepare`].
+pub(super) struct PreparedClaim<'a> {
     pub(super) key: Key,
     requests: Vec<&'a Request>,
-    /// By request and alternative the devices where all are wanted.
-    all: Vec<Vec<Option<Vec<Spot>>>>,
+    /// The devices of each request and alternative that asks for all devices.
+    all: Vec<Vec<Option<Vec<DeviceIndex>>>>,
     pub(super) constraints: Vec<Constraint<'a>>,
 }
 
-/// A device's place: pool, slice and device.
-pub(super) type Spot = (usize, usize, usize);
+/// The indexes of a device: of its pool, of its slice in the pool, and of the device in the slice.
+pub(super) type DeviceIndex = (usize, usize, usize);
 
-/// Where in the claims a search is.
+/// The position of a search in the claims and their requests.
 #[derive(Clone, Copy, Default)]
-pub(super) struct At {
+pub(super) struct SearchPosition {
     pub(super) claim: usize,
     request: usize,
     alternative: Option<usize>,
     device: usize,
 }
 
-/// See the module's words.
+/// The state of a search for devices on one node.
 pub(crate) struct Search<'a> {
     pub(super) devices: &'a Devices,
     pub(super) site: Site<'a>,
     pub(super) pools: Vec<Pool<'a>>,
-    pub(super) wanted: Vec<Wanted<'a>>,
-    pub(super) found: Vec<Vec<Taken<'a>>>,
+    pub(super) prepared: Vec<PreparedClaim<'a>>,
+    /// The devices chosen so far, by claim.
+    pub(super) candidates: Vec<Vec<CandidateDevice<'a>>>,
     /// Devices for claims alone, with the claims.
     pub(super) taking: FxHashMap<DeviceId, Vec<usize>>,
     /// Parts of devices, and how many of them.
@@ -107,33 +108,33 @@ impl<'a> Search<'a> {
     /// Why there are none on this node.
     pub(crate) fn run(
         devices: &'a Devices,
-        wishes: Vec<Wish<'a>>,
+        claims: Vec<UnallocatedClaim<'a>>,
         site: Site<'a>,
-    ) -> Result<Vec<Found<'a>>, Failure> {
+    ) -> Result<Vec<CandidateAllocation<'a>>, Failure> {
         let mut search = Search {
             devices,
             site,
             pools: gather(devices, site),
-            wanted: Vec::new(),
-            found: Vec::new(),
+            prepared: Vec::new(),
+            candidates: Vec::new(),
             taking: FxHashMap::default(),
             sharing: FxHashMap::default(),
             counted: FxHashMap::default(),
             asked: FxHashMap::default(),
             steps: 0,
         };
-        for wish in wishes {
-            let wanted = search.want(wish)?;
-            search.wanted.push(wanted);
-            search.found.push(Vec::new());
+        for claim in claims {
+            let prepared = search.prepare(claim)?;
+            search.prepared.push(prepared);
+            search.candidates.push(Vec::new());
         }
         search.is_shallow()?;
-        match search.go_on(At::default(), Spot::default()) {
+        match search.go_on(SearchPosition::default(), DeviceIndex::default()) {
             Ok(true) => {
-                let wanted = search.wanted.into_iter().zip(search.found);
-                Ok(wanted
-                    .map(|(wanted, devices)| Found {
-                        key: wanted.key,
+                let prepared = search.prepared.into_iter().zip(search.candidates);
+                Ok(prepared
+                    .map(|(prepared, devices)| CandidateAllocation {
+                        key: prepared.key,
                         devices,
                     })
                     .collect())
@@ -151,16 +152,16 @@ impl<'a> Search<'a> {
     }
 
     /// Checks the requests of a claim and finds out how many "all" are.
-    fn want(&self, wish: Wish<'a>) -> Result<Wanted<'a>, Failure> {
-        let key = wish.key;
-        let mut wanted = Wanted {
+    fn prepare(&self, claim: UnallocatedClaim<'a>) -> Result<PreparedClaim<'a>, Failure> {
+        let key = claim.key;
+        let mut prepared = PreparedClaim {
             key,
-            requests: wish.requests,
+            requests: claim.requests,
             all: Vec::new(),
             constraints: Vec::new(),
         };
         let mut least = 0_usize;
-        for request in &wanted.requests {
+        for request in &prepared.requests {
             if request.alternatives.is_empty() {
                 return Err(Failure::Error(format!(
                     "resource claim {}, request {}: unknown request type",
@@ -184,7 +185,7 @@ impl<'a> Search<'a> {
                 all.push(spots);
             }
             least = least.saturating_add(least_of);
-            wanted.all.push(all);
+            prepared.all.push(all);
         }
         if least > MOST_RESULTS {
             return Err(Failure::Error(format!(
@@ -192,7 +193,7 @@ impl<'a> Search<'a> {
                 self.claim_text(key)
             )));
         }
-        for (index, rule) in wish.constraints.iter().enumerate() {
+        for (index, rule) in claim.constraints.iter().enumerate() {
             if rule.match_attribute.is_none() && rule.distinct_attribute.is_none() {
                 return Err(Failure::Error(format!(
                     "claim {}, constraint #{index}: empty constraint (unsupported constraint type?)",
@@ -200,13 +201,18 @@ impl<'a> Search<'a> {
                 )));
             }
             let values = Vec::new();
-            wanted.constraints.push(Constraint { rule, values });
+            prepared.constraints.push(Constraint { rule, values });
         }
-        Ok(wanted)
+        Ok(prepared)
     }
 
     /// The devices of an alternative that asks for all.
-    fn all_of(&self, key: Key, request: &str, own: &Alternative) -> Result<Vec<Spot>, Failure> {
+    fn all_of(
+        &self,
+        key: Key,
+        request: &str,
+        own: &Alternative,
+    ) -> Result<Vec<DeviceIndex>, Failure> {
         let mut spots = Vec::new();
         for (place, pool) in self.pools.iter().enumerate() {
             let state = match pool.state {
@@ -235,9 +241,9 @@ impl<'a> Search<'a> {
 
     /// Whether the search cannot call itself more often than is safe.
     fn is_shallow(&self) -> Result<(), Failure> {
-        let depth = |wanted: &Wanted<'_>| {
-            let requests = wanted.requests.iter().zip(&wanted.all);
-            let most = |(request, all): (&&Request, &Vec<Option<Vec<Spot>>>)| {
+        let depth = |prepared: &PreparedClaim<'_>| {
+            let requests = prepared.requests.iter().zip(&prepared.all);
+            let most = |(request, all): (&&Request, &Vec<Option<Vec<DeviceIndex>>>)| {
                 let counts = request.alternatives.iter().zip(all).map(|(own, spots)| {
                     let count =
                         || usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -249,9 +255,9 @@ impl<'a> Search<'a> {
                 counts.max().unwrap_or(0)
             };
             let devices: usize = requests.map(most).sum();
-            1 + 2 * wanted.requests.len() + devices.min(MOST_RESULTS)
+            1 + 2 * prepared.requests.len() + devices.min(MOST_RESULTS)
         };
-        let depth: usize = self.wanted.iter().map(depth).sum();
+        let depth: usize = self.prepared.iter().map(depth).sum();
         match depth > MOST_DEPTH {
             true => Err(Failure::TooLong),
             false => Ok(()),
@@ -319,17 +325,17 @@ impl<'a> Search<'a> {
     }
 
     /// Finds the next device and all after it; `false` where there are none.
-    fn go_on(&mut self, at: At, start: Spot) -> Result<bool, Stop> {
+    fn go_on(&mut self, at: SearchPosition, start: DeviceIndex) -> Result<bool, Stop> {
         self.step()?;
-        let Some(wanted) = self.wanted.get(at.claim) else {
+        let Some(prepared) = self.prepared.get(at.claim) else {
             return Ok(true);
         };
-        let Some(request) = wanted.requests.get(at.request).copied() else {
-            let next = At {
+        let Some(request) = prepared.requests.get(at.request).copied() else {
+            let next = SearchPosition {
                 claim: at.claim + 1,
-                ..At::default()
+                ..SearchPosition::default()
             };
-            return match self.go_on(next, Spot::default()) {
+            return match self.go_on(next, DeviceIndex::default()) {
                 // Another alternative of an earlier claim may leave devices that let this one do with fewer.
                 Err(Stop::TooMany) => Ok(false),
                 other => other,
@@ -341,26 +347,28 @@ impl<'a> Search<'a> {
             None => 0,
         };
         let own = &request.alternatives[index];
-        let all = wanted.all[at.request][index].as_ref();
+        let all = prepared.all[at.request][index].as_ref();
         let count = match all {
             Some(spots) if spots.is_empty() => return Ok(false),
             Some(spots) => spots.len(),
             None => usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX),
         };
         if at.device >= count {
-            let next = At {
+            let next = SearchPosition {
                 request: at.request + 1,
                 alternative: None,
                 device: 0,
                 ..at
             };
-            return self.go_on(next, Spot::default());
+            return self.go_on(next, DeviceIndex::default());
         }
-        let will_be = self.found[at.claim].len().saturating_add(count - at.device);
+        let will_be = self.candidates[at.claim]
+            .len()
+            .saturating_add(count - at.device);
         if will_be > MOST_RESULTS {
             return Err(Stop::TooMany);
         }
-        let next = At {
+        let next = SearchPosition {
             device: at.device + 1,
             alternative: Some(index),
             ..at
@@ -370,7 +378,7 @@ impl<'a> Search<'a> {
             if !self.take(at, &request.name, own, spot, true)? {
                 return Ok(false);
             }
-            return self.go_on_or_back(at.claim, next, Spot::default());
+            return self.go_on_or_back(at.claim, next, DeviceIndex::default());
         }
         for pool in start.0..self.pools.len() {
             let first_slice = if pool == start.0 { start.1 } else { 0 };
@@ -381,7 +389,7 @@ impl<'a> Search<'a> {
                     self.step()?;
                     let usable = self.is_free(at.claim, own, of, device)
                         && self
-                            .is_chosen(self.wanted[at.claim].key, own, of, device)
+                            .is_chosen(self.prepared[at.claim].key, own, of, device)
                             .map_err(Stop::Failed)?
                         && self.suffices(own, of, device)
                         && self.take(at, &request.name, own, (pool, slice, device), false)?;
@@ -404,11 +412,11 @@ impl<'a> Search<'a> {
     }
 
     /// The first alternative that can be had.
-    fn first_available(&mut self, at: At, alternatives: usize) -> Result<bool, Stop> {
+    fn first_available(&mut self, at: SearchPosition, alternatives: usize) -> Result<bool, Stop> {
         let mut all_too_many = true;
         for index in 0..alternatives {
             let alternative = Some(index);
-            match self.go_on(At { alternative, ..at }, Spot::default()) {
+            match self.go_on(SearchPosition { alternative, ..at }, DeviceIndex::default()) {
                 Err(Stop::TooMany) => continue,
                 Ok(false) => all_too_many = false,
                 other => return other,
@@ -421,7 +429,12 @@ impl<'a> Search<'a> {
     }
 
     /// [`Search::go_on`] after a device was taken, which is given back where that leads nowhere.
-    fn go_on_or_back(&mut self, claim: usize, next: At, start: Spot) -> Result<bool, Stop> {
+    fn go_on_or_back(
+        &mut self,
+        claim: usize,
+        next: SearchPosition,
+        start: DeviceIndex,
+    ) -> Result<bool, Stop> {
         let done = self.go_on(next, start);
         if !matches!(done, Ok(true)) {
             self.give_back(claim);

@@ -4,11 +4,11 @@
 //! take that back where those keep the device away, nor where a device that can be shared is given back (decision 16).
 
 use super::Failure;
+use super::candidate::CandidateDevice;
 use super::capacity::Portions;
-use super::found::Taken;
 use super::object::{Alternative, Slice};
 use super::pool::consumption;
-use super::search::{At, Search, Spot, Stop};
+use super::search::{DeviceIndex, Search, SearchPosition, Stop};
 use crate::intern::Symbol;
 use crate::model::DeviceSpec;
 
@@ -31,10 +31,10 @@ impl<'a> Search<'a> {
     /// Takes a device that is chosen, unless something stands in the way. Where it `must` be this one, an unmet constraint is an error.
     pub(super) fn take(
         &mut self,
-        at: At,
+        at: SearchPosition,
         request: &'a str,
         own: &'a Alternative,
-        spot: Spot,
+        spot: DeviceIndex,
         must: bool,
     ) -> Result<bool, Stop> {
         let (pool, slice, index) = spot;
@@ -69,7 +69,7 @@ impl<'a> Search<'a> {
             return Ok(false);
         }
         let driver = self.site.names.text(slice.driver);
-        let constraints = &mut self.wanted[at.claim].constraints;
+        let constraints = &mut self.prepared[at.claim].constraints;
         let mut values = Vec::with_capacity(constraints.len());
         for constraint in constraints.iter() {
             match constraint.value(request, &own.name, device, driver) {
@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
                     };
                     return Err(Stop::Failed(Failure::Error(format!(
                         "claim {}, request {named}: cannot add device {} because a claim constraint would not be satisfied",
-                        self.claim_text(self.wanted[at.claim].key),
+                        self.claim_text(self.prepared[at.claim].key),
                         id.text(self.site.names)
                     ))));
                 }
@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
             }
             None => self.taking.entry(id).or_default().push(at.claim),
         }
-        self.found[at.claim].push(Taken {
+        self.candidates[at.claim].push(CandidateDevice {
             request,
             alternative: &own.name,
             slice,
@@ -142,16 +142,16 @@ impl<'a> Search<'a> {
 
     /// Gives the last device of a claim back.
     pub(super) fn give_back(&mut self, claim: usize) {
-        let Some(taken) = self.found[claim].pop() else {
+        let Some(candidate) = self.candidates[claim].pop() else {
             return;
         };
-        let (id, device) = (taken.id(), taken.device());
-        for constraint in &mut self.wanted[claim].constraints {
-            if constraint.applies(taken.request, taken.alternative) {
+        let (id, device) = (candidate.id(), candidate.device());
+        for constraint in &mut self.prepared[claim].constraints {
+            if constraint.applies(candidate.request, candidate.alternative) {
                 constraint.values.pop();
             }
         }
-        match &taken.portions {
+        match &candidate.portions {
             Some(portions) => {
                 if let Some((uses, sum)) = self.sharing.get_mut(&id) {
                     *uses -= 1;
@@ -167,7 +167,7 @@ impl<'a> Search<'a> {
                     claims.pop();
                 }
                 if !device.consumes_counters.is_empty() {
-                    self.uncount(taken.slice.pool, device);
+                    self.uncount(candidate.slice.pool, device);
                 }
             }
         }

@@ -16,7 +16,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::answer::{Move, Moves, Stays};
 use super::question::{Candidate, Consolidation};
-use super::worth::{self, Removed};
+use super::worth::{self, RemovedNodes};
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::error::ModelError;
@@ -85,7 +85,7 @@ struct Round<'a> {
 type Priced<'a> = (NodeId, &'a Candidate, f64);
 
 /// A replacement for the first `size` nodes of the list.
-struct Found {
+struct NodeReplacement {
     size: usize,
     existing: Vec<(String, String)>,
     replacements: Vec<PlannedNode>,
@@ -93,7 +93,7 @@ struct Found {
     disruption: u64,
 }
 
-impl Found {
+impl NodeReplacement {
     /// Returns the saving per disruption.
     fn ratio(&self) -> f64 {
         self.saving as f64 / self.disruption as f64
@@ -138,7 +138,7 @@ impl<'a> Round<'a> {
         let mut left = Vec::new();
         for (id, candidate) in candidates {
             let nodes = [candidate];
-            let removed = Removed::new(&nodes, &self.question.pools);
+            let removed = RemovedNodes::new(&nodes, &self.question.pools);
             if !self.is_within_budget(&nodes) || !removed.is_balanced(candidate.price_micro_usd) {
                 left.push((id, candidate));
                 continue;
@@ -186,7 +186,7 @@ impl<'a> Round<'a> {
         order.sort_by(|a, b| b.2.total_cmp(&a.2).then_with(|| a.1.node.cmp(&b.1.node)));
         let mut looked_at = 0;
         while let Some((_, worst, _)) = order.first().copied() {
-            let mut best: Option<Found> = None;
+            let mut best: Option<NodeReplacement> = None;
             let mut why = Stays::NoneCheaper;
             if looked_at >= MOST_SETS {
                 return;
@@ -197,25 +197,25 @@ impl<'a> Round<'a> {
                 }
                 looked_at += 1;
                 match self.look_at(&order[..size], values) {
-                    Ok(found) => {
+                    Ok(replacement) => {
                         if best
                             .as_ref()
-                            .is_none_or(|best| found.ratio() > best.ratio())
+                            .is_none_or(|best| replacement.ratio() > best.ratio())
                         {
-                            best = Some(found);
+                            best = Some(replacement);
                         }
                     }
                     Err(stays) if size == 1 => why = stays,
                     Err(_) => {}
                 }
             }
-            let Some(found) = best else {
+            let Some(replacement) = best else {
                 self.moves.stays.push((worst.node.clone(), why));
                 order.remove(0);
                 continue;
             };
-            let set: Vec<Priced<'_>> = order.drain(..found.size).collect();
-            self.accept(found, &set);
+            let set: Vec<Priced<'_>> = order.drain(..replacement.size).collect();
+            self.accept(replacement, &set);
             let places = self.moves.moves.last().into_iter();
             let is_left = without(places.flat_map(|made| &made.existing));
             order.retain(|(id, candidate, _)| is_left(&(*id, *candidate)));
@@ -247,12 +247,12 @@ impl<'a> Round<'a> {
 
     /// Plans the pods of a set anew. A set of several nodes that would not save enough even by its pods' values is not
     /// planned; a single node always is, because some of its pods may fit elsewhere.
-    fn look_at(&mut self, set: &[Priced<'_>], values: &Values) -> Result<Found, Stays> {
+    fn look_at(&mut self, set: &[Priced<'_>], values: &Values) -> Result<NodeReplacement, Stays> {
         let nodes: Vec<&Candidate> = set.iter().map(|(_, candidate, _)| *candidate).collect();
         if !self.is_within_budget(&nodes) {
             return Err(Stays::Budget);
         }
-        let removed = Removed::new(&nodes, &self.question.pools);
+        let removed = RemovedNodes::new(&nodes, &self.question.pools);
         let (price, ceiling) = (removed.price(), removed.ceiling());
         let beyond: f64 = set.iter().map(|(_, _, beyond)| beyond).sum();
         if set.len() > 1 && beyond < (price - ceiling) as f64 {
@@ -285,7 +285,7 @@ impl<'a> Round<'a> {
         if !removed.pays(&replacement.nodes, saving, is_spot_to_spot) {
             return Err(Stays::NotWorthIt);
         }
-        Ok(Found {
+        Ok(NodeReplacement {
             size: set.len(),
             existing: replacement.existing,
             replacements: replacement.nodes,
@@ -295,7 +295,7 @@ impl<'a> Round<'a> {
     }
 
     /// Makes a move in the model, so that later moves count with it.
-    fn accept(&mut self, found: Found, set: &[Priced<'_>]) {
+    fn accept(&mut self, replacement: NodeReplacement, set: &[Priced<'_>]) {
         let mut pods: FxHashMap<String, PodId> = FxHashMap::default();
         for (id, candidate, _) in set {
             for pod in self.cluster.movable(*id) {
@@ -304,7 +304,7 @@ impl<'a> Round<'a> {
             self.cluster.take_node_out(*id);
             self.release(candidate);
         }
-        for (key, node) in &found.existing {
+        for (key, node) in &replacement.existing {
             if let (Some(pod), Some(to)) = (pods.remove(key), self.cluster.node(node)) {
                 self.cluster.rehome(pod, Some(to));
             }
@@ -312,7 +312,7 @@ impl<'a> Round<'a> {
         for pod in pods.into_values() {
             self.cluster.rehome(pod, None);
         }
-        found
+        replacement
             .replacements
             .iter()
             .for_each(|node| self.pools.buy(node, self.cluster));
@@ -321,9 +321,9 @@ impl<'a> Round<'a> {
                 .iter()
                 .map(|(_, candidate, _)| candidate.node.clone())
                 .collect(),
-            existing: found.existing,
-            replacements: found.replacements,
-            saving_micro_usd: found.saving,
+            existing: replacement.existing,
+            replacements: replacement.replacements,
+            saving_micro_usd: replacement.saving,
         });
     }
 }

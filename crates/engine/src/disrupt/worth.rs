@@ -14,15 +14,15 @@ const SPOT_TO_SPOT_PER_MILLE: u64 = 150;
 /// Karpenter's `MinInstanceTypesForSpotToSpotConsolidation`: so many cheaper types, or a spot node that is bought soon has cheaper neighbours again.
 const SPOT_TO_SPOT_TYPES: usize = 15;
 
-/// What nodes cost that go together.
-pub(super) struct Removed<'a> {
+/// Nodes that are removed together, for what they cost.
+pub(super) struct RemovedNodes<'a> {
     nodes: &'a [&'a Candidate],
     pools: &'a BTreeMap<String, PoolTerms>,
 }
 
-impl<'a> Removed<'a> {
+impl<'a> RemovedNodes<'a> {
     pub(super) fn new(nodes: &'a [&'a Candidate], pools: &'a BTreeMap<String, PoolTerms>) -> Self {
-        Removed { nodes, pools }
+        RemovedNodes { nodes, pools }
     }
 
     /// Micro-dollars an hour.

@@ -19,25 +19,25 @@ pub(super) fn said(resource: &str, amount: Quantity) -> String {
 type Owner<'a> = &'a dyn Fn(&str) -> String;
 
 /// A change with the owners of pools.
-struct Words<'a>(&'a Change, Owner<'a>);
+struct DescribedChange<'a>(&'a Change, Owner<'a>);
 
 impl Change {
     /// Returns the change in words. `owner` says, for the name of a pool, which object a user changes to change the pool: another one than
     /// the NodePool where that is a copy of it.
     pub fn words(&self, owner: impl Fn(&str) -> String) -> String {
-        Words(self, &owner).to_string()
+        DescribedChange(self, &owner).to_string()
     }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Words(self, &|pool| format!("NodePool {pool}")).fmt(f)
+        DescribedChange(self, &|pool| format!("NodePool {pool}")).fmt(f)
     }
 }
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for DescribedChange<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Words(change, owner) = self;
+        let DescribedChange(change, owner) = self;
         match change {
             Change::Tolerate { key, value, effect } if value.is_empty() => {
                 write!(f, "tolerate the taint {key}:{}", effect.as_str())

@@ -65,7 +65,7 @@ impl Cluster {
             let words = "no machine meets any of the terms of the pod's required node affinity";
             return Ok(Some(words.to_owned()));
         }
-        let market = Known {
+        let market = PoolMachines {
             own: &own,
             sold: &sold,
             cluster: &*self,
@@ -141,14 +141,14 @@ impl Cluster {
     }
 }
 
-/// The machines that the pool can buy, and those that its class could.
-struct Known<'a> {
+/// The machines that a pool can buy, and all machines that its node class could buy.
+struct PoolMachines<'a> {
     own: &'a [Machine],
     sold: &'a [Machine],
     cluster: &'a Cluster,
 }
 
-impl Known<'_> {
+impl PoolMachines<'_> {
     /// Describes a demand for values that no machine of the pool meets.
     fn about(&self, demand: &Demand) -> String {
         let key = &demand.key;

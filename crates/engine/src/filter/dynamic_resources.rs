@@ -12,7 +12,7 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: NodeId) -> Optio
         return Some(Reason::ExtendedClaimLeft);
     }
     let extended = match plan.extended.on(&cluster.at(node).fixed.allocatable) {
-        Ok(extended) => extended.wish(),
+        Ok(extended) => extended.unallocated_claim(),
         Err(reason) => return Some(reason),
     };
     if plan.wants_devices() || extended.is_some() {

@@ -33,15 +33,15 @@ impl Question<'_> {
     pub(crate) fn conflict(&self) -> Option<Veto> {
         let of_names = self.class.shape.named_nodes == NamedNodes::Conflict;
         let of_names = of_names.then_some((Plugin::NodeAffinity, Conflict::Affinity));
-        self.first_told(of_names.into_iter().chain(self.conflicts()))
+        self.first_veto(of_names.into_iter().chain(self.conflicts()))
     }
 
-    fn first_told(&self, conflicts: impl Iterator<Item = (Plugin, Conflict)>) -> Option<Veto> {
-        let told = conflicts.filter_map(|(plugin, conflict)| {
+    fn first_veto(&self, conflicts: impl Iterator<Item = (Plugin, Conflict)>) -> Option<Veto> {
+        let vetoes = conflicts.filter_map(|(plugin, conflict)| {
             let at = self.rules.pre_filters_at(plugin)?;
             Some((at, Veto { plugin, conflict }))
         });
-        let first = told.min_by_key(|(at, _)| *at);
+        let first = vetoes.min_by_key(|(at, _)| *at);
         first.map(|(_, veto)| veto)
     }
 
@@ -55,7 +55,7 @@ impl Question<'_> {
 
     /// Returns the refusal by every node because of the pod's claims.
     fn check_claims(&self) -> Option<Refusal> {
-        let veto = self.first_told(self.conflicts())?;
+        let veto = self.first_veto(self.conflicts())?;
         Some(Refusal::new(veto.plugin, Reason::Conflict(veto.conflict)))
     }
 
@@ -103,8 +103,8 @@ impl Question<'_> {
         if !self.rules.filters(Plugin::NodeResourcesFit) {
             return None;
         }
-        let standing = self.devices.map(|plan| &plan.extended);
-        node_resources_fit::check(&self.class.shape, allocatable, used, standing)
+        let extended = self.devices.map(|plan| &plan.extended);
+        node_resources_fit::check(&self.class.shape, allocatable, used, extended)
     }
 
     /// Returns whether other pods matter to this one only by their resources and pod slots, and filters run in default
@@ -118,7 +118,7 @@ impl Question<'_> {
 
     /// [`Question::check`] as if pods of these classes were on the node too, for a pod that
     /// [is about room only](Question::is_about_room_only).
-    pub(crate) fn check_beside(&self, id: NodeId, pods: &[PodClassId]) -> Option<Refusal> {
+    pub(crate) fn check_with_nominated(&self, id: NodeId, pods: &[PodClassId]) -> Option<Refusal> {
         self.check_static(id).or_else(|| {
             let node = self.cluster.at(id);
             let mut used = node.used.clone();
@@ -137,9 +137,9 @@ impl Question<'_> {
         if held.is_empty() {
             return None;
         }
-        let beside = self.check_beside(id, &held)?.in_general();
+        let refusal = self.check_with_nominated(id, &held)?.in_general();
         let alone = self.check(id).map(|refusal| refusal.in_general());
-        (alone.as_ref() != Some(&beside)).then_some(beside)
+        (alone.as_ref() != Some(&refusal)).then_some(refusal)
     }
 
     /// Runs the filters that depend on placed pods.

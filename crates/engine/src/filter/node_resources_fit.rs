@@ -4,7 +4,7 @@
 //! a DeviceClass stands for, [`super::dynamic_resources`] decides.
 
 use crate::class::Shape;
-use crate::devices::Standing;
+use crate::devices::ExtendedResources;
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
@@ -13,10 +13,10 @@ pub(crate) fn check(
     pod: &Shape,
     allocatable: &Amounts,
     used: &Amounts,
-    standing: Option<&Standing>,
+    extended: Option<&ExtendedResources>,
 ) -> Option<Refusal> {
     let is_for_devices = |resource: Symbol| {
-        let class = standing.and_then(|own| own.class_for(resource));
+        let class = extended.and_then(|own| own.class_for(resource));
         class.is_some() && allocatable.scalar(resource) <= 0
     };
     let request = pod.demands();

@@ -8,24 +8,28 @@ use super::event::PodUid;
 /// Addresses that are not on the interface although a pod has them, or had them a short time ago.
 #[derive(Clone, Debug, Default)]
 pub struct Absent {
-    lost: Vec<Lost>,
+    lost: Vec<LostAddress>,
     resting: Vec<(Ipv4Addr, u64)>,
 }
 
 /// An address that a pod has and the interface has not.
 #[derive(Clone, Debug)]
-struct Lost {
+struct LostAddress {
     pod: PodUid,
     address: Cidr,
-    /// Whether the pod heard of it.
-    told: bool,
+    /// Whether the pod was told that it lost the address.
+    reported: bool,
 }
 
 impl Absent {
     /// Notes that `pod` has `address`, which is not on the interface.
     pub(super) fn lose(&mut self, pod: PodUid, address: Cidr) {
-        let told = false;
-        self.lost.push(Lost { pod, address, told });
+        let reported = false;
+        self.lost.push(LostAddress {
+            pod,
+            address,
+            reported,
+        });
     }
 
     /// Notes that `ip` was released and may not be given to a pod before `until`.
@@ -62,11 +66,11 @@ impl Absent {
         }
     }
 
-    /// Returns what pods have lost and have not heard of yet, and takes it as told.
-    pub(super) fn untold(&mut self) -> impl Iterator<Item = (PodUid, Cidr)> {
-        let untold = self.lost.iter_mut().filter(|lost| !lost.told);
-        untold.map(|lost| {
-            lost.told = true;
+    /// Returns the lost addresses that pods have not heard of, and marks them as reported.
+    pub(super) fn take_unreported(&mut self) -> impl Iterator<Item = (PodUid, Cidr)> {
+        let unreported = self.lost.iter_mut().filter(|lost| !lost.reported);
+        unreported.map(|lost| {
+            lost.reported = true;
             (lost.pod.clone(), lost.address)
         })
     }

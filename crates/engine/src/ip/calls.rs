@@ -70,18 +70,18 @@ impl Retries {
     }
 }
 
-/// How much an interface wants its next call.
+/// The priority of the next call of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Want {
+pub enum CallPriority {
     /// To meet a target, to give something back or to look again.
     Upkeep,
-    /// So many pods wait.
+    /// This many pods wait for the call.
     Pods(usize),
 }
 
 /// The calls that the interface wants, each with the time from which on it may be made.
 #[derive(Default)]
-struct Wishes {
+struct DueCalls {
     list: Option<u64>,
     assign: Option<(u64, Kind, u32)>,
     give_back: Option<(u64, Kind, Vec<Cidr>)>,
@@ -94,12 +94,12 @@ impl Interface {
     /// is to be answered by one event, [`Failure::NoAnswer`] if need be.
     pub fn next_call(&mut self, now: u64) -> Option<Call> {
         let now = self.time(now);
-        let wishes = self.wishes(now);
-        if wishes.list.is_some_and(|at| at <= now) {
+        let due_calls = self.due_calls(now);
+        if due_calls.list.is_some_and(|at| at <= now) {
             self.calls.list = Some(now);
             return Some(Call::List);
         }
-        if let Some((at, kind, count)) = wishes.assign
+        if let Some((at, kind, count)) = due_calls.assign
             && at <= now
         {
             let doubtful = self.recent.doubted(kind, now).collect();
@@ -111,7 +111,7 @@ impl Interface {
             self.pool_mut(kind).creating(count);
             return Some(Call::Assign { kind, count });
         }
-        let (_, kind, blocks) = wishes.give_back.filter(|(at, ..)| *at <= now)?;
+        let (_, kind, blocks) = due_calls.give_back.filter(|(at, ..)| *at <= now)?;
         self.calls.give_back = Some((kind, blocks.clone()));
         self.pool_mut(kind).giving_back(&blocks);
         Some(Call::GiveBack { kind, blocks })
@@ -136,17 +136,17 @@ impl Interface {
     /// Returns what the interface would ask EC2 for now, held or not, unless something else comes first.
     pub fn wants_to_assign(&self, now: u64) -> Option<Kind> {
         let now = self.peek_time(now);
-        let (at, kind, _) = self.all_wishes(now).assign?;
+        let (at, kind, _) = self.all_due_calls(now).assign?;
         (at <= now).then_some(kind)
     }
 
     /// Returns whether [`Interface::next_call`] would return a call now, and for whom.
-    pub fn wants_call(&self, now: u64) -> Option<Want> {
+    pub fn wants_call(&self, now: u64) -> Option<CallPriority> {
         let now = self.peek_time(now);
-        let first = self.wishes(now).first()?;
+        let first = self.due_calls(now).first()?;
         (first <= now).then_some(match self.waiting.len() {
-            0 => Want::Upkeep,
-            pods => Want::Pods(pods),
+            0 => CallPriority::Upkeep,
+            pods => CallPriority::Pods(pods),
         })
     }
 
@@ -156,7 +156,7 @@ impl Interface {
         let rested = Kind::ALL.map(|kind| self.pool(kind).next_warm());
         let rested = rested.into_iter().flatten().min();
         let rested = rested.filter(|_| self.recent.is_confirmed());
-        let call = self.wishes(self.last_time()).first();
+        let call = self.due_calls(self.last_time()).first();
         let at = rested.into_iter().chain(call).min()?;
         Some(self.caller_time(at))
     }
@@ -169,18 +169,18 @@ impl Interface {
 
     /// Returns the calls that may be made. While assigning is held, only one whose time has not come is among them, so that
     /// the caller is woken to ask for leave.
-    fn wishes(&self, now: u64) -> Wishes {
-        let mut wishes = self.all_wishes(now);
+    fn due_calls(&self, now: u64) -> DueCalls {
+        let mut due_calls = self.all_due_calls(now);
         if self.held {
-            wishes.assign = wishes.assign.filter(|(at, ..)| *at > now);
+            due_calls.assign = due_calls.assign.filter(|(at, ..)| *at > now);
         }
-        wishes
+        due_calls
     }
 
-    fn all_wishes(&self, now: u64) -> Wishes {
-        let mut wishes = Wishes::default();
+    fn all_due_calls(&self, now: u64) -> DueCalls {
+        let mut due_calls = DueCalls::default();
         if self.calls.list.is_some() {
-            return wishes;
+            return due_calls;
         }
         let must_list = self.addresses.must_list() || self.prefixes.must_list();
         let retry = self.retries.list.until;
@@ -191,31 +191,31 @@ impl Interface {
         };
         if must_list || list.is_some_and(|at| at <= now) {
             let idle = self.calls.assign.is_none() && self.calls.give_back.is_none();
-            wishes.list = list.filter(|_| idle);
-            return wishes;
+            due_calls.list = list.filter(|_| idle);
+            return due_calls;
         }
-        wishes.list = list;
+        due_calls.list = list;
         for kind in [self.active, self.active.other()] {
             let (goal, waiting) = self.goal(kind);
             let (capacity, _) = self.room_for(kind);
             match self.pool(kind).plan(goal, waiting, capacity) {
                 Some(Step::Create(count)) if self.calls.assign.is_none() => {
                     let count = self.retries.most.map_or(count, |most| count.min(most));
-                    wishes.assign = Some((self.retries.assign.until, kind, count));
+                    due_calls.assign = Some((self.retries.assign.until, kind, count));
                 }
                 Some(Step::GiveBack(blocks))
-                    if self.calls.give_back.is_none() && wishes.give_back.is_none() =>
+                    if self.calls.give_back.is_none() && due_calls.give_back.is_none() =>
                 {
-                    wishes.give_back = Some((self.retries.give_back.until, kind, blocks));
+                    due_calls.give_back = Some((self.retries.give_back.until, kind, blocks));
                 }
                 _ => {}
             }
         }
-        wishes
+        due_calls
     }
 }
 
-impl Wishes {
+impl DueCalls {
     /// Returns from when on one of the calls may be made.
     fn first(&self) -> Option<u64> {
         let assign = self.assign.map(|(at, ..)| at);

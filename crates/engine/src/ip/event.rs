@@ -117,7 +117,7 @@ pub enum Answer {
         /// Which pod.
         pod: PodUid,
         /// The reason.
-        why: Why,
+        why: WaitReason,
     },
     /// EC2 no longer has the pod's address on the interface. No other pod gets that address while this pod lives.
     Lost {
@@ -151,7 +151,7 @@ pub enum Call {
 
 /// Why a pod waits: the error kinds of VRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum WaitReason {
     /// Every address that the interface can have is used.
     AtCapacity,
     /// Every address that is not used cools down.
@@ -164,41 +164,41 @@ pub enum Why {
     NoPrefix,
 }
 
-impl Why {
+impl WaitReason {
     /// Returns after how many milliseconds VRC would ask again, which its event names; `None` at capacity, where it names none.
     pub const fn retry_ms(self) -> Option<u64> {
         match self {
-            Why::AtCapacity => None,
-            Why::Cooling => Some(20_000),
-            Why::Creating | Why::Empty => Some(600),
-            Why::NoPrefix => Some(120_000),
+            WaitReason::AtCapacity => None,
+            WaitReason::Cooling => Some(20_000),
+            WaitReason::Creating | WaitReason::Empty => Some(600),
+            WaitReason::NoPrefix => Some(120_000),
         }
     }
 
     /// Returns whether both reasons have one text.
-    pub(super) fn sounds_like(self, other: Why) -> bool {
-        let empty = |why| matches!(why, Why::Creating | Why::Empty);
+    pub(super) fn sounds_like(self, other: WaitReason) -> bool {
+        let empty = |why| matches!(why, WaitReason::Creating | WaitReason::Empty);
         self == other || (empty(self) && empty(other))
     }
 }
 
 /// VRC's text for the event on the pod, with the resource `vpc.amazonaws.com/PrivateIPv4Address`.
-impl fmt::Display for Why {
+impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const RESOURCE: &str = "vpc.amazonaws.com/PrivateIPv4Address";
         match self {
-            Why::AtCapacity => f.write_str("cannot assign any more resource from warm pool"),
-            Why::Cooling => write!(
+            WaitReason::AtCapacity => f.write_str("cannot assign any more resource from warm pool"),
+            WaitReason::Cooling => write!(
                 f,
                 "Resource {RESOURCE} are being cooled down, will retry in 20s"
             ),
-            Why::Creating | Why::Empty => {
+            WaitReason::Creating | WaitReason::Empty => {
                 write!(
                     f,
                     "Warm pool for resource {RESOURCE} is currently empty, will retry in 600ms"
                 )
             }
-            Why::NoPrefix => write!(
+            WaitReason::NoPrefix => write!(
                 f,
                 "Warm pool for resource {RESOURCE} is currently empty because the specified subnet does not have enough free cidr \
                  blocks, will retry in 2m0s"

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::absent::Absent;
 use super::calls::{Assign, Calls, Retries};
 use super::cidr::{Cidr, Kind};
-use super::event::{Answer, Event, Failure, PodUid, Why};
+use super::event::{Answer, Event, Failure, PodUid, WaitReason};
 use super::listing::Recent;
 use super::pool::Pool;
 use super::targets::{Counts, Goal, Targets};
@@ -49,7 +49,7 @@ pub struct Waiting {
     /// Since when, by the interface's own clock, which never steps back.
     since: u64,
     /// The reason, once the pod heard one.
-    pub why: Option<Why>,
+    pub why: Option<WaitReason>,
 }
 
 /// A clock that never steps back: what the caller's clock loses is added.
@@ -327,7 +327,7 @@ impl Interface {
     /// Tells pods that their address is gone, once a listing shows it that is not to be repeated.
     pub(super) fn tell_losses(&mut self, answers: &mut Vec<Answer>) {
         if self.recent.list_at().is_none() {
-            let losses = self.absent.untold();
+            let losses = self.absent.take_unreported();
             answers.extend(losses.map(|(pod, address)| Answer::Lost { pod, address }));
         }
     }
@@ -416,7 +416,7 @@ impl Interface {
     }
 
     /// Returns the blocks that are being given back, or were and how that ended is not known yet. A controller that starts
-    /// anew has to know them ([`Found::giving_back`](super::Found::giving_back)).
+    /// anew has to know them ([`RestartState::giving_back`](super::RestartState::giving_back)).
     pub fn giving_back(&self) -> impl Iterator<Item = (Kind, Ipv4Addr)> {
         Kind::ALL.into_iter().flat_map(move |kind| {
             let blocks = self.pool(kind).blocks().filter(|(_, giving)| *giving);

@@ -29,13 +29,14 @@ pub(super) struct Recent {
 struct Change {
     kind: Kind,
     ip: Ipv4Addr,
-    what: What,
+    event: BlockEvent,
     /// From when on a listing shows it.
     until: u64,
 }
 
+/// What happened to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum BlockEvent {
     /// EC2 said that it assigned it.
     Arrived,
     /// A listing showed it, which may have been behind.
@@ -48,29 +49,29 @@ enum What {
 impl Recent {
     /// Notes that EC2 assigned blocks.
     pub(super) fn arrived(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
-        self.note(kind, blocks, What::Arrived, now);
+        self.note(kind, blocks, BlockEvent::Arrived, now);
     }
 
     /// Notes that a listing showed blocks that were not known.
     fn seen(&mut self, kind: Kind, blocks: &[Cidr], begun: u64) {
-        self.note(kind, blocks, What::Seen, begun);
+        self.note(kind, blocks, BlockEvent::Seen, begun);
     }
 
     /// Notes that EC2 took blocks back.
     pub(super) fn departed(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
-        self.note(kind, blocks, What::Departed, now);
+        self.note(kind, blocks, BlockEvent::Departed, now);
     }
 
     /// Notes that EC2 may have taken blocks back, and asks for a listing when that has settled.
     pub(super) fn doubtful(&mut self, kind: Kind, blocks: &[Cidr], now: u64) {
-        self.note(kind, blocks, What::Doubtful, now);
+        self.note(kind, blocks, BlockEvent::Doubtful, now);
         if !blocks.is_empty() {
             let settled = now + SETTLE_MS;
             self.list_at = Some(self.list_at.map_or(settled, |at| at.min(settled)));
         }
     }
 
-    fn note(&mut self, kind: Kind, blocks: &[Cidr], what: What, now: u64) {
+    fn note(&mut self, kind: Kind, blocks: &[Cidr], event: BlockEvent, now: u64) {
         let until = now + SETTLE_MS;
         self.changes.retain(|change| {
             let again = change.kind == kind && blocks.iter().any(|block| block.ip == change.ip);
@@ -79,7 +80,7 @@ impl Recent {
         self.changes.extend(blocks.iter().map(|block| Change {
             kind,
             ip: block.ip,
-            what,
+            event,
             until,
         }));
     }
@@ -108,7 +109,7 @@ impl Recent {
     /// Returns the blocks of `kind` of which it is not known at `now` whether EC2 took them back.
     pub(super) fn doubted(&self, kind: Kind, now: u64) -> impl Iterator<Item = Ipv4Addr> {
         let changes = self.unsettled(kind, now);
-        let doubtful = changes.filter(|change| change.what == What::Doubtful);
+        let doubtful = changes.filter(|change| change.event == BlockEvent::Doubtful);
         doubtful.map(|change| change.ip)
     }
 
@@ -175,7 +176,9 @@ impl Interface {
             let seen = self.recent.unsettled(kind, begun);
             seen.filter(move |change| {
                 let there = || listing.of(kind).iter().any(|block| block.ip == change.ip);
-                change.what == What::Seen && self.pool(kind).block(change.ip).is_some() && !there()
+                change.event == BlockEvent::Seen
+                    && self.pool(kind).block(change.ip).is_some()
+                    && !there()
             })
         };
         let all = Kind::ALL.into_iter().flat_map(of_kind);
@@ -217,10 +220,14 @@ impl Interface {
         for change in self.recent.unsettled(kind, begun) {
             let there = blocks.iter().any(|block| block.ip == change.ip);
             let known = self.pool(kind).block(change.ip);
-            match (change.what, known) {
-                (What::Arrived | What::Seen, Some(block)) if !there => blocks.push(block),
-                (What::Departed, None) if there => blocks.retain(|block| block.ip != change.ip),
-                (What::Doubtful, Some(_)) => {}
+            match (change.event, known) {
+                (BlockEvent::Arrived | BlockEvent::Seen, Some(block)) if !there => {
+                    blocks.push(block);
+                }
+                (BlockEvent::Departed, None) if there => {
+                    blocks.retain(|block| block.ip != change.ip);
+                }
+                (BlockEvent::Doubtful, Some(_)) => {}
                 _ => continue,
             }
             again = again.max(Some(change.until));

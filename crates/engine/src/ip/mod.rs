@@ -40,12 +40,12 @@ mod settings;
 mod targets;
 
 pub use absent::Absent;
-pub use calls::Want;
+pub use calls::CallPriority;
 pub use cidr::{Cidr, CidrError, Kind, PREFIX_SIZE};
-pub use event::{Answer, Call, Event, Failure, Listing, PodUid, Why};
+pub use event::{Answer, Call, Event, Failure, Listing, PodUid, WaitReason};
 pub use interface::{Interface, Waiting};
 pub use pool::{Pool, Refusal, Step};
-pub use restore::Found;
+pub use restore::RestartState;
 pub use settings::{Settings, Unreadable};
 pub use targets::{Counts, Goal, Targets};
 

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::absent::Absent;
 use super::cidr::{Cidr, Kind};
-use super::event::{Failure, PodUid, Why};
+use super::event::{Failure, PodUid, WaitReason};
 use super::seats::{Arrival, Block, Seat};
 use super::targets::{Counts, Goal};
 
@@ -21,7 +21,7 @@ use super::targets::{Counts, Goal};
 pub enum Refusal {
     /// The pod has to wait.
     #[error("{0}")]
-    Waits(Why),
+    Waits(WaitReason),
     /// The pod has an address already.
     #[error("resource is already assigned to the requestor")]
     AlreadyAssigned,
@@ -181,7 +181,7 @@ impl Pool {
         self.check(capacity, freeing).map_err(Refusal::Waits)?;
         let with_warm = |(at, block): (usize, &Block)| Some((block.warm(), at)).filter(|x| x.0 > 0);
         let fewest = self.blocks.iter().enumerate().filter_map(with_warm).min();
-        let empty = Refusal::Waits(Why::Empty);
+        let empty = Refusal::Waits(WaitReason::Empty);
         let block = &mut self.blocks[fewest.ok_or(empty)?.1];
         let index = block.first_warm().ok_or(empty)?;
         block.seats[index] = Seat::Used(pod.clone());
@@ -189,23 +189,23 @@ impl Pool {
     }
 
     /// Returns why a pod has to wait, or nothing if there is a warm address.
-    pub fn check(&self, capacity: usize, freeing: usize) -> Result<(), Why> {
+    pub fn check(&self, capacity: usize, freeing: usize) -> Result<(), WaitReason> {
         let counts = self.counts();
         let size = self.kind.size();
         let all = (capacity + freeing) * size;
         let taken = counts.used + freeing * size;
         if counts.used >= all {
-            Err(Why::AtCapacity)
+            Err(WaitReason::AtCapacity)
         } else if counts.used + counts.cooling >= all {
-            Err(Why::Cooling)
+            Err(WaitReason::Cooling)
         } else if taken + counts.cooling + counts.creating + counts.deleting >= all {
-            Err(Why::Creating)
+            Err(WaitReason::Creating)
         } else if counts.warm > 0 {
             Ok(())
         } else if self.no_prefix {
-            Err(Why::NoPrefix)
+            Err(WaitReason::NoPrefix)
         } else {
-            Err(Why::Empty)
+            Err(WaitReason::Empty)
         }
     }
 

@@ -48,12 +48,12 @@ pub(super) struct Claim {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ClaimBody {
-    devices: Wanted,
+    devices: DeviceClaim,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Wanted {
+struct DeviceClaim {
     requests: Option<Vec<DeviceRequest>>,
     constraints: Option<Vec<DeviceConstraint>>,
 }
@@ -98,12 +98,12 @@ impl From<Claim> for ResourceClaimSpec {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Allocation {
     node_selector: Option<NodeSelector>,
-    devices: Results,
+    devices: DeviceAllocationResult,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Results {
+struct DeviceAllocationResult {
     results: Vec<AllocatedDevice>,
 }
 

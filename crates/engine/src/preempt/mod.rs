@@ -124,10 +124,10 @@ impl Cluster {
             .obstacle(class, key, refused, evicting)
             .or_else(|| self.preempt_by_board(class, key, seed))
             .unwrap_or_else(|| self.preempt_by_trying_all(class, key, seed));
-        self.beside_claims(class, preemption)
+        self.with_claims(class, preemption)
     }
 
-    fn beside_claims(&self, class: PodClassId, preemption: Preemption) -> Preemption {
+    fn with_claims(&self, class: PodClassId, preemption: Preemption) -> Preemption {
         let rules = self.rules(self.class(class).shape.profile);
         match preemption {
             Preemption::Evict { .. } | Preemption::NotTried => preemption,
@@ -169,7 +169,7 @@ impl Cluster {
             None => self.candidates(class, key).map_err(Preemption::NotHelpful),
         };
         match candidates {
-            Err(why) => Err(self.beside_claims(class, why)),
+            Err(why) => Err(self.with_claims(class, why)),
             Ok(candidates) => Ok(candidates.into_iter().map(|own| own.eviction).collect()),
         }
     }
@@ -294,8 +294,8 @@ impl Cluster {
         let Some(node) = self.nominated_node(key) else {
             return false;
         };
-        let beside = self.room_beside(class, key, node);
-        let refusal = self.refuses(class, node, &beside);
+        let nominated = self.nominated_pods(class, key, node);
+        let refusal = self.refuses(class, node, &nominated);
         let hopeless = refusal.is_some_and(|refusal| refusal.is_unresolvable());
         let priority = self.class(class).priority;
         !hopeless
@@ -314,8 +314,8 @@ impl Cluster {
         key: &str,
         node: NodeId,
     ) -> Option<Result<Cost, Refusal>> {
-        let beside = self.room_beside(class, key, node);
-        let refusal = self.refuses(class, node, &beside)?;
+        let nominated = self.nominated_pods(class, key, node);
+        let refusal = self.refuses(class, node, &nominated)?;
         if refusal.is_unresolvable() {
             let reason = Reason::PreemptionNotHelpful;
             return Some(Err(Refusal::new(Plugin::DefaultPreemption, reason)));
@@ -333,10 +333,10 @@ impl Cluster {
         key: &str,
         node: NodeId,
     ) -> Option<Eviction> {
-        let beside = self.room_beside(class, key, node);
+        let nominated = self.nominated_pods(class, key, node);
         let (shape, priority) = (&self.class(class).shape, self.class(class).priority);
         if !matches!(
-            self.plan_eviction(shape, priority, node, &beside),
+            self.plan_eviction(shape, priority, node, &nominated),
             Plan::Evict(_)
         ) {
             return self
@@ -344,7 +344,7 @@ impl Cluster {
                 .ok()
                 .map(|candidate| candidate.eviction);
         }
-        let victims = self.planned_victims(shape, priority, node, &beside);
+        let victims = self.planned_victims(shape, priority, node, &nominated);
         let (leaving, victims): (Vec<_>, Vec<_>) = victims
             .into_iter()
             .map(|id| self.pod(id))
@@ -374,9 +374,9 @@ impl Cluster {
         lower.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let rank = |victim: &Victim| (Reverse(victim.priority), victim.start_time);
         order::sort(&mut lower, |a, b| rank(a) < rank(b));
-        let beside = self.room_beside(class, key, node);
+        let nominated = self.nominated_pods(class, key, node);
         let tried = self.in_thought(class, node, |own| {
-            own.reprieve(class, node, &beside, &lower)
+            own.reprieve(class, node, &nominated, &lower)
         });
         let (mut victims, pdb_violations) = tried?;
         victims.sort_by(by_importance);
@@ -401,13 +401,13 @@ impl Cluster {
         &mut self,
         class: PodClassId,
         node: NodeId,
-        beside: &[PodClassId],
+        nominated: &[PodClassId],
         lower: &[Victim],
     ) -> Result<(Vec<Victim>, usize), Refusal> {
         for victim in lower {
             self.take_off(victim.class, node, victim.terminating);
         }
-        if let Some(refusal) = self.refuses(class, node, beside) {
+        if let Some(refusal) = self.refuses(class, node, nominated) {
             for victim in lower {
                 self.try_on(victim.class, node, victim.terminating);
             }
@@ -419,7 +419,7 @@ impl Cluster {
         let violating = violating.into_iter().map(|victim| (victim, true));
         for (victim, violates) in violating.chain(others.into_iter().map(|own| (own, false))) {
             self.try_on(victim.class, node, victim.terminating);
-            if self.refuses(class, node, beside).is_some() {
+            if self.refuses(class, node, nominated).is_some() {
                 self.take_off(victim.class, node, victim.terminating);
                 pdb_violations += usize::from(violates);
                 victims.push(victim);
@@ -432,14 +432,14 @@ impl Cluster {
     }
 
     /// Returns the classes of other nominated pods on a node that have at least the pod's priority.
-    fn room_beside(&self, class: PodClassId, key: &str, node: NodeId) -> Vec<PodClassId> {
+    fn nominated_pods(&self, class: PodClassId, key: &str, node: NodeId) -> Vec<PodClassId> {
         self.held_on(node, self.class(class).priority, key)
     }
 
     /// Returns whether a node is feasible for a pod together with the pods nominated to it.
     pub(crate) fn takes(&mut self, class: PodClassId, key: &str, node: NodeId) -> bool {
-        let beside = self.room_beside(class, key, node);
-        self.refuses(class, node, &beside).is_none()
+        let nominated = self.nominated_pods(class, key, node);
+        self.refuses(class, node, &nominated).is_none()
     }
 
     /// Runs the filters with nominated pods, then without.
@@ -447,12 +447,12 @@ impl Cluster {
         &mut self,
         class: PodClassId,
         node: NodeId,
-        beside: &[PodClassId],
+        nominated: &[PodClassId],
     ) -> Option<Refusal> {
-        let with = if beside.is_empty() {
+        let with = if nominated.is_empty() {
             None
         } else {
-            self.check_beside(class, node, beside)
+            self.check_with_nominated(class, node, nominated)
         };
         with.or_else(|| self.question(class).check(node))
     }

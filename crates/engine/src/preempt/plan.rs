@@ -30,7 +30,7 @@ struct Run {
 }
 
 #[derive(Clone, Copy)]
-struct Lower {
+struct LowerPriorityPod {
     priority: i32,
     start_time: i64,
     class: PodClassId,
@@ -69,20 +69,20 @@ pub(crate) fn is_planned(shape: &Shape) -> bool {
 }
 
 impl Cluster {
-    /// Computes the cost of preemption on a node for a pod of this shape and priority; `beside` are nominated pods
+    /// Computes the cost of preemption on a node for a pod of this shape and priority; `nominated` are nominated pods
     /// whose room is held.
     pub(crate) fn plan_eviction(
         &self,
         shape: &Shape,
         priority: i32,
         node: NodeId,
-        beside: &[PodClassId],
+        nominated: &[PodClassId],
     ) -> Plan {
         let lower = |class: PodClassId| self.class(class).priority < priority;
         if !self.at(node).classes.iter().any(|count| lower(count.class)) {
             return Plan::NoVictims;
         }
-        let Some(runs) = self.runs(shape, priority, node, beside) else {
+        let Some(runs) = self.runs(shape, priority, node, nominated) else {
             return Plan::Try;
         };
         let victims = runs
@@ -100,9 +100,11 @@ impl Cluster {
         shape: &Shape,
         priority: i32,
         node: NodeId,
-        beside: &[PodClassId],
+        nominated: &[PodClassId],
     ) -> Vec<PodId> {
-        let mut runs = self.runs(shape, priority, node, beside).unwrap_or_default();
+        let mut runs = self
+            .runs(shape, priority, node, nominated)
+            .unwrap_or_default();
         let by_key = |a: &PodId, b: &PodId| self.pod(*a).key().cmp(self.pod(*b).key());
         let pods: usize = runs.iter().map(|run| run.pods.len()).sum();
         if runs.len() > 1 && pods > order::STABLE {
@@ -149,7 +151,7 @@ impl Cluster {
         shape: &Shape,
         priority: i32,
         node: NodeId,
-        beside: &[PodClassId],
+        nominated: &[PodClassId],
     ) -> Option<Vec<Run>> {
         let lower = self.lower(node, priority)?;
         let request = &shape.requests.real;
@@ -166,7 +168,7 @@ impl Cluster {
         lower
             .iter()
             .for_each(|pod| room.change(asked(pod.class), 1));
-        beside
+        nominated
             .iter()
             .for_each(|class| room.change(asked(*class), -1));
         if !room.holds(request) {
@@ -177,7 +179,8 @@ impl Cluster {
         {
             let first = alike[0];
             let size = asked(first.class);
-            let same = |pod: &Lower| pod.class == first.class || asked(pod.class) == size;
+            let same =
+                |pod: &LowerPriorityPod| pod.class == first.class || asked(pod.class) == size;
             if !alike.iter().all(same) {
                 return None;
             }
@@ -202,7 +205,7 @@ impl Cluster {
 
     /// Returns the lower pods of a node, sorted by importance except for their keys; `None` if a disruption budget
     /// may cover one.
-    fn lower(&self, node: NodeId, priority: i32) -> Option<Vec<Lower>> {
+    fn lower(&self, node: NodeId, priority: i32) -> Option<Vec<LowerPriorityPod>> {
         let budgets = &self.objects().pdbs;
         let covered = |class: PodClassId| {
             budgets
@@ -221,7 +224,7 @@ impl Cluster {
             let pod = self.pod(id);
             let own = self.class(pod.class).priority;
             if own < priority {
-                lower.push(Lower {
+                lower.push(LowerPriorityPod {
                     priority: own,
                     start_time: pod.start_time,
                     class: pod.class,

@@ -22,7 +22,7 @@ use crate::resources::Amounts;
 use crate::selector::NamedNodes;
 
 use super::limit::Limits;
-use super::open_labels::{Asked, add_former_names, choices};
+use super::open_labels::{RequestedLabels, add_former_names, choices};
 use super::pack::Load;
 use super::rooms::Room;
 use super::{InstanceType, MinValuesPolicy, NodeTemplate, PlanRequest, PoolReason, Requirement};
@@ -100,7 +100,7 @@ impl Catalog {
     pub(super) fn compile(
         template: &NodeTemplate,
         request: &PlanRequest,
-        asked: &Asked,
+        requested: &RequestedLabels,
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
         let undecided = |own: &&Requirement| !template.is_decided(&own.key);
@@ -140,7 +140,7 @@ impl Catalog {
             daemons.push(cluster.pod_class(pod)?);
         }
         for spec in &template.instance_types {
-            catalog.add_type(template, Arc::clone(spec), asked, cluster);
+            catalog.add_type(template, Arc::clone(spec), requested, cluster);
         }
         catalog.make_rooms(&daemons, cluster)?;
         let types = &catalog.types;
@@ -174,7 +174,7 @@ impl Catalog {
         &mut self,
         template: &NodeTemplate,
         spec: Arc<InstanceType>,
-        asked: &Asked,
+        requested: &RequestedLabels,
         cluster: &mut Cluster,
     ) {
         let contradicts =
@@ -208,7 +208,7 @@ impl Catalog {
                 *left = own.left.min(*left);
                 id
             });
-            for choice in choices(&all, &template.requirements, asked) {
+            for choice in choices(&all, &template.requirements, requested) {
                 let more = place.clone().into_iter().chain(choice);
                 self.options.push(Choice {
                     type_index,

@@ -8,7 +8,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::PreferencePolicy;
-use super::solve::{Attempt, Pending, Solver, Way};
+use super::solve::{Attempt, Pending, PlacementMode, Solver};
 use crate::class::PodClassId;
 use crate::cluster::NodeId;
 use crate::intern::Symbol;
@@ -40,7 +40,7 @@ impl Solver<'_> {
         let is_small = nodes.len() <= MOST_NODES && nodes.len() * classes.len() <= MOST_PAIRS;
         let is_asked = is_bought && is_small && !self.cluster.holds_room();
         if is_asked && self.has_room(nodes, &classes) {
-            let together = self.attempt(pending, Way::Packed(nodes));
+            let together = self.attempt(pending, PlacementMode::Packed(nodes));
             best = best.or(together);
         }
         best
@@ -119,12 +119,12 @@ impl Solver<'_> {
 
     /// Plans nodes for all pods, packed by cost or one by one, whichever is better.
     fn buy_as(&mut self, pending: &[Pending]) -> Attempt {
-        let packed = self.attempt(pending, Way::Packed(&[]));
+        let packed = self.attempt(pending, PlacementMode::Packed(&[]));
         let is_sure = !packed.is_open() && packed.placed_one_by_one == 0;
         if is_sure && pending.len() > MOST_TWICE {
             return packed;
         }
-        let first_fit = self.attempt(pending, Way::OneByOne);
+        let first_fit = self.attempt(pending, PlacementMode::OneByOne);
         let bound = packed.bound;
         Attempt {
             bound,

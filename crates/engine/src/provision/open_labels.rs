@@ -37,39 +37,39 @@ pub(super) fn add_former_names(labels: &mut StringMap) {
     }
 }
 
-/// What pods ask for of the labels that pools leave open.
+/// The values that pods request for labels that pools leave open.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct RequestedLabels {
     /// The labels, with all values that pods ask for.
     values: BTreeMap<String, BTreeSet<String>>,
     /// The combinations of values that suit the pods of some class; one need not name all labels.
     combinations: BTreeSet<BTreeMap<String, String>>,
 }
 
-impl Asked {
+impl RequestedLabels {
     /// Collects the values that pods of these classes select or prefer.
     pub(super) fn of(
         classes: impl Iterator<Item = PodClassId>,
         templates: &[NodeTemplate],
         cluster: &Cluster,
     ) -> Self {
-        let mut asked = Asked::default();
+        let mut requested = RequestedLabels::default();
         for template in templates {
             let open = template.requirements.iter().filter(|own| {
                 let names_values = matches!(own.operator, Operator::In | Operator::DoesNotExist);
                 !names_values && !template.is_decided(&own.key)
             });
             for requirement in open {
-                asked.values.entry(requirement.key.clone()).or_default();
+                requested.values.entry(requirement.key.clone()).or_default();
             }
         }
-        if !asked.values.is_empty() {
+        if !requested.values.is_empty() {
             let classes: BTreeSet<PodClassId> = classes.collect();
             for class in classes {
-                asked.add(cluster.template(class));
+                requested.add(cluster.template(class));
             }
         }
-        asked
+        requested
     }
 
     fn add(&mut self, pod: &PodTemplate) {
@@ -104,20 +104,20 @@ impl Asked {
     /// Returns the sets of open labels that a node may have: first those that nobody asks for, then what pods ask for as far
     /// as the requirements allow it. None if the requirements cannot be met. `open` has the requirements by label.
     fn choices(&self, open: &BTreeMap<&str, Vec<&Requirement>>) -> Vec<Labels> {
-        let mut nobodys = Labels::new();
+        let mut unrequested = Labels::new();
         for (key, requirements) in open {
-            let Some(asked) = self.values.get(*key) else {
+            let Some(requested) = self.values.get(*key) else {
                 continue;
             };
             if requirements.iter().all(|own| own.is_met_by(None)) {
                 continue;
             }
-            match self::nobodys(asked, requirements) {
-                Some(value) => nobodys.push(((*key).to_owned(), value)),
+            match unrequested_value(requested, requirements) {
+                Some(value) => unrequested.push(((*key).to_owned(), value)),
                 None => return Vec::new(),
             }
         }
-        let mut choices = vec![nobodys];
+        let mut choices = vec![unrequested];
         let mut known: BTreeSet<Labels> = choices.iter().cloned().collect();
         for combination in &self.combinations {
             let mut own = choices[0].clone();
@@ -156,7 +156,10 @@ fn with_each<T: Clone, V: Copy>(
 }
 
 /// Returns the smallest number that meets the requirements on a label and that no pod asks for.
-fn nobodys(asked: &BTreeSet<String>, requirements: &[&Requirement]) -> Option<String> {
+fn unrequested_value(
+    requested: &BTreeSet<String>,
+    requirements: &[&Requirement],
+) -> Option<String> {
     let bound = |own: &&Requirement| {
         let bound = own.values.first()?.parse::<u64>().ok()?;
         match own.operator {
@@ -168,10 +171,10 @@ fn nobodys(asked: &BTreeSet<String>, requirements: &[&Requirement]) -> Option<St
     let least = requirements.iter().filter_map(bound).max().unwrap_or(0);
     let excluded: usize = requirements.iter().map(|own| own.values.len()).sum();
     // One more than the numbers that can be taken or excluded.
-    let tried = (least..=u64::MAX).take(asked.len() + excluded + 1);
+    let tried = (least..=u64::MAX).take(requested.len() + excluded + 1);
     tried.map(|number| number.to_string()).find(|value| {
         let is_met = requirements.iter().all(|own| own.is_met_by(Some(value)));
-        is_met && !asked.contains(value)
+        is_met && !requested.contains(value)
     })
 }
 
@@ -180,7 +183,7 @@ fn nobodys(asked: &BTreeSet<String>, requirements: &[&Requirement]) -> Option<St
 pub(super) fn choices(
     labels: &StringMap,
     requirements: &[Requirement],
-    asked: &Asked,
+    requested: &RequestedLabels,
 ) -> Vec<Labels> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {
@@ -201,7 +204,7 @@ pub(super) fn choices(
         named.push((*key, values));
         false
     });
-    let mut choices = asked.choices(&open);
+    let mut choices = requested.choices(&open);
     choices.truncate(MAX_CHOICES);
     for (key, values) in named {
         choices = with_each(&choices, values.into_iter(), |mut choice, value| {

@@ -6,7 +6,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::PreferencePolicy;
 use super::claim::{self, Claim};
-use super::numbers::{Numbers, Part, Wanted};
+use super::numbers::{Numbers, NumbersConfig, Part};
 use super::pack::Bin;
 use super::solve::{PLANNED, Pending, Solver, reserve};
 use crate::class::PodClassId;
@@ -49,12 +49,12 @@ impl Solver<'_> {
             .iter()
             .map(|(class, pods)| (*class, pods.len() as u32))
             .collect();
-        let wanted = Wanted {
+        let config = NumbersConfig {
             bound: self.wants_bound && nodes.is_empty(),
             preferences: self.preferences.policy != PreferencePolicy::Ignore,
         };
         let catalogs = &mut self.catalogs;
-        let numbers = Numbers::of(&counts, nodes, catalogs, self.cluster, wanted);
+        let numbers = Numbers::of(&counts, nodes, catalogs, self.cluster, config);
         let packed = numbers.problem.pack(self.effort);
         let packing = &packed.packing;
         let mut slots = Vec::new();
@@ -139,7 +139,7 @@ impl Solver<'_> {
             .filter(|pod| !placed.contains(&pod.index))
             .copied()
             .collect();
-        let bound = wanted.bound.then(|| numbers.bound(&packed));
+        let bound = config.bound.then(|| numbers.bound(&packed));
         (rest, bound)
     }
 

@@ -257,7 +257,7 @@ fn is_soft_by_host(constraint: &crate::model::TopologySpreadConstraint) -> bool 
 
 /// How many preferences of each sort are still required, counted from the lightest.
 #[derive(Clone, Copy, PartialEq)]
-struct Kept {
+struct RequiredPreferences {
     near: usize,
     apart: usize,
     nodes: usize,
@@ -265,7 +265,7 @@ struct Kept {
     avoids: bool,
 }
 
-impl Kept {
+impl RequiredPreferences {
     /// Returns the next step, with one preference less in Karpenter's order; `None` if none is left.
     fn less(self) -> Option<Self> {
         let mut less = self;
@@ -305,7 +305,7 @@ fn demanding(template: &PodTemplate, avoided: &[String]) -> Vec<PodTemplate> {
     let terms =
         |of: &Option<crate::model::PodAffinity>| of.as_ref().map_or(0, |own| own.preferred.len());
     let by_nodes = affinity.node_affinity.as_ref();
-    let mut kept = Kept {
+    let mut required = RequiredPreferences {
         near: terms(&affinity.pod_affinity),
         apart: terms(&affinity.pod_anti_affinity),
         nodes: by_nodes.map_or(0, |own| own.preferred.len()),
@@ -317,10 +317,10 @@ fn demanding(template: &PodTemplate, avoided: &[String]) -> Vec<PodTemplate> {
         avoids: !avoided.is_empty(),
     };
     let mut all = Vec::new();
-    while !kept.is_nothing() {
-        all.push(with_demands(&own, template, kept, avoided));
-        let Some(less) = kept.less() else { break };
-        kept = less;
+    while !required.is_nothing() {
+        all.push(with_demands(&own, template, required, avoided));
+        let Some(less) = required.less() else { break };
+        required = less;
     }
     all
 }
@@ -329,7 +329,7 @@ fn demanding(template: &PodTemplate, avoided: &[String]) -> Vec<PodTemplate> {
 fn with_demands(
     sorted: &PodTemplate,
     template: &PodTemplate,
-    kept: Kept,
+    required: RequiredPreferences,
     avoided: &[String],
 ) -> PodTemplate {
     let mut wanted = template.clone();
@@ -344,8 +344,8 @@ fn with_demands(
             .collect();
         terms
     };
-    let near = last(&sorted.affinity.pod_affinity, kept.near);
-    let apart = last(&sorted.affinity.pod_anti_affinity, kept.apart);
+    let near = last(&sorted.affinity.pod_affinity, required.near);
+    let apart = last(&sorted.affinity.pod_anti_affinity, required.apart);
     if let Some(own) = &mut wanted.affinity.pod_affinity {
         own.required.extend(near);
     }
@@ -354,7 +354,7 @@ fn with_demands(
     }
     let by_nodes = sorted.affinity.node_affinity.iter();
     let preferred: Vec<_> = by_nodes.flat_map(|own| &own.preferred).collect();
-    let heaviest = preferred.len().checked_sub(kept.nodes);
+    let heaviest = preferred.len().checked_sub(required.nodes);
     let heaviest = heaviest.and_then(|at| preferred.get(at));
     // A weight of 0 is no preference, and a term without expressions prefers no node to another.
     if let Some(term) = heaviest.filter(|term| term.weight > 0) {
@@ -369,11 +369,11 @@ fn with_demands(
     let given_up = all
         .filter(|constraint| is_soft_by_host(constraint))
         .count()
-        .saturating_sub(kept.spread);
+        .saturating_sub(required.spread);
     for constraint in by_host.skip(given_up) {
         constraint.when_unsatisfiable = WhenUnsatisfiable::DoNotSchedule;
     }
-    if kept.avoids && !avoided.is_empty() {
+    if required.avoids && !avoided.is_empty() {
         let elsewhere = NodeSelectorTerm {
             match_expressions: vec![NodeSelectorRequirement {
                 key: label::NODE_POOL.to_owned(),

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::PlanRequest;
 use super::catalog::Catalog;
-use super::numbers::{Numbers, Wanted};
+use super::numbers::{Numbers, NumbersConfig};
 use super::plan::PlannedNode;
 use super::preferences::Preferences;
 use super::solve::{Pending, Solver, compile, put_in_order};
@@ -109,11 +109,11 @@ impl Pools {
         classes: &[(PodClassId, u32)],
         cluster: &mut Cluster,
     ) -> (Values, u64) {
-        let wanted = Wanted {
+        let config = NumbersConfig {
             bound: false,
             preferences: true,
         };
-        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster, wanted);
+        let numbers = Numbers::of(classes, &[], &mut self.catalogs, cluster, config);
         let mut values = Values::default();
         let (of_items, bound) = numbers.problem.values();
         for (part, value) in numbers.items.iter().zip(of_items) {

@@ -9,7 +9,7 @@ use crate::model::{Operator, StringMap, label};
 use crate::resources::Amounts;
 
 use super::catalog::Catalog;
-use super::open_labels::Asked;
+use super::open_labels::RequestedLabels;
 use super::{InstanceType, NodeTemplate, PlanRequest, Requirement};
 
 /// One way to buy a machine, with the labels its node would have. Lists of them are sorted by price.
@@ -122,8 +122,9 @@ pub(crate) fn options(
     template: &NodeTemplate,
     cluster: &mut Cluster,
 ) -> Result<Vec<Machine>, ModelError> {
-    let asked = Asked::of(std::iter::empty(), std::slice::from_ref(template), cluster);
-    let catalog = Catalog::compile(template, &PlanRequest::default(), &asked, cluster)?;
+    let requested =
+        RequestedLabels::of(std::iter::empty(), std::slice::from_ref(template), cluster);
+    let catalog = Catalog::compile(template, &PlanRequest::default(), &requested, cluster)?;
     let machine = |index: usize| {
         let option = &catalog.options[index];
         Machine {

@@ -21,7 +21,7 @@ use crate::resources::Amounts;
 use super::catalog::Catalog;
 use super::claim::{Claim, Lists, Topology};
 use super::limit::Limits;
-use super::open_labels::Asked;
+use super::open_labels::RequestedLabels;
 use super::preferences::Preferences;
 use super::reservations::Reservations;
 use super::rooms;
@@ -68,7 +68,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
         solver.cheapest(&pending, &nodes)
     } else {
         let rest = solver.place_on_nodes(&pending, &mut existing);
-        solver.attempt(&rest, Way::OneByOne)
+        solver.attempt(&rest, PlacementMode::OneByOne)
     };
     plan.existing = existing;
     plan.existing.extend(best.existing);
@@ -88,25 +88,25 @@ pub(super) fn compile(
     classes: impl Iterator<Item = PodClassId>,
     cluster: &mut Cluster,
 ) -> Result<Vec<Catalog>, ModelError> {
-    let asked = Asked::of(classes, &request.templates, cluster);
+    let requested = RequestedLabels::of(classes, &request.templates, cluster);
     let mut catalogs = Vec::with_capacity(request.templates.len());
     for template in &request.templates {
-        catalogs.push(Catalog::compile(template, request, &asked, cluster)?);
+        catalogs.push(Catalog::compile(template, request, &requested, cluster)?);
     }
     catalogs.sort_by(|a, b| (Reverse(a.weight), &a.pool).cmp(&(Reverse(b.weight), &b.pool)));
     Ok(catalogs)
 }
 
-/// A way to place pods.
+/// How pending pods are placed.
 #[derive(Clone, Copy)]
-pub(super) enum Way<'a> {
+pub(super) enum PlacementMode<'a> {
     /// One by one, as Karpenter does.
     OneByOne,
     /// Packed by cost, using these existing nodes as well.
     Packed(&'a [NodeId]),
 }
 
-/// The result of one way.
+/// The result of one mode.
 pub(super) struct Attempt {
     pub(super) existing: Vec<(String, String)>,
     pub(super) nodes: Vec<PlannedNode>,
@@ -126,7 +126,7 @@ impl Attempt {
         !self.unplaceable.is_empty()
     }
 
-    /// Returns the better of two ways: the one that places all pods which the other places, and then the cheaper one.
+    /// Returns the better of two attempts: the one that places all pods which the other places, and then the cheaper one.
     pub(super) fn or(self, other: Attempt) -> Attempt {
         let without: FxHashSet<&str> = other
             .unplaceable
@@ -287,8 +287,8 @@ impl Solver<'_> {
         }
     }
 
-    /// Places all pending pods in one way, records the result, and rolls everything back.
-    pub(super) fn attempt(&mut self, pending: &[Pending], way: Way<'_>) -> Attempt {
+    /// Places all pending pods in one mode, records the result, and rolls everything back.
+    pub(super) fn attempt(&mut self, pending: &[Pending], mode: PlacementMode<'_>) -> Attempt {
         let checkpoint = self.cluster.checkpoint();
         let limits: Vec<Limits> = self
             .catalogs
@@ -298,9 +298,9 @@ impl Solver<'_> {
         let reservations = self.reservations.clone();
         self.add_places(pending);
         let mut existing = Vec::new();
-        let (pending, bound) = match way {
-            Way::OneByOne => (pending.to_vec(), None),
-            Way::Packed(nodes) => {
+        let (pending, bound) = match mode {
+            PlacementMode::OneByOne => (pending.to_vec(), None),
+            PlacementMode::Packed(nodes) => {
                 let (rest, bound) = self.pack_reserved_first(pending, nodes, &mut existing);
                 match nodes.is_empty() {
                     true => (rest, bound),

@@ -178,7 +178,7 @@ impl Change {
     }
 
     /// Returns the change for display: a term that is the pod's only one is not described.
-    pub(super) fn told_of(self, pod: &PodTemplate) -> Change {
+    pub(super) fn displayed_for(self, pod: &PodTemplate) -> Change {
         let alone = |affinity: &Option<PodAffinity>| {
             let terms = affinity.as_ref().map_or(0, |own| own.required.len());
             terms == 1

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Change;
 use super::near::{is_misspelt, known_values};
-use super::propose::{Asked, Size, size};
+use super::propose::{RefusedPod, Size, size};
 use crate::class::{NodeTaint, PodClassId};
 use crate::cluster::Cluster;
 use crate::error::ModelError;
@@ -41,7 +41,7 @@ impl Market {
     /// Returns an error if a type or DaemonSet has a negative amount.
     pub(super) fn about_pool(
         &mut self,
-        asked: &Asked<'_>,
+        refused: &RefusedPod<'_>,
         class: PodClassId,
         pool: &NodeTemplate,
         cluster: &mut Cluster,
@@ -63,9 +63,9 @@ impl Market {
         let Some(tolerate) = tolerations(&taints, class, cluster) else {
             return Ok(Vec::new());
         };
-        let keys = asked.demands.all().map(|demand| demand.key.as_str());
+        let keys = refused.demands.all().map(|demand| demand.key.as_str());
         let buyer = Buyer {
-            asked,
+            refused,
             class,
             pool,
             decided: pool.decided().collect(),
@@ -149,7 +149,7 @@ fn can_give(pool: &NodeTemplate, key: &str) -> bool {
 
 /// A pod for which a pool is to buy a node.
 struct Buyer<'a> {
-    asked: &'a Asked<'a>,
+    refused: &'a RefusedPod<'a>,
     class: PodClassId,
     pool: &'a NodeTemplate,
     /// The pool's requirements on labels that machines decide.
@@ -171,7 +171,7 @@ impl Buyer<'_> {
             let value = machine.labels.value(names.find(key)?)?;
             Some(names.text(value))
         };
-        if !self.asked.is_for(value(label::OS)) {
+        if !self.refused.is_for(value(label::OS)) {
             return Vec::new();
         }
         let labels = &machine.labels;
@@ -192,7 +192,7 @@ impl Buyer<'_> {
 
     /// Returns the changes that satisfy the pod's demands on labels; if `by_pool`, the pool adds the labels that it can.
     fn about_labels(&self, labels: &LabelSet, by_pool: bool) -> Option<Vec<Change>> {
-        let unmet = self.asked.demands.unmet(labels, self.cluster.names())?;
+        let unmet = self.refused.demands.unmet(labels, self.cluster.names())?;
         let mut changes = Vec::new();
         let mut gives = false;
         for demand in unmet {
@@ -205,7 +205,7 @@ impl Buyer<'_> {
                     key: demand.key.clone(),
                     value: value.to_owned(),
                 },
-                None => self.asked.about_demand(self.cluster, demand, labels)?,
+                None => self.refused.about_demand(self.cluster, demand, labels)?,
             });
         }
         (gives == by_pool).then_some(changes)
@@ -279,11 +279,11 @@ impl Buyer<'_> {
             .iter()
             .filter(|(name, amount)| *name != Symbol::PODS && *amount > machine.room.amount(*name));
         lacking
-            .filter(|(name, _)| self.asked.needs(self.cluster.text(*name)))
+            .filter(|(name, _)| self.refused.needs(self.cluster.text(*name)))
             .map(|(name, requested)| {
                 let resource = self.cluster.text(name);
                 let room = machine.room.amount(name);
-                self.asked.about_amount(resource, requested, room)
+                self.refused.about_amount(resource, requested, room)
             })
             .collect()
     }

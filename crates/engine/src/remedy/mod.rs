@@ -34,7 +34,7 @@ pub use prefixes::{Delegated, PrefixAddresses};
 pub use price::{PodDemand, Prices};
 
 use market::Market;
-use propose::{Asked, Size, size};
+use propose::{RefusedPod, Size, size};
 
 /// The maximum number of sets that are tried. Each try costs a full answer, and one more run of the filters for each group
 /// of resources that nodes lack.
@@ -79,7 +79,7 @@ pub enum Place {
 }
 
 /// The result of trying one set of changes.
-enum Tried {
+enum TrialResult {
     Placed(Place, Vec<Change>),
     Refused(BTreeSet<Vec<Change>>),
 }
@@ -120,8 +120,8 @@ impl Cluster {
                 continue;
             }
             match self.try_changes(pod, (pools, &mut market), facts, &set)? {
-                Tried::Placed(..) if set.is_empty() => return Ok(Vec::new()),
-                Tried::Placed(place, refined) => {
+                TrialResult::Placed(..) if set.is_empty() => return Ok(Vec::new()),
+                TrialResult::Placed(place, refined) => {
                     let better = |(_, smaller, remedy): &(Size, Set, Remedy)| {
                         dominance::dominates((smaller, &remedy.place), (&set, &place))
                     };
@@ -129,11 +129,13 @@ impl Cluster {
                         dominated.push(set);
                         continue;
                     }
-                    let told = refined.into_iter().map(|own| own.told_of(&pod.template));
-                    let changes = told.collect();
+                    let displayed = refined
+                        .into_iter()
+                        .map(|own| own.displayed_for(&pod.template));
+                    let changes = displayed.collect();
                     found.push((own, set, Remedy { changes, place }));
                 }
-                Tried::Refused(proposals) => {
+                TrialResult::Refused(proposals) => {
                     for proposal in proposals {
                         let mut next = set.clone();
                         next.extend(proposal);
@@ -155,7 +157,7 @@ impl Cluster {
         (pools, market): (&[NodeTemplate], &mut Market),
         facts: Facts<'_>,
         set: &Set,
-    ) -> Result<Tried, ModelError> {
+    ) -> Result<TrialResult, ModelError> {
         let mut changed = PodSpec {
             node_name: None,
             nominated_node_name: None,
@@ -188,7 +190,7 @@ impl Cluster {
         let tried = self.ask(&changed, (&pools, market), facts, set);
         self.rollback(checkpoint);
         Ok(match tried? {
-            Tried::Placed(place, changes) => {
+            TrialResult::Placed(place, changes) => {
                 let on = match &place {
                     Place::Node(node) => self.delegated(*node, facts.prefixes),
                     Place::Bought {
@@ -197,9 +199,9 @@ impl Cluster {
                         ..
                     } => facts.prefixes.of_machine(today, pool, instance_type),
                 };
-                let told = changes.into_iter();
-                let told = told.map(|change| change.with_addresses(on.clone()));
-                Tried::Placed(place, told.collect())
+                let changes = changes.into_iter();
+                let changes = changes.map(|change| change.with_addresses(on.clone()));
+                TrialResult::Placed(place, changes.collect())
             }
             refused => refused,
         })
@@ -247,14 +249,14 @@ impl Cluster {
         (pools, market): (&[NodeTemplate], &mut Market),
         facts: Facts<'_>,
         set: &Set,
-    ) -> Result<Tried, ModelError> {
-        let asked = Asked::new(pod, facts, self.names_mut());
+    ) -> Result<TrialResult, ModelError> {
+        let refused = RefusedPod::new(pod, facts, self.names_mut());
         let mut proposals = BTreeSet::new();
         if !pod.template.scheduling_gates.is_empty() {
             proposals.insert(vec![Change::Ungate {
                 gates: pod.template.scheduling_gates.clone(),
             }]);
-            return Ok(Tried::Refused(proposals));
+            return Ok(TrialResult::Refused(proposals));
         }
         let class = self.pod_class(&pod.template)?;
         let answer = self.answer(class);
@@ -264,28 +266,28 @@ impl Cluster {
             Some(self.text(build))
         };
         // Without any change, the decision is the scheduler's alone.
-        let is_for = |node: NodeId| set.is_empty() || asked.is_for(self.os_of(node));
-        let runs = |node: &&NodeId| asked.about_build(build(node)).is_none() && is_for(**node);
+        let is_for = |node: NodeId| set.is_empty() || refused.is_for(self.os_of(node));
+        let runs = |node: &&NodeId| refused.about_build(build(node)).is_none() && is_for(**node);
         if let Some(node) = answer.best.iter().find(runs) {
             let changes = set.iter().cloned().collect();
-            return Ok(Tried::Placed(Place::Node(*node), changes));
+            return Ok(TrialResult::Placed(Place::Node(*node), changes));
         }
         proposals.extend(
             answer
                 .best
                 .first()
-                .and_then(|node| asked.about_build(build(node)))
+                .and_then(|node| refused.about_build(build(node)))
                 .map(|change| vec![change]),
         );
-        for group in asked.about_nodes(self, &answer, &mut proposals) {
+        for group in refused.about_nodes(self, &answer, &mut proposals) {
             proposals.extend(self.nearest_that_takes(&pod.template, group)?);
         }
         if pools.is_empty() {
-            return Ok(Tried::Refused(proposals));
+            return Ok(TrialResult::Refused(proposals));
         }
         let is_for_pool = |name: &str| {
             let mut own = pools.iter().filter(|pool| pool.pool == name);
-            own.all(|pool| asked.is_for(propose::os_of_pool(pool)))
+            own.all(|pool| refused.is_for(propose::os_of_pool(pool)))
         };
         let plan = self.plan(&PlanRequest {
             pods: vec![pod.clone()],
@@ -302,21 +304,21 @@ impl Cluster {
             let amount = |resource: &str| Some(machine?.allocatable.get(resource)?.value());
             let addresses = amount(prefixes::ADDRESSES);
             let addresses = addresses.map(|own| own.min(amount("pods").unwrap_or(i64::MAX)));
-            if let Some(change) = asked.about_build(build.map(String::as_str)) {
+            if let Some(change) = refused.about_build(build.map(String::as_str)) {
                 proposals.insert(vec![change]);
-                return Ok(Tried::Refused(proposals));
+                return Ok(TrialResult::Refused(proposals));
             }
             if !is_for_pool(&bought.pool) {
-                return Ok(Tried::Refused(proposals));
+                return Ok(TrialResult::Refused(proposals));
             }
             let place = Place::Bought {
                 pool: bought.pool.clone(),
                 instance_type: cheapest.name.clone(),
                 price_micro_usd: bought.price_micro_usd(),
-                addresses: addresses.filter(|_| asked.asks_for(prefixes::ADDRESSES)),
+                addresses: addresses.filter(|_| refused.asks_for(prefixes::ADDRESSES)),
             };
             let refine = |change: &Change| change.refined(pools, &bought.pool, &cheapest.name);
-            return Ok(Tried::Placed(place, set.iter().map(refine).collect()));
+            return Ok(TrialResult::Placed(place, set.iter().map(refine).collect()));
         }
         let refusals = plan.unplaceable.iter().flat_map(|pod| pod.pools.iter());
         for refusal in refusals.filter(|refusal| is_for_pool(&refusal.pool)) {
@@ -327,16 +329,16 @@ impl Cluster {
                     by: None,
                 }]);
             } else {
-                asked.about_pool(self, &refusal.reason, &mut proposals);
+                refused.about_pool(self, &refusal.reason, &mut proposals);
             }
             let mut own = pools.iter().filter(|pool| pool.pool == refusal.pool);
             let Some(pool) = own.next() else { continue };
-            proposals.extend(market.about_pool(&asked, class, pool, self)?);
+            proposals.extend(market.about_pool(&refused, class, pool, self)?);
             if let PoolReason::Topology { .. } = refusal.reason {
-                let places = market.about_places(pool, &asked.places(), self);
+                let places = market.about_places(pool, &refused.places(), self);
                 proposals.extend(places.into_iter().map(|change| vec![change]));
             }
         }
-        Ok(Tried::Refused(proposals))
+        Ok(TrialResult::Refused(proposals))
     }
 }

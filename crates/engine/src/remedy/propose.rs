@@ -79,7 +79,7 @@ fn least(changes: &[Change]) -> (u32, i64) {
 }
 
 /// The pod for which remedies are searched, with facts about its images.
-pub(super) struct Asked<'a> {
+pub(super) struct RefusedPod<'a> {
     pod: &'a PodSpec,
     facts: Facts<'a>,
     images: Vec<Build>,
@@ -154,7 +154,7 @@ fn build_of(image: &str, table: &ImageTable) -> Option<Build> {
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RefusedPod<'a> {
     pub(super) fn new(pod: &'a PodSpec, facts: Facts<'a>, names: &mut Interner) -> Self {
         let containers = pod.template.containers.iter();
         let containers = containers.chain(&pod.template.init_containers);
@@ -162,7 +162,7 @@ impl<'a> Asked<'a> {
             .filter_map(|container| build_of(&container.image, facts.images))
             .collect();
         let by_image = if images.is_empty() { LINUX } else { WINDOWS };
-        Asked {
+        RefusedPod {
             pod,
             facts,
             os: os_of(&pod.template).unwrap_or(by_image),

@@ -71,9 +71,9 @@ impl Driver {
         let mut terms = own.to_vec();
         let (zone, region) = places(&terms, spec);
         if !rename(&mut terms, zone, self.zone)
-            && let Some(told) = spec.labels.get(zone)
+            && let Some(zones) = spec.labels.get(zone)
         {
-            let zones: Vec<&str> = told.split("__").collect();
+            let zones: Vec<&str> = zones.split("__").collect();
             demand(&mut terms, self.zone, &zones);
         }
         // Nodes may have the label's name of today only.

@@ -111,8 +111,8 @@ impl Volume {
         }
         let attach = match &spec.source {
             Some(VolumeSource::Csi { driver, handle }) => {
-                let told = !driver.is_empty() && !handle.is_empty();
-                told.then(|| Attach {
+                let is_complete = !driver.is_empty() && !handle.is_empty();
+                is_complete.then(|| Attach {
                     driver: names.intern(driver),
                     handle: crate::class::Handle::Volume(names.intern(handle)),
                 })

@@ -210,7 +210,9 @@ impl Plan {
 }
 
 /// Returns the claims of a pod; those of ephemeral volumes with the pod that owns them.
-fn claims(pod: &PodClass) -> impl Iterator<Item = (Key, Option<crate::class::Maker>)> + '_ {
+fn claims(
+    pod: &PodClass,
+) -> impl Iterator<Item = (Key, Option<crate::class::EphemeralOwner>)> + '_ {
     pod.volumes.iter().filter_map(|volume| match volume {
         PodVolume::Claim { name, made_for } => Some(((pod.namespace, *name), *made_for)),
         PodVolume::Disk { .. } => None,
@@ -272,8 +274,8 @@ impl Provision {
     fn of(key: Key, storage: &Storage) -> Option<Self> {
         let claim = storage.claim(key)?;
         let class = storage.class(claim.class)?;
-        let told = storage.drivers.get(&class.provisioner) == Some(&true);
-        let room = claim.request.filter(|_| told).map(|request| {
+        let publishes_capacity = storage.drivers.get(&class.provisioner) == Some(&true);
+        let room = claim.request.filter(|_| publishes_capacity).map(|request| {
             let capacities = storage.capacities.values();
             let enough = capacities.filter(|capacity| {
                 let largest = capacity.largest.map(Quantity::value);

@@ -38,11 +38,11 @@ impl PairCounts {
 /// Weights per (topology key, value), and how many terms gave them: a sum of zero is not the same as no term.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PairScores {
-    sums: FxHashMap<(Symbol, Symbol), Weighed>,
+    sums: FxHashMap<(Symbol, Symbol), WeightedSum>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Weighed {
+struct WeightedSum {
     sum: i64,
     terms: i64,
 }

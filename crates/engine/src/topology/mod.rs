@@ -10,4 +10,4 @@ mod view;
 
 pub(crate) use counts::{PairCounts, PairScores, SpreadCounts};
 pub(crate) use effect::Effect;
-pub(crate) use view::{Spot, Standing, View};
+pub(crate) use view::{PodPresence, Spot, View};

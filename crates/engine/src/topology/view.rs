@@ -36,25 +36,25 @@ pub(crate) struct View {
     by_host: bool,
     /// Keys of the required anti-affinity terms, of pods that may be placed, that match the class.
     away_keys: Vec<Symbol>,
-    /// Hosts whose counts changed since somebody asked.
-    moved: Moved,
+    /// Hosts whose counts changed since the last [`View::take_changed_hosts`].
+    changed_hosts: ChangedHosts,
 }
 
-/// Nodes with their hostname labels, of which one by one is known that their counts changed.
+/// The hosts whose counts changed, with their hostname labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Moved {
-    /// All of them may have.
+enum ChangedHosts {
+    /// Any host may have changed.
     #[default]
     Any,
     These(Vec<(NodeId, Option<Symbol>)>),
 }
 
-/// More than this are not told one by one.
-const MAX_MOVED: usize = 4096;
+/// If more hosts change than this, they are not listed one by one.
+const MAX_CHANGED_HOSTS: usize = 4096;
 
-/// How a pod is where it is.
+/// Whether a pod stays on its node, is terminating, or is there only in a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PodPresence {
     Here,
     /// Spread counts it no more.
     Leaving,
@@ -63,11 +63,11 @@ pub(crate) enum Standing {
     Tried,
 }
 
-impl Standing {
+impl PodPresence {
     pub(crate) fn of(terminating: bool) -> Self {
         match terminating {
-            true => Standing::Leaving,
-            false => Standing::Here,
+            true => PodPresence::Leaving,
+            false => PodPresence::Here,
         }
     }
 }
@@ -188,23 +188,23 @@ impl View {
     }
 
     /// The hosts whose counts changed since this was last asked, with their hostname labels; none if that is not known.
-    pub(crate) fn take_moved(&mut self) -> Option<Vec<(NodeId, Option<Symbol>)>> {
+    pub(crate) fn take_changed_hosts(&mut self) -> Option<Vec<(NodeId, Option<Symbol>)>> {
         if !self.by_host {
             return None;
         }
-        match std::mem::replace(&mut self.moved, Moved::These(Vec::new())) {
-            Moved::Any => None,
-            Moved::These(nodes) => Some(nodes),
+        match std::mem::replace(&mut self.changed_hosts, ChangedHosts::These(Vec::new())) {
+            ChangedHosts::Any => None,
+            ChangedHosts::These(nodes) => Some(nodes),
         }
     }
 
-    fn note_moved(&mut self, spot: Spot<'_>) {
-        let Moved::These(nodes) = &mut self.moved else {
+    fn note_changed_host(&mut self, spot: Spot<'_>) {
+        let ChangedHosts::These(nodes) = &mut self.changed_hosts else {
             return;
         };
         let host = (spot.id, spot.labels.value(Symbol::HOSTNAME));
-        if nodes.len() >= MAX_MOVED {
-            self.moved = Moved::Any;
+        if nodes.len() >= MAX_CHANGED_HOSTS {
+            self.changed_hosts = ChangedHosts::Any;
         } else if nodes.last() != Some(&host) {
             nodes.push(host);
         }
@@ -267,15 +267,15 @@ impl View {
         effects: &[Effect],
         spot: Spot<'_>,
         delta: i64,
-        standing: Standing,
+        presence: PodPresence,
     ) {
         if self.by_host {
-            self.note_moved(spot);
+            self.note_changed_host(spot);
         }
         for effect in effects {
             match *effect {
-                Effect::Hard(_) | Effect::Soft(_) if standing == Standing::Leaving => {}
-                Effect::HardInThought(_) if standing != Standing::Tried => {}
+                Effect::Hard(_) | Effect::Soft(_) if presence == PodPresence::Leaving => {}
+                Effect::HardInThought(_) if presence != PodPresence::Tried => {}
                 Effect::Hard(index) | Effect::HardInThought(index) => {
                     let counts = &mut self.hard[index];
                     counts.count(spot.id, place(counts.rule.key, spot), delta);

@@ -150,7 +150,7 @@ fn cluster(case: &Case, os: bool) -> Cluster {
                 }
                 .expect("a valid pod");
             }
-            _ => storage::tell(&mut cluster, item),
+            _ => storage::apply(&mut cluster, item),
         }
     }
     cluster

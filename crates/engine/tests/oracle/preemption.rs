@@ -208,14 +208,14 @@ fn slow(case: &Case, os: bool) -> Value {
     }
     const CLAIMS: &str = "no new claims to deallocate";
     // What evictions have to say, with what is said of claims in the profile's order.
-    let told = |words: Option<String>| match (words.map(|own| format!("preemption: {own}")), claims)
-    {
-        (Some(own), None) => json!(own),
-        (Some(own), Some(0)) => json!(format!("{CLAIMS}, {own}")),
-        (Some(own), Some(_)) => json!(format!("{own}, {CLAIMS}")),
-        (None, Some(_)) => json!(CLAIMS),
-        (None, None) => Value::Null,
-    };
+    let message =
+        |words: Option<String>| match (words.map(|own| format!("preemption: {own}")), claims) {
+            (Some(own), None) => json!(own),
+            (Some(own), Some(0)) => json!(format!("{CLAIMS}, {own}")),
+            (Some(own), Some(_)) => json!(format!("{own}, {CLAIMS}")),
+            (None, Some(_)) => json!(CLAIMS),
+            (None, None) => Value::Null,
+        };
     let refusals: Vec<_> = nodes
         .iter()
         .map(|node| match &before {
@@ -227,10 +227,10 @@ fn slow(case: &Case, os: bool) -> Value {
         return Value::Null;
     }
     if asks(Plugin::DefaultPreemption).is_none() {
-        return told(None);
+        return message(None);
     }
     if pod.spec.preemption_policy == "Never" {
-        return told(Some("not eligible due to preemptionPolicy=Never.".into()));
+        return message(Some("not eligible due to preemptionPolicy=Never.".into()));
     }
     let mut candidates = Vec::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -254,7 +254,7 @@ fn slow(case: &Case, os: bool) -> Value {
         phrases.sort();
         let phrases = phrases.join(", ");
         let nodes = nodes.len();
-        return told(Some(format!("0/{nodes} nodes are available: {phrases}.")));
+        return message(Some(format!("0/{nodes} nodes are available: {phrases}.")));
     }
     let choices = cheapest(candidates).into_iter().map(|own| {
         let names = |leaving: bool| {

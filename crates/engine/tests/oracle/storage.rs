@@ -9,8 +9,8 @@ use crate::random::Random;
 const CLASSES: [&str; 6] = ["fast", "zonal", "local", "now", "legacy", "absent"];
 const DRIVER: &str = "ebs.csi.aws.com";
 
-/// Tells the engine of an object; kinds it does not know are none of its business.
-pub(crate) fn tell(cluster: &mut Cluster, item: &Value) {
+/// Applies an object to the cluster; kinds that the engine does not know are ignored.
+pub(crate) fn apply(cluster: &mut Cluster, item: &Value) {
     match item["kind"].as_str() {
         Some("PersistentVolumeClaim") => cluster.set_claim(&read(item)),
         Some("PersistentVolume") => cluster.set_volume(&read(item)),
@@ -103,8 +103,8 @@ pub(crate) fn objects(random: &mut Random, nodes: usize) -> Vec<Value> {
         }
     }
     if random.percent(40) {
-        let told = random.percent(70);
-        objects.push(json!({"kind": "CSIDriver", "metadata": {"name": DRIVER}, "spec": {"storageCapacity": told}}));
+        let publishes_capacity = random.percent(70);
+        objects.push(json!({"kind": "CSIDriver", "metadata": {"name": DRIVER}, "spec": {"storageCapacity": publishes_capacity}}));
     }
     for index in 0..random.below(4) {
         objects.push(capacity(random, index));

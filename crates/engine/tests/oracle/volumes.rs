@@ -333,8 +333,8 @@ fn google(disk: &str, labels: &Value) -> Option<String> {
 }
 
 fn migrated(plugin: &str, csi_node: &Value) -> bool {
-    let told = annotation(csi_node, "storage.alpha.kubernetes.io/migrated-plugins");
-    told.is_some_and(|told| told.split(',').any(|own| own == plugin))
+    let migrated = annotation(csi_node, "storage.alpha.kubernetes.io/migrated-plugins");
+    migrated.is_some_and(|migrated| migrated.split(',').any(|own| own == plugin))
 }
 
 fn attachable(world: &World, pod: &Pod) -> BTreeSet<(String, String)> {
@@ -463,9 +463,9 @@ fn as_migrated(world: &World, volume: &Value, node: &Node) -> Value {
         ),
     });
     let both: Vec<_> = names.by_ref().collect();
-    let told = both.iter().find(|own| !demands(&terms, own.0).is_empty());
-    let told = told.or_else(|| both.iter().find(|own| labels.get(own.0).is_some()));
-    let (own_zone, own_region) = *told.unwrap_or(&both[0]);
+    let labelled = both.iter().find(|own| !demands(&terms, own.0).is_empty());
+    let labelled = labelled.or_else(|| both.iter().find(|own| labels.get(own.0).is_some()));
+    let (own_zone, own_region) = *labelled.unwrap_or(&both[0]);
     let mut pairs = vec![(own_zone, zone, true)];
     if own_region != REGION {
         pairs.push((own_region, REGION, false));
@@ -604,11 +604,12 @@ fn open_claims(
             return Some(NONE);
         }
         let driver = world.named("CSIDriver", None, provisioner);
-        let told = driver.is_some_and(|driver| driver["spec"]["storageCapacity"] == true);
+        let publishes_capacity =
+            driver.is_some_and(|driver| driver["spec"]["storageCapacity"] == true);
         let enough = world.stored("CSIStorageCapacity").any(|capacity| {
             let largest = match &capacity["maximumVolumeSize"] {
                 Value::Null => &capacity["capacity"],
-                told => told,
+                size => size,
             };
             let nodes: Option<Selector> = capacity.get("nodeTopology").map(read);
             capacity["storageClassName"] == class_of(claim)
@@ -616,7 +617,7 @@ fn open_claims(
                 && gibibytes(largest) >= request(claim)
                 && selects(nodes.as_ref(), &node.metadata.labels)
         });
-        if told && !enough {
+        if publishes_capacity && !enough {
             return Some("node(s) did not have enough free storage");
         }
     }
@@ -689,10 +690,10 @@ pub(crate) fn zones(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
             continue;
         };
         for (key, modern) in PLACES {
-            let Some(told) = volume["metadata"]["labels"][key].as_str() else {
+            let Some(zones) = volume["metadata"]["labels"][key].as_str() else {
                 continue;
             };
-            let places: Vec<&str> = told.split("__").map(str::trim).collect();
+            let places: Vec<&str> = zones.split("__").map(str::trim).collect();
             if places.contains(&"") {
                 continue;
             }

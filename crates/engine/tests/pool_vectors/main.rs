@@ -20,8 +20,8 @@ use std::net::Ipv4Addr;
 
 use flate2::read::GzDecoder;
 use mullion_engine::ip::{
-    Absent, COOL_DOWN_MS, Cidr, Failure, Found, Goal, Interface, Kind, Listing, PodUid, Pool,
-    Refusal, Step, Targets, Why,
+    Absent, COOL_DOWN_MS, Cidr, Failure, Goal, Interface, Kind, Listing, PodUid, Pool, Refusal,
+    RestartState, Step, Targets, WaitReason,
 };
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ impl Replay {
         }
         let slots = number(&sequence["capacity"]) as usize / kind.size();
         let targets = targets(&sequence["config"]);
-        let found = Found {
+        let state = RestartState {
             listing: &listing,
             pods: &pods,
             warm: &warm,
@@ -118,7 +118,7 @@ impl Replay {
         };
         Replay {
             kind,
-            pool: Interface::restore(slots as u32, kind, targets, found, 0)
+            pool: Interface::restore(slots as u32, kind, targets, state, 0)
                 .pool(kind)
                 .clone(),
             absent: Absent::default(),
@@ -168,7 +168,7 @@ impl Replay {
         };
         same("address", &ours, &theirs)?;
         // VRC's handler plans anew after an answer of these kinds.
-        let plans = matches!(ours, Ok(_) | Err(Refusal::Waits(Why::Empty)));
+        let plans = matches!(ours, Ok(_) | Err(Refusal::Waits(WaitReason::Empty)));
         if Some(plans) != step["reconcile"].as_bool()
             && step["error"] != "no-prefix-in-subnet"
             && step["error"] != "empty"
@@ -181,15 +181,15 @@ impl Replay {
     /// Returns the refusal that is right where VRC answers `error`.
     fn expected(&self, error: &str) -> Refusal {
         match error {
-            "at-capacity" => Refusal::Waits(Why::AtCapacity),
-            "cooling" => Refusal::Waits(Why::Cooling),
-            "creating" => Refusal::Waits(Why::Creating),
+            "at-capacity" => Refusal::Waits(WaitReason::AtCapacity),
+            "cooling" => Refusal::Waits(WaitReason::Cooling),
+            "creating" => Refusal::Waits(WaitReason::Creating),
             // "no-prefix-told-before-any-was-refused"
-            "no-prefix-in-subnet" if !self.prefix_known => Refusal::Waits(Why::Empty),
-            "no-prefix-in-subnet" => Refusal::Waits(Why::NoPrefix),
+            "no-prefix-in-subnet" if !self.prefix_known => Refusal::Waits(WaitReason::Empty),
+            "no-prefix-in-subnet" => Refusal::Waits(WaitReason::NoPrefix),
             // "empty-told-instead-of-no-prefix", "prefix-available-by-a-failed-delete"
-            "empty" if self.pool.no_prefix() => Refusal::Waits(Why::NoPrefix),
-            "empty" => Refusal::Waits(Why::Empty),
+            "empty" if self.pool.no_prefix() => Refusal::Waits(WaitReason::NoPrefix),
+            "empty" => Refusal::Waits(WaitReason::Empty),
             "already-assigned" => Refusal::AlreadyAssigned,
             other => panic!("unknown error {other}"),
         }

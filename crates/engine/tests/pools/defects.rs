@@ -1,8 +1,8 @@
 //! The defects of upstream that were found while its answers were recorded, each as the rule that holds here instead.
 
 use mullion_engine::ip::{
-    Absent, Answer, Call, Cidr, Event, Failure, Found, Goal, Interface, Kind, Listing, PodUid,
-    Pool, Step, Targets, Why,
+    Absent, Answer, Call, Cidr, Event, Failure, Goal, Interface, Kind, Listing, PodUid, Pool,
+    RestartState, Step, Targets, WaitReason,
 };
 
 pub(crate) fn pod(name: &str) -> PodUid {
@@ -67,7 +67,7 @@ impl Caller {
     }
 }
 
-fn waits(name: &str, why: Why) -> Vec<Answer> {
+fn waits(name: &str, why: WaitReason) -> Vec<Answer> {
     vec![Answer::Wait {
         pod: pod(name),
         why,
@@ -94,7 +94,7 @@ fn a_pod_that_waits_is_demand_even_if_no_target_asks_for_an_address() {
     );
     assert_eq!(
         caller.event(Event::PodNeeds(pod("b"))),
-        waits("b", Why::Empty)
+        waits("b", WaitReason::Empty)
     );
     caller.event(Event::PodNeeds(pod("c")));
     assert_eq!(caller.assigns(), 2);
@@ -119,7 +119,7 @@ fn a_pod_does_not_wait_for_cooling_addresses_while_a_slot_is_free() {
     assert_eq!(caller.given("a").as_deref(), Some("10.0.0.31/32"));
     assert_eq!(
         caller.event(Event::PodNeeds(pod("b"))),
-        waits("b", Why::Empty)
+        waits("b", WaitReason::Empty)
     );
     assert_eq!(
         caller.assigns(),
@@ -259,19 +259,19 @@ fn a_pod_that_comes_before_the_first_prefix_hears_that_it_is_coming() {
     let mut caller = Caller::new(4, Kind::Prefix, [1, 3, 0]);
     assert_eq!(
         caller.event(Event::PodNeeds(pod("a"))),
-        waits("a", Why::Empty)
+        waits("a", WaitReason::Empty)
     );
-    assert_eq!(Why::Empty.retry_ms(), Some(600));
-    let found = Found {
+    assert_eq!(WaitReason::Empty.retry_ms(), Some(600));
+    let state = RestartState {
         listing: &Listing::default(),
         pods: &[],
         warm: &[],
         giving_back: &[],
     };
-    caller.interface = Interface::restore(4, Kind::Prefix, Targets::PREFIXES, found, 0);
+    caller.interface = Interface::restore(4, Kind::Prefix, Targets::PREFIXES, state, 0);
     assert_eq!(
         caller.event(Event::PodNeeds(pod("a"))),
-        waits("a", Why::Empty),
+        waits("a", WaitReason::Empty),
         "after a restart too"
     );
 }
@@ -288,9 +288,9 @@ fn a_pod_hears_that_the_subnet_has_no_prefix_when_the_prefixes_are_used_up() {
     caller.event(Event::NotCreated(Failure::NoPrefix));
     assert_eq!(
         caller.event(Event::PodNeeds(pod("a"))),
-        waits("a", Why::NoPrefix)
+        waits("a", WaitReason::NoPrefix)
     );
-    assert_eq!(Why::NoPrefix.retry_ms(), Some(120_000));
+    assert_eq!(WaitReason::NoPrefix.retry_ms(), Some(120_000));
     assert_eq!(
         caller.call(),
         None,

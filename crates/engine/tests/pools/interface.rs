@@ -1,7 +1,7 @@
 //! Rules of an interface by example: restarts, switches of the mode, retries, wake-ups.
 
 use mullion_engine::ip::{
-    Answer, Call, Event, Failure, Found, Interface, Kind, Listing, Targets, Want,
+    Answer, Call, CallPriority, Event, Failure, Interface, Kind, Listing, RestartState, Targets,
 };
 
 use crate::defects::{Caller, cidrs, pod};
@@ -37,14 +37,14 @@ fn after_a_restart_an_address_rests_unless_a_pod_has_it_or_it_is_known_to_have_b
     };
     let pods = [(pod("a"), cidrs(["10.0.0.5/20"])[0])];
     let warm = [cidrs(["10.0.0.6/20"])[0].ip];
-    let found = Found {
+    let state = RestartState {
         listing: &listing,
         pods: &pods,
         warm: &warm,
         giving_back: &[],
     };
     let mut caller = Caller::new(3, Kind::Address, [1, 0, 0]);
-    caller.interface = Interface::restore(3, Kind::Address, Targets::ADDRESSES, found, 0);
+    caller.interface = Interface::restore(3, Kind::Address, Targets::ADDRESSES, state, 0);
     let counts = caller.interface.counts();
     assert_eq!((counts.used, counts.warm, counts.cooling), (1, 1, 1));
     assert_eq!(caller.given("b").as_deref(), Some("10.0.0.6/20"));
@@ -80,13 +80,13 @@ fn after_a_restart_a_block_that_was_being_given_back_goes_to_no_pod_before_that_
     }
     let giving_back: Vec<_> = caller.interface.giving_back().collect();
     assert_eq!(giving_back, [(Kind::Address, block[0].ip)]);
-    let found = Found {
+    let state = RestartState {
         listing: &Listing::default(),
         pods: &[],
         warm: &[],
         giving_back: &giving_back,
     };
-    caller.interface = Interface::restore(3, Kind::Address, Targets::ADDRESSES, found, 0);
+    caller.interface = Interface::restore(3, Kind::Address, Targets::ADDRESSES, state, 0);
     let still: Vec<_> = caller.interface.giving_back().collect();
     assert_eq!(still, giving_back, "the next restart has to know it too");
     assert_eq!(caller.assigns(), 3);
@@ -108,14 +108,14 @@ fn after_a_restart_no_pod_gets_an_address_that_one_listing_shows_and_the_next_do
         prefixes: vec![],
     };
     let there = listing(cidrs(["10.0.0.5/20"]));
-    let found = Found {
+    let state = RestartState {
         listing: &there,
         pods: &[],
         warm: &[],
         giving_back: &[],
     };
     let mut caller = Caller::new(3, Kind::Address, [1, 0, 0]);
-    caller.interface = Interface::restore(1, Kind::Address, Targets::ADDRESSES, found, 0);
+    caller.interface = Interface::restore(1, Kind::Address, Targets::ADDRESSES, state, 0);
     caller.given("a");
     caller.now = 10_000;
     caller.event(Event::Recheck);
@@ -201,11 +201,11 @@ fn after_a_switch_both_kinds_share_the_slots_and_the_old_one_drains() {
 #[test]
 fn a_call_is_as_large_as_the_demand_when_its_turn_comes_and_one_of_a_kind_is_under_way() {
     let mut caller = Caller::new(9, Kind::Address, [1, 0, 0]);
-    assert_eq!(caller.interface.wants_call(0), Some(Want::Upkeep));
+    assert_eq!(caller.interface.wants_call(0), Some(CallPriority::Upkeep));
     for name in ["a", "b", "c", "d"] {
         caller.given(name);
     }
-    assert_eq!(caller.interface.wants_call(0), Some(Want::Pods(4)));
+    assert_eq!(caller.interface.wants_call(0), Some(CallPriority::Pods(4)));
     assert_eq!(caller.assigns(), 4);
     caller.given("e");
     assert_eq!(caller.call(), None);

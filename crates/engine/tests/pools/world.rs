@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use mullion_engine::ip::{
-    Answer, Call, Cidr, Event, Failure, Found, Interface, Kind, PodUid, Targets,
+    Answer, Call, Cidr, Event, Failure, Interface, Kind, PodUid, RestartState, Targets,
 };
 
 use crate::ec2::{Ec2, LAG_MS, LATE_MS};
@@ -298,7 +298,7 @@ impl World {
         let pods: Vec<_> = with_address.collect();
         let listing = self.ec2.list(node, &mut self.random);
         self.note(|| format!("node {node} restarts: {listing:?}, pods {pods:?}, warm {warm:?}"));
-        let found = Found {
+        let state = RestartState {
             listing: &listing,
             pods: &pods,
             warm: &warm,
@@ -307,7 +307,7 @@ impl World {
         let targets = targets(&mut self.random);
         let now = self.now();
         self.nodes[node].started = self.time;
-        self.nodes[node].interface = Interface::restore(slots, kind, targets, found, now);
+        self.nodes[node].interface = Interface::restore(slots, kind, targets, state, now);
         let waiting = self
             .pods
             .values()

@@ -182,7 +182,7 @@ fn spot_types_are_listed_at_any_price_until_there_are_fifteen() {
 }
 
 #[test]
-fn pods_are_told_what_the_next_pool_and_their_dearest_demand_cost() {
+fn pods_learn_what_the_next_pool_and_their_dearest_demand_cost() {
     let mut cluster = Cluster::new(Options::default());
     let web = |index: usize| {
         let mut own = pod(&format!("web-{index}"), &[("cpu", "1")]);
@@ -424,18 +424,18 @@ fn planned_nodes_shrink_when_the_limit_would_stop_the_next_one() {
 }
 
 #[test]
-fn impossible_input_is_told_and_changes_nothing() {
+fn impossible_input_is_reported_and_changes_nothing() {
     let mut cluster = Cluster::new(Options::default());
-    let told = plan(
+    let plan = plan(
         &mut cluster,
         vec![pod("bad", &[("cpu", "-1")]), pod("good", &[])],
         vec![pool("p", &linux())],
     );
     assert!(matches!(
-        told.unplaceable[0].invalid,
+        plan.unplaceable[0].invalid,
         Some(ModelError::NegativeQuantity { .. })
     ));
-    assert_eq!(told.nodes[0].pods, ["ns/good"]);
+    assert_eq!(plan.nodes[0].pods, ["ns/good"]);
     let mut template = pool("p", &linux());
     template.daemons = vec![pod("agent", &[("cpu", "-1")]).template];
     let request = PlanRequest {

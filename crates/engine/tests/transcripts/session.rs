@@ -52,17 +52,17 @@ impl Session {
     pub(crate) fn run(&mut self, line: &str) -> String {
         let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
         let said = match command {
-            "node" => self.told(
+            "node" => self.apply(
                 |cluster, words| cluster.add_node(&words::node(words)).map(drop),
                 rest,
             ),
-            "update-node" => self.told(
+            "update-node" => self.apply(
                 |cluster, words| cluster.update_node(&words::node(words)).map(drop),
                 rest,
             ),
-            "remove-node" => self.told(|cluster, words| cluster.remove_node(words.name), rest),
-            "pod" => self.told(|cluster, words| cluster.add_pod(&words::pod(words)), rest),
-            "remove-pod" => self.told(
+            "remove-node" => self.apply(|cluster, words| cluster.remove_node(words.name), rest),
+            "pod" => self.apply(|cluster, words| cluster.add_pod(&words::pod(words)), rest),
+            "remove-pod" => self.apply(
                 |cluster, words| cluster.remove_pod(&format!("default/{}", words.name)),
                 rest,
             ),
@@ -90,7 +90,7 @@ impl Session {
                 String::new()
             }
             other => {
-                let known = storage::tell(&mut self.cluster, other, rest);
+                let known = storage::apply(&mut self.cluster, other, rest);
                 assert!(known, "unknown command {other}");
                 String::new()
             }
@@ -102,7 +102,7 @@ impl Session {
         }
     }
 
-    fn told<E: std::fmt::Display>(
+    fn apply<E: std::fmt::Display>(
         &mut self,
         delta: impl Fn(&mut Cluster, &Words<'_>) -> Result<(), E>,
         rest: &str,

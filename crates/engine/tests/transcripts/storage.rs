@@ -15,8 +15,8 @@ use mullion_engine::model::{
 
 use crate::words::{Words, label_key, quantity, topology_key};
 
-/// Takes a storage object in; false if the command is none of these.
-pub(crate) fn tell(cluster: &mut Cluster, command: &str, rest: &str) -> bool {
+/// Applies a storage command to the cluster; returns false if the command is none of these.
+pub(crate) fn apply(cluster: &mut Cluster, command: &str, rest: &str) -> bool {
     match command {
         "claim" => cluster.set_claim(&claim(&Words::read(rest))),
         "remove-claim" => cluster.remove_claim("default", rest),

@@ -42,7 +42,7 @@ struct Row {
 }
 
 /// The verdict of a group, apart from what depends on the host.
-struct GroupWord {
+struct GroupVerdict {
     fits: bool,
     near: bool,
 }
@@ -69,9 +69,9 @@ impl Choice<'_> {
     pub(super) fn scores_apart(&self) -> bool {
         let view = self.question.view;
         let taken = self.index.groups.iter().filter(|own| !own.roomy.is_empty());
-        let mut words = taken.map(|group| (group.soft_taints, group.preferred));
-        let first = words.next();
-        view.soft.is_empty() && view.score.is_empty() && words.all(|word| Some(word) == first)
+        let mut scores = taken.map(|group| (group.soft_taints, group.preferred));
+        let first = scores.next();
+        view.soft.is_empty() && view.score.is_empty() && scores.all(|score| Some(score) == first)
     }
 
     /// Returns whether the InterPodAffinity filter is enabled.
@@ -127,22 +127,22 @@ impl Choice<'_> {
     fn rows(&self) -> Vec<Row> {
         let view = self.question.view;
         let first_of_its_group = view.affinity.is_empty() && view.self_affine;
-        let words: Vec<GroupWord> = self
+        let verdicts: Vec<GroupVerdict> = self
             .index
             .groups
             .iter()
-            .map(|group| self.group_word(group))
+            .map(|group| self.group_verdict(group))
             .collect();
-        let mut rows = Vec::with_capacity(words.len());
+        let mut rows = Vec::with_capacity(verdicts.len());
         for state in 0..self.states() {
             let (fits, near) = self
                 .state(state)
-                .map_or((true, true), |state| self.state_word(state));
+                .map_or((true, true), |state| self.state_verdict(state));
             if !fits {
                 continue;
             }
             let open = |group: usize| {
-                words[group].fits && (first_of_its_group || (near && words[group].near))
+                verdicts[group].fits && (first_of_its_group || (near && verdicts[group].near))
             };
             match self.hosts.and_then(|hosts| hosts.set(state)) {
                 Some(NodeSet::Few(members)) => self.rows_of_few(state, members, open, &mut rows),
@@ -217,9 +217,9 @@ impl Choice<'_> {
     }
 
     /// Computes the part of [`Choice::refusal`] that depends on the group, without the reason.
-    fn group_word(&self, group: &Group) -> GroupWord {
+    fn group_verdict(&self, group: &Group) -> GroupVerdict {
         let (class, view) = (self.question.class, self.question.view);
-        let refused = GroupWord {
+        let refused = GroupVerdict {
             fits: false,
             near: false,
         };
@@ -237,7 +237,7 @@ impl Choice<'_> {
             return refused;
         }
         if !self.affinity_filters() {
-            return GroupWord {
+            return GroupVerdict {
                 fits: true,
                 near: true,
             };
@@ -254,7 +254,7 @@ impl Choice<'_> {
             near &= view.affinity.count(term.key, value) > 0;
         }
         let fits = !self.meets(group, &view.anti) && !self.meets(group, &view.existing_anti);
-        GroupWord { fits, near }
+        GroupVerdict { fits, near }
     }
 
     /// Returns whether the nodes of a group reach the pod's volumes, if the labels of groups decide that; then one node
@@ -283,7 +283,7 @@ impl Choice<'_> {
 
     /// Returns whether a host accepts the pod, as far as the host alone decides, and whether it satisfies required
     /// affinity by host.
-    fn state_word(&self, state: &HostState) -> (bool, bool) {
+    fn state_verdict(&self, state: &HostState) -> (bool, bool) {
         let (class, view) = (self.question.class, self.question.view);
         let mut hard = view
             .hard

@@ -21,16 +21,16 @@ pub(super) struct Evictions {
     budgets: u64,
     read_loads: u64,
     read_nodes: u64,
-    slots: Vec<Word>,
+    slots: Vec<EvictionVerdict>,
     by_cost: BTreeMap<Cost, NodeSet>,
     tallies: Vec<Tally>,
-    /// Nodes whose verdict is for one question only and must be computed again.
-    borrowed: Vec<NodeId>,
+    /// Nodes whose verdict holds for one question only and must be computed again.
+    single_use: Vec<NodeId>,
 }
 
 /// The verdict of a node about preemption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Word {
+enum EvictionVerdict {
     /// The node does not exist, or the pod fits without preemption.
     #[default]
     Nothing,
@@ -54,8 +54,8 @@ impl Evictions {
             self.version == order.version() && self.budgets == budgets && !self.slots.is_empty();
         match (loads.since(self.read_loads), nodes.since(self.read_nodes)) {
             (Some(loads), Some(nodes)) if current => {
-                let borrowed = std::mem::take(&mut self.borrowed);
-                for node in nodes.iter().chain(loads).chain(&borrowed) {
+                let single_use = std::mem::take(&mut self.single_use);
+                for node in nodes.iter().chain(loads).chain(&single_use) {
                     self.rate(*node, question, order, &mut left);
                 }
             }
@@ -94,24 +94,29 @@ impl Evictions {
     }
 
     /// Stores the result of a trial on the model: a cost, or why preemption does not help; `None` if the pod fits.
-    pub(super) fn set(&mut self, node: NodeId, word: Option<Result<Cost, Refusal>>, order: &Order) {
-        let word = match word {
-            None => Word::Nothing,
-            Some(Ok(cost)) => Word::Cost(cost),
-            Some(Err(refusal)) => Word::Refused(self.tally(&refusal)),
+    pub(super) fn set(
+        &mut self,
+        node: NodeId,
+        verdict: Option<Result<Cost, Refusal>>,
+        order: &Order,
+    ) {
+        let verdict = match verdict {
+            None => EvictionVerdict::Nothing,
+            Some(Ok(cost)) => EvictionVerdict::Cost(cost),
+            Some(Err(refusal)) => EvictionVerdict::Refused(self.tally(&refusal)),
         };
-        self.change(node, word, order);
+        self.change(node, verdict, order);
     }
 
     /// Stores a result like [`Evictions::set`], but only for the present question.
-    pub(super) fn lend(
+    pub(super) fn set_for_question(
         &mut self,
         node: NodeId,
-        word: Option<Result<Cost, Refusal>>,
+        verdict: Option<Result<Cost, Refusal>>,
         order: &Order,
     ) {
-        self.set(node, word, order);
-        self.borrowed.push(node);
+        self.set(node, verdict, order);
+        self.single_use.push(node);
     }
 
     fn rate(
@@ -123,30 +128,32 @@ impl Evictions {
     ) {
         let cluster = question.cluster;
         if self.slots.len() <= node.index() {
-            self.slots.resize(node.index() + 1, Word::Nothing);
+            self.slots
+                .resize(node.index() + 1, EvictionVerdict::Nothing);
         }
         if cluster.nodes.get(node.index()).is_none_or(Option::is_none) {
-            self.change(node, Word::Nothing, order);
+            self.change(node, EvictionVerdict::Nothing, order);
             return;
         }
         let not_helpful = |reason| Refusal::new(Plugin::DefaultPreemption, reason);
         let priority = question.class.priority;
-        let beside = cluster.held_on(node, priority, "");
+        let nominated_pods = cluster.held_on(node, priority, "");
         let refusal = question
             .check_static(node)
             .or_else(|| question.check_room(node));
-        let word = match refusal {
-            None if beside.is_empty() => Word::Nothing,
+        let verdict = match refusal {
+            None if nominated_pods.is_empty() => EvictionVerdict::Nothing,
             Some(refusal) if refusal.is_unresolvable() => {
-                Word::Refused(self.tally(&not_helpful(Reason::PreemptionNotHelpful)))
+                EvictionVerdict::Refused(self.tally(&not_helpful(Reason::PreemptionNotHelpful)))
             }
             refusal => {
-                match cluster.plan_eviction(&question.class.shape, priority, node, &beside) {
+                match cluster.plan_eviction(&question.class.shape, priority, node, &nominated_pods)
+                {
                     // The node refuses the pod because of room held for nominated pods, even if its own pods leave
                     // enough.
-                    Plan::Evict(cost) => Word::Cost(cost),
+                    Plan::Evict(cost) => EvictionVerdict::Cost(cost),
                     Plan::NoVictims if refusal.is_some() => {
-                        Word::Refused(self.tally(&not_helpful(Reason::NoVictims)))
+                        EvictionVerdict::Refused(self.tally(&not_helpful(Reason::NoVictims)))
                     }
                     _ => {
                         left.push(node);
@@ -155,7 +162,7 @@ impl Evictions {
                 }
             }
         };
-        self.change(node, word, order);
+        self.change(node, verdict, order);
     }
 
     fn tally(&mut self, refusal: &Refusal) -> usize {
@@ -173,16 +180,16 @@ impl Evictions {
         })
     }
 
-    fn change(&mut self, node: NodeId, after: Word, order: &Order) {
+    fn change(&mut self, node: NodeId, after: EvictionVerdict, order: &Order) {
         let before = std::mem::replace(&mut self.slots[node.index()], after);
         if before == after {
             return;
         }
         let position = order.position(node);
         match before {
-            Word::Nothing => {}
-            Word::Refused(tally) => self.tallies[tally].nodes -= 1,
-            Word::Cost(cost) => {
+            EvictionVerdict::Nothing => {}
+            EvictionVerdict::Refused(tally) => self.tallies[tally].nodes -= 1,
+            EvictionVerdict::Cost(cost) => {
                 if let Some(nodes) = self.by_cost.get_mut(&cost) {
                     nodes.remove(position);
                     if nodes.is_empty() {
@@ -192,9 +199,9 @@ impl Evictions {
             }
         }
         match after {
-            Word::Nothing => {}
-            Word::Refused(tally) => self.tallies[tally].nodes += 1,
-            Word::Cost(cost) => self
+            EvictionVerdict::Nothing => {}
+            EvictionVerdict::Refused(tally) => self.tallies[tally].nodes += 1,
+            EvictionVerdict::Cost(cost) => self
                 .by_cost
                 .entry(cost)
                 .or_default()

@@ -156,21 +156,21 @@ impl Hosts {
         (state != EMPTY).then(|| &self.sets[state])
     }
 
-    /// Updates the states after changes. `moved` are the hosts whose counts changed; `None` if that is unknown.
+    /// Updates the states after changes. `changed_hosts` are the hosts whose counts changed; `None` if that is unknown.
     pub(super) fn refresh(
         &mut self,
         question: &Question<'_>,
-        moved: Option<&[(NodeId, Option<Symbol>)]>,
+        changed_hosts: Option<&[(NodeId, Option<Symbol>)]>,
         order: &Order,
         nodes: &Journal,
     ) {
         let cluster = question.cluster;
-        match (moved, nodes.since(self.read_nodes)) {
-            (Some(moved), Some(nodes)) if self.version == order.version() => {
+        match (changed_hosts, nodes.since(self.read_nodes)) {
+            (Some(changed_hosts), Some(nodes)) if self.version == order.version() => {
                 nodes
                     .iter()
                     .for_each(|node| self.look(*node, question, order));
-                for (node, hostname) in moved {
+                for (node, hostname) in changed_hosts {
                     self.look(*node, question, order);
                     if let Some(hostname) = *hostname {
                         let others = cluster.hosts_named(hostname, *node);

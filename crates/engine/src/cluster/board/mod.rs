@@ -10,13 +10,13 @@
 //! Invariant: a filter about a single node may read only the node and the pod's shape; otherwise the boards miss changes of
 //! its verdict. Filters that read more belong into the [`crate::topology`] view or into [`Cluster::is_for_boards`].
 
-mod beside;
+mod cache;
 mod choice;
 mod evictions;
 mod hosts;
 mod index;
 mod journal;
-mod kept;
+mod nominated;
 mod order;
 mod set;
 #[cfg(test)]
@@ -38,12 +38,12 @@ use crate::preempt::{Preemption, is_planned};
 use crate::reason::{Refusal, Tally};
 use crate::schedule::Unschedulable;
 use crate::selector::NamedNodes;
-use beside::Beside;
+use cache::BoardCache;
 use choice::Choice;
 use evictions::Evictions;
 use hosts::Hosts;
 use index::Index;
-use kept::Kept;
+use nominated::NominatedRefusals;
 
 pub(super) use journal::Journal;
 pub(super) use order::Order;
@@ -53,8 +53,8 @@ const NONE: u32 = u32::MAX;
 /// Slots that all indexes together may have before those least used are dropped.
 const MAX_SLOTS: usize = 16 << 20;
 
-/// What boards say to a pod.
-pub(crate) enum Word {
+/// The decision of the boards about a pod.
+pub(crate) enum BoardDecision {
     /// The best node.
     Node {
         /// Which it is.
@@ -66,7 +66,7 @@ pub(crate) enum Word {
     Refused(Vec<Tally>),
 }
 
-/// See the module's words.
+/// The boards of a cluster, with the journals of changes that they have to read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Boards {
     pub(super) order: Order,
@@ -85,8 +85,8 @@ pub(super) struct Boards {
     /// Hostname labels that several nodes have, with all of them.
     twins: FxHashMap<Symbol, Vec<NodeId>>,
     questions: u64,
-    evictions: Kept<Evictions>,
-    beside: Kept<Beside>,
+    evictions: BoardCache<Evictions>,
+    nominated: BoardCache<NominatedRefusals>,
     /// Grows with every change of a disruption budget.
     pub(super) budgets: u64,
 }
@@ -118,7 +118,7 @@ impl Cluster {
         class: PodClassId,
         seed: u64,
         held: &[(NodeId, Refusal)],
-    ) -> Option<Word> {
+    ) -> Option<BoardDecision> {
         self.prepare(class);
         let own = self.class(class);
         if !self.is_for_boards(own) || self.node_count() == 0 {
@@ -131,22 +131,22 @@ impl Cluster {
         let view_id = self.views.id(class)?;
         let view = self.views.get_mut(view_id)?;
         let by_host = view.by_host();
-        let moved = view.take_moved();
+        let changed_hosts = view.take_changed_hosts();
         let mut hosts = by_host.then(|| self.boards.take_hosts(view_id));
         let mut index = self.boards.indexes[number as usize].take()?;
-        let word = self.ask_parts(
+        let decision = self.ask_parts(
             class,
             start,
             held,
             &mut index,
             hosts.as_deref_mut(),
-            moved.as_deref(),
+            changed_hosts.as_deref(),
         );
         self.boards.indexes[number as usize] = Some(index);
         if hosts.is_some() {
             self.boards.hosts[view_id.index()] = hosts;
         }
-        word
+        decision
     }
 
     /// Makes the order of nodes and the journals ready for every node there is.
@@ -186,13 +186,13 @@ impl Cluster {
         let journals = (&boards.loads, &boards.nodes);
         let left = board.refresh(&question, &boards.order, journals, boards.budgets);
         for node in left {
-            let word = self.try_eviction(class, "", node);
-            board.set(node, word, &self.boards.order);
+            let verdict = self.try_eviction(class, "", node);
+            board.set(node, verdict, &self.boards.order);
         }
         // What is held for the pod itself does not stand in its way.
         if let Some(node) = self.nominated_node(key) {
-            let word = self.try_eviction(class, key, node);
-            board.lend(node, word, &self.boards.order);
+            let verdict = self.try_eviction(class, key, node);
+            board.set_for_question(node, verdict, &self.boards.order);
         }
         let order = &self.boards.order;
         let best = board.best(order.start(seed), order);
@@ -224,7 +224,7 @@ impl Cluster {
         self.settle_boards();
         let own = self.class(class);
         let id = (own.shape_id, own.priority);
-        let mut board = self.boards.beside.take(id);
+        let mut board = self.boards.nominated.take(id);
         let question = self.prepared(class);
         board.refresh(&question, &self.boards.loads, &self.boards.nodes);
         // What is held for the pod itself does not stand in its way.
@@ -235,7 +235,7 @@ impl Cluster {
         {
             hold(Arc::make_mut(&mut held), node, refusal);
         }
-        self.boards.beside.keep(id, board);
+        self.boards.nominated.keep(id, board);
         held
     }
 
@@ -246,8 +246,8 @@ impl Cluster {
         held: &[(NodeId, Refusal)],
         index: &mut Index,
         mut hosts: Option<&mut Hosts>,
-        moved: Option<&[(NodeId, Option<Symbol>)]>,
-    ) -> Option<Word> {
+        changed_hosts: Option<&[(NodeId, Option<Symbol>)]>,
+    ) -> Option<BoardDecision> {
         let question = self.prepared(class);
         let Boards {
             order,
@@ -257,7 +257,7 @@ impl Cluster {
         } = &question.cluster.boards;
         index.refresh(&question, order, loads, nodes);
         if let Some(hosts) = &mut hosts {
-            hosts.refresh(&question, moved, order, nodes);
+            hosts.refresh(&question, changed_hosts, order, nodes);
         }
         if !index.is_useful() || hosts.as_ref().is_some_and(|hosts| !hosts.is_useful()) {
             return None;
@@ -271,11 +271,11 @@ impl Cluster {
             start,
         };
         Some(match choice.best() {
-            Some(node) => Word::Node {
+            Some(node) => BoardDecision::Node {
                 node,
                 apart: choice.scores_apart(),
             },
-            None => Word::Refused(choice.refusals()),
+            None => BoardDecision::Refused(choice.refusals()),
         })
     }
 
@@ -283,7 +283,7 @@ impl Cluster {
     fn index_number(&mut self, class: PodClassId) -> u32 {
         let view = self.views.id(class).and_then(|view| self.views.get(view));
         let of_view = view.map_or(&[][..], |view| view.keys());
-        // Which nodes reach a pod's volumes is a word of groups too, if labels decide it.
+        // If labels decide which nodes reach a pod's volumes, groups of nodes decide it too.
         let plan = match self.class(class).volumes.is_empty() {
             true => None,
             false => self.volume_plans.get(&class),
@@ -354,7 +354,7 @@ impl Boards {
             *own != shape
         });
         self.evictions.forget(shape);
-        self.beside.forget(shape);
+        self.nominated.forget(shape);
     }
 
     /// What is kept per host for the classes that have a view, to be put back under its number.

@@ -36,7 +36,7 @@ pub(super) enum Zones {
 }
 
 /// Pending classes, and what their pods mean for each other.
-pub(super) struct Company {
+pub(super) struct ClassInteractions {
     /// By class: the pending ones whose pods count for it, and how, in their order.
     counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>>,
     /// Those that take ports of their node.
@@ -45,7 +45,7 @@ pub(super) struct Company {
     places: FxHashMap<PodClassId, usize>,
 }
 
-impl Company {
+impl ClassInteractions {
     /// The classes are prepared.
     fn of(pending: &[(PodClassId, u32)], cluster: &Cluster) -> Self {
         let mut counted: FxHashMap<PodClassId, Vec<(PodClassId, Effect)>> = pending
@@ -61,7 +61,7 @@ impl Company {
         }
         let has_ports = |class: &PodClassId| !cluster.class(*class).shape.host_ports.is_empty();
         let classes = pending.iter().map(|(class, _)| *class);
-        Company {
+        ClassInteractions {
             counted,
             with_ports: classes.clone().filter(has_ports).collect(),
             places: classes.zip(0..).collect(),
@@ -94,12 +94,12 @@ pub(super) fn all_forms(
     prefers: bool,
     cluster: &Cluster,
 ) -> Vec<(PodClassId, u32, Forms)> {
-    let company = Company::of(pending, cluster);
+    let interactions = ClassInteractions::of(pending, cluster);
     let own = pending
         .iter()
-        .map(|(class, _)| forms_of(*class, &company, prefers, cluster));
+        .map(|(class, _)| forms_of(*class, &interactions, prefers, cluster));
     let mut forms: Vec<Option<Forms>> = own.collect();
-    groups::join(pending, &mut forms, &company, cluster);
+    groups::join(pending, &mut forms, &interactions, cluster);
     let forms = pending.iter().zip(forms);
     forms
         .filter_map(|((class, count), form)| Some((*class, *count, form?)))
@@ -109,7 +109,7 @@ pub(super) fn all_forms(
 /// What numbers can say of a class's rules, but for what other classes mean for its zones; none if they cannot say all.
 fn forms_of(
     class: PodClassId,
-    company: &Company,
+    interactions: &ClassInteractions,
     prefers: bool,
     cluster: &Cluster,
 ) -> Option<Forms> {
@@ -131,7 +131,8 @@ fn forms_of(
     for (index, counts) in view.hard.iter().enumerate() {
         match counts.rule.key {
             Symbol::HOSTNAME => {
-                let members = company.with_effect(class, |effect| effect == Effect::Hard(index));
+                let members =
+                    interactions.with_effect(class, |effect| effect == Effect::Hard(index));
                 let most = counts.rule.max_skew.clamp(0, i64::from(u32::MAX)) as u32;
                 form.rules.push((class, members, most));
             }
@@ -175,7 +176,7 @@ fn forms_of(
         form.zones = Zones::Apart;
     }
     // Its own terms, and those of others against it, all say the same of a pair.
-    let apart = company.with_effect(class, |effect| effect == Effect::Anti(Symbol::HOSTNAME));
+    let apart = interactions.with_effect(class, |effect| effect == Effect::Anti(Symbol::HOSTNAME));
     let is_apart_itself = apart.contains(&class);
     if form.is_unit && is_apart_itself {
         return None;
@@ -184,7 +185,7 @@ fn forms_of(
         form.rules.push((class, apart, u32::from(is_apart_itself)));
     }
     let ports = &cluster.class(class).shape;
-    for other in &company.with_ports {
+    for other in &interactions.with_ports {
         let held = &cluster.class(*other).shape.host_ports;
         if filter::node_ports::taken(ports, held).is_some() {
             form.rules

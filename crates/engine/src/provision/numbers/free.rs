@@ -17,7 +17,7 @@ pub(super) fn free_by_zone(
     class: PodClassId,
     form: &Forms,
     request: &Load,
-    nodes: &[Free],
+    nodes: &[FreeNode],
 ) -> BTreeMap<Symbol, i64> {
     let own = form
         .rules
@@ -38,7 +38,7 @@ pub(super) fn free_by_zone(
 }
 
 /// A node that is there, with room.
-pub(super) struct Free {
+pub(super) struct FreeNode {
     pub(super) node: NodeId,
     pub(super) room: Load,
     pub(super) zone: Option<Symbol>,
@@ -51,7 +51,7 @@ pub(super) fn free_nodes(
     forms: &[(PodClassId, u32, Forms)],
     cluster: &mut Cluster,
     dimensions: &[Symbol],
-) -> Vec<Free> {
+) -> Vec<FreeNode> {
     let mut found = Vec::new();
     for node in nodes.iter().copied() {
         let mut free = cluster.at(node).fixed.allocatable.clone();
@@ -65,7 +65,7 @@ pub(super) fn free_nodes(
             .filter(|class| is_open(*class, node, cluster))
             .collect();
         if !open.is_empty() {
-            found.push(Free {
+            found.push(FreeNode {
                 node,
                 room: dimensions_of(&free, dimensions),
                 zone: cluster.at(node).fixed.labels.value(Symbol::ZONE),

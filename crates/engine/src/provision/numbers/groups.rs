@@ -3,7 +3,7 @@
 //! Templates that share the labels by which they are spread, or by which they want to be near each other, are one group: what is true of one class's
 //! own pods is true of the group's. Groups of any other shape are placed pod by pod.
 
-use super::forms::{Company, Forms, Zones, is_beyond};
+use super::forms::{ClassInteractions, Forms, Zones, is_beyond};
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::intern::Symbol;
@@ -13,14 +13,14 @@ use crate::topology::{Effect, SpreadCounts};
 pub(super) fn join(
     pending: &[(PodClassId, u32)],
     forms: &mut [Option<Forms>],
-    company: &Company,
+    interactions: &ClassInteractions,
     cluster: &Cluster,
 ) {
     let mut groups = Groups::new(pending.len());
     let mut is_odd = vec![false; pending.len()];
     for (index, (class, _)) in pending.iter().enumerate() {
         for (view, effect) in cluster.touches(*class) {
-            let Some(other) = company
+            let Some(other) = interactions
                 .place(view)
                 .filter(|_| is_beyond(view, effect, cluster))
             else {
@@ -48,8 +48,8 @@ pub(super) fn join(
         let ids: Vec<PodClassId> = members.iter().map(|member| pending[*member].0).collect();
         let is_one = members.len() == 1;
         let is_group = || {
-            is_spread(&members, &ids, forms, company, cluster)
-                || is_near(&members, &ids, forms, company, cluster)
+            is_spread(&members, &ids, forms, interactions, cluster)
+                || is_near(&members, &ids, forms, interactions, cluster)
         };
         if is_known && (is_one || is_group()) {
             let group = (!is_one).then_some(members[0]);
@@ -69,7 +69,7 @@ fn is_spread(
     members: &[usize],
     ids: &[PodClassId],
     forms: &[Option<Forms>],
-    company: &Company,
+    interactions: &ClassInteractions,
     cluster: &Cluster,
 ) -> bool {
     let mut first: Option<&SpreadCounts> = None;
@@ -79,7 +79,7 @@ fn is_spread(
             Some(Zones::Spread(index)) => {
                 let counts = &cluster.view(*class).hard[index];
                 let counts_all = is_all(
-                    company.with_effect(*class, |own| own == Effect::Hard(index)),
+                    interactions.with_effect(*class, |own| own == Effect::Hard(index)),
                     ids,
                 );
                 let is_same = first.is_none_or(|first| is_alike(first, counts));
@@ -114,7 +114,7 @@ fn is_near(
     members: &[usize],
     ids: &[PodClassId],
     forms: &[Option<Forms>],
-    company: &Company,
+    interactions: &ClassInteractions,
     cluster: &Cluster,
 ) -> bool {
     members.iter().zip(ids).all(|(member, class)| {
@@ -122,7 +122,7 @@ fn is_near(
         zones == Some(Zones::One(None))
             && cluster.view(*class).affinity.is_empty()
             && is_all(
-                company.with_effect(*class, |own| own == Effect::Affinity),
+                interactions.with_effect(*class, |own| own == Effect::Affinity),
                 ids,
             )
     })

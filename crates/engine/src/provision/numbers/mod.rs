@@ -7,8 +7,8 @@
 mod forms;
 mod free;
 mod groups;
-mod loose;
 mod options;
+mod zone_relaxation;
 mod zones;
 
 use fixedbitset::FixedBitSet;
@@ -23,9 +23,9 @@ use crate::resources::Amounts;
 use super::catalog::Catalog;
 use super::pack::{Bin, DIMENSIONS, Item, Load, Offer, Packed, Problem, Rule, within};
 use forms::{Forms, Zones, all_forms};
-use free::{Free, free_by_zone, free_nodes};
-use loose::Loose;
+use free::{FreeNode, free_by_zone, free_nodes};
 use options::Options;
+use zone_relaxation::ZoneRelaxation;
 use zones::{dealt, zones_of};
 
 /// Resources that every node has.
@@ -49,8 +49,8 @@ pub(super) struct Numbers {
     pub(super) offers: Vec<(usize, usize)>,
     /// The nodes that are there.
     pub(super) nodes: Vec<NodeId>,
-    /// The question without the zones that were chosen for pods, where some were.
-    loose: Option<Loose>,
+    /// The problem without the zones that were chosen for pods, if zones were chosen and a bound is asked for.
+    zone_relaxation: Option<ZoneRelaxation>,
     /// Kinds of items: classes of one kind that are to be in one zone.
     kinds: FxHashMap<(usize, Option<Symbol>), usize>,
 }
@@ -67,12 +67,12 @@ pub(super) struct Part {
     pub(super) group: Option<usize>,
 }
 
-/// What a question in numbers is for.
+/// What to compute besides the packing.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    /// It will be asked what all ways to buy for the pods cost at least.
+pub(super) struct NumbersConfig {
+    /// Whether to compute a lower bound on the price of every plan: see [`Numbers::bound`].
     pub(super) bound: bool,
-    /// Spreading over zones as a preference counts.
+    /// Whether to respect spreading over zones that is only preferred.
     pub(super) preferences: bool,
 }
 
@@ -83,12 +83,12 @@ impl Numbers {
         nodes: &[NodeId],
         catalogs: &mut [Catalog],
         cluster: &mut Cluster,
-        wanted: Wanted,
+        config: NumbersConfig,
     ) -> Self {
         for (class, _) in pending {
             cluster.prepare(*class);
         }
-        let mut forms = all_forms(pending, wanted.preferences, cluster);
+        let mut forms = all_forms(pending, config.preferences, cluster);
         let dimensions = dimensions(&forms, cluster);
         forms.retain(|(class, ..)| {
             load(&cluster.class(*class).shape.requests.real, &dimensions).is_some()
@@ -129,8 +129,14 @@ impl Numbers {
             .collect();
         numbers.add_offers(&options, catalogs);
         let is_free = |part: &Part| part.zone.is_none() && part.pods == 1;
-        if wanted.bound && !numbers.items.iter().all(is_free) {
-            numbers.loose = Some(Loose::of(&forms, &options, catalogs, cluster, &dimensions));
+        if config.bound && !numbers.items.iter().all(is_free) {
+            numbers.zone_relaxation = Some(ZoneRelaxation::of(
+                &forms,
+                &options,
+                catalogs,
+                cluster,
+                &dimensions,
+            ));
         }
         numbers.add_nodes(free);
         numbers.problem.prepare();
@@ -179,15 +185,15 @@ impl Numbers {
 
     /// No way to buy for these pods costs less than this: micro-dollars an hour.
     pub(super) fn bound(&self, packed: &Packed) -> u64 {
-        match &self.loose {
+        match &self.zone_relaxation {
             None => packed.packing.bound,
-            Some(loose) => {
+            Some(zone_relaxation) => {
                 let values = self
                     .items
                     .iter()
                     .copied()
                     .zip(packed.values.iter().copied());
-                loose.least(&values.collect::<Vec<_>>())
+                zone_relaxation.least(&values.collect::<Vec<_>>())
             }
         }
     }
@@ -199,7 +205,7 @@ impl Numbers {
     }
 
     /// Adds nodes with room for some item.
-    fn add_nodes(&mut self, nodes: Vec<Free>) {
+    fn add_nodes(&mut self, nodes: Vec<FreeNode>) {
         for free in nodes {
             let mut fits = FixedBitSet::with_capacity(self.items.len());
             for (index, part) in self.items.iter().enumerate() {

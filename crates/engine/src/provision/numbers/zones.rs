@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use super::forms::{Forms, Zones};
-use super::free::{Free, free_by_zone};
+use super::free::{FreeNode, free_by_zone};
 use super::options::Options;
 use super::request_of;
 use crate::class::PodClassId;
@@ -73,7 +73,7 @@ fn cheapest_zone(
 pub(super) fn dealt(
     forms: &[(PodClassId, u32, Forms)],
     options: &Options,
-    nodes: &[Free],
+    nodes: &[FreeNode],
     catalogs: &[Catalog],
     cluster: &Cluster,
     dimensions: &[Symbol],

@@ -21,17 +21,17 @@ pub(super) struct Filler<'a> {
     /// How short each resource is on an average machine.
     pub(super) shortage: Weights,
     counts: Vec<u32>,
-    /// By rule: the pods on the machine that it is about.
-    parties: Vec<Party>,
+    /// The number of pods on the machine that each rule counts.
+    rule_counts: Vec<RuleCount>,
     /// Takes fewer of an item than fit now and then, where this is set.
     pub(super) random: Option<Random>,
     /// Items looked at so far.
     pub(super) work: u64,
 }
 
-/// Pods on a machine that a rule is about.
+/// The number of pods on a machine that a rule counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Party {
+struct RuleCount {
     subjects: u32,
     members: u32,
 }
@@ -89,7 +89,7 @@ impl<'a> Filler<'a> {
             taken: Vec::new(),
             shortage,
             counts: vec![0; problem.items.len()],
-            parties: vec![Party::default(); problem.rules.len()],
+            rule_counts: vec![RuleCount::default(); problem.rules.len()],
             random: None,
             work: 0,
         }
@@ -268,7 +268,7 @@ impl<'a> Filler<'a> {
     fn allowed(&self, item: usize) -> i64 {
         let mut allowed = i64::MAX;
         for role in &self.problem.rules_of[item] {
-            let Party { subjects, members } = self.parties[role.rule];
+            let RuleCount { subjects, members } = self.rule_counts[role.rule];
             let free = i64::from(self.problem.rules[role.rule].most) - i64::from(members);
             if role.is_member && (role.is_subject || subjects > 0) {
                 allowed = allowed.min(free);
@@ -283,12 +283,12 @@ impl<'a> Filler<'a> {
     fn set_count(&mut self, item: usize, count: u32) {
         let before = std::mem::replace(&mut self.counts[item], count);
         for role in &self.problem.rules_of[item] {
-            let party = &mut self.parties[role.rule];
+            let rule_count = &mut self.rule_counts[role.rule];
             if role.is_subject {
-                party.subjects = party.subjects + count - before;
+                rule_count.subjects = rule_count.subjects + count - before;
             }
             if role.is_member {
-                party.members = party.members + count - before;
+                rule_count.members = rule_count.members + count - before;
             }
         }
     }

@@ -4,10 +4,10 @@
 use fixedbitset::FixedBitSet;
 
 use super::fill::Filler;
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
 use super::rates::{self, Rates};
+use super::rounding::Solution;
 use super::shelf::{Shelf, worth};
-use super::whole::Solution;
 use super::{Bin, DIMENSIONS, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
 
 /// So many groups are aimed at: the linear program has a row for each.

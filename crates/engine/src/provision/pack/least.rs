@@ -1,27 +1,27 @@
 //! What pods cost at least, where a pod may be one of several items: one for each zone that it could be in.
 
 use super::grouped::Grouped;
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
 use super::simplex::EPSILON;
 use super::{Problem, rates, varied};
 
 /// Fillings of whole pods that are looked at for one machine.
 const NODES: usize = 2000;
 
-/// Pods that want a place, and which items they may be.
+/// Pending pods, and the items (one for each zone) that they may become.
 #[derive(Clone, Debug)]
-pub(in crate::provision) enum Want {
-    /// So many pods, of each item no more than this.
+pub(in crate::provision) enum ZonalDemand {
+    /// This many pods, divided among items, each with a maximum.
     Split(u32, Vec<(usize, u32)>),
-    /// All of these items with their numbers, or all of those.
+    /// All items of one list, each with its number of pods.
     OneOf(Vec<Vec<(usize, u32)>>),
 }
 
-impl Want {
+impl ZonalDemand {
     /// What its pods pay at least where a pod of each item pays this. Items that no machine holds have no price.
     fn paid(&self, prices: &[f64]) -> f64 {
         match self {
-            Want::Split(count, items) => {
+            ZonalDemand::Split(count, items) => {
                 let has_price = |item: &&(usize, u32)| prices[item.0].is_finite();
                 let mut items: Vec<(usize, u32)> =
                     items.iter().filter(has_price).copied().collect();
@@ -35,15 +35,15 @@ impl Want {
                 }
                 paid
             }
-            Want::OneOf(ways) => {
-                let way = |pods: &Vec<(usize, u32)>| -> f64 {
+            ZonalDemand::OneOf(choices) => {
+                let paid_for = |pods: &Vec<(usize, u32)>| -> f64 {
                     let paid = pods
                         .iter()
                         .map(|(item, own)| prices[*item] * f64::from(*own));
                     paid.sum()
                 };
-                let least = ways.iter().map(way).fold(f64::INFINITY, f64::min);
-                // No way is open.
+                let least = choices.iter().map(paid_for).fold(f64::INFINITY, f64::min);
+                // No choice is open.
                 if least.is_finite() { least } else { 0.0 }
             }
         }
@@ -53,9 +53,13 @@ impl Want {
 impl Problem {
     /// No machines for all that is wanted cost less than this: micro-dollars an hour. The demand of an item is the most that there may be of it;
     /// `values`, one for each item, say what its pods may be worth: any are right, and those of a linear program over the same pods are the best.
-    pub(in crate::provision) fn least_for(&self, wants: &[Want], values: Option<&[f64]>) -> u64 {
+    pub(in crate::provision) fn least_for(
+        &self,
+        demands: &[ZonalDemand],
+        values: Option<&[f64]>,
+    ) -> u64 {
         let sum = |prices: &[f64]| -> u64 {
-            let paid: f64 = wants.iter().map(|want| want.paid(prices)).sum();
+            let paid: f64 = demands.iter().map(|demand| demand.paid(prices)).sum();
             paid.max(0.0) as u64
         };
         let by_rates = sum(&rates::least(self, &varied::rates(self)));

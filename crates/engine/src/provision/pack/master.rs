@@ -9,9 +9,9 @@
 //! what the first one knows of values and with its fillings, rounded, and its patterns are what is bought.
 
 use super::fill::{ALIKE, Filler, Weights};
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
+use super::rounding::pods;
 use super::simplex::{Column, EPSILON, Simplex};
-use super::whole::pods;
 use super::{DIMENSIONS, Offer, Problem};
 
 /// Rounds of looking for fillings, at most: in the program with fractions of pods, and with whole ones.
@@ -68,7 +68,7 @@ impl Relaxation {
     pub(super) fn solve(problem: &Problem, filler: &mut Filler<'_>) -> Self {
         let mut program = Program::new(problem);
         let mut relaxation = program.relax(filler);
-        relaxation.patterns = program.whole(&relaxation.duals, filler);
+        relaxation.patterns = program.integral_patterns(&relaxation.duals, filler);
         relaxation
     }
 
@@ -284,7 +284,7 @@ impl<'a> Program<'a> {
     }
 
     /// Solves the program with whole pods. Gives the patterns it buys, and how often.
-    fn whole(&mut self, best: &[f64], filler: &mut Filler<'_>) -> Vec<(Pattern, f64)> {
+    fn integral_patterns(&mut self, best: &[f64], filler: &mut Filler<'_>) -> Vec<(Pattern, f64)> {
         let problem = self.problem;
         let mut simplex = Simplex::new(problem.items.len());
         let mut patterns: Vec<Pattern> = Vec::new();

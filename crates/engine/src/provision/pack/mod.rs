@@ -2,7 +2,7 @@
 //!
 //! Karpenter takes the first machine that holds a pod and looks at prices last. Here prices lead: a linear program over patterns (one machine
 //! with so many pods of each class) says what a pod of each class is worth (`master`), machines are chosen by how much worth they
-//! hold for their price (`whole`), and what was chosen is taken apart and put together again in cheaper ways (`ruin`).
+//! hold for their price (`rounding`), and what was chosen is taken apart and put together again in cheaper ways (`ruin`).
 //! Pods of more sizes than the program has time for are packed in groups of about one size (`grouped`) or by what resources cost (`varied`).
 //!
 //! Numbers only: what the scheduler's rules mean for a class became data in [`Problem`] before, and the finished plan is carried
@@ -10,23 +10,23 @@
 
 mod fill;
 mod grouped;
+mod knapsack;
 mod least;
 mod master;
-mod most;
 mod rates;
+mod rounding;
 mod ruin;
 mod shelf;
 mod simplex;
 #[cfg(test)]
 mod tests;
 mod varied;
-mod whole;
 
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
 use fill::Filler;
-pub(super) use least::Want;
+pub(super) use least::ZonalDemand;
 pub(super) use master::Relaxation;
 
 /// Rows of a linear program over patterns, at most.
@@ -215,7 +215,7 @@ impl Problem {
                 let mut relaxation = Relaxation::solve(self, &mut filler);
                 let by_resources = rates::bound(self, &varied::rates(self));
                 relaxation.bound = relaxation.bound.max(by_resources);
-                let best = whole::build(self, &relaxation, &demand, &mut filler);
+                let best = rounding::build(self, &relaxation, &demand, &mut filler);
                 (relaxation, best)
             }
         };

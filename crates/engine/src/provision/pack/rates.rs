@@ -79,8 +79,8 @@ pub(super) fn bound(problem: &Problem, rates: &Rates) -> u64 {
     sum_of(problem, &least(problem, rates))
 }
 
-/// What is asked of each resource by pods of each kind that want a place.
-struct Asked {
+/// The demand of pending pods for each resource, by kind of pod.
+struct ResourceDemand {
     /// The unit of each resource in which amounts are counted: a [`PARTS`]th of the largest room.
     units: Load,
     /// A kind, a resource, and how many units are wanted: none of them is zero.
@@ -90,7 +90,7 @@ struct Asked {
     kinds: usize,
 }
 
-impl Asked {
+impl ResourceDemand {
     fn of(problem: &Problem, demand: &[u32]) -> Self {
         let items = problem.items.iter();
         let kinds = items.map(|item| item.kind + 1).max().unwrap_or(0);
@@ -113,7 +113,7 @@ impl Asked {
                 }
             }
         }
-        Asked {
+        ResourceDemand {
             units,
             rows,
             counts: counting(problem, demand, kinds),
@@ -141,11 +141,11 @@ impl Asked {
 /// What resources cost where this much is wanted, and the machines that hold them cheapest. Kinds that are too many for one program are priced in
 /// several, as if those of one did not share machines with those of another.
 pub(super) fn price(problem: &Problem, demand: &[u32]) -> (Rates, Vec<usize>) {
-    let asked = Asked::of(problem, demand);
-    let mut rates = vec![[0.0; DIMENSIONS]; asked.kinds];
+    let resource_demand = ResourceDemand::of(problem, demand);
+    let mut rates = vec![[0.0; DIMENSIONS]; resource_demand.kinds];
     let mut bought = Vec::new();
-    for rows in asked.parts() {
-        price_rows(problem, &asked, rows, (&mut rates, &mut bought));
+    for rows in resource_demand.parts() {
+        price_rows(problem, &resource_demand, rows, (&mut rates, &mut bought));
     }
     bought.sort_unstable();
     bought.dedup();
@@ -155,13 +155,13 @@ pub(super) fn price(problem: &Problem, demand: &[u32]) -> (Rates, Vec<usize>) {
 /// Solves the program of some rows: an item for each.
 fn price_rows(
     problem: &Problem,
-    asked: &Asked,
+    resource_demand: &ResourceDemand,
     rows: &[(usize, usize, u32)],
     (rates, bought): (&mut Rates, &mut Vec<usize>),
 ) {
     let item = |(kind, dimension, demand): &(usize, usize, u32)| {
         let mut request = Load::default();
-        request[*dimension] = asked.units[*dimension];
+        request[*dimension] = resource_demand.units[*dimension];
         Item {
             request,
             demand: *demand,
@@ -178,7 +178,7 @@ fn price_rows(
     for (index, offer) in problem.offers.iter().enumerate() {
         let of_kinds = |set: &FixedBitSet| -> FixedBitSet {
             let mut kinds = kind_set(problem, set);
-            kinds.intersect_with(&asked.counts[index]);
+            kinds.intersect_with(&resource_demand.counts[index]);
             let row = |row: &usize| kinds.contains(rows[*row].0);
             (0..rows.len()).filter(row).collect()
         };
@@ -198,7 +198,7 @@ fn price_rows(
     for row in opened.ones() {
         let (kind, dimension, _) = rows[row];
         let value = relaxation.values[row].max(0.0);
-        rates[kind][dimension] = value / asked.units[dimension] as f64;
+        rates[kind][dimension] = value / resource_demand.units[dimension] as f64;
     }
     bought.extend(relaxation.bought.iter().map(|offer| places[*offer]));
 }

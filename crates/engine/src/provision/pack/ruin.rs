@@ -2,7 +2,7 @@
 //! little each time. What is cheaper stays.
 
 use super::fill::{Filler, Random, Weights};
-use super::whole::{Solution, complete, fill_up};
+use super::rounding::{Solution, complete, fill_up};
 use super::{Bin, Problem, Relaxation, give_back, take, within};
 
 /// Machines that are taken apart at once, at most.

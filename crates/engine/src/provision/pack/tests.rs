@@ -1,6 +1,6 @@
 //! Packings of random problems against slow counting, and small ones against every packing there is.
 
-use super::most::Knapsack;
+use super::knapsack::Knapsack;
 use super::*;
 
 const EFFORT: u64 = 50_000;
@@ -141,7 +141,7 @@ fn least(
     let mut counts = vec![0; left.len()];
     // Every number of pods of each item, as on an odometer.
     while next(&mut counts, left) {
-        let pods: Vec<(usize, u32)> = whole::pods(&counts);
+        let pods: Vec<(usize, u32)> = rounding::pods(&counts);
         if !problem.together(&pods) {
             continue;
         }
@@ -230,7 +230,7 @@ fn pods_of_many_sizes_are_packed_close_to_their_bound() {
             "round {round}: {bound} {price}"
         );
         let items = problem.items.iter().enumerate();
-        let all = items.map(|(item, own)| Want::Split(own.demand, vec![(item, own.demand)]));
+        let all = items.map(|(item, own)| ZonalDemand::Split(own.demand, vec![(item, own.demand)]));
         let least = problem.least_for(&all.collect::<Vec<_>>(), None);
         assert!(
             least > 0 && least <= price,
@@ -345,7 +345,7 @@ fn small_packings_are_as_cheap_as_the_cheapest_there_is() {
 }
 
 #[test]
-fn limits_hold_and_what_they_keep_out_is_told() {
+fn limits_hold_and_what_they_keep_out_is_reported() {
     let mut problem = random(&mut Dice(3), 1, 1);
     problem.rules.clear();
     problem.items = vec![Item {
@@ -461,7 +461,7 @@ fn what_pods_cost_at_least_holds_for_every_way_to_divide_them_among_zones() {
         problem.offers.sort_by_key(|offer| offer.price);
         // By class: the ways to divide its pods, and what is said of them.
         let mut ways: Vec<Vec<Vec<u32>>> = Vec::new();
-        let mut wants = Vec::new();
+        let mut demands = Vec::new();
         for (class, item) in items.iter().enumerate() {
             let places = (0..zones).map(|zone| class * zones + zone);
             let pods = item.demand;
@@ -469,12 +469,17 @@ fn what_pods_cost_at_least_holds_for_every_way_to_divide_them_among_zones() {
                 let one =
                     |place: usize| (0..zones).map(move |zone| if zone == place { pods } else { 0 });
                 ways.push((0..zones).map(|place| one(place).collect()).collect());
-                wants.push(Want::OneOf(places.map(|item| vec![(item, pods)]).collect()));
+                demands.push(ZonalDemand::OneOf(
+                    places.map(|item| vec![(item, pods)]).collect(),
+                ));
             } else {
                 let skew = 1 + dice.below(2) as u32;
                 let most = pods.min(pods / zones as u32 + skew);
                 ways.push(divided(pods, zones, skew));
-                wants.push(Want::Split(pods, places.map(|item| (item, most)).collect()));
+                demands.push(ZonalDemand::Split(
+                    pods,
+                    places.map(|item| (item, most)).collect(),
+                ));
             }
         }
         problem.prepare();
@@ -501,10 +506,10 @@ fn what_pods_cost_at_least_holds_for_every_way_to_divide_them_among_zones() {
             .map(|_| dice.below(200) as f64)
             .collect();
         for values in [None, Some(&packed.values[..]), Some(&any[..])] {
-            let bound = problem.least_for(&wants, values);
+            let bound = problem.least_for(&demands, values);
             assert!(bound <= best, "round {round}: {bound} {best}");
         }
-        bounds += problem.least_for(&wants, Some(&packed.values));
+        bounds += problem.least_for(&demands, Some(&packed.values));
         cheapest += best;
     }
     assert!(bounds * 100 >= cheapest * 75, "{bounds} {cheapest}");

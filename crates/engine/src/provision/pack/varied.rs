@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::fill::{ALIKE, Filler};
 use super::grouped::Grouped;
 use super::rates::{Rates, bound, highest, highest_of, kinds_of, price, sum_of, values, worth_of};
-use super::whole::{Solution, complete, fill_up};
+use super::rounding::{Solution, complete, fill_up};
 use super::{Bin, DIMENSIONS, Item, Load, Offer, Problem, Relaxation, within};
 
 /// Pods with a mix of resources like the room's that are looked at for it: a machine is filled once with each number, and the fullest is taken.
@@ -142,7 +142,7 @@ fn buy(
     solution: &mut Solution,
     filler: &mut Filler<'_>,
 ) {
-    let mut rest = Rest::of(problem, rates, &solution.left);
+    let mut rest = UnplacedPods::of(problem, rates, &solution.left);
     while solution.unplaced() > FEW as u64 {
         let mut best: Option<(f64, Bin)> = None;
         for index in bought.iter().copied() {
@@ -171,7 +171,7 @@ fn buy(
 }
 
 /// Pods that want a place, in the orders in which they are looked for.
-struct Rest<'a> {
+struct UnplacedPods<'a> {
     problem: &'a Problem,
     values: Vec<f64>,
     sizes: Vec<Size>,
@@ -199,7 +199,7 @@ struct Size {
     items: Vec<u32>,
 }
 
-impl<'a> Rest<'a> {
+impl<'a> UnplacedPods<'a> {
     fn of(problem: &'a Problem, rates: &Rates, left: &[u32]) -> Self {
         let offers = problem.offers.iter().map(|offer| {
             let kinds = kinds_of(problem, &offer.fits);
@@ -256,7 +256,7 @@ impl<'a> Rest<'a> {
                 .share
                 .total_cmp(&sizes[*a as usize].share)
         });
-        Rest {
+        UnplacedPods {
             problem,
             values,
             sizes,

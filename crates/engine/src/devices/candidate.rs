@@ -1,4 +1,4 @@
-//! The devices that a search found, and what is written about them.
+//! The devices that a search chose for a claim on one node, and the allocation that is written to the claim.
 
 use super::capacity::Portions;
 use super::object::{Claim, DeviceId, Reach, Slice};
@@ -10,15 +10,15 @@ use crate::model::{
 };
 use crate::selector::Site;
 
-/// One claim's devices, in the order of its requests.
-pub(crate) struct Found<'a> {
+/// The devices chosen for one claim on one node, in the order of its requests.
+pub(crate) struct CandidateAllocation<'a> {
     pub(crate) key: Key,
-    pub(crate) devices: Vec<Taken<'a>>,
+    pub(crate) devices: Vec<CandidateDevice<'a>>,
 }
 
-/// A device that is found.
+/// A device chosen for a request.
 #[derive(Clone)]
-pub(crate) struct Taken<'a> {
+pub(crate) struct CandidateDevice<'a> {
     pub(crate) request: &'a str,
     /// Empty where the request is no list.
     pub(crate) alternative: &'a str,
@@ -28,7 +28,7 @@ pub(crate) struct Taken<'a> {
     pub(super) portions: Option<Portions>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> CandidateDevice<'a> {
     pub(super) fn device(&self) -> &'a DeviceSpec {
         &self.slice.devices[self.index]
     }
@@ -52,19 +52,19 @@ impl<'a> Taken<'a> {
     }
 }
 
-impl Found<'_> {
-    /// What is to be written.
+impl CandidateAllocation<'_> {
+    /// Returns the allocation that is written to the claim.
     pub(crate) fn allocation(&self, site: Site<'_>) -> Result<ClaimAllocation, Failure> {
         let text = |symbol: Symbol| site.names.text(symbol).to_owned();
-        let given = |taken: &Taken<'_>| AllocatedDevice {
-            request: taken.request_name(),
-            driver: text(taken.slice.driver),
-            pool: text(taken.slice.pool),
-            device: taken.device().name.clone(),
-            admin_access: taken.admin_access.then_some(true),
+        let allocated = |candidate: &CandidateDevice<'_>| AllocatedDevice {
+            request: candidate.request_name(),
+            driver: text(candidate.slice.driver),
+            pool: text(candidate.slice.pool),
+            device: candidate.device().name.clone(),
+            admin_access: candidate.admin_access.then_some(true),
             // Whoever writes it makes one.
             share_id: None,
-            consumed_capacity: taken.portions.as_ref().map(|portions| {
+            consumed_capacity: candidate.portions.as_ref().map(|portions| {
                 let amounts = portions.0.iter();
                 amounts
                     .map(|(name, amount)| (name.to_string(), *amount))
@@ -73,16 +73,16 @@ impl Found<'_> {
         };
         Ok(ClaimAllocation {
             node_selector: self.node_selector(site)?,
-            devices: self.devices.iter().map(given).collect(),
+            devices: self.devices.iter().map(allocated).collect(),
         })
     }
 
     /// From where all the devices can be used; `None` for everywhere.
     fn node_selector(&self, site: Site<'_>) -> Result<Option<NodeSelector>, Failure> {
         let mut term = NodeSelectorTerm::default();
-        for taken in &self.devices {
-            let nodes = taken.nodes();
-            if matches!(nodes, DeviceNodes::Node(_)) || taken.device().binds_to_node {
+        for candidate in &self.devices {
+            let nodes = candidate.nodes();
+            if matches!(nodes, DeviceNodes::Node(_)) || candidate.device().binds_to_node {
                 let name = NodeSelectorRequirement {
                     key: "metadata.name".to_owned(),
                     operator: Operator::In,
@@ -122,8 +122,8 @@ impl Found<'_> {
         let scores = lists.flat_map(|request| {
             let alternatives = request.alternatives.iter().zip(0..);
             alternatives.filter_map(|(own, index)| {
-                let is_used = |taken: &Taken<'_>| {
-                    *taken.request == *request.name && *taken.alternative == *own.name
+                let is_used = |candidate: &CandidateDevice<'_>| {
+                    *candidate.request == *request.name && *candidate.alternative == *own.name
                 };
                 self.devices
                     .iter()

@@ -1,7 +1,7 @@
-//! Nodes that refuse pods of one shape and priority because room is held there for others, and would say something else
-//! without them; for pods that other pods matter to by the room they take only.
+//! Caches which nodes refuse pods of one shape and priority because room is held there for nominated pods, and would decide
+//! otherwise without them; for pods to which other pods matter only by the room they take.
 //!
-//! Invariant: after [`Beside::refresh`] these are all such nodes, each with what it says.
+//! Invariant: after [`NominatedRefusals::refresh`] these are all such nodes, each with its refusal.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::journal::Journal;
 use crate::cluster::{NodeId, Question};
 use crate::reason::Refusal;
 
-/// See the module's words.
+/// The refusals because of nominated pods, by node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct NominatedRefusals {
     /// How far the journals of loads and of nodes are read; nothing is known yet without.
     read: Option<(u64, u64)>,
     /// In order of the nodes. Shared with the question that is being asked; nobody keeps it longer.
     refusals: Arc<Vec<(NodeId, Refusal)>>,
 }
 
-impl Beside {
+impl NominatedRefusals {
     /// Catches up with what changed.
     pub(super) fn refresh(&mut self, question: &Question<'_>, loads: &Journal, nodes: &Journal) {
         let changed = self.read.and_then(|(of_loads, of_nodes)| {
@@ -40,7 +40,7 @@ impl Beside {
         self.read = Some((loads.end(), nodes.end()));
     }
 
-    /// All nodes but one, in order, with what they say.
+    /// Returns all nodes but one, in order, with their refusals.
     pub(super) fn but(&self, own: Option<NodeId>) -> Arc<Vec<(NodeId, Refusal)>> {
         let mut refusals = Arc::clone(&self.refusals);
         if let Some(own) = own

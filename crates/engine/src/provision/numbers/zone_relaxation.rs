@@ -1,4 +1,4 @@
-//! The question as wide as the rules leave it: pods in any zone that they could be in, for what all ways to buy for them cost at least.
+//! Relaxes the packing problem for a lower bound on its price: each pod may be in any zone that its rules allow.
 //!
 //! The packing chose zones. Others are as right, so a bound has to hold for all of them: a class that is spread may have so many pods in each zone as
 //! the skew allows at most, one that is together is in any one zone, one that is apart has one pod in each.
@@ -14,18 +14,18 @@ use crate::class::PodClassId;
 use crate::cluster::Cluster;
 use crate::intern::Symbol;
 use crate::provision::catalog::Catalog;
-use crate::provision::pack::{Item, Problem, Want};
+use crate::provision::pack::{Item, Problem, ZonalDemand};
 use crate::topology::SpreadCounts;
 
-/// Pods in every zone that they could be in.
-pub(super) struct Loose {
+/// The packing problem with an item for every zone that a pod could be in.
+pub(super) struct ZoneRelaxation {
     parts: Vec<Part>,
     /// The demand of an item is the most that there may be of it.
     problem: Problem,
-    wants: Vec<Want>,
+    demands: Vec<ZonalDemand>,
 }
 
-impl Loose {
+impl ZoneRelaxation {
     pub(super) fn of(
         forms: &[(PodClassId, u32, Forms)],
         options: &Options,
@@ -33,10 +33,10 @@ impl Loose {
         cluster: &Cluster,
         dimensions: &[Symbol],
     ) -> Self {
-        let mut loose = Loose {
+        let mut relaxation = ZoneRelaxation {
             parts: Vec::new(),
             problem: Problem::default(),
-            wants: Vec::new(),
+            demands: Vec::new(),
         };
         let mut kinds = FxHashMap::default();
         // By group: how many pods it has, and for those that are kept together the ways to have them all in one zone.
@@ -52,30 +52,32 @@ impl Loose {
             let mut add = |zone: Option<Symbol>, most: u32| {
                 let next = kinds.len();
                 let kind = *kinds.entry((options.kind(*class), zone)).or_insert(next);
-                loose.parts.push(Part {
+                relaxation.parts.push(Part {
                     class: *class,
                     zone,
                     pods: 1,
                     group: form.group,
                 });
-                loose.problem.items.push(Item {
+                relaxation.problem.items.push(Item {
                     request,
                     demand: most,
                     kind,
                 });
-                (loose.parts.len() - 1, most)
+                (relaxation.parts.len() - 1, most)
             };
             let view = cluster.view(*class);
             let zones = || options.zones(*class, &request);
-            let want = match form.zones {
-                Zones::Any | Zones::Prefer(_) => Want::Split(*count, vec![add(None, *count)]),
+            let demand = match form.zones {
+                Zones::Any | Zones::Prefer(_) => {
+                    ZonalDemand::Split(*count, vec![add(None, *count)])
+                }
                 Zones::Spread(index) => {
                     let counts = &view.hard[index];
                     let own = zones().into_iter();
                     let all = form.group.map_or(*count, |group| pods[&group]);
                     let own =
                         own.map(|zone| add(Some(zone), most_in(counts, zone, all).min(*count)));
-                    Want::Split(*count, own.collect())
+                    ZonalDemand::Split(*count, own.collect())
                 }
                 Zones::One(_) if form.group.is_some() => {
                     let group = together.entry(form.group.unwrap_or_default()).or_default();
@@ -87,31 +89,32 @@ impl Loose {
                 }
                 Zones::One(_) if view.affinity.is_empty() => {
                     let own = zones().into_iter();
-                    Want::OneOf(own.map(|zone| vec![add(Some(zone), *count)]).collect())
+                    ZonalDemand::OneOf(own.map(|zone| vec![add(Some(zone), *count)]).collect())
                 }
                 Zones::One(_) => {
                     let own = zones().into_iter();
-                    Want::Split(*count, own.map(|zone| add(Some(zone), *count)).collect())
+                    ZonalDemand::Split(*count, own.map(|zone| add(Some(zone), *count)).collect())
                 }
                 Zones::Apart => {
                     let own = zones().into_iter();
-                    Want::Split(*count, own.map(|zone| add(Some(zone), 1)).collect())
+                    ZonalDemand::Split(*count, own.map(|zone| add(Some(zone), 1)).collect())
                 }
             };
-            loose.wants.push(want);
+            relaxation.demands.push(demand);
         }
         for ways in together.into_values() {
             // A zone that not all of them can be in is no way.
             let most = ways.values().map(Vec::len).max().unwrap_or(0);
             let ways = ways.into_values().filter(|way| way.len() == most);
-            loose.wants.push(Want::OneOf(ways.collect()));
+            relaxation.demands.push(ZonalDemand::OneOf(ways.collect()));
         }
-        add_rules(forms, &loose.parts, &mut loose.problem);
-        let offers = options.offers(&loose.parts, &loose.problem.items, catalogs);
-        loose.problem.offers = offers.into_iter().map(|(_, offer)| offer).collect();
-        loose.problem.limits = vec![[i64::MAX; crate::provision::pack::DIMENSIONS]; catalogs.len()];
-        loose.problem.prepare();
-        loose
+        add_rules(forms, &relaxation.parts, &mut relaxation.problem);
+        let offers = options.offers(&relaxation.parts, &relaxation.problem.items, catalogs);
+        relaxation.problem.offers = offers.into_iter().map(|(_, offer)| offer).collect();
+        relaxation.problem.limits =
+            vec![[i64::MAX; crate::provision::pack::DIMENSIONS]; catalogs.len()];
+        relaxation.problem.prepare();
+        relaxation
     }
 
     /// No way to buy for these pods costs less than this: micro-dollars an hour. `values` say what pods of a class are worth in the zones that were
@@ -135,7 +138,7 @@ impl Loose {
             .map(|part| value(part).unwrap_or(0.0))
             .collect();
         let values = (!known.is_empty()).then_some(&values[..]);
-        self.problem.least_for(&self.wants, values)
+        self.problem.least_for(&self.demands, values)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whole machines: what the linear program buys, rounded down, and the rest machine by machine.
+//! Rounds the linear program to whole machines: its patterns rounded down, and the remaining pods machine by machine.
 
 use super::fill::{ALIKE, Filler, Weights};
 use super::master::Pattern;

@@ -10,9 +10,9 @@ const MOST_STEPS: usize = 200;
 /// Most machines count so many resources at most: cpu, memory, pods, and one more.
 const FEW_ROWS: usize = 4;
 
-/// What is known of a machine's fillings.
+/// An upper bound on the value of the pods on a machine, with the best filling that was found.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Most {
+pub(super) struct FillingBound {
     /// No filling is worth more.
     pub(super) upper: f64,
     /// Whether `upper` is what the best filling is worth, or what was enough.
@@ -108,11 +108,11 @@ impl Knapsack {
         (choices, values): (&[(u32, u32)], &[f64]),
         enough: f64,
         most_nodes: usize,
-    ) -> Most {
+    ) -> FillingBound {
         self.choose(problem, offer, choices, values);
         let upper = self.solve();
         if upper <= enough || most_nodes == 0 {
-            return Most {
+            return FillingBound {
                 upper,
                 is_exact: upper <= enough,
                 pods: Vec::new(),
@@ -130,7 +130,7 @@ impl Knapsack {
             .found
             .iter()
             .map(|place| self.choices[*place as usize].item);
-        Most {
+        FillingBound {
             upper: if is_exact { best.min(upper) } else { upper },
             is_exact,
             pods: counted(items),
