@@ -196,7 +196,7 @@ impl PodSim {
                 {
                     State::Idle
                 }
-                State::Configuring { told: Some(found) } => {
+                State::Configuring { found: Some(found) } => {
                     let found = found.clone();
                     self.configured(index, &found, parts, now)
                 }
