@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    cache::{Cache, FAILURE_HOLDS, Key, Word},
+    cache::{Cache, CacheLookup, FAILURE_HOLDS, Key},
     dial::Dial,
     error::AskError,
     keyring::Keyring,
@@ -42,9 +42,9 @@ const CALLS_PER_REGISTRY: usize = 4;
 /// Images that are asked for, or wait to be, at a time.
 const MOST_ASKED: usize = 256;
 
-/// What is known of an image.
+/// The result of looking up an image in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum ImageLookup {
     /// Its registry has answered.
     Content(Content),
     /// Its registry has been asked and gave no answer.
@@ -96,18 +96,15 @@ impl Registries {
     }
 
     /// Returns what is known of an image; never waits.
-    pub fn known(&self, image: &ImageRef, keyring: &Keyring) -> Known {
+    pub fn cached(&self, image: &ImageRef, keyring: &Keyring) -> ImageLookup {
         if !self.permits(image) {
-            return Known::NotPermitted;
+            return ImageLookup::NotPermitted;
         }
-        let word = self
-            .state()
-            .cache
-            .word(&key(image, keyring), Instant::now());
-        match word {
-            Word::Known(content) => Known::Content(content),
-            Word::Failed(error) => Known::Failed(error),
-            Word::Nothing => Known::NotAsked,
+        let lookup = self.state().cache.get(&key(image, keyring), Instant::now());
+        match lookup {
+            CacheLookup::Hit(content) => ImageLookup::Content(content),
+            CacheLookup::Failed(error) => ImageLookup::Failed(error),
+            CacheLookup::Miss => ImageLookup::NotAsked,
         }
     }
 
@@ -123,7 +120,7 @@ impl Registries {
     /// Asks the image's registry as [`Registries::fetch`] does, then for the sizes of its images for Windows and for what they start.
     pub async fn fetch_programs(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
         self.fetch(image, keyring).await;
-        let Known::Content(content) = self.known(image, keyring) else {
+        let ImageLookup::Content(content) = self.cached(image, keyring) else {
             return;
         };
         let mut variants = content.variants.iter().flatten();

@@ -17,7 +17,7 @@ use mullion_controllers::{
     image_gate::AskAgain,
 };
 use mullion_engine::images::{ImageRef, Runs};
-use mullion_images::{Keyring, Known as Answer, Registries};
+use mullion_images::{ImageLookup, Keyring, Registries};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -73,9 +73,9 @@ impl Facts for ImageFacts {
             let image = image
                 .as_ref()
                 .filter(|image| self.registries.permits(image))?;
-            match self.registries.known(image, &keyring) {
-                Answer::Content(content) => content.runs(),
-                Answer::Failed(_) | Answer::NotAsked | Answer::NotPermitted => None,
+            match self.registries.cached(image, &keyring) {
+                ImageLookup::Content(content) => content.runs(),
+                ImageLookup::Failed(_) | ImageLookup::NotAsked | ImageLookup::NotPermitted => None,
             }
         });
         images.collect()
@@ -86,10 +86,10 @@ impl Facts for ImageFacts {
         images
             .iter()
             .filter(|image| self.registries.permits(image))
-            .any(|image| match self.registries.known(image, &keyring) {
-                Answer::NotAsked => true,
-                Answer::Failed(error) => !error.is_final(),
-                Answer::Content(_) | Answer::NotPermitted => false,
+            .any(|image| match self.registries.cached(image, &keyring) {
+                ImageLookup::NotAsked => true,
+                ImageLookup::Failed(error) => !error.is_final(),
+                ImageLookup::Content(_) | ImageLookup::NotPermitted => false,
             })
     }
 
