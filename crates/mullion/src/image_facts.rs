@@ -11,7 +11,7 @@ use std::{
 use futures::future::join_all;
 use mullion_controllers::{
     admission::{
-        Known,
+        ClusterReader,
         placement::{Facts, Taint, taints},
     },
     image_gate::AskAgain,
@@ -93,7 +93,7 @@ impl Facts for ImageFacts {
             })
     }
 
-    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
+    fn windows_taints(&self, cluster: &dyn ClusterReader) -> Vec<Taint> {
         let now = Instant::now();
         let lock = || self.taints.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, taints)) = &*lock()
@@ -102,8 +102,8 @@ impl Facts for ImageFacts {
             return taints.clone();
         }
         // The lock is not held during the lookup, so that other pods need not wait for it.
-        let taints = taints::common(known);
-        if known.is_complete() {
+        let taints = taints::common(cluster);
+        if cluster.is_complete() {
             *lock() = Some((now, taints.clone()));
         }
         taints
@@ -132,7 +132,7 @@ mod tests {
         is_read: bool,
     }
 
-    impl Known for Cluster {
+    impl ClusterReader for Cluster {
         fn find(&self, _: &str, _: &str, _: Option<&str>, _: &str) -> Option<Arc<Value>> {
             None
         }
