@@ -69,7 +69,7 @@ impl Evictor {
             Fate::Evict { was_waiting } => {
                 self.stop_waiting(&uid);
                 if was_waiting {
-                    self.tell(pod, "Cancelling deletion of");
+                    self.record(pod, "Cancelling deletion of");
                 }
                 self.evict(Arc::clone(pod));
             }
@@ -79,7 +79,7 @@ impl Evictor {
             }
             Fate::Reprieved => {
                 self.stop_waiting(&uid);
-                self.tell(pod, "Cancelling deletion of");
+                self.record(pod, "Cancelling deletion of");
             }
         }
     }
@@ -89,7 +89,7 @@ impl Evictor {
         let uid = pod.uid().unwrap_or_default();
         self.stop_waiting(&uid);
         if self.evictions.forget(&uid) {
-            self.tell(pod, "Cancelling deletion of");
+            self.record(pod, "Cancelling deletion of");
         }
     }
 
@@ -109,7 +109,7 @@ impl Evictor {
         self.timers.set(uid.to_owned(), None);
     }
 
-    fn tell(&self, pod: &Pod, what: &str) {
+    fn record(&self, pod: &Pod, what: &str) {
         let reference = ObjectReference {
             uid: None,
             ..pod.object_ref(&())
@@ -121,7 +121,7 @@ impl Evictor {
     }
 
     fn evict(&self, pod: Arc<Pod>) {
-        self.tell(&pod, "Marking for deletion");
+        self.record(&pod, "Marking for deletion");
         let (client, writers, now) = (
             self.context.client.clone(),
             Arc::clone(&self.writers),

@@ -87,7 +87,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
     let now = karpenter.base.clock.now();
     let health = health_of(&pool, class.as_deref(), &karpenter.registrations);
     if !is_judged(&pool) {
-        tell_ignored_values(karpenter, &pool);
+        log_ignored_values(karpenter, &pool);
     }
     let ignored = inert::of_node_pool(&pool.spec, karpenter.options.gates);
     let status = status_of(&pool, class.as_deref(), &capacities, &health, &ignored, now);
@@ -119,7 +119,7 @@ fn is_judged(pool: &NodePool) -> bool {
 }
 
 /// Logs values that no node has where a pool can be used without them, as Karpenter does.
-fn tell_ignored_values(karpenter: &KarpenterContext, pool: &NodePool) {
+fn log_ignored_values(karpenter: &KarpenterContext, pool: &NodePool) {
     for (key, values) in validation::ignored_values(&pool.spec) {
         let subject = ("karpenter.sh", "NodePool");
         let pass = karpenter
@@ -164,20 +164,21 @@ fn health_of(
     let uid = pool.metadata.uid.as_deref().unwrap_or_default();
     let status = pool.status.as_ref();
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    let Some(told) = conditions.find(|c| c.type_ == condition::NODE_REGISTRATION_HEALTHY) else {
+    let Some(registration) = conditions.find(|c| c.type_ == condition::NODE_REGISTRATION_HEALTHY)
+    else {
         return registrations.health(uid, || Health::Unknown);
     };
     let class_seen = status.and_then(|status| status.node_class_observed_generation);
     let class_now = class.and_then(|class| class.metadata.generation);
-    if told.observed_generation != pool.metadata.generation || class_seen != class_now {
+    if registration.observed_generation != pool.metadata.generation || class_seen != class_now {
         registrations.reset(uid);
         return Health::Unknown;
     }
-    registrations.health(uid, || match told.status.as_str() {
+    registrations.health(uid, || match registration.status.as_str() {
         "True" => Health::Healthy,
         "False" => Health::Unhealthy(Failure {
-            reason: told.reason.clone(),
-            message: told.message.clone(),
+            reason: registration.reason.clone(),
+            message: registration.message.clone(),
         }),
         _ => Health::Unknown,
     })
