@@ -133,7 +133,7 @@ impl Proposal {
                     .state
                     .with(|state| state.cluster_mut().message(why))
             };
-            let (Some(own), Some(why)) = (self.candidates.get(node), words(stays, text)) else {
+            let (Some(own), Some(why)) = (self.candidates.get(node), message(stays, text)) else {
                 continue;
             };
             events.unconsolidatable(&own.node, &own.claim, &why);
@@ -143,7 +143,7 @@ impl Proposal {
 
 /// Returns why a candidate stays, with Karpenter's message where it has one; `text` renders what keeps a pod from every
 /// node. `None` if only the pool's budget is the reason, which the pool's own event reports.
-pub fn words(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
+pub fn message(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
     Some(match stays {
         Stays::Budget => return None,
         Stays::NoneCheaper => "Can't replace with a cheaper node".to_owned(),
@@ -359,8 +359,8 @@ pub fn pool_terms(
 
 /// Returns the saving that a move must bring, in thousandths of the price of the removed nodes.
 fn least_saving(pool: &NodePool) -> u32 {
-    let said = nodepool::terms::least_saving(pool).ok().flatten();
-    said.unwrap_or(LEAST_SAVING)
+    let saving = nodepool::terms::least_saving(pool).ok().flatten();
+    saving.unwrap_or(LEAST_SAVING)
 }
 
 /// Returns the total price and disruption of a pool's nodes.

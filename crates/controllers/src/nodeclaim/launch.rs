@@ -190,8 +190,8 @@ const REFUSALS: [(&str, &str, &str); 9] = [
 ];
 
 fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
-    let is_said = |part: &str| code.contains(part) || message.contains(part);
-    let known = REFUSALS.iter().find(|(part, ..)| is_said(part));
+    let contains = |part: &str| code.contains(part) || message.contains(part);
+    let known = REFUSALS.iter().find(|(part, ..)| contains(part));
     match known {
         Some((_, reason, text)) => (reason, text),
         None => ("LaunchFailed", "Instance launch failed"),

@@ -369,18 +369,18 @@ mod tests {
     #[test]
     fn a_pool_says_why_it_is_not_ready() {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let told = |pool: &NodePool, class: Option<&EC2NodeClass>, kind: &str| {
+        let outcome = |pool: &NodePool, class: Option<&EC2NodeClass>, kind: &str| {
             let status = status_of(pool, class, &[], &Health::Unknown, now);
             let mut conditions = status.conditions.into_iter();
-            let told = conditions.find(|c| c.type_ == kind).expect("set");
-            (told.status, told.reason, told.message)
+            let condition = conditions.find(|c| c.type_ == kind).expect("set");
+            (condition.status, condition.reason, condition.message)
         };
         let because = |reason: &str, message: &str| {
             ("False".to_owned(), reason.to_owned(), message.to_owned())
         };
         let class_ready = condition::NODE_CLASS_READY;
         assert_eq!(
-            told(&pool(), None, class_ready),
+            outcome(&pool(), None, class_ready),
             because(
                 "NodeClassNotFound",
                 "NodeClass not found on cluster: there is no EC2NodeClass \"c\""
@@ -388,12 +388,12 @@ mod tests {
         );
         let mut other = pool();
         other.spec.template.spec.node_class_ref.kind = "AKSNodeClass".to_owned();
-        let (_, reason, message) = told(&other, None, class_ready);
+        let (_, reason, message) = outcome(&other, None, class_ready);
         assert_eq!(reason, "NodeClassNotFound");
         assert!(message.contains("AKSNodeClass"), "{message}");
         let unready = class(json!("False"));
         assert_eq!(
-            told(&pool(), Some(&unready), class_ready),
+            outcome(&pool(), Some(&unready), class_ready),
             because("R", "m")
         );
         let mut pool = pool();
@@ -402,9 +402,10 @@ mod tests {
         pool.spec.template.spec.requirements =
             serde_json::from_value(capacity).expect("requirements");
         let ready_class = class(json!("True"));
-        let (status, reason, _) = told(&pool, Some(&ready_class), condition::VALIDATION_SUCCEEDED);
+        let (status, reason, _) =
+            outcome(&pool, Some(&ready_class), condition::VALIDATION_SUCCEEDED);
         assert_eq!((&*status, &*reason), ("False", "NodePoolValidationFailed"));
-        let (status, _, message) = told(&pool, Some(&ready_class), condition::READY);
+        let (status, _, message) = outcome(&pool, Some(&ready_class), condition::READY);
         assert_eq!(
             (&*status, &*message),
             ("False", "ValidationSucceeded=False")

@@ -139,7 +139,7 @@ impl Controller {
 
     /// Whether an address of a Service would be in no range any more.
     async fn holds_addresses(&self, range: &ServiceCIDR) -> kube::Result<bool> {
-        let others = self.networks_beside(range);
+        let others = self.other_networks(range);
         let own = networks(range);
         if own
             .iter()
@@ -158,7 +158,7 @@ impl Controller {
     }
 
     /// The networks of all other ranges.
-    fn networks_beside(&self, range: &ServiceCIDR) -> Vec<Network> {
+    fn other_networks(&self, range: &ServiceCIDR) -> Vec<Network> {
         let all = self.ranges.list();
         let others = all
             .iter()

@@ -115,7 +115,7 @@ impl Allowed {
     }
 
     /// Returns the hosts in words: `Windows nodes of build 10.0.17763`.
-    pub(super) fn in_words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let systems: BTreeSet<_> = self.allowed.iter().map(|kind| kind.system).collect();
         let words = systems.into_iter().map(|system| {
             let of = || {
