@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::{
     Context, Key, Queue, Recorder,
     admission::{
-        Known, Lookups, Verdict, Write, addresses,
+        ClusterReader, Lookups, Verdict, Write, addresses,
         placement::{PlaceByImage, Placement, images_of, pull_secrets},
     },
     api_error, ownership,
@@ -120,12 +120,12 @@ impl Gate {
             pod: &object,
             old: None,
         };
-        let looked = self.lookups.ask(|known| {
-            let Placement { verdict, system } = self.rule.place(&write, known);
+        let looked = self.lookups.ask(|cluster| {
+            let Placement { verdict, system } = self.rule.place(&write, cluster);
             let lacks_address =
-                system == Some(System::Windows) && lacks_address(&object, &verdict, known);
+                system == Some(System::Windows) && lacks_address(&object, &verdict, cluster);
             let secrets = match system {
-                None => pull_secrets(&object["spec"], key.namespace(), known),
+                None => pull_secrets(&object["spec"], key.namespace(), cluster),
                 Some(_) => Vec::new(),
             };
             (verdict, system, lacks_address, secrets)
@@ -299,10 +299,10 @@ fn narrowing(verdict: Verdict) -> impl Iterator<Item = crate::admission::Change>
 }
 
 /// Returns whether the pod lacks the request for an address that it would have got, had it been placed when it was created.
-fn lacks_address(pod: &Value, placement: &Verdict, known: &dyn Known) -> bool {
+fn lacks_address(pod: &Value, placement: &Verdict, cluster: &dyn ClusterReader) -> bool {
     let mut placed = pod.clone();
     for change in placement.changes.iter().cloned() {
         change.apply(&mut placed);
     }
-    addresses::lacks_request(&placed["spec"], known)
+    addresses::lacks_request(&placed["spec"], cluster)
 }

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::{
-    eviction::{Change as Fate, Evictions},
+    eviction::{Change as EvictionChange, Evictions},
     writer::{full_name, uid_precondition},
 };
 use crate::{Context, EventType, Recorder, context::whole_seconds, pods, timers::Timers};
@@ -61,23 +61,23 @@ impl Evictor {
             .spec
             .as_ref()
             .and_then(|spec| spec.tolerations.as_deref());
-        let fate = self
+        let change = self
             .evictions
             .consider(&uid, taints, tolerations.unwrap_or_default(), now);
-        match fate {
-            Fate::None => {}
-            Fate::Evict { was_waiting } => {
+        match change {
+            EvictionChange::None => {}
+            EvictionChange::Evict { was_waiting } => {
                 self.stop_waiting(&uid);
                 if was_waiting {
                     self.record(pod, "Cancelling deletion of");
                 }
                 self.evict(Arc::clone(pod));
             }
-            Fate::Wait(at) => {
+            EvictionChange::Wait(at) => {
                 self.waiting.insert(uid.clone(), Arc::clone(pod));
                 self.timers.set(uid, Some(at));
             }
-            Fate::Reprieved => {
+            EvictionChange::Reprieved => {
                 self.stop_waiting(&uid);
                 self.record(pod, "Cancelling deletion of");
             }
