@@ -28,11 +28,12 @@ pub const OF_INSTANCES: Window = Window {
     most: 500,
 };
 
-type Asked<I, O> = (I, oneshot::Sender<O>);
+/// The input of a call, and the channel for its answer.
+type PendingCall<I, O> = (I, oneshot::Sender<O>);
 
 /// Collects questions and answers them together.
 pub struct Batcher<I, O> {
-    sender: mpsc::UnboundedSender<Asked<I, O>>,
+    sender: mpsc::UnboundedSender<PendingCall<I, O>>,
 }
 
 impl<I, O> fmt::Debug for Batcher<I, O> {

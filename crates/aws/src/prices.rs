@@ -20,14 +20,14 @@ pub struct PriceBook {
 
 impl PriceBook {
     /// Stores on-demand prices.
-    pub fn tell_on_demand(&mut self, os: Os, prices: impl IntoIterator<Item = (String, Price)>) {
+    pub fn set_on_demand(&mut self, os: Os, prices: impl IntoIterator<Item = (String, Price)>) {
         let prices = prices.into_iter();
         self.on_demand
             .extend(prices.map(|(name, price)| ((os, name), price)));
     }
 
     /// Stores the spot price of a type in a zone.
-    pub fn tell_spot(&mut self, os: Os, instance_type: &str, zone: &str, price: Price) {
+    pub fn set_spot(&mut self, os: Os, instance_type: &str, zone: &str, price: Price) {
         let zones = self.spot.entry((os, instance_type.to_owned())).or_default();
         zones.insert(zone.to_owned(), price);
     }
@@ -42,8 +42,8 @@ impl PriceBook {
     ) -> Option<Price> {
         let key = (os, instance_type.name.to_string());
         let on_demand = || {
-            let told = self.on_demand.get(&key).copied();
-            told.or_else(|| price::of(instance_type, os, CapacityType::OnDemand))
+            let known = self.on_demand.get(&key).copied();
+            known.or_else(|| price::of(instance_type, os, CapacityType::OnDemand))
         };
         match capacity_type {
             CapacityType::OnDemand => on_demand(),
@@ -186,17 +186,17 @@ mod tests {
             price(&book, Os::Windows, Spot),
             price::of(m5, Os::Windows, Spot)
         );
-        book.tell_on_demand(Os::Windows, [("m5.large".to_owned(), Price(200_000))]);
+        book.set_on_demand(Os::Windows, [("m5.large".to_owned(), Price(200_000))]);
         assert_eq!(price(&book, Os::Windows, OnDemand), Some(Price(200_000)));
         assert_eq!(price(&book, Os::Linux, OnDemand), Some(Price(96_000)));
-        book.tell_spot(Os::Windows, "m5.large", "us-west-2b", Price(120_000));
+        book.set_spot(Os::Windows, "m5.large", "us-west-2b", Price(120_000));
         // A type that is missing in the known price history of a system is not sold with it.
         assert_eq!(price(&book, Os::Windows, Spot), None);
         assert_eq!(
             price(&book, Os::Linux, Spot),
             price::of(m5, Os::Linux, Spot)
         );
-        book.tell_spot(Os::Windows, "m5.large", "us-west-2a", Price(110_000));
+        book.set_spot(Os::Windows, "m5.large", "us-west-2a", Price(110_000));
         assert_eq!(price(&book, Os::Windows, Spot), Some(Price(110_000)));
     }
 

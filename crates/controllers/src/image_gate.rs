@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::{
     Context, Key, Queue, Recorder,
     admission::{
-        Known, Lookups, Verdict, Write, addresses,
+        ClusterReader, Lookups, Verdict, Write, addresses,
         placement::{PlaceByImage, Placement, images_of, pull_secrets},
     },
     api_error, ownership,
@@ -120,12 +120,12 @@ impl Gate {
             pod: &object,
             old: None,
         };
-        let looked = self.lookups.ask(|known| {
-            let Placement { verdict, system } = self.rule.place(&write, known);
+        let looked = self.lookups.ask(|cluster| {
+            let Placement { verdict, system } = self.rule.place(&write, cluster);
             let lacks_address =
-                system == Some(System::Windows) && lacks_address(&object, &verdict, known);
+                system == Some(System::Windows) && lacks_address(&object, &verdict, cluster);
             let secrets = match system {
-                None => pull_secrets(&object["spec"], key.namespace(), known),
+                None => pull_secrets(&object["spec"], key.namespace(), cluster),
                 Some(_) => Vec::new(),
             };
             (verdict, system, lacks_address, secrets)
@@ -150,13 +150,13 @@ impl Gate {
             return self.wait(&pods, &pod, &object, &secrets).await;
         }
         if lacks_address {
-            return match self.turn(&pod) {
-                Turn::Now(owner) => self.replace(&pods, &pod, &owner).await,
-                Turn::In(rest) => {
+            return match self.replacement(&pod) {
+                Replacement::Now(owner) => self.replace(&pods, &pod, &owner).await,
+                Replacement::In(rest) => {
                     self.queue.add_after(key.clone(), rest);
                     Ok(())
                 }
-                Turn::Never => {
+                Replacement::Never => {
                     self.recorder
                         .warning(&pod, "ImageRunsOnWindows", NO_ADDRESS);
                     self.release(&pods, &pod, verdict).await
@@ -198,20 +198,20 @@ impl Gate {
     }
 
     /// Returns when the pod may be deleted so that its controller replaces it.
-    fn turn(&self, pod: &Pod) -> Turn {
+    fn replacement(&self, pod: &Pod) -> Replacement {
         let owner = ownership::controller_of(pod)
             .filter(|owner| REMAKING.contains(&(owner.api_version.as_str(), owner.kind.as_str())));
         let Some(owner) = owner else {
-            return Turn::Never;
+            return Replacement::Never;
         };
         let now = Instant::now();
         let mut deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         deleted.retain(|_, at| now < *at + REST);
         if let Some(at) = deleted.get(&owner.uid) {
-            return Turn::In(*at + REST - now);
+            return Replacement::In(*at + REST - now);
         }
         deleted.insert(owner.uid.clone(), now);
-        Turn::Now(format!("{} {}", owner.kind, owner.name))
+        Replacement::Now(format!("{} {}", owner.kind, owner.name))
     }
 
     async fn replace(&self, pods: &Api<Pod>, pod: &Pod, owner: &str) -> kube::Result<()> {
@@ -270,8 +270,8 @@ impl Gate {
 
 const NO_ADDRESS: &str = "its images run on Windows, and only a new pod can get a request for an address: delete the pod and create it again";
 
-/// When a pod may be deleted to be replaced.
-enum Turn {
+/// When a pod may be deleted so that its controller replaces it.
+enum Replacement {
     /// Now; its controller is named.
     Now(String),
     /// After that time.
@@ -299,10 +299,10 @@ fn narrowing(verdict: Verdict) -> impl Iterator<Item = crate::admission::Change>
 }
 
 /// Returns whether the pod lacks the request for an address that it would have got, had it been placed when it was created.
-fn lacks_address(pod: &Value, placement: &Verdict, known: &dyn Known) -> bool {
+fn lacks_address(pod: &Value, placement: &Verdict, cluster: &dyn ClusterReader) -> bool {
     let mut placed = pod.clone();
     for change in placement.changes.iter().cloned() {
         change.apply(&mut placed);
     }
-    addresses::lacks_request(&placed["spec"], known)
+    addresses::lacks_request(&placed["spec"], cluster)
 }

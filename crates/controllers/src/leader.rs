@@ -38,12 +38,12 @@ pub struct Election {
     lease: String,
     name: String,
     identity: String,
-    seen: Option<Seen>,
+    observed: Option<ObservedLease>,
 }
 
 /// The Lease as it was when it last changed, and when that was noticed.
 #[derive(Debug)]
-struct Seen {
+struct ObservedLease {
     spec: LeaseSpec,
     at: Instant,
 }
@@ -57,7 +57,7 @@ impl Election {
             lease: format!("{namespace}/{name}"),
             name: name.to_owned(),
             identity: identity.to_owned(),
-            seen: None,
+            observed: None,
         }
     }
 
@@ -151,9 +151,9 @@ impl Election {
         }
     }
 
-    /// Who holds the Lease as far as this candidate has seen.
+    /// Who holds the Lease as far as this candidate has observed.
     fn holder(&self) -> Option<String> {
-        let holder = self.seen.as_ref()?.spec.holder_identity.clone();
+        let holder = self.observed.as_ref()?.spec.holder_identity.clone();
         holder.filter(|name| !name.is_empty())
     }
 
@@ -217,15 +217,19 @@ impl Election {
     fn has_expired(&self, found: &LeaseSpec) -> bool {
         let seconds = found.lease_duration_seconds.unwrap_or_default();
         let valid = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-        self.seen
+        self.observed
             .as_ref()
-            .is_none_or(|seen| seen.at.elapsed() >= valid)
+            .is_none_or(|observed| observed.at.elapsed() >= valid)
     }
 
     fn notice(&mut self, spec: LeaseSpec) {
-        if self.seen.as_ref().is_none_or(|seen| seen.spec != spec) {
+        if self
+            .observed
+            .as_ref()
+            .is_none_or(|observed| observed.spec != spec)
+        {
             let at = Instant::now();
-            self.seen = Some(Seen { spec, at });
+            self.observed = Some(ObservedLease { spec, at });
         }
     }
 

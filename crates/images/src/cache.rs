@@ -40,29 +40,29 @@ pub(crate) struct Cache {
     quiet: HashMap<String, Instant>,
 }
 
-/// What the cache says of an image.
+/// The result of looking up an image in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// It is known.
-    Known(Content),
-    /// It could not be had.
+pub(crate) enum CacheLookup {
+    /// The content of the image is cached.
+    Hit(Content),
+    /// The last request for the image failed.
     Failed(AskError),
-    /// Nothing.
-    Nothing,
+    /// Nothing is cached for the image.
+    Miss,
 }
 
 impl Cache {
     /// Returns what is known of an image.
-    pub(crate) fn word(&mut self, key: &Key, now: Instant) -> Word {
+    pub(crate) fn get(&mut self, key: &Key, now: Instant) -> CacheLookup {
         let Some(entry) = self.images.get_mut(key) else {
-            return Word::Nothing;
+            return CacheLookup::Miss;
         };
         entry.used = now;
         let holds = |at: Instant| entry.by_digest || now < at + STALE_HOLDS;
         match (&entry.learnt, &entry.failed) {
-            (Some((content, at)), _) if holds(*at) => Word::Known(content.clone()),
-            (_, Some((error, _))) => Word::Failed(error.clone()),
-            _ => Word::Nothing,
+            (Some((content, at)), _) if holds(*at) => CacheLookup::Hit(content.clone()),
+            (_, Some((error, _))) => CacheLookup::Failed(error.clone()),
+            _ => CacheLookup::Miss,
         }
     }
 
@@ -194,7 +194,10 @@ mod tests {
         assert!(cache.is_due(&key("tag"), "r", FAILURE_HOLDS, after(start, 600)));
         let year = after(start, 365 * 86_400);
         assert!(!cache.is_due(&key("digest"), "r", FAILURE_HOLDS, year));
-        assert_eq!(cache.word(&key("digest"), year), Word::Known(content("b")));
+        assert_eq!(
+            cache.get(&key("digest"), year),
+            CacheLookup::Hit(content("b"))
+        );
     }
 
     #[test]
@@ -204,10 +207,10 @@ mod tests {
         cache.note(key("tag"), "r", false, Err(failure()), after(start, 600));
         assert!(!cache.is_due(&key("tag"), "r", FAILURE_HOLDS, after(start, 629)));
         assert!(cache.is_due(&key("tag"), "r", FAILURE_HOLDS, after(start, 630)));
-        let word = cache.word(&key("tag"), after(start, 86_399));
-        assert_eq!(word, Word::Known(content("a")));
-        let word = cache.word(&key("tag"), after(start, 86_400));
-        assert_eq!(word, Word::Failed(failure()));
+        let lookup = cache.get(&key("tag"), after(start, 86_399));
+        assert_eq!(lookup, CacheLookup::Hit(content("a")));
+        let lookup = cache.get(&key("tag"), after(start, 86_400));
+        assert_eq!(lookup, CacheLookup::Failed(failure()));
     }
 
     #[test]
@@ -219,8 +222,8 @@ mod tests {
         };
         cache.note(key("tag"), "r", false, Err(gone.clone()), after(start, 600));
         assert_eq!(
-            cache.word(&key("tag"), after(start, 600)),
-            Word::Failed(gone)
+            cache.get(&key("tag"), after(start, 600)),
+            CacheLookup::Failed(gone)
         );
     }
 
@@ -245,7 +248,7 @@ mod tests {
             cache.note(key(&index.to_string()), "r", true, Ok(content("a")), at);
         }
         let now = after(start, 3600);
-        cache.word(&key("0"), now);
+        cache.get(&key("0"), now);
         cache.note(key("new"), "r", true, Ok(content("b")), now);
         assert!(cache.images.len() <= MOST_IMAGES);
         assert!(

@@ -1,6 +1,6 @@
 //! What registries say about container images: the platforms an image runs on, and how large it is.
 //!
-//! [`Registries`] is the door: [`Registries::known`] answers from memory, [`Registries::fetch`] asks the registry and takes a second at most.
+//! [`Registries`] is the door: [`Registries::cached`] answers from memory, [`Registries::fetch`] asks the registry and takes a second at most.
 //! Behind it stand the cache, the protocol of registries (`registry`), HTTP with its limits (`exchange`), and the one place that
 //! opens connections (`dial`), which refuses the addresses no registry has. [`Settings`] says which registries may be asked at all;
 //! [`Keyring`] holds the credentials of one pod.
@@ -23,5 +23,5 @@ pub use dial::{Dial, Dialing, Io, SystemDial};
 pub use error::AskError;
 pub use keyring::{Credentials, Keyring};
 pub use manifest::{Content, Program, Variant};
-pub use registries::{Known, Registries};
+pub use registries::{ImageLookup, Registries};
 pub use settings::{Settings, SettingsError};

@@ -45,15 +45,15 @@ pub struct Variant {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Program {
     /// What a container's `command` replaces.
-    #[serde(rename = "Entrypoint", default, deserialize_with = "words")]
+    #[serde(rename = "Entrypoint", default, deserialize_with = "list_or_null")]
     pub entrypoint: Vec<String>,
     /// What its `args` replace.
-    #[serde(rename = "Cmd", default, deserialize_with = "words")]
+    #[serde(rename = "Cmd", default, deserialize_with = "list_or_null")]
     pub arguments: Vec<String>,
 }
 
 /// Reads a list that may be null.
-fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+fn list_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 

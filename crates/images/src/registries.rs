@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    cache::{Cache, FAILURE_HOLDS, Key, Word},
+    cache::{Cache, CacheLookup, FAILURE_HOLDS, Key},
     dial::Dial,
     error::AskError,
     keyring::Keyring,
@@ -28,12 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// those who waited.
 const CALL_PATIENCE: Duration = Duration::from_millis(950);
 /// How registries are asked while a request waits for the answer.
-const PROMPT: Manner = Manner {
+const PROMPT: RequestPolicy = RequestPolicy {
     patience: CALL_PATIENCE,
     failure_holds: FAILURE_HOLDS,
 };
 /// How registries are asked when nothing waits: each attempt takes longer, and the next one comes sooner.
-const PATIENT: Manner = Manner {
+const PATIENT: RequestPolicy = RequestPolicy {
     patience: Duration::from_secs(5),
     failure_holds: Duration::from_secs(5),
 };
@@ -42,9 +42,9 @@ const CALLS_PER_REGISTRY: usize = 4;
 /// Images that are asked for, or wait to be, at a time.
 const MOST_ASKED: usize = 256;
 
-/// What is known of an image.
+/// The result of looking up an image in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum ImageLookup {
     /// Its registry has answered.
     Content(Content),
     /// Its registry has been asked and gave no answer.
@@ -57,7 +57,7 @@ pub enum Known {
 
 /// How registries are asked.
 #[derive(Clone, Copy)]
-struct Manner {
+struct RequestPolicy {
     /// How long a registry is given.
     patience: Duration,
     /// How long a failure keeps the image from being asked for again.
@@ -96,18 +96,15 @@ impl Registries {
     }
 
     /// Returns what is known of an image; never waits.
-    pub fn known(&self, image: &ImageRef, keyring: &Keyring) -> Known {
+    pub fn cached(&self, image: &ImageRef, keyring: &Keyring) -> ImageLookup {
         if !self.permits(image) {
-            return Known::NotPermitted;
+            return ImageLookup::NotPermitted;
         }
-        let word = self
-            .state()
-            .cache
-            .word(&key(image, keyring), Instant::now());
-        match word {
-            Word::Known(content) => Known::Content(content),
-            Word::Failed(error) => Known::Failed(error),
-            Word::Nothing => Known::NotAsked,
+        let lookup = self.state().cache.get(&key(image, keyring), Instant::now());
+        match lookup {
+            CacheLookup::Hit(content) => ImageLookup::Content(content),
+            CacheLookup::Failed(error) => ImageLookup::Failed(error),
+            CacheLookup::Miss => ImageLookup::NotAsked,
         }
     }
 
@@ -123,7 +120,7 @@ impl Registries {
     /// Asks the image's registry as [`Registries::fetch`] does, then for the sizes of its images for Windows and for what they start.
     pub async fn fetch_programs(self: &Arc<Self>, image: &ImageRef, keyring: &Keyring) {
         self.fetch(image, keyring).await;
-        let Known::Content(content) = self.known(image, keyring) else {
+        let ImageLookup::Content(content) = self.cached(image, keyring) else {
             return;
         };
         let mut variants = content.variants.iter().flatten();
@@ -149,7 +146,7 @@ impl Registries {
         self: &Arc<Self>,
         image: &ImageRef,
         keyring: &Keyring,
-        manner: Manner,
+        policy: RequestPolicy,
     ) -> Option<watch::Receiver<()>> {
         if !self.permits(image) {
             return None;
@@ -162,7 +159,7 @@ impl Registries {
         let is_due =
             state
                 .cache
-                .is_due(&key, image.registry(), manner.failure_holds, Instant::now());
+                .is_due(&key, image.registry(), policy.failure_holds, Instant::now());
         if !is_due || state.asked.len() >= MOST_ASKED {
             return None;
         }
@@ -172,7 +169,7 @@ impl Registries {
         drop(state);
         let (this, image, keyring) = (self.clone(), image.clone(), keyring.clone());
         tokio::spawn(async move {
-            let answer = this.ask(&image, &keyring, &key, &calls, manner).await;
+            let answer = this.ask(&image, &keyring, &key, &calls, policy).await;
             let content = answer
                 .as_ref()
                 .and_then(|answer| answer.as_ref().ok())
@@ -192,11 +189,11 @@ impl Registries {
         keyring: &Keyring,
         key: &Key,
         calls: &Semaphore,
-        manner: Manner,
+        policy: RequestPolicy,
     ) -> Option<Result<Content, AskError>> {
         let _call = calls.acquire().await.ok()?;
         // An earlier call may have been told to leave the registry alone.
-        let (now, holds) = (Instant::now(), manner.failure_holds);
+        let (now, holds) = (Instant::now(), policy.failure_holds);
         if !self.state().cache.is_due(key, image.registry(), holds, now) {
             return None;
         }
@@ -208,11 +205,11 @@ impl Registries {
             Question::Content,
             self,
         );
-        let answer = timeout(manner.patience, asked).await;
+        let answer = timeout(policy.patience, asked).await;
         let answer = answer.unwrap_or_else(|_| {
             Err(AskError::TimedOut {
                 host: image.registry().to_owned(),
-                patience: manner.patience,
+                patience: policy.patience,
             })
         });
         match &answer {

@@ -78,7 +78,7 @@ pub(crate) async fn ask(
             tries.push(None);
         }
         for credentials in tries {
-            let mut talk = Talk {
+            let mut client = RepositoryClient {
                 exchange: Exchange::new(dial.clone(), settings, &endpoint.host),
                 origin: Origin {
                     host: endpoint.host.clone(),
@@ -89,9 +89,9 @@ pub(crate) async fn ask(
                 authorization: None,
             };
             let answer = match question {
-                Question::Content => talk.content(image).await,
-                Question::Sizes(content) => talk.sizes(content.clone()).await,
-                Question::Programs(content) => talk.programs(content.clone()).await,
+                Question::Content => client.content(image).await,
+                Question::Sizes(content) => client.sizes(content.clone()).await,
+                Question::Programs(content) => client.programs(content.clone()).await,
             };
             match answer {
                 Ok(content) => return Ok(content),
@@ -111,7 +111,7 @@ pub(crate) async fn ask(
 }
 
 /// The requests to one registry about one repository.
-struct Talk<'a> {
+struct RepositoryClient<'a> {
     exchange: Exchange<'a>,
     origin: Origin,
     path: &'a str,
@@ -120,7 +120,7 @@ struct Talk<'a> {
     authorization: Option<HeaderValue>,
 }
 
-impl Talk<'_> {
+impl RepositoryClient<'_> {
     async fn content(&mut self, image: &ImageRef) -> Result<Content, AskError> {
         let reference = image.digest.as_deref().or(image.tag.as_deref());
         let reference = reference.unwrap_or("latest");

@@ -11,13 +11,13 @@ use std::{
 use futures::future::join_all;
 use mullion_controllers::{
     admission::{
-        Known,
+        ClusterReader,
         placement::{Facts, Taint, taints},
     },
     image_gate::AskAgain,
 };
 use mullion_engine::images::{ImageRef, Runs};
-use mullion_images::{Keyring, Known as Answer, Registries};
+use mullion_images::{ImageLookup, Keyring, Registries};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -73,9 +73,9 @@ impl Facts for ImageFacts {
             let image = image
                 .as_ref()
                 .filter(|image| self.registries.permits(image))?;
-            match self.registries.known(image, &keyring) {
-                Answer::Content(content) => content.runs(),
-                Answer::Failed(_) | Answer::NotAsked | Answer::NotPermitted => None,
+            match self.registries.cached(image, &keyring) {
+                ImageLookup::Content(content) => content.runs(),
+                ImageLookup::Failed(_) | ImageLookup::NotAsked | ImageLookup::NotPermitted => None,
             }
         });
         images.collect()
@@ -86,14 +86,14 @@ impl Facts for ImageFacts {
         images
             .iter()
             .filter(|image| self.registries.permits(image))
-            .any(|image| match self.registries.known(image, &keyring) {
-                Answer::NotAsked => true,
-                Answer::Failed(error) => !error.is_final(),
-                Answer::Content(_) | Answer::NotPermitted => false,
+            .any(|image| match self.registries.cached(image, &keyring) {
+                ImageLookup::NotAsked => true,
+                ImageLookup::Failed(error) => !error.is_final(),
+                ImageLookup::Content(_) | ImageLookup::NotPermitted => false,
             })
     }
 
-    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
+    fn windows_taints(&self, cluster: &dyn ClusterReader) -> Vec<Taint> {
         let now = Instant::now();
         let lock = || self.taints.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, taints)) = &*lock()
@@ -102,8 +102,8 @@ impl Facts for ImageFacts {
             return taints.clone();
         }
         // The lock is not held during the lookup, so that other pods need not wait for it.
-        let taints = taints::common(known);
-        if known.is_complete() {
+        let taints = taints::common(cluster);
+        if cluster.is_complete() {
             *lock() = Some((now, taints.clone()));
         }
         taints
@@ -132,7 +132,7 @@ mod tests {
         is_read: bool,
     }
 
-    impl Known for Cluster {
+    impl ClusterReader for Cluster {
         fn find(&self, _: &str, _: &str, _: Option<&str>, _: &str) -> Option<Arc<Value>> {
             None
         }

@@ -394,7 +394,7 @@ impl Inner {
     ) -> Vec<FleetError> {
         let mut refused: Vec<FleetError> = Vec::new();
         for error in errors {
-            let (code, message) = told(error);
+            let (code, message) = code_and_message(error);
             let overrides = error.launch_template_and_overrides();
             let overrides = overrides.and_then(|own| own.overrides());
             let (Some(shortage), Some(overrides)) =
@@ -455,11 +455,11 @@ impl Inner {
         option: &LaunchOption,
     ) -> Result<(Option<Arc<Instance>>, Vec<FleetError>), CloudError> {
         let passes = |error: &&CreateFleetError| {
-            let (code, message) = told(error);
+            let (code, message) = code_and_message(error);
             codes::shortage(code, message, option.capacity_type).is_some()
         };
         if let Some(lasting) = errors.iter().find(|error| !passes(error)) {
-            let (code, message) = told(lasting);
+            let (code, message) = code_and_message(lasting);
             return Err(codes::error(code, message));
         }
         if refused.is_empty() {
@@ -549,7 +549,7 @@ impl Inner {
     }
 }
 
-fn told(error: &CreateFleetError) -> (&str, &str) {
+fn code_and_message(error: &CreateFleetError) -> (&str, &str) {
     let message = error.error_message().unwrap_or_default();
     (error.error_code().unwrap_or_default(), message)
 }

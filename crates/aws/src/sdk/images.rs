@@ -43,7 +43,7 @@ pub(super) struct Images {
 }
 
 /// An image that a class may use, with the properties that decide whether it is chosen.
-struct Found {
+struct CandidateImage {
     image: NodeImage,
     created: Option<Timestamp>,
     deprecated: bool,
@@ -159,7 +159,7 @@ impl Inner {
     }
 
     /// Returns the newest image of each architecture and variant, preferring images that are not deprecated, and stores them as known.
-    fn choose(&self, mut found: Vec<Found>) -> Vec<NodeImage> {
+    fn choose(&self, mut found: Vec<CandidateImage>) -> Vec<NodeImage> {
         found.sort_by(|a, b| {
             let deprecated = a.deprecated.cmp(&b.deprecated);
             deprecated
@@ -167,7 +167,7 @@ impl Inner {
                 .then_with(|| b.image.name.cmp(&a.image.name))
         });
         let mut chosen: Vec<NodeImage> = Vec::new();
-        for Found { image, .. } in found {
+        for CandidateImage { image, .. } in found {
             let same = |own: &NodeImage| own.arch == image.arch && own.variant == image.variant;
             if !chosen.iter().any(same) {
                 chosen.push(image);
@@ -186,10 +186,10 @@ impl Inner {
         family: AmiFamily,
         version: KubernetesVersion,
         variant: ImageVariant,
-    ) -> Option<Found> {
+    ) -> Option<CandidateImage> {
         let time = |text: Option<&str>| text.and_then(|text| text.parse::<Timestamp>().ok());
         let deprecated = time(image.deprecation_time());
-        Some(Found {
+        Some(CandidateImage {
             image: NodeImage {
                 family,
                 version,

@@ -104,8 +104,8 @@ impl Inner {
             }
         }
         if market.prices_at.is_none_or(|at| Instant::now() >= at) {
-            let told = self.renew_prices(&mut market.prices).await;
-            let until = if told { PRICES_FOR } else { PRICES_AGAIN };
+            let renewed = self.renew_prices(&mut market.prices).await;
+            let until = if renewed { PRICES_FOR } else { PRICES_AGAIN };
             market.prices_at = Some(Instant::now() + until);
             market.offers.clear();
         }
@@ -166,7 +166,7 @@ impl Inner {
         let mut all = true;
         for os in [Os::Linux, Os::Windows] {
             match self.on_demand_prices(os).await {
-                Ok(told) => book.tell_on_demand(os, told),
+                Ok(prices) => book.set_on_demand(os, prices),
                 Err(failed) => {
                     tracing::warn!(
                         "on-demand prices for {os} cannot be had: {}",
@@ -176,9 +176,9 @@ impl Inner {
                 }
             }
             match self.spot_prices(os).await {
-                Ok(told) => {
-                    for (instance_type, zone, price) in told {
-                        book.tell_spot(os, &instance_type, &zone, price);
+                Ok(prices) => {
+                    for (instance_type, zone, price) in prices {
+                        book.set_spot(os, &instance_type, &zone, price);
                     }
                 }
                 Err(failed) => {
@@ -198,7 +198,7 @@ impl Inner {
             Os::Linux => "Linux",
             Os::Windows => "Windows",
         };
-        let mut told = Vec::new();
+        let mut prices = Vec::new();
         // AWS sells bare-metal machines with dedicated tenancy.
         for (tenancy, family) in [
             ("Shared", "Compute Instance"),
@@ -242,10 +242,10 @@ impl Inner {
             while let Some(page) = pages.next().await {
                 let page = page.map_err(Failed::of)?;
                 let items = page.price_list().iter();
-                told.extend(items.filter_map(|item| prices::read_item(item, &self.region)));
+                prices.extend(items.filter_map(|item| prices::read_item(item, &self.region)));
             }
         }
-        Ok(told)
+        Ok(prices)
     }
 
     /// Returns types, zones and spot prices; the newest price of each is last.
@@ -261,7 +261,7 @@ impl Inner {
             .max_results(1000)
             .into_paginator()
             .send();
-        let mut told = Vec::new();
+        let mut prices = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(Failed::of)?;
             for own in page.spot_price_history() {
@@ -274,15 +274,15 @@ impl Inner {
                     (own.instance_type(), own.availability_zone(), price)
                 {
                     let at = own.timestamp().map(DateTime::as_secs_f64);
-                    told.push((at, name.as_str().to_owned(), zone.to_owned(), price));
+                    prices.push((at, name.as_str().to_owned(), zone.to_owned(), price));
                 }
             }
         }
-        told.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap_or(std::cmp::Ordering::Equal));
-        let told = told
+        prices.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap_or(std::cmp::Ordering::Equal));
+        let prices = prices
             .into_iter()
             .map(|(_, name, zone, price)| (name, zone, price));
-        Ok(told.collect())
+        Ok(prices.collect())
     }
 }
 

@@ -10,7 +10,7 @@ use mullion_api::labels::{OS_WINDOWS, PRIVATE_IPV4};
 use mullion_engine::ip::Settings;
 use serde_json::Value;
 
-use super::{Known, Rule, Verdict, Write, system};
+use super::{ClusterReader, Rule, Verdict, Write, system};
 
 /// The users that VRC runs as.
 const CONTROLLERS: [&str; 3] = [
@@ -30,14 +30,14 @@ impl Rule for WindowsAddresses {
         "WindowsAddresses"
     }
 
-    fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+    fn mutate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         match write.old {
-            None => requests(&write.pod["spec"], known),
+            None => requests(&write.pod["spec"], cluster),
             Some(_) => Verdict::default(),
         }
     }
 
-    fn validate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+    fn validate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         let address = annotation(write.pod);
         let why = match write.old {
             None if address.is_some() => {
@@ -51,7 +51,7 @@ impl Rule for WindowsAddresses {
             }
             _ => return Verdict::default(),
         };
-        match is_switched_on(known) {
+        match is_switched_on(cluster) {
             true => Verdict::forbidden(why),
             false => Verdict::default(),
         }
@@ -65,16 +65,16 @@ impl WindowsAddresses {
 }
 
 /// Returns whether a new pod with this spec would get a request for an address that the spec lacks.
-pub fn lacks_request(spec: &Value, known: &dyn Known) -> bool {
-    !requests(spec, known).changes.is_empty()
+pub fn lacks_request(spec: &Value, cluster: &dyn ClusterReader) -> bool {
+    !requests(spec, cluster).changes.is_empty()
 }
 
-fn requests(spec: &Value, known: &dyn Known) -> Verdict {
+fn requests(spec: &Value, cluster: &dyn ClusterReader) -> Verdict {
     let mut verdict = Verdict::default();
     if spec["hostNetwork"] != true
         && !system::is_host_process(spec)
-        && system::is_required(spec, OS_WINDOWS, known)
-        && is_switched_on(known)
+        && system::is_required(spec, OS_WINDOWS, cluster)
+        && is_switched_on(cluster)
     {
         request_address(&spec["containers"][0], &mut verdict);
     }
@@ -96,13 +96,13 @@ fn request_address(first: &Value, verdict: &mut Verdict) {
 }
 
 /// Returns whether Windows pods get addresses (VRC: `IsWindowsIPAMEnabled`).
-fn is_switched_on(known: &dyn Known) -> bool {
+fn is_switched_on(cluster: &dyn ClusterReader) -> bool {
     let namespace = Some("kube-system");
-    let legacy = known.find("apps", "deployments", namespace, "vpc-resource-controller");
+    let legacy = cluster.find("apps", "deployments", namespace, "vpc-resource-controller");
     if legacy.is_some() {
         return false;
     }
-    let config = known.find("", "configmaps", namespace, "amazon-vpc-cni");
+    let config = cluster.find("", "configmaps", namespace, "amazon-vpc-cni");
     config.is_some_and(|config| {
         let data = config["data"].as_object().into_iter().flatten();
         let data = data.map(|(key, value)| {

@@ -6,7 +6,7 @@
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Access, Known, Refusal, Rule, ServiceAccount, Verdict, Write, go_json};
+use super::{Access, ClusterReader, Refusal, Rule, ServiceAccount, Verdict, Write, go_json};
 
 const GROUP: &str = "windows.k8s.io";
 const PLURAL: &str = "gmsacredentialspecs";
@@ -50,16 +50,16 @@ impl Rule for Gmsa {
         "GMSA"
     }
 
-    fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+    fn mutate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         let mut verdict = Verdict::default();
         let options = options_of(write.pod);
         let mut named = options
             .iter()
             .filter(|options| options.text(NAME).is_some());
-        if write.old.is_some() || named.clone().next().is_none() || is_disabled(write, known) {
+        if write.old.is_some() || named.clone().next().is_none() || is_disabled(write, cluster) {
             return verdict;
         }
-        if let Err(refused) = named.try_for_each(|options| expand(options, known, &mut verdict)) {
+        if let Err(refused) = named.try_for_each(|options| expand(options, cluster, &mut verdict)) {
             return refused;
         }
         let host_name = write.pod["spec"]["hostname"].as_str().unwrap_or_default();
@@ -71,15 +71,15 @@ impl Rule for Gmsa {
         verdict
     }
 
-    fn validate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+    fn validate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         let options = options_of(write.pod);
-        if options.is_empty() || is_disabled(write, known) {
+        if options.is_empty() || is_disabled(write, cluster) {
             return Verdict::default();
         }
         let judged = match write.old {
             None => options
                 .iter()
-                .try_for_each(|options| judge(options, write, known)),
+                .try_for_each(|options| judge(options, write, cluster)),
             Some(old) => {
                 let old = options_of(old);
                 options
@@ -103,8 +103,8 @@ fn refused(code: u16, text: String) -> Verdict {
     }
 }
 
-fn is_disabled(write: &Write<'_>, known: &dyn Known) -> bool {
-    let namespace = known.find("", "namespaces", None, write.namespace);
+fn is_disabled(write: &Write<'_>, cluster: &dyn ClusterReader) -> bool {
+    let namespace = cluster.find("", "namespaces", None, write.namespace);
     namespace.is_some_and(|namespace| namespace["metadata"]["labels"][DISABLED] == "true")
 }
 
@@ -142,11 +142,15 @@ fn windows_options(owner: &Value) -> Option<&Value> {
 }
 
 /// Adds the change that writes contents where there is a name alone.
-fn expand(options: &Options<'_>, known: &dyn Known, verdict: &mut Verdict) -> Result<(), Verdict> {
+fn expand(
+    options: &Options<'_>,
+    cluster: &dyn ClusterReader,
+    verdict: &mut Verdict,
+) -> Result<(), Verdict> {
     let (Some(name), None) = (options.text(NAME), options.text(CONTENTS)) else {
         return Ok(());
     };
-    let contents = contents_of(name, known)?;
+    let contents = contents_of(name, cluster)?;
     let owner = options.path.iter().map(String::as_str);
     let path: Vec<&str> = ["spec"]
         .into_iter()
@@ -158,8 +162,8 @@ fn expand(options: &Options<'_>, known: &dyn Known, verdict: &mut Verdict) -> Re
 }
 
 /// Returns the contents of a GMSACredentialSpec as compact JSON.
-fn contents_of(name: &str, known: &dyn Known) -> Result<String, Verdict> {
-    let Some(found) = known.find(GROUP, PLURAL, None, name) else {
+fn contents_of(name: &str, cluster: &dyn ClusterReader) -> Result<String, Verdict> {
+    let Some(found) = cluster.find(GROUP, PLURAL, None, name) else {
         let why = format!("cred spec {name} does not exist");
         return Err(refused(404, why));
     };
@@ -172,7 +176,11 @@ fn contents_of(name: &str, known: &dyn Known) -> Result<String, Verdict> {
     }
 }
 
-fn judge(options: &Options<'_>, write: &Write<'_>, known: &dyn Known) -> Result<(), Verdict> {
+fn judge(
+    options: &Options<'_>,
+    write: &Write<'_>,
+    cluster: &dyn ClusterReader,
+) -> Result<(), Verdict> {
     let Options { kind, name, .. } = options;
     let contents = options.text(CONTENTS);
     let Some(spec) = options.text(NAME) else {
@@ -186,11 +194,11 @@ fn judge(options: &Options<'_>, write: &Write<'_>, known: &dyn Known) -> Result<
             )),
         };
     };
-    authorize(spec, write, known)?;
+    authorize(spec, write, cluster)?;
     let Some(contents) = contents else {
         return Ok(());
     };
-    let why = match go_json::is_same_object(contents, &contents_of(spec, known)?) {
+    let why = match go_json::is_same_object(contents, &contents_of(spec, cluster)?) {
         Ok(true) => return Ok(()),
         Ok(false) => String::new(),
         Err(error) => format!(": {error}"),
@@ -204,7 +212,7 @@ fn judge(options: &Options<'_>, write: &Write<'_>, known: &dyn Known) -> Result<
 }
 
 /// Refuses a pod whose service account may not `use` the GMSACredentialSpec.
-fn authorize(spec: &str, write: &Write<'_>, known: &dyn Known) -> Result<(), Verdict> {
+fn authorize(spec: &str, write: &Write<'_>, cluster: &dyn ClusterReader) -> Result<(), Verdict> {
     let account = write.pod["spec"]["serviceAccountName"].as_str();
     let account = ServiceAccount {
         namespace: write.namespace,
@@ -216,7 +224,7 @@ fn authorize(spec: &str, write: &Write<'_>, known: &dyn Known) -> Result<(), Ver
         plural: PLURAL,
         name: spec,
     };
-    let permission = known.may(&account, &access);
+    let permission = cluster.may(&account, &access);
     if permission.allowed {
         return Ok(());
     }

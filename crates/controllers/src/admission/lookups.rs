@@ -26,7 +26,7 @@ use rustc_hash::FxHashMap;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use super::{Access, Known, Permission, ServiceAccount};
+use super::{Access, ClusterReader, Permission, ServiceAccount};
 use crate::{Context, api_error};
 
 /// The maximum number of times a rule is called. GMSA looks up two things about each spec that a pod names, one after the
@@ -137,7 +137,7 @@ impl Lookups {
     ///
     /// # Errors
     /// Returns an error if the API server cannot be reached, times out, or refuses a lookup.
-    pub async fn ask<T>(&self, mut decide: impl FnMut(&dyn Known) -> T) -> kube::Result<T> {
+    pub async fn ask<T>(&self, mut decide: impl FnMut(&dyn ClusterReader) -> T) -> kube::Result<T> {
         let mut answers = FxHashMap::default();
         for _ in 0..ROUNDS {
             let round = Round {
@@ -298,7 +298,7 @@ fn place(group: &str, plural: &str) -> usize {
     place.expect("rules look up the kinds of the table above only")
 }
 
-impl Known for Round<'_> {
+impl ClusterReader for Round<'_> {
     fn is_complete(&self) -> bool {
         self.missing.borrow().is_empty()
     }

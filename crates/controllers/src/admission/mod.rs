@@ -1,6 +1,6 @@
 //! Mullion's admission rules for pods: they change a pod, refuse a write, or add warnings.
 //!
-//! A [`Rule`] is a function over a pod and what is [`Known`] about its cluster. It depends on neither an API server nor an
+//! A [`Rule`] is a function over a pod and a [`ClusterReader`] of its cluster. It depends on neither an API server nor an
 //! HTTP server: `mullion up` calls it as an admission plugin of its API server, and a webhook server can call it with the
 //! objects of an AdmissionReview. [`system`] determines the operating system that a pod asks for, [`placement`] sends pods
 //! where their images run, [`addresses`] handles the address of a Windows pod, [`gmsa`] its group managed service accounts.
@@ -35,7 +35,7 @@ pub struct Write<'a> {
 }
 
 /// Read access of a rule to the pod's cluster.
-pub trait Known {
+pub trait ClusterReader {
     /// Returns the object of that group, plural and name; `namespace` is `None` for cluster-scoped kinds.
     fn find(
         &self,
@@ -79,7 +79,7 @@ pub struct Access<'a> {
     pub name: &'a str,
 }
 
-/// The answer to [`Known::may`].
+/// The answer to [`ClusterReader::may`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permission {
     /// Whether the action is allowed.
@@ -169,14 +169,14 @@ pub trait Rule: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Changes a pod, or refuses the write, before the pod is validated.
-    fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
-        let _ = (write, known);
+    fn mutate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
+        let _ = (write, cluster);
         Verdict::default()
     }
 
     /// Refuses the write of a pod that is valid, or lets it pass; its changes are ignored.
-    fn validate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
-        let _ = (write, known);
+    fn validate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
+        let _ = (write, cluster);
         Verdict::default()
     }
 }

@@ -5,18 +5,18 @@
 use mullion_api::labels::{BETA_OS, OS, OS_LINUX, OS_WINDOWS, WINDOWS_BUILD};
 use serde_json::Value;
 
-use super::Known;
+use super::ClusterReader;
 
 /// Returns whether a pod's spec lets the pod run on nodes of one system (`linux` or `windows`) only.
 ///
 /// One of these is enough: the node selector (today's label, the beta label or a Windows build), the RuntimeClass's node selector,
 /// `spec.os.name`, a required node affinity all of whose terms imply the system, and the node that the pod is bound to.
-pub fn is_required(spec: &Value, system: &str, known: &dyn Known) -> bool {
+pub fn is_required(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     selects(&spec["nodeSelector"], system)
         || spec["os"]["name"] == system
-        || class_selects(spec, system, known)
-        || affinity_requires(spec, system, known)
-        || runs_on(spec["nodeName"].as_str(), system, known)
+        || class_selects(spec, system, cluster)
+        || affinity_requires(spec, system, cluster)
+        || runs_on(spec["nodeName"].as_str(), system, cluster)
 }
 
 /// Returns whether a container of the pod is a HostProcess container; then all of them are, and use the host's network.
@@ -34,16 +34,16 @@ fn selects(selector: &Value, system: &str) -> bool {
 }
 
 /// kube-apiserver's RuntimeClass plugin has already copied the selector into the pod, unless the plugin is disabled.
-fn class_selects(spec: &Value, system: &str, known: &dyn Known) -> bool {
+fn class_selects(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     let name = spec["runtimeClassName"].as_str().unwrap_or_default();
     if name.is_empty() {
         return false;
     }
-    let class = known.find("node.k8s.io", "runtimeclasses", None, name);
+    let class = cluster.find("node.k8s.io", "runtimeclasses", None, name);
     class.is_some_and(|class| selects(&class["scheduling"]["nodeSelector"], system))
 }
 
-fn affinity_requires(spec: &Value, system: &str, known: &dyn Known) -> bool {
+fn affinity_requires(spec: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     let node_affinity = &spec["affinity"]["nodeAffinity"];
     let required = &node_affinity["requiredDuringSchedulingIgnoredDuringExecution"];
     // A term without requirements matches no node, so it takes the pod nowhere.
@@ -51,18 +51,18 @@ fn affinity_requires(spec: &Value, system: &str, known: &dyn Known) -> bool {
         .iter()
         .filter(|term| !items(&term["matchExpressions"]).is_empty() || has_fields(term))
         .peekable();
-    terms.peek().is_some() && terms.all(|term| term_requires(term, system, known))
+    terms.peek().is_some() && terms.all(|term| term_requires(term, system, cluster))
 }
 
 fn has_fields(term: &Value) -> bool {
     !items(&term["matchFields"]).is_empty()
 }
 
-fn term_requires(term: &Value, system: &str, known: &dyn Known) -> bool {
+fn term_requires(term: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     let mut expressions = items(&term["matchExpressions"]).iter();
     let mut fields = items(&term["matchFields"]).iter();
     expressions.any(|expression| implies(expression, system))
-        || fields.any(|field| names_nodes(field, system, known))
+        || fields.any(|field| names_nodes(field, system, cluster))
 }
 
 /// Returns whether only nodes of the system have labels as the expression wants them. Every kubelet sets the label of its system.
@@ -79,21 +79,21 @@ fn implies(expression: &Value, system: &str) -> bool {
 }
 
 /// Returns whether a requirement on `metadata.name` leaves only nodes of the system, as the DaemonSet controller's leaves one.
-fn names_nodes(field: &Value, system: &str, known: &dyn Known) -> bool {
+fn names_nodes(field: &Value, system: &str, cluster: &dyn ClusterReader) -> bool {
     let names = items(&field["values"]);
     field["key"] == "metadata.name"
         && field["operator"] == "In"
         && !names.is_empty()
         && names
             .iter()
-            .all(|name| runs_on(name.as_str(), system, known))
+            .all(|name| runs_on(name.as_str(), system, cluster))
 }
 
-fn runs_on(node: Option<&str>, system: &str, known: &dyn Known) -> bool {
+fn runs_on(node: Option<&str>, system: &str, cluster: &dyn ClusterReader) -> bool {
     let Some(name) = node.filter(|name| !name.is_empty()) else {
         return false;
     };
-    let node = known.find("", "nodes", None, name);
+    let node = cluster.find("", "nodes", None, name);
     node.is_some_and(|node| node["metadata"]["labels"][OS] == system)
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{Access, Change, Known, Permission, Rule, ServiceAccount, Write};
+use super::{Access, Change, ClusterReader, Permission, Rule, ServiceAccount, Write};
 
 mod addresses;
 mod gmsa;
@@ -38,7 +38,7 @@ impl Cluster {
     }
 }
 
-impl Known for Cluster {
+impl ClusterReader for Cluster {
     fn find(&self, _: &str, plural: &str, _: Option<&str>, name: &str) -> Option<Arc<Value>> {
         let key = (plural.to_owned(), name.to_owned());
         self.objects.get(&key).cloned()

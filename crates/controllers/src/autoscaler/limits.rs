@@ -31,44 +31,44 @@ pub(super) struct Bounds<'a> {
 }
 
 /// The reason and the message of a condition.
-pub(super) type Said = (&'static str, &'static str);
+pub(super) type ConditionText = (&'static str, &'static str);
 
 /// The replica count after all limits, and the conditions that explain it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) replicas: i32,
     /// Reason and message of the condition AbleToScale.
-    pub(super) able: Said,
+    pub(super) able: ConditionText,
     /// Status, reason and message of the condition ScalingLimited.
-    pub(super) limited: (bool, Said),
+    pub(super) limited: (bool, ConditionText),
 }
 
-const READY: Said = ("ReadyForNewScale", "recommended size matches current size");
-const DOWN_STABILIZED: Said = (
+const READY: ConditionText = ("ReadyForNewScale", "recommended size matches current size");
+const DOWN_STABILIZED: ConditionText = (
     "ScaleDownStabilized",
     "recent recommendations were higher than current one, applying the highest recent recommendation",
 );
-const UP_STABILIZED: Said = (
+const UP_STABILIZED: ConditionText = (
     "ScaleUpStabilized",
     "recent recommendations were lower than current one, applying the lowest recent recommendation",
 );
-const WITHIN: Said = (
+const WITHIN: ConditionText = (
     "DesiredWithinRange",
     "the desired count is within the acceptable range",
 );
-const TOO_MANY: Said = (
+const TOO_MANY: ConditionText = (
     "TooManyReplicas",
     "the desired replica count is more than the maximum replica count",
 );
-const TOO_FEW: Said = (
+const TOO_FEW: ConditionText = (
     "TooFewReplicas",
     "the desired replica count is less than the minimum replica count",
 );
-const TOO_FAST_UP: Said = (
+const TOO_FAST_UP: ConditionText = (
     "ScaleUpLimit",
     "the desired replica count is increasing faster than the maximum scale rate",
 );
-const TOO_FAST_DOWN: Said = (
+const TOO_FAST_DOWN: ConditionText = (
     "ScaleDownLimit",
     "the desired replica count is decreasing faster than the maximum scale rate",
 );
@@ -132,7 +132,7 @@ impl History {
     }
 
     /// Returns the highest recommendation of the default downscale window, `wish` included.
-    fn stabilize(&mut self, wish: i32, now: Timestamp) -> (i32, Said) {
+    fn stabilize(&mut self, wish: i32, now: Timestamp) -> (i32, ConditionText) {
         let oldest = before(now, DOWNSCALE_STABILIZATION);
         self.wishes.retain(|(at, _)| *at >= oldest);
         let highest = self.wishes.iter().map(|(_, wish)| *wish).max();
@@ -148,12 +148,12 @@ impl History {
         current: i32,
         wish: i32,
         now: Timestamp,
-    ) -> (i32, Said) {
+    ) -> (i32, ConditionText) {
         let window = |rules: &Option<HPAScalingRules>| {
-            let said = rules
+            let window = rules
                 .as_ref()
                 .and_then(|rules| rules.stabilization_window_seconds);
-            said.map(seconds)
+            window.map(seconds)
         };
         let up = before(now, window(&behavior.scale_up).unwrap_or_default());
         let down = before(
@@ -183,7 +183,7 @@ impl History {
         current: i32,
         wish: i32,
         now: Timestamp,
-    ) -> (i32, Said) {
+    ) -> (i32, ConditionText) {
         if wish > current {
             let limit = self
                 .highest(behavior.scale_up.as_ref(), current, now)
@@ -262,7 +262,7 @@ impl History {
 
 /// Limits `wish` for an autoscaler without `behavior`: it at most doubles the replicas, or goes up to four, whichever is
 /// more.
-fn within(bounds: &Bounds<'_>, current: i32, wish: i32) -> (i32, Said) {
+fn within(bounds: &Bounds<'_>, current: i32, wish: i32) -> (i32, ConditionText) {
     let limit = current.saturating_mul(2).max(4);
     let (most, why) = match bounds.max > limit {
         true => (limit, TOO_FAST_UP),
@@ -285,8 +285,8 @@ fn policies(rules: Option<&HPAScalingRules>) -> impl Iterator<Item = &HPAScaling
 }
 
 fn select(rules: Option<&HPAScalingRules>) -> &str {
-    let said = rules.and_then(|rules| rules.select_policy.as_deref());
-    said.unwrap_or("Max")
+    let policy = rules.and_then(|rules| rules.select_policy.as_deref());
+    policy.unwrap_or("Max")
 }
 
 fn seconds(count: i32) -> SignedDuration {

@@ -275,13 +275,13 @@ fn unanswered(target: &Target<'_>, spec: &MetricSpec) -> Failure {
             "unable to get metric {metric} on {} {}/{}: {CUSTOM}",
             object.kind, target.namespace, object.name
         );
-        let told = match source.target.type_.as_str() {
+        let failure = match source.target.type_.as_str() {
             "AverageValue" => format!("failed to get {metric} object metric: {message}"),
             _ => message.clone(),
         };
         Failure {
             reason: "FailedGetObjectMetric",
-            in_all: format!("failed to get object metric value: {told}"),
+            in_all: format!("failed to get object metric value: {failure}"),
             message,
         }
     } else if let ("External", Some(source)) = (spec.type_.as_str(), &spec.external) {
@@ -293,13 +293,13 @@ fn unanswered(target: &Target<'_>, spec: &MetricSpec) -> Failure {
             selector.map_or_else(|| "nil".to_owned(), go_text),
             not_there(&format!("{metric}.external.metrics.k8s.io"))
         );
-        let told = match source.target.average_value {
+        let failure = match source.target.average_value {
             Some(_) => format!("failed to get {metric} external metric: {message}"),
             None => format!("failed to get external metric {metric}: {message}"),
         };
         Failure {
             reason: "FailedGetExternalMetric",
-            in_all: format!("failed to get {metric} external metric value: {told}"),
+            in_all: format!("failed to get {metric} external metric value: {failure}"),
             message,
         }
     } else {

@@ -62,7 +62,7 @@ pub fn start(context: &Context, period: Duration) {
         context: context.clone(),
         recorder: context.recorder("horizontal-pod-autoscaler"),
         autoscalers,
-        known: Mutex::default(),
+        states: Mutex::default(),
     });
     let context = context.clone();
     context.clone().tasks.spawn(async move {
@@ -84,12 +84,12 @@ struct Controller {
     context: Context,
     recorder: Recorder,
     autoscalers: Informer<HorizontalPodAutoscaler>,
-    known: Mutex<BTreeMap<Key, Known>>,
+    states: Mutex<BTreeMap<Key, AutoscalerState>>,
 }
 
 /// The state of an autoscaler that the API does not store.
 #[derive(Default)]
-struct Known {
+struct AutoscalerState {
     history: History,
     /// The selector of the pods it scales; `None` until the target was read.
     selector: Option<Selector>,
@@ -97,7 +97,7 @@ struct Known {
 
 /// The status that one evaluation builds up.
 #[derive(Default)]
-struct Look {
+struct Evaluation {
     status: HorizontalPodAutoscalerStatus,
     /// The target's replicas before and after this evaluation; zeros until the Scale was read.
     replicas: (i32, i32),
@@ -122,17 +122,17 @@ impl Controller {
     /// Evaluates one autoscaler; returns `false` if it no longer exists, so that it is not queued again.
     async fn sync(&self, key: &Key) -> bool {
         let Some(autoscaler) = self.autoscalers.get_key(key) else {
-            self.known().remove(key);
+            self.states().remove(key);
             return false;
         };
-        let mut look = Look {
+        let mut evaluation = Evaluation {
             status: autoscaler.status.clone().unwrap_or_default(),
-            ..Look::default()
+            ..Evaluation::default()
         };
-        if let Err(error) = self.reconcile(key, &autoscaler, &mut look).await {
+        if let Err(error) = self.reconcile(key, &autoscaler, &mut evaluation).await {
             tracing::debug!(autoscaler = %key, error, "an autoscaler could not do all of its work");
         }
-        self.write(&autoscaler, look.status).await;
+        self.write(&autoscaler, evaluation.status).await;
         true
     }
 
@@ -140,7 +140,7 @@ impl Controller {
         &self,
         key: &Key,
         autoscaler: &HorizontalPodAutoscaler,
-        look: &mut Look,
+        evaluation: &mut Evaluation,
     ) -> Result<(), String> {
         let spec = &autoscaler.spec;
         let client = &self.context.client;
@@ -154,18 +154,26 @@ impl Controller {
                 let message = format!(
                     "the HPA controller was unable to get the target's current scale: {why}"
                 );
-                self.say(look, "AbleToScale", false, ("FailedGetScale", &message));
+                self.set_condition(
+                    evaluation,
+                    "AbleToScale",
+                    false,
+                    ("FailedGetScale", &message),
+                );
                 return Err(why);
             }
         };
         let able = "the HPA controller was able to get the target's current scale";
-        self.say(look, "AbleToScale", true, ("SucceededGetScale", able));
+        self.set_condition(evaluation, "AbleToScale", true, ("SucceededGetScale", able));
         let mut history = self.history(key);
         history.begin(target.replicas(), self.context.clock.steady());
         let scaled = self
-            .scale(key, autoscaler, target, &mut history, look)
+            .scale(key, autoscaler, target, &mut history, evaluation)
             .await;
-        self.settle(look, scaled.as_ref().is_ok_and(|scaled| scaled.rescaled));
+        self.settle(
+            evaluation,
+            scaled.as_ref().is_ok_and(|scaled| scaled.rescaled),
+        );
         self.remember(key, history);
         scaled?.trouble.map_or(Ok(()), Err)
     }
@@ -177,11 +185,13 @@ impl Controller {
         autoscaler: &HorizontalPodAutoscaler,
         mut target: Target,
         history: &mut History,
-        look: &mut Look,
+        evaluation: &mut Evaluation,
     ) -> Result<Scaled, String> {
         let current = target.replicas();
-        look.replicas = (current, look.status.desired_replicas);
-        let plan = self.plan(key, autoscaler, &target, history, look).await?;
+        evaluation.replicas = (current, evaluation.status.desired_replicas);
+        let plan = self
+            .plan(key, autoscaler, &target, history, evaluation)
+            .await?;
         let Plan {
             wanted,
             reason,
@@ -195,19 +205,29 @@ impl Controller {
                 self.recorder.warning(autoscaler, "FailedRescale", message);
                 let message =
                     format!("the HPA controller was unable to update the target scale: {error}");
-                self.say(look, "AbleToScale", false, ("FailedUpdateScale", &message));
+                self.set_condition(
+                    evaluation,
+                    "AbleToScale",
+                    false,
+                    ("FailedUpdateScale", &message),
+                );
                 return Err(error);
             }
             let message =
                 format!("the HPA controller was able to update the target scale to {wanted}");
-            self.say(look, "AbleToScale", true, ("SucceededRescale", &message));
+            self.set_condition(
+                evaluation,
+                "AbleToScale",
+                true,
+                ("SucceededRescale", &message),
+            );
             let message = format!("New size: {wanted}; reason: {reason}");
             self.recorder
                 .normal(autoscaler, "SuccessfulRescale", message);
             let behavior = autoscaler.spec.behavior.as_ref();
             history.scaled(behavior, current, wanted, self.context.clock.steady());
         }
-        look.replicas = (current, wanted);
+        evaluation.replicas = (current, wanted);
         Ok(Scaled { rescaled, trouble })
     }
 
@@ -218,7 +238,7 @@ impl Controller {
         autoscaler: &HorizontalPodAutoscaler,
         target: &Target,
         history: &mut History,
-        look: &mut Look,
+        evaluation: &mut Evaluation,
     ) -> Result<Plan, String> {
         let (spec, current) = (&autoscaler.spec, target.replicas());
         let plan = |wanted: i32, reason: &str| Plan {
@@ -234,7 +254,7 @@ impl Controller {
         // Zero replicas turn autoscaling off. A number outside the bounds is corrected without looking at metrics.
         if current == 0 {
             let why = "scaling is disabled since the replica count of the target is zero";
-            self.say(look, "ScalingActive", false, ("ScalingDisabled", why));
+            self.set_condition(evaluation, "ScalingActive", false, ("ScalingDisabled", why));
             return Ok(plan(current, ""));
         }
         if current > bounds.max {
@@ -245,7 +265,7 @@ impl Controller {
             let reason = "Current number of replicas below Spec.MinReplicas";
             return Ok(plan(bounds.min, reason));
         }
-        let asked = self.ask(key, autoscaler, spec, target, look).await;
+        let asked = self.ask(key, autoscaler, spec, target, evaluation).await;
         let (wish, metric, trouble) = asked.inspect_err(|why| {
             self.recorder
                 .warning(autoscaler, "FailedComputeMetricsReplicas", why.as_str());
@@ -256,9 +276,9 @@ impl Controller {
             Ordering::Equal => String::new(),
         };
         let outcome = history.judge(&bounds, current, wish, self.context.clock.steady());
-        self.say(look, "AbleToScale", true, outcome.able);
+        self.set_condition(evaluation, "AbleToScale", true, outcome.able);
         let (limited, why) = outcome.limited;
-        self.say(look, "ScalingLimited", limited, why);
+        self.set_condition(evaluation, "ScalingLimited", limited, why);
         Ok(Plan {
             wanted: outcome.replicas,
             reason,
@@ -274,9 +294,9 @@ impl Controller {
         autoscaler: &HorizontalPodAutoscaler,
         spec: &HorizontalPodAutoscalerSpec,
         target: &Target,
-        look: &mut Look,
+        evaluation: &mut Evaluation,
     ) -> Result<(i32, String, Option<String>), String> {
-        let pods = self.pods(key, autoscaler, target.selector(), look)?;
+        let pods = self.pods(key, autoscaler, target.selector(), evaluation)?;
         let current = target.replicas();
         let target = metric::Target {
             client: &self.context.client,
@@ -293,7 +313,7 @@ impl Controller {
         for one in metrics {
             match metric::ask(&target, one).await {
                 Ok(wish) => {
-                    look.measured.push(wish.status.clone());
+                    evaluation.measured.push(wish.status.clone());
                     if best
                         .as_ref()
                         .is_none_or(|best| wish.replicas > best.replicas)
@@ -302,7 +322,7 @@ impl Controller {
                     }
                 }
                 Err(failure) => {
-                    look.measured.push(MetricStatus::default());
+                    evaluation.measured.push(MetricStatus::default());
                     self.recorder
                         .warning(autoscaler, failure.reason, failure.message.as_str());
                     failed += 1;
@@ -324,7 +344,12 @@ impl Controller {
                     "the HPA was able to successfully calculate a replica count from {}",
                     best.name
                 );
-                self.say(look, "ScalingActive", true, ("ValidMetricFound", &message));
+                self.set_condition(
+                    evaluation,
+                    "ScalingActive",
+                    true,
+                    ("ValidMetricFound", &message),
+                );
                 Ok((best.replicas, best.name, trouble))
             }
             (_, Some(first)) => {
@@ -332,7 +357,7 @@ impl Controller {
                     "the HPA was unable to compute the replica count: {}",
                     first.message
                 );
-                self.say(look, "ScalingActive", false, (first.reason, &message));
+                self.set_condition(evaluation, "ScalingActive", false, (first.reason, &message));
                 Err(trouble.unwrap_or_default())
             }
             (_, None) => Err("invalid metrics (0 invalid out of 0)".to_owned()),
@@ -345,13 +370,18 @@ impl Controller {
         key: &Key,
         autoscaler: &HorizontalPodAutoscaler,
         text: &str,
-        look: &mut Look,
+        evaluation: &mut Evaluation,
     ) -> Result<Vec<Arc<Pod>>, String> {
         if text.is_empty() {
             let why = "selector is required";
             self.recorder.warning(autoscaler, "SelectorRequired", why);
             let message = "the HPA target's scale is missing a selector";
-            self.say(look, "ScalingActive", false, ("InvalidSelector", message));
+            self.set_condition(
+                evaluation,
+                "ScalingActive",
+                false,
+                ("InvalidSelector", message),
+            );
             return Err(why.to_owned());
         }
         let selector = selector::parse(text).map_err(|error| {
@@ -360,15 +390,20 @@ impl Controller {
             );
             self.recorder
                 .warning(autoscaler, "InvalidSelector", why.as_str());
-            self.say(look, "ScalingActive", false, ("InvalidSelector", &why));
+            self.set_condition(
+                evaluation,
+                "ScalingActive",
+                false,
+                ("InvalidSelector", &why),
+            );
             why
         })?;
         let mut pods = self.context.informers.pods.in_namespace(key.namespace());
         pods.retain(|pod| selector.matches(pod.labels()));
         let rival = {
-            let mut known = self.known();
-            known.entry(key.clone()).or_default().selector = Some(selector);
-            let mut others = known
+            let mut states = self.states();
+            states.entry(key.clone()).or_default().selector = Some(selector);
+            let mut others = states
                 .iter()
                 .filter(|(other, _)| *other != key && other.namespace() == key.namespace());
             others
@@ -393,15 +428,26 @@ impl Controller {
                 );
                 self.recorder
                     .warning(autoscaler, "AmbiguousSelector", why.as_str());
-                self.say(look, "ScalingActive", false, ("AmbiguousSelector", &why));
+                self.set_condition(
+                    evaluation,
+                    "ScalingActive",
+                    false,
+                    ("AmbiguousSelector", &why),
+                );
                 Err(why)
             }
         }
     }
 
     /// Sets a condition; its transition time changes only with its status.
-    fn say(&self, look: &mut Look, kind: &str, holds: bool, (reason, message): (&str, &str)) {
-        let conditions = look.status.conditions.get_or_insert_default();
+    fn set_condition(
+        &self,
+        evaluation: &mut Evaluation,
+        kind: &str,
+        holds: bool,
+        (reason, message): (&str, &str),
+    ) {
+        let conditions = evaluation.status.conditions.get_or_insert_default();
         let status = if holds { "True" } else { "False" };
         let at = conditions
             .iter()
@@ -423,13 +469,13 @@ impl Controller {
     }
 
     /// Writes replicas, metrics and scale time of this evaluation into the status.
-    fn settle(&self, look: &mut Look, rescaled: bool) {
-        let (current, desired) = look.replicas;
-        let status = &mut look.status;
+    fn settle(&self, evaluation: &mut Evaluation, rescaled: bool) {
+        let (current, desired) = evaluation.replicas;
+        let status = &mut evaluation.status;
         // The field is omitted at zero, as in Go's JSON (`omitempty`).
         status.current_replicas = (current != 0).then_some(current);
         status.desired_replicas = desired;
-        let measured = std::mem::take(&mut look.measured);
+        let measured = std::mem::take(&mut evaluation.measured);
         status.current_metrics = (!measured.is_empty()).then_some(measured);
         if rescaled {
             status.last_scale_time = Some(self.context.now());
@@ -462,32 +508,32 @@ impl Controller {
     }
 
     fn history(&self, key: &Key) -> History {
-        let known = self.known();
-        known
+        let states = self.states();
+        states
             .get(key)
-            .map(|known| known.history.clone())
+            .map(|state| state.history.clone())
             .unwrap_or_default()
     }
 
     fn remember(&self, key: &Key, history: History) {
-        self.known().entry(key.clone()).or_default().history = history;
+        self.states().entry(key.clone()).or_default().history = history;
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Key, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn states(&self) -> MutexGuard<'_, BTreeMap<Key, AutoscalerState>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the tolerances of the autoscaler's `behavior`, and the default where it sets none.
 fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
     let behavior = spec.behavior.as_ref();
-    let said = |rules: Option<&HPAScalingRules>| part(&rules?.tolerance.as_ref()?.0);
+    let tolerance = |rules: Option<&HPAScalingRules>| part(&rules?.tolerance.as_ref()?.0);
     let usual = Tolerances::USUAL;
     let down = behavior.and_then(|behavior| behavior.scale_down.as_ref());
     let up = behavior.and_then(|behavior| behavior.scale_up.as_ref());
     Tolerances {
-        down: said(down).unwrap_or(usual.down),
-        up: said(up).unwrap_or(usual.up),
+        down: tolerance(down).unwrap_or(usual.down),
+        up: tolerance(up).unwrap_or(usual.up),
     }
 }
 

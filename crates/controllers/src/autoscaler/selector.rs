@@ -39,7 +39,7 @@ fn requirement(part: &str) -> Option<Expression> {
     // The longer operators come first: `=` would also match inside `!=` and `==`.
     for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = part.split_once(operator) {
-            let (key, value) = (name(key)?, word(value)?);
+            let (key, value) = (name(key)?, token(value)?);
             return Some(match equal {
                 true => Expression::Equal(key, value),
                 false => Expression::NotEqual(key, value),
@@ -53,7 +53,7 @@ fn requirement(part: &str) -> Option<Expression> {
         .trim_end()
         .strip_suffix(')')?
         .split(',')
-        .map(word)
+        .map(token)
         .collect();
     let (key, operator) = head.trim().rsplit_once(char::is_whitespace)?;
     match operator {
@@ -64,11 +64,11 @@ fn requirement(part: &str) -> Option<Expression> {
 }
 
 fn name(text: &str) -> Option<String> {
-    word(text).filter(|key| !key.is_empty())
+    token(text).filter(|key| !key.is_empty())
 }
 
 /// Returns a key or a value without the blanks around it; `None` if blanks or operators are inside.
-fn word(text: &str) -> Option<String> {
+fn token(text: &str) -> Option<String> {
     let text = text.trim();
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
     text.chars().all(plain).then(|| text.to_owned())

@@ -133,25 +133,25 @@ fn watch_origins(karpenter: &KarpenterContext, queue: &Queue<Key>) {
         }
     };
     let informers = &karpenter.base.informers;
-    let tell = again("PodTemplate");
+    let requeue = again("PodTemplate");
     karpenter.pod_templates.on_change(move |change| {
         let own = change.object();
-        tell(own.namespace(), own.name_any());
+        requeue(own.namespace(), own.name_any());
     });
-    let tell = again("Deployment");
+    let requeue = again("Deployment");
     informers.deployments.on_change(move |change| {
         let own = change.object();
-        tell(own.namespace(), own.name_any());
+        requeue(own.namespace(), own.name_any());
     });
-    let tell = again("StatefulSet");
+    let requeue = again("StatefulSet");
     informers.stateful_sets.on_change(move |change| {
         let own = change.object();
-        tell(own.namespace(), own.name_any());
+        requeue(own.namespace(), own.name_any());
     });
-    let tell = again("ReplicaSet");
+    let requeue = again("ReplicaSet");
     informers.replica_sets.on_change(move |change| {
         let own = change.object();
-        tell(own.namespace(), own.name_any());
+        requeue(own.namespace(), own.name_any());
     });
     // Whether Windows pods ask for addresses decides what their chunks ask for.
     let (buffers, queue) = (karpenter.buffers.clone(), queue.clone());
@@ -268,8 +268,8 @@ fn origin(karpenter: &KarpenterContext, buffer: &CapacityBuffer) -> Result<Origi
     })
 }
 
-/// Says in the status of each buffer where a plan has its chunks.
-pub(crate) async fn tell(karpenter: &KarpenterContext, placed: &BTreeMap<Key, Placed>) {
+/// Writes into the status of each buffer where a plan places its chunks.
+pub(crate) async fn write_placements(karpenter: &KarpenterContext, placed: &BTreeMap<Key, Placed>) {
     if !karpenter.options.gates.capacity_buffer {
         return;
     }

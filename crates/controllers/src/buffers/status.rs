@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    fn told(status: &CapacityBufferStatus) -> Vec<String> {
+    fn conditions(status: &CapacityBufferStatus) -> Vec<String> {
         let conditions = status.conditions.iter().map(|own| {
             format!(
                 "{}={} {}: {}",
@@ -154,7 +154,7 @@ mod tests {
         );
         let status = resolved(&own, Some(&Ok(origin(None))), now);
         assert_eq!(
-            told(&status),
+            conditions(&status),
             ["ReadyForProvisioning=True Resolved: Pod template resolved successfully"]
         );
         assert_eq!(status.replicas, Some(3));
@@ -180,17 +180,17 @@ mod tests {
         ));
         let status = resolved(&buffer(json!({}), status), Some(&lost), now);
         assert_eq!(
-            told(&status),
+            conditions(&status),
             ["ReadyForProvisioning=False ScalableRefNotFound: Deployment.apps \"web\" not found"]
         );
         let many = buffer(json!({ "replicas": 20_000 }), status);
         let status = resolved(&many, Some(&Ok(origin(None))), now);
         assert_eq!(status.replicas, Some(10_000));
-        assert!(told(&status)[0].ends_with("; of 20000 chunks only 10000 are kept"));
+        assert!(conditions(&status)[0].ends_with("; of 20000 chunks only 10000 are kept"));
         let status = resolved(&many, None, now);
         let why = "spec has no effect yet: no room is kept free, because the feature gate CapacityBuffer is off";
         assert_eq!(
-            told(&status),
+            conditions(&status),
             [
                 format!("FieldsIgnored=True NotActedOnYet: {why}"),
                 format!("ReadyForProvisioning=False FeatureGateClosed: {why}")
@@ -211,7 +211,7 @@ mod tests {
         };
         let said = |status: CapacityBufferStatus, own: Option<Placed>| {
             let status = placed(&buffer(json!({}), status), own.as_ref(), now);
-            told(&status)
+            conditions(&status)
                 .into_iter()
                 .find(|own| own.starts_with("Provisioning="))
         };

@@ -11,8 +11,8 @@ use mullion_api::{
 };
 
 use super::{
+    events::DisruptionEvents,
     protection::{Budgets, NODE_MILLI, disruption_milli},
-    told::Told,
 };
 use crate::provisioner::{KarpenterContext, pending::is_reschedulable};
 
@@ -38,18 +38,18 @@ impl Candidate {
     }
 }
 
-/// What all candidates of one look are judged by.
-pub(super) struct Look<'a> {
+/// Checks which nodes may be disrupted, by the disruption budgets and the time of its creation.
+pub(super) struct CandidateChecker<'a> {
     karpenter: &'a KarpenterContext,
     budgets: Budgets,
     now: Timestamp,
 }
 
-impl<'a> Look<'a> {
-    pub(super) fn now(karpenter: &'a KarpenterContext) -> Self {
+impl<'a> CandidateChecker<'a> {
+    pub(super) fn new(karpenter: &'a KarpenterContext) -> Self {
         let informer = &karpenter.base.informers.pod_disruption_budgets;
         let budgets = informer.list();
-        Look {
+        CandidateChecker {
             karpenter,
             budgets: Budgets::of(budgets.iter().map(|own| &**own)),
             now: karpenter.base.clock.now(),
@@ -63,20 +63,20 @@ impl<'a> Look<'a> {
         claim: &Arc<NodeClaim>,
         pool: &Arc<NodePool>,
         is_eventual: bool,
-        told: &mut Told,
+        events: &mut DisruptionEvents,
     ) -> Option<Candidate> {
         let node = self.karpenter.node_of(claim);
         match self.judge(claim, node.as_ref(), pool, is_eventual) {
             Ok(candidate) => Some(candidate),
             Err(Some(why)) => {
-                told.blocked(node.as_deref(), claim, &why);
+                events.blocked(node.as_deref(), claim, &why);
                 None
             }
             Err(None) => None,
         }
     }
 
-    /// As [`Look::candidate`]; why not, in Karpenter's words, or nothing if the node is in hand already.
+    /// As [`CandidateChecker::candidate`]; why not, in Karpenter's words, or nothing if the node is in hand already.
     fn judge(
         &self,
         claim: &Arc<NodeClaim>,

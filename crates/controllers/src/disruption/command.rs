@@ -323,14 +323,14 @@ async fn until_ready(
     claims: &[String],
 ) -> Result<(), String> {
     let started = karpenter.base.clock.now();
-    let mut told: Vec<&String> = Vec::new();
+    let mut announced: Vec<&String> = Vec::new();
     loop {
         let mut waiting = None;
         for name in claims {
             let Some(claim) = karpenter.claims.get("", name) else {
                 return Err(format!("replacement was deleted (NodeClaim={name})"));
             };
-            if !told.contains(&name) {
+            if !announced.contains(&name) {
                 let reason = command.reason.as_str();
                 let launching = format!("Launching NodeClaim: {reason}");
                 karpenter
@@ -342,7 +342,7 @@ async fn until_ready(
                         .recorder
                         .normal(&*claim, "DisruptionWaitingReadiness", message);
                 }
-                told.push(name);
+                announced.push(name);
             }
             // Nobody takes a node away that others wait for.
             karpenter.nominations.nominate(name);

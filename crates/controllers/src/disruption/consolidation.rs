@@ -25,11 +25,11 @@ use mullion_engine::{
 
 use super::{
     Counted, budget,
-    candidate::{Candidate, Look},
+    candidate::{Candidate, CandidateChecker},
     command::Command,
     eligible_nodes, emptiness,
+    events::DisruptionEvents,
     protection::disruption_milli,
-    told::Told,
 };
 use crate::{
     nodepool,
@@ -122,24 +122,28 @@ impl Proposal {
     }
 
     /// Records events on the candidates that stay, with the reason.
-    pub(super) fn tell(&self, karpenter: &KarpenterContext, told: &mut Told) {
+    pub(super) fn record_events(
+        &self,
+        karpenter: &KarpenterContext,
+        events: &mut DisruptionEvents,
+    ) {
         for (node, stays) in &self.moves.stays {
             let text = |why: &Unschedulable| {
                 karpenter
                     .state
                     .with(|state| state.cluster_mut().message(why))
             };
-            let (Some(own), Some(why)) = (self.candidates.get(node), words(stays, text)) else {
+            let (Some(own), Some(why)) = (self.candidates.get(node), message(stays, text)) else {
                 continue;
             };
-            told.unconsolidatable(&own.node, &own.claim, &why);
+            events.unconsolidatable(&own.node, &own.claim, &why);
         }
     }
 }
 
 /// Returns why a candidate stays, with Karpenter's message where it has one; `text` renders what keeps a pod from every
 /// node. `None` if only the pool's budget is the reason, which the pool's own event reports.
-pub fn words(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
+pub fn message(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<String> {
     Some(match stays {
         Stays::Budget => return None,
         Stays::NoneCheaper => "Can't replace with a cheaper node".to_owned(),
@@ -161,14 +165,14 @@ pub fn words(stays: &Stays, text: impl Fn(&Unschedulable) -> String) -> Option<S
 pub(super) async fn propose(
     karpenter: &KarpenterContext,
     only: Option<&BTreeSet<String>>,
-    told: &mut Told,
+    events: &mut DisruptionEvents,
 ) -> Result<Option<Proposal>, mullion_engine::ModelError> {
-    let look = Look::now(karpenter);
+    let checker = CandidateChecker::new(karpenter);
     let mut found: Vec<Candidate> = Vec::new();
     for pool in karpenter.pools.list() {
         let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
         for claim in claims {
-            let candidate = candidate(&look, karpenter, &claim, &pool, told);
+            let candidate = candidate(&checker, karpenter, &claim, &pool, events);
             let is_asked =
                 |own: &Candidate| only.is_none_or(|only| only.contains(&own.node.name_any()));
             found.extend(candidate.filter(is_asked));
@@ -196,10 +200,10 @@ pub(super) async fn propose(
                 asked.push(own);
                 candidates.insert(candidate.node.name_any(), candidate);
             }
-            Err(why) => told.unconsolidatable(&candidate.node, &candidate.claim, &why),
+            Err(why) => events.unconsolidatable(&candidate.node, &candidate.claim, &why),
         }
     }
-    let pools = terms(karpenter, &demand, &candidates, told);
+    let pools = terms(karpenter, &demand, &candidates, events);
     let is_closed = |own: &Candidate| {
         let terms = pools.get(&own.pool.name_any());
         terms.is_some_and(|terms| terms.budget == 0)
@@ -229,20 +233,20 @@ fn ask(
 /// Returns the node of a claim as a candidate if consolidation may consider it (Karpenter core:
 /// `consolidation.ShouldDisrupt`).
 fn candidate(
-    look: &Look<'_>,
+    checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,
     claim: &Arc<NodeClaim>,
     pool: &Arc<NodePool>,
-    told: &mut Told,
+    events: &mut DisruptionEvents,
 ) -> Option<Candidate> {
     if pool.spec.replicas.is_some() {
         return None;
     }
-    let candidate = look.candidate(claim, pool, false, told)?;
+    let candidate = checker.candidate(claim, pool, false, events)?;
     // A node that holds chunks of CapacityBuffers is not empty: its chunks have to be moved like pods.
     let is_empty = candidate.is_empty() && karpenter.held_for_chunks(claim).is_none();
     if let Some(why) = refusal(pool, is_empty) {
-        told.unconsolidatable(&candidate.node, &candidate.claim, &why);
+        events.unconsolidatable(&candidate.node, &candidate.claim, &why);
         return None;
     }
     if is_empty {
@@ -312,7 +316,7 @@ fn terms(
     karpenter: &KarpenterContext,
     demand: &Demand,
     candidates: &BTreeMap<String, Candidate>,
-    told: &mut Told,
+    events: &mut DisruptionEvents,
 ) -> BTreeMap<String, PoolTerms> {
     let now = karpenter.base.clock.now();
     let mut terms = BTreeMap::new();
@@ -326,7 +330,7 @@ fn terms(
             && counted.nodes > 0
             && candidates.values().any(|own| own.pool.name_any() == name)
         {
-            told.pool_blocked(&pool, reason.as_str());
+            events.pool_blocked(&pool, reason.as_str());
         }
         let market = demand.markets().of_pool(&pool);
         let room = allowed.saturating_sub(counted.disrupted);
@@ -355,8 +359,8 @@ pub fn pool_terms(
 
 /// Returns the saving that a move must bring, in thousandths of the price of the removed nodes.
 fn least_saving(pool: &NodePool) -> u32 {
-    let said = nodepool::terms::least_saving(pool).ok().flatten();
-    said.unwrap_or(LEAST_SAVING)
+    let saving = nodepool::terms::least_saving(pool).ok().flatten();
+    saving.unwrap_or(LEAST_SAVING)
 }
 
 /// Returns the total price and disruption of a pool's nodes.

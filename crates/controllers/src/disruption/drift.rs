@@ -18,9 +18,9 @@ use mullion_engine::{ModelError, disrupt::Stays};
 pub(super) use mark::Marker;
 
 use super::{
-    candidate::{Candidate, Look},
+    candidate::{Candidate, CandidateChecker},
     command::Command,
-    told::Told,
+    events::DisruptionEvents,
 };
 use crate::provisioner::{
     BY_POOL, KarpenterContext, conditions::true_since, demand::Demand, market::amounts,
@@ -31,45 +31,45 @@ const DRIFTED: &str = condition::DRIFTED;
 
 /// Drifted nodes of a static pool that may be replaced, in the same order as [`candidates`] (core: `StaticDrift`).
 pub(super) fn static_candidates(
-    look: &Look<'_>,
+    checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,
     pool: &Arc<NodePool>,
-    told: &mut Told,
+    events: &mut DisruptionEvents,
 ) -> Vec<Candidate> {
-    let mut candidates = of_pool(look, karpenter, pool, told);
+    let mut candidates = of_pool(checker, karpenter, pool, events);
     sort(&mut candidates);
     candidates
 }
 
 /// Drifted nodes of other pools that may be replaced: those without pods first, then the one that drifted first.
 pub(super) fn candidates(
-    look: &Look<'_>,
+    checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,
-    told: &mut Told,
+    events: &mut DisruptionEvents,
 ) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for pool in karpenter.pools.list() {
         if pool.spec.replicas.is_some() {
             continue;
         }
-        candidates.extend(of_pool(look, karpenter, &pool, told));
+        candidates.extend(of_pool(checker, karpenter, &pool, events));
     }
     sort(&mut candidates);
     candidates
 }
 
 fn of_pool(
-    look: &Look<'_>,
+    checker: &CandidateChecker<'_>,
     karpenter: &KarpenterContext,
     pool: &Arc<NodePool>,
-    told: &mut Told,
+    events: &mut DisruptionEvents,
 ) -> Vec<Candidate> {
     let claims = karpenter.claims.by_index(BY_POOL, &pool.name_any());
     let drifted = claims
         .iter()
         .filter(|claim| claim.is(DRIFTED) && !rests(karpenter, claim));
     drifted
-        .filter_map(|claim| look.candidate(claim, pool, true, told))
+        .filter_map(|claim| checker.candidate(claim, pool, true, events))
         .collect()
 }
 

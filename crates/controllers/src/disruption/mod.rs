@@ -15,9 +15,9 @@ pub mod consolidation;
 mod disrupting;
 pub mod drift;
 pub mod emptiness;
+mod events;
 mod expiration;
 pub mod protection;
-mod told;
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,8 @@ use tokio::time::sleep;
 
 pub use self::disrupting::Disrupting;
 use self::{
-    candidate::Look, changes::Changes, command::Command, consolidation::Proposal, told::Told,
+    candidate::CandidateChecker, changes::Changes, command::Command, consolidation::Proposal,
+    events::DisruptionEvents,
 };
 use crate::{
     api_error,
@@ -57,7 +58,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
     let mut disruption = Disruption {
         changes: Changes::watch(karpenter),
         marker: drift::Marker::default(),
-        told: Told::new(karpenter.recorder.clone()),
+        events: DisruptionEvents::new(karpenter.recorder.clone()),
         karpenter: karpenter.clone(),
     };
     let run = async move {
@@ -85,7 +86,7 @@ struct Disruption {
     karpenter: KarpenterContext,
     changes: Changes,
     marker: drift::Marker,
-    told: Told,
+    events: DisruptionEvents,
 }
 
 impl Disruption {
@@ -148,7 +149,7 @@ impl Disruption {
     async fn remove_empty(&mut self) -> kube::Result<(bool, Duration)> {
         let karpenter = self.karpenter.clone();
         let (mut next, mut acted, mut eligible) = (POLL, false, 0);
-        let look = Look::now(&karpenter);
+        let checker = CandidateChecker::new(&karpenter);
         for pool in karpenter.pools.list() {
             // A static pool keeps its nodes, empty or not.
             if pool.spec.replicas.is_some() {
@@ -171,11 +172,13 @@ impl Disruption {
                 }
                 if let Some(node) = karpenter.held_for_chunks(claim) {
                     let why = format!("Node {:?} has buffer pods", node.name_any());
-                    self.told.unconsolidatable(&node, claim, &why);
+                    self.events.unconsolidatable(&node, claim, &why);
                     continue;
                 }
                 match wait.is_zero() {
-                    true => candidates.extend(look.candidate(claim, &pool, false, &mut self.told)),
+                    true => {
+                        candidates.extend(checker.candidate(claim, &pool, false, &mut self.events))
+                    }
                     false => next = next.min(wait.unsigned_abs()),
                 }
             }
@@ -238,7 +241,7 @@ impl Disruption {
         let now = self.karpenter.base.clock.now();
         let allowed = budget::allowed(pool, reason, counted.nodes, now);
         if allowed == 0 {
-            self.told.pool_blocked(pool, reason.as_str());
+            self.events.pool_blocked(pool, reason.as_str());
         }
         allowed.saturating_sub(counted.disrupted)
     }
@@ -251,8 +254,8 @@ impl Disruption {
             let Some(replicas) = pool.spec.replicas else {
                 continue;
             };
-            let look = Look::now(&karpenter);
-            let drifted = drift::static_candidates(&look, &karpenter, &pool, &mut self.told);
+            let checker = CandidateChecker::new(&karpenter);
+            let drifted = drift::static_candidates(&checker, &karpenter, &pool, &mut self.events);
             if drifted.is_empty() {
                 continue;
             }
@@ -283,7 +286,11 @@ impl Disruption {
     /// Replaces one node that is no longer what was asked for, if there is one. Returns whether there was.
     async fn replace_drifted(&mut self) -> kube::Result<bool> {
         let karpenter = self.karpenter.clone();
-        let drifted = drift::candidates(&Look::now(&karpenter), &karpenter, &mut self.told);
+        let drifted = drift::candidates(
+            &CandidateChecker::new(&karpenter),
+            &karpenter,
+            &mut self.events,
+        );
         eligible_nodes(&karpenter, DisruptionReason::Drifted, drifted.len());
         for candidate in drifted {
             let claims = karpenter
@@ -295,7 +302,7 @@ impl Disruption {
             match drift::replacement(&karpenter, &candidate).await {
                 Ok(Ok(command)) => return command::start(&karpenter, command).await,
                 Ok(Err(why)) => {
-                    self.told
+                    self.events
                         .blocked(Some(&candidate.node), &candidate.claim, &why);
                 }
                 Err(error) => tracing::debug!(%error, "a drifted node cannot be planned for"),
@@ -312,7 +319,7 @@ impl Disruption {
         let seen = self.changes.seen();
         let karpenter = self.karpenter.clone();
         let began = karpenter.base.clock.now();
-        let first = consolidation::propose(&karpenter, None, &mut self.told).await;
+        let first = consolidation::propose(&karpenter, None, &mut self.events).await;
         let took = karpenter.base.clock.now().duration_since(began);
         let labels = [("controller", "disruption")];
         karpenter
@@ -329,7 +336,7 @@ impl Disruption {
             return Ok(());
         };
         first.count_refused(&karpenter.metrics);
-        first.tell(&karpenter, &mut self.told);
+        first.record_events(&karpenter, &mut self.events);
         let nodes = first.nodes();
         if nodes.is_empty() {
             if !first.is_constrained {
@@ -343,11 +350,11 @@ impl Disruption {
             let what = format!("{} (savings: ${:.2})", command.text(), command.dollars());
             let what = format!("Consolidation candidate: {what}");
             for own in &command.candidates {
-                self.told.candidate(&own.node, &own.claim, &what);
+                self.events.candidate(&own.node, &own.claim, &what);
             }
         }
         sleep(VALIDATION).await;
-        let second = consolidation::propose(&karpenter, Some(&nodes), &mut self.told).await;
+        let second = consolidation::propose(&karpenter, Some(&nodes), &mut self.events).await;
         let second = second.ok().flatten();
         let stands = second.as_ref().map(Proposal::nodes).unwrap_or_default();
         for (kind, nodes) in proposed {

@@ -55,13 +55,13 @@ struct Likeness {
     reason: String,
 }
 
-/// The part of the object and the message, by which events are told apart that are not merged.
-type Own = (Option<String>, String);
+/// The field path of the object and the message: they distinguish events that are not merged.
+type FieldPathAndMessage = (Option<String>, String);
 
 #[derive(Default)]
 pub(super) struct Correlator {
     alike: FxHashMap<Likeness, Alike>,
-    written: FxHashMap<(Likeness, Option<Own>), Written>,
+    written: FxHashMap<(Likeness, Option<FieldPathAndMessage>), Written>,
     budgets: FxHashMap<Subject, Budget>,
 }
 
@@ -97,9 +97,9 @@ impl Correlator {
         } else {
             occurrence.message.clone()
         };
-        let part = occurrence.object.field_path.clone();
-        let own = (!merged).then(|| (part, occurrence.message.clone()));
-        let key = (likeness, own);
+        let field_path = occurrence.object.field_path.clone();
+        let distinct = (!merged).then(|| (field_path, occurrence.message.clone()));
+        let key = (likeness, distinct);
         let subject = key.0.subject.clone();
 
         trim(&mut self.written, |written| written.last);

@@ -7,7 +7,7 @@ use mullion_cloud::{CapacityType, InstanceId, LaunchOption};
 
 use super::kind::{Action, Kind};
 use crate::{
-    nodeclaim::{deadline, tell_unavailable},
+    nodeclaim::{deadline, log_unavailable},
     provisioner::{BY_INSTANCE, KarpenterContext, decision_log::Pass},
 };
 
@@ -44,9 +44,9 @@ async fn act_on(
 ) -> kube::Result<()> {
     let (reason, message) = kind.event();
     let action = kind.action();
-    tell(karpenter, claim, action, reason, message);
+    record(karpenter, claim, action, reason, message);
     if let Some(node) = node {
-        tell(karpenter, node, action, reason, message);
+        record(karpenter, node, action, reason, message);
     }
     if let Some(option) = offering(claim).filter(|_| kind == Kind::SPOT) {
         if claim.metadata.deletion_timestamp.is_none() {
@@ -55,7 +55,7 @@ async fn act_on(
                 .taken_back(claim, karpenter.base.clock.now());
         }
         match karpenter.cloud.mark_unavailable(option.clone()).await {
-            Ok(rests) => tell_unavailable(pass, kind.as_str(), &option, rests),
+            Ok(rests) => log_unavailable(pass, kind.as_str(), &option, rests),
             Err(error) => pass
                 .clone()
                 .error("marking an offering as unavailable", &error),
@@ -88,7 +88,7 @@ async fn act_on(
     Ok(())
 }
 
-fn tell<K: Resource<DynamicType = ()>>(
+fn record<K: Resource<DynamicType = ()>>(
     karpenter: &KarpenterContext,
     object: &K,
     action: Action,

@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 
 use super::{
     calls::{Begun, Calls, Life, Loaded},
+    events::AddressEvents,
     record::{self, Record},
-    voice::Voice,
 };
 use crate::Key;
 
@@ -85,10 +85,10 @@ impl Book {
     }
 
     /// Takes in new settings.
-    pub(super) fn configure(&mut self, settings: &Settings, now: u64, voice: &mut Voice) {
+    pub(super) fn configure(&mut self, settings: &Settings, now: u64, events: &mut AddressEvents) {
         let kind = settings.kind(self.facts.nitro);
         let targets = settings.targets(kind);
-        self.handle(Event::Configured(kind, targets), now, voice);
+        self.handle(Event::Configured(kind, targets), now, events);
     }
 
     /// Takes in a pod that needs an address, or that has one by its annotation.
@@ -98,7 +98,7 @@ impl Book {
         mut member: Member,
         annotation: Option<Cidr>,
         now: u64,
-        voice: &mut Voice,
+        events: &mut AddressEvents,
     ) {
         let known = self.pods.get(&uid);
         let written = known.is_some_and(|known| known.written);
@@ -112,14 +112,14 @@ impl Book {
             Some(address) => Event::PodHolds(uid, address),
             None => Event::PodNeeds(uid),
         };
-        self.handle(event, now, voice);
+        self.handle(event, now, events);
     }
 
     /// Takes in that a pod is gone, has ended, or got no annotation.
-    pub(super) fn pod_is_gone(&mut self, uid: &PodUid, now: u64, voice: &mut Voice) {
+    pub(super) fn pod_is_gone(&mut self, uid: &PodUid, now: u64, events: &mut AddressEvents) {
         if self.pods.remove(uid).is_some() || self.interface.address_of(uid).is_some() {
             self.gives.retain(|(pod, _)| pod != uid);
-            self.handle(Event::PodGone(uid.clone()), now, voice);
+            self.handle(Event::PodGone(uid.clone()), now, events);
         }
     }
 
@@ -129,7 +129,7 @@ impl Book {
     }
 
     /// Hands an event to the interface, and keeps the addresses that it gives to pods for [`Book::carry_out`].
-    pub(super) fn handle(&mut self, event: Event, now: u64, voice: &mut Voice) {
+    pub(super) fn handle(&mut self, event: Event, now: u64, events: &mut AddressEvents) {
         let mut answers = Vec::new();
         self.interface.handle(event, now, &mut answers);
         for answer in answers {
@@ -142,13 +142,13 @@ impl Book {
                 }
                 Answer::Wait { pod, why } => {
                     if let Some(member) = self.pods.get(&pod) {
-                        voice.waits(member.reference.clone(), why, now);
+                        events.waits(member.reference.clone(), why, now);
                     }
                 }
                 Answer::Lost { pod, address } => {
                     if let Some(member) = self.pods.get(&pod) {
                         let node = &self.life.node;
-                        voice.lost(member.reference.clone(), address, node, now);
+                        events.lost(member.reference.clone(), address, node, now);
                     }
                 }
             }
@@ -209,10 +209,10 @@ impl Book {
     }
 
     /// Writes the node's capacity if the node is ready and says another.
-    pub(super) fn advertise(&mut self, said: Option<u64>, ready: bool, calls: &Calls) {
+    pub(super) fn advertise(&mut self, reported: Option<u64>, ready: bool, calls: &Calls) {
         let capacity = self.interface.capacity();
-        let is_said = said == Some(capacity as u64) || self.advertised == Some(capacity);
-        if ready && !self.advertising && !is_said {
+        let is_reported = reported == Some(capacity as u64) || self.advertised == Some(capacity);
+        if ready && !self.advertising && !is_reported {
             self.advertising = true;
             self.advertised = Some(capacity);
             calls.advertise(self.life.clone(), capacity);

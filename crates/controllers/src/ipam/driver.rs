@@ -22,11 +22,11 @@ use self::objects::{capacity, is_concerned, is_ready, is_windows, member, uid_of
 use super::{
     book::Book,
     calls::{Calls, Life, Report},
+    events::AddressEvents,
     metrics::Metrics,
     settings::{Mode, Switches},
     subnet::Subnet,
     turns::Turns,
-    voice::Voice,
 };
 use crate::{
     Change, Context, Key, Queue, informers::BY_NODE, pods, queue::Backoff, timers::Timers,
@@ -97,7 +97,7 @@ pub fn start(context: &Context, cloud: Arc<dyn Addresses>, mode: Mode) -> Metric
         turns: Turns::new(0),
         subnets: FxHashMap::default(),
         timers: Timers::default(),
-        voice: Voice::new(context.recorder(COMPONENT)),
+        events: AddressEvents::new(context.recorder(COMPONENT)),
         metrics: metrics.clone(),
         began: context.clock.steady(),
         lives: 0,
@@ -131,7 +131,7 @@ struct Driver {
     turns: Turns,
     subnets: FxHashMap<SubnetKey, Subnet>,
     timers: Timers<Alarm>,
-    voice: Voice,
+    events: AddressEvents,
     metrics: Metrics,
     began: Timestamp,
     lives: u64,
@@ -309,7 +309,7 @@ impl Driver {
         {
             self.pods.remove(key);
             if let Some(State::Managed(book)) = self.nodes.get_mut(&node) {
-                book.pod_is_gone(&known, now, &mut self.voice);
+                book.pod_is_gone(&known, now, &mut self.events);
             }
             self.touch(&node, None, now);
         }
@@ -321,7 +321,7 @@ impl Driver {
                     return;
                 };
                 self.pods.insert(key.clone(), (uid.clone(), node.clone()));
-                book.pod_is(uid, member, annotation, now, &mut self.voice);
+                book.pod_is(uid, member, annotation, now, &mut self.events);
                 self.touch(&node, None, now);
             }
             Some(State::New(_)) if waits(&pod) => self.turns.add(&node, CallPriority::Pods(1)),
@@ -335,11 +335,11 @@ impl Driver {
             return;
         };
         if let Some(event) = event {
-            book.handle(event, now, &mut self.voice);
+            book.handle(event, now, &mut self.events);
         }
         book.carry_out(now, &self.calls);
-        let (ready, said) = (is_ready(&book.node), capacity(&book.node));
-        book.advertise(said, ready, &self.calls);
+        let (ready, reported) = (is_ready(&book.node), capacity(&book.node));
+        book.advertise(reported, ready, &self.calls);
         self.metrics.node(name, &book.interface);
         if let Some(want) = book.interface.wants_call(now) {
             self.turns.add(name, want);

@@ -18,13 +18,13 @@ const USUAL: Duration = Duration::from_secs(30);
 
 /// The last observed state of the Lease.
 #[derive(Debug, Default)]
-pub(super) struct Holding {
+pub(super) struct LeaseState {
     /// The Lease's spec, and when it was first seen with this content; `None` while it has no holder.
-    seen: Option<(LeaseSpec, Timestamp)>,
+    observed: Option<(LeaseSpec, Timestamp)>,
     held: bool,
 }
 
-impl Holding {
+impl LeaseState {
     /// Returns whether the Lease was held when it was last read.
     pub(super) fn is_held(&self) -> bool {
         self.held
@@ -38,10 +38,10 @@ impl Holding {
     ) -> (bool, Option<Timestamp>) {
         let spec = lease.and_then(|lease| lease.spec.as_ref());
         let spec = spec.filter(|spec| holder(spec).is_some());
-        if self.seen.as_ref().map(|(seen, _)| seen) != spec {
-            self.seen = spec.map(|spec| (spec.clone(), now));
+        if self.observed.as_ref().map(|(observed, _)| observed) != spec {
+            self.observed = spec.map(|spec| (spec.clone(), now));
         }
-        let ends = self.seen.as_ref().map(|(spec, since)| {
+        let ends = self.observed.as_ref().map(|(spec, since)| {
             let end = since.saturating_add(duration(spec));
             end.unwrap_or(Timestamp::MAX)
         });
@@ -55,7 +55,7 @@ impl Holding {
 
     fn log(&self) {
         const LEASE: &str = "kube-system/cp-vpc-resource-controller";
-        match &self.seen {
+        match &self.observed {
             Some((spec, _)) if self.held => tracing::info!(
                 lease = LEASE,
                 holder = holder(spec),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_held_from_its_last_change_for_as_long_as_it_says_whatever_times_stand_in_it() {
-        let mut holding = Holding::default();
+        let mut state = LeaseState::default();
         let by = |renewed: &str| {
             lease(json!({"holderIdentity": "a", "leaseDurationSeconds": 10, "renewTime": renewed}))
         };
@@ -119,23 +119,23 @@ mod tests {
             by("2019-01-01T00:00:00.000000Z"),
             by("2019-01-01T00:00:05.000000Z"),
         );
-        assert_eq!(holding.see(None, at(0)), (false, None));
-        assert_eq!(holding.see(Some(&old), at(100)), (true, Some(at(110))));
-        assert_eq!(holding.see(Some(&old), at(109)), (false, Some(at(110))));
-        assert_eq!(holding.see(Some(&new), at(109)), (false, Some(at(119))));
-        assert_eq!(holding.see(Some(&new), at(119)), (true, None));
-        assert!(!holding.is_held());
-        assert_eq!(holding.see(Some(&new), at(200)), (false, None));
-        assert_eq!(holding.see(Some(&old), at(201)), (true, Some(at(211))));
-        assert_eq!(holding.see(None, at(202)), (true, None));
+        assert_eq!(state.see(None, at(0)), (false, None));
+        assert_eq!(state.see(Some(&old), at(100)), (true, Some(at(110))));
+        assert_eq!(state.see(Some(&old), at(109)), (false, Some(at(110))));
+        assert_eq!(state.see(Some(&new), at(109)), (false, Some(at(119))));
+        assert_eq!(state.see(Some(&new), at(119)), (true, None));
+        assert!(!state.is_held());
+        assert_eq!(state.see(Some(&new), at(200)), (false, None));
+        assert_eq!(state.see(Some(&old), at(201)), (true, Some(at(211))));
+        assert_eq!(state.see(None, at(202)), (true, None));
     }
 
     #[test]
     fn a_lease_without_a_holder_is_free_and_one_without_a_duration_counts_for_upstreams() {
-        let mut holding = Holding::default();
+        let mut state = LeaseState::default();
         let free = lease(json!({"holderIdentity": "", "leaseDurationSeconds": 10}));
-        assert_eq!(holding.see(Some(&free), at(0)), (false, None));
+        assert_eq!(state.see(Some(&free), at(0)), (false, None));
         let endless = lease(json!({"holderIdentity": "a"}));
-        assert_eq!(holding.see(Some(&endless), at(0)), (true, Some(at(30))));
+        assert_eq!(state.see(Some(&endless), at(0)), (true, Some(at(30))));
     }
 }

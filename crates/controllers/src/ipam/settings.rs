@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, runtime::watcher};
 use mullion_engine::ip::{Settings, Unreadable};
 
-use super::lease::{self, Holding};
+use super::lease::{self, LeaseState};
 use crate::{Change, Context, Informer};
 
 pub(super) const NAMESPACE: &str = "kube-system";
@@ -34,7 +34,7 @@ pub(super) struct Switches {
     mode: Mode,
     config_map: Informer<ConfigMap>,
     /// The state of the Lease when it was last read.
-    holding: Holding,
+    lease_state: LeaseState,
     context: Context,
 }
 
@@ -82,7 +82,7 @@ impl Switches {
         Switches {
             mode,
             config_map,
-            holding: Holding::default(),
+            lease_state: LeaseState::default(),
             context,
         }
     }
@@ -94,7 +94,7 @@ impl Switches {
             return (false, None);
         }
         let lease = self.context.informers.leases.get(NAMESPACE, lease::NAME);
-        self.holding.see(lease.as_deref(), now)
+        self.lease_state.see(lease.as_deref(), now)
     }
 
     /// Waits until the objects are known; returns `false` on shutdown.
@@ -116,7 +116,7 @@ impl Switches {
         }
         match self.mode {
             Mode::Off => Some("another controller, by --ipam=off"),
-            Mode::Auto if self.holding.is_held() => {
+            Mode::Auto if self.lease_state.is_held() => {
                 Some("the holder of the Lease kube-system/cp-vpc-resource-controller")
             }
             Mode::Auto | Mode::On => None,

@@ -1,7 +1,7 @@
 //! Which ConfigMaps, Secrets and claims containers and volumes need, and the kubelet's messages if one is missing.
 //!
 //! Pure: [`of_container`] and [`of_volume`] read a spec, [`Uses::objects`] lists the objects to look up, and
-//! [`Uses::environment`] and [`Uses::payload`] check the [`Found`] ones. When lookups happen and are repeated is
+//! [`Uses::environment`] and [`Uses::payload`] check the [`FoundObjects`]. When lookups happen and are repeated is
 //! decided in [`super::pod`].
 //!
 //! Invariant: an optional object, or a missing key of one, never causes an error.
@@ -48,7 +48,7 @@ pub struct Keys {
 }
 
 /// The objects that were looked up and exist.
-pub type Found = BTreeMap<Object, Keys>;
+pub type FoundObjects = BTreeMap<Object, Keys>;
 
 /// The references of one container or one volume, in the order in which the kubelet resolves them.
 #[derive(Debug, Default)]
@@ -165,7 +165,7 @@ impl Uses<'_> {
     }
 
     /// Returns whether a claim's volume is still being attached to the node.
-    pub fn is_attaching(&self, found: &Found) -> bool {
+    pub fn is_attaching(&self, found: &FoundObjects) -> bool {
         self.0.iter().any(|one| {
             let keys = found.get(&one.object);
             keys.is_some_and(|keys| keys.trouble == Some(ClaimTrouble::NotAttached))
@@ -176,7 +176,7 @@ impl Uses<'_> {
     ///
     /// # Errors
     /// Returns the kubelet's message about the first object or key that is missing.
-    pub fn environment(&self, namespace: &str, found: &Found) -> Result<(), String> {
+    pub fn environment(&self, namespace: &str, found: &FoundObjects) -> Result<(), String> {
         for one in &self.0 {
             one.check(
                 found,
@@ -199,7 +199,7 @@ impl Uses<'_> {
     ///
     /// # Errors
     /// Returns the kubelet's message about everything that is missing.
-    pub fn payload(&self, found: &Found) -> Result<(), String> {
+    pub fn payload(&self, found: &FoundObjects) -> Result<(), String> {
         let mut missing: Vec<String> = Vec::new();
         for one in &self.0 {
             let lacks = |key: &str| match one.object {
@@ -245,7 +245,7 @@ impl<'a> Use<'a> {
 
     fn check(
         &self,
-        found: &Found,
+        found: &FoundObjects,
         lacks: impl Fn(&str) -> String,
         has: impl Fn(&Keys, &str) -> bool,
     ) -> Result<(), String> {

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, ContainerS
 pub(super) use backoff::Backoff;
 pub(super) use report::Subject;
 
-use super::{config::Found, probes::Probes, pulls::Pull};
+use super::{config::FoundObjects, probes::Probes, pulls::Pull};
 
 /// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(super) enum State {
     /// Its image cannot be pulled, or its environment cannot be built.
     Blocked { retry: Option<Box<Retry>> },
     /// The objects of its environment are being looked up.
-    Configuring { told: Option<Box<Found>> },
+    Configuring { found: Option<Box<FoundObjects>> },
     /// It is being created and started.
     Creating { until: Timestamp },
     /// It is running.

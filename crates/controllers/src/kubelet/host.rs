@@ -19,7 +19,7 @@ use rustc_hash::FxBuildHasher;
 use super::{
     addresses::Addresses,
     admit::{self, Occupant, Occupied},
-    config::Found,
+    config::FoundObjects,
     node::NodeFacts,
     pace::{Delays, Pace},
     pod::{Need, Parts, PodSim, Step},
@@ -206,7 +206,7 @@ impl Host {
     }
 
     /// Passes the answer of a lookup to a pod, which uses it in its next step.
-    pub fn answer(&mut self, uid: &str, need: Need, found: Found) {
+    pub fn answer(&mut self, uid: &str, need: Need, found: FoundObjects) {
         if let Some(sim) = self.pods.get_mut(uid) {
             sim.answer(need, found);
         }

@@ -23,9 +23,9 @@ pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<M
     let (shutdown, clock) = (context.shutdown.clone(), context.clock.clone());
     let mut changed = ec2.changed();
     context.tasks.spawn(async move {
-        let mut known = Known::default();
+        let mut reported = ReportedMachines::default();
         loop {
-            for machine in known.news(&ec2, clock.now()) {
+            for machine in reported.news(&ec2, clock.now()) {
                 if sender.send(machine).is_err() {
                     return;
                 }
@@ -39,15 +39,15 @@ pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<M
     machines
 }
 
-/// What the kubelets have been told.
+/// The machines that were reported to the kubelets.
 #[derive(Default)]
-struct Known {
+struct ReportedMachines {
     cursor: u64,
     /// Node names of booted machines.
     booted: HashMap<InstanceId, String>,
 }
 
-impl Known {
+impl ReportedMachines {
     fn news(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<Machine> {
         let changes = ec2.changes_since(self.cursor);
         self.cursor = changes.cursor;

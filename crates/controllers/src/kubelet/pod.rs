@@ -95,7 +95,7 @@ enum Life {
     /// Its containers are being stopped.
     Stopping {
         deadline: Timestamp,
-        sidecars_told: bool,
+        sidecars_signaled: bool,
         why: Option<Why>,
     },
     /// No container runs, and none will start.
@@ -211,7 +211,7 @@ impl PodSim {
     }
 
     /// Records an event if a container of a Windows pod needs more memory than its limit.
-    fn tell_of_limit(&mut self, index: usize) {
+    fn record_memory_limit(&mut self, index: usize) {
         let unit = &self.units[index];
         let Some(container) = self.container(unit) else {
             return;

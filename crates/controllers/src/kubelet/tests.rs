@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use super::{
     addresses::Addresses,
-    config::Found,
+    config::FoundObjects,
     host::Host,
     node::{NodeFacts, Readiness},
     pace::Pace,
@@ -76,7 +76,7 @@ struct Scene {
     host: Host,
     now: Timestamp,
     /// The ConfigMaps and Secrets that exist.
-    objects: Found,
+    objects: FoundObjects,
     lines: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Scene {
         Self {
             host,
             now: start(),
-            objects: Found::new(),
+            objects: FoundObjects::new(),
             lines: Vec::new(),
         }
     }

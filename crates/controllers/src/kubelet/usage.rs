@@ -67,7 +67,7 @@ struct Used {
 struct Usage {
     used: Used,
     /// The part of `used` that an annotation sets.
-    told: Used,
+    annotated: Used,
 }
 
 impl Meter {
@@ -98,8 +98,8 @@ impl Meter {
             (&a.metadata.namespace, &a.metadata.name)
                 .cmp(&(&b.metadata.namespace, &b.metadata.name))
         });
-        let look = self.look();
-        found.iter().filter_map(|pod| look.pod(pod)).collect()
+        let reading = self.reading();
+        found.iter().filter_map(|pod| reading.pod(pod)).collect()
     }
 
     /// Returns the metrics of the nodes for which `wanted` is true, sorted by name.
@@ -107,12 +107,12 @@ impl Meter {
         let mut found = self.informers.nodes.list();
         found.retain(|node| wanted(node));
         found.sort_unstable_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let look = self.look();
-        found.iter().filter_map(|node| look.node(node)).collect()
+        let reading = self.reading();
+        found.iter().filter_map(|node| reading.node(node)).collect()
     }
 
-    fn look(&self) -> Look<'_> {
-        Look {
+    fn reading(&self) -> Reading<'_> {
+        Reading {
             meter: self,
             now: self.clock.now(),
             workloads: RefCell::default(),
@@ -121,7 +121,7 @@ impl Meter {
 }
 
 /// One reading of the meter: one point in time, with each workload looked up once.
-struct Look<'a> {
+struct Reading<'a> {
     meter: &'a Meter,
     now: Timestamp,
     /// Workloads by the uid of the controller in their pods' owner references.
@@ -137,7 +137,7 @@ struct Workload {
     ready: OnceCell<i64>,
 }
 
-impl Look<'_> {
+impl Reading<'_> {
     fn pod(&self, pod: &Pod) -> Option<PodMetrics> {
         let used = self.containers(pod);
         if used.is_empty() || !self.node_is_ready(pods::node_name(pod)) {
@@ -167,15 +167,15 @@ impl Look<'_> {
                 memory_bytes: amount("memory").unwrap_or_default().value(),
             }
         };
-        let (mut used, mut told) = (Used::default(), Used::default());
+        let (mut used, mut annotated) = (Used::default(), Used::default());
         for pod in self.meter.informers.pods.by_index(BY_NODE, name) {
             for (_, by_container) in self.containers(&pod) {
                 used.add(by_container.used);
-                told.add(by_container.told);
+                annotated.add(by_container.annotated);
             }
         }
         let allocatable = amounts(&status.allocatable);
-        let used = of_node(amounts(&status.capacity), allocatable, used, told);
+        let used = of_node(amounts(&status.capacity), allocatable, used, annotated);
         Some(NodeMetrics {
             metadata: ObjectMeta {
                 name: node.metadata.name.clone(),
@@ -235,11 +235,11 @@ impl Look<'_> {
         is_app: bool,
         workload: Option<&Workload>,
     ) -> Usage {
-        let said = |annotations: Option<&Annotations>| {
+        let planned = |annotations: Option<&Annotations>| {
             annotations::usage(annotations, &container.name, is_app)
         };
-        let plan = said(pod.metadata.annotations.as_ref())
-            .or_else(|| said(Some(&workload?.annotations)))
+        let plan = planned(pod.metadata.annotations.as_ref())
+            .or_else(|| planned(Some(&workload?.annotations)))
             .unwrap_or_default();
         let share = |amount: Amount| match amount.shared {
             true => self.share(pod, workload, amount.quantity),
@@ -262,11 +262,11 @@ impl Look<'_> {
                 limit("memory").map(Quantity::value),
             ),
         };
-        let told = Used {
+        let annotated = Used {
             cpu_milli: cpu_milli.map_or(0, |_| used.cpu_milli),
             memory_bytes: memory_bytes.map_or(0, |_| used.memory_bytes),
         };
-        Usage { used, told }
+        Usage { used, annotated }
     }
 
     /// Returns a pod's share of an amount that all ready pods of its workload use together. Only ready pods have a share,
@@ -349,13 +349,13 @@ impl Look<'_> {
     }
 }
 
-/// Returns the usage of a node whose pods use `used`, of which `told` comes from annotations: the pods' usage plus the
+/// Returns the usage of a node whose pods use `used`, of which `annotated` comes from annotations: the pods' usage plus the
 /// system's reserve, capped at the allocatable so that `kubectl top` shows at most 100 %. Annotations alone may exceed that.
-fn of_node(capacity: Used, allocatable: Used, used: Used, told: Used) -> Used {
+fn of_node(capacity: Used, allocatable: Used, used: Used, annotated: Used) -> Used {
     let of = |read: fn(Used) -> i64| {
         let kept = read(capacity).saturating_sub(read(allocatable)).max(0);
         let all = read(used).saturating_add(kept);
-        all.min(read(allocatable).max(read(told)))
+        all.min(read(allocatable).max(read(annotated)))
     };
     Used {
         cpu_milli: of(|amounts| amounts.cpu_milli),
@@ -426,7 +426,7 @@ mod tests {
     fn a_node_uses_no_more_than_pods_can_have_of_it_unless_it_is_told_to() {
         // A Windows node of 2 GiB keeps most of them for its system.
         let (capacity, allocatable) = (mib(2_000, 2_048), mib(1_900, 350));
-        let of = |used, told| of_node(capacity, allocatable, used, told);
+        let of = |used, annotated| of_node(capacity, allocatable, used, annotated);
         assert_eq!(of(mib(0, 0), mib(0, 0)), mib(100, 350));
         assert_eq!(of(mib(5, 320), mib(0, 0)), mib(105, 350));
         assert_eq!(of(mib(5, 900), mib(0, 800)), mib(105, 800));

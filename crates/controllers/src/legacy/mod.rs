@@ -55,7 +55,7 @@ pub(crate) fn start(karpenter: &KarpenterContext) {
         karpenter: karpenter.clone(),
         provisioners,
         templates,
-        told: Arc::default(),
+        reported: Arc::default(),
     };
     legacy.start();
 }
@@ -65,8 +65,8 @@ struct Legacy {
     karpenter: KarpenterContext,
     provisioners: Informer<Provisioner>,
     templates: Informer<AWSNodeTemplate>,
-    /// The uids of origins of which it was said that they have no mirror.
-    told: Arc<Mutex<FxHashSet<String>>>,
+    /// The uids of origins without a mirror about which an event was recorded.
+    reported: Arc<Mutex<FxHashSet<String>>>,
 }
 
 impl Legacy {
@@ -119,18 +119,23 @@ impl Legacy {
         let api = self.karpenter.pool_api();
         let same = |old: &NodePool, new: &NodePool| old.spec == new.spec;
         let taken = mirror_to(&api, name, mirror, same).await?;
-        self.tell(origin.as_deref(), "NodePool", taken);
+        self.record_conflict(origin.as_deref(), "NodePool", taken);
         Ok(())
     }
 
-    /// Says once of an origin that it has no mirror, if an object of its name is in the way.
-    fn tell<O: Resource<DynamicType = ()>>(&self, origin: Option<&O>, mirror: &str, taken: bool) {
+    /// Records once that an origin has no mirror because an object of its name exists.
+    fn record_conflict<O: Resource<DynamicType = ()>>(
+        &self,
+        origin: Option<&O>,
+        mirror: &str,
+        taken: bool,
+    ) {
         let Some(origin) = origin else { return };
         let uid = origin.meta().uid.clone().unwrap_or_default();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         if !taken {
-            told.remove(&uid);
-        } else if told.insert(uid) {
+            reported.remove(&uid);
+        } else if reported.insert(uid) {
             let (kind, name) = (O::kind(&()), origin.name_any());
             let message = format!(
                 "{mirror} {name} is there and no mirror of this {kind}, so the {kind} buys nothing: give one of them another name, or delete the {mirror}"
@@ -163,7 +168,7 @@ impl Legacy {
         let api = self.karpenter.class_api();
         let same = |old: &EC2NodeClass, new: &EC2NodeClass| old.spec == new.spec;
         let taken = mirror_to(&api, name, mirror, same).await?;
-        self.tell(origin.as_deref(), "EC2NodeClass", taken);
+        self.record_conflict(origin.as_deref(), "EC2NodeClass", taken);
         Ok(())
     }
 }

@@ -60,11 +60,11 @@ pub enum Change {
 /// The pods that are to go, by uid.
 #[derive(Debug, Default)]
 pub struct Evictions {
-    doomed: FxHashMap<String, Doom>,
+    planned: FxHashMap<String, PlannedEviction>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doom {
+enum PlannedEviction {
     /// It goes then.
     At(Timestamp),
     /// Its time came; a pod goes only once.
@@ -80,11 +80,11 @@ impl Evictions {
         tolerations: &[Toleration],
         now: Timestamp,
     ) -> Change {
-        let before = self.doomed.get(uid).copied();
-        let was_waiting = matches!(before, Some(Doom::At(_)));
+        let before = self.planned.get(uid).copied();
+        let was_waiting = matches!(before, Some(PlannedEviction::At(_)));
         match stay(taints, tolerations) {
             Stay::Forever => {
-                self.doomed.remove(uid);
+                self.planned.remove(uid);
                 if was_waiting {
                     Change::Reprieved
                 } else {
@@ -92,14 +92,14 @@ impl Evictions {
                 }
             }
             Stay::For(time) if time.is_zero() => {
-                self.doomed.remove(uid);
+                self.planned.remove(uid);
                 Change::Evict { was_waiting }
             }
             // Upstream keeps the first deadline, whether other taints would allow more time or less.
             Stay::For(_) if before.is_some() => Change::None,
             Stay::For(time) => {
                 let at = now.saturating_add(time).unwrap_or(Timestamp::MAX);
-                self.doomed.insert(uid.to_owned(), Doom::At(at));
+                self.planned.insert(uid.to_owned(), PlannedEviction::At(at));
                 Change::Wait(at)
             }
         }
@@ -107,16 +107,16 @@ impl Evictions {
 
     /// Whether the pod's time is up. It goes then, and is not asked about again.
     pub fn take_due(&mut self, uid: &str, now: Timestamp) -> bool {
-        let is_due = matches!(self.doomed.get(uid), Some(Doom::At(at)) if *at <= now);
+        let is_due = matches!(self.planned.get(uid), Some(PlannedEviction::At(at)) if *at <= now);
         if is_due {
-            self.doomed.insert(uid.to_owned(), Doom::Done);
+            self.planned.insert(uid.to_owned(), PlannedEviction::Done);
         }
         is_due
     }
 
     /// The pod is gone. Says whether it was still waiting for its time.
     pub fn forget(&mut self, uid: &str) -> bool {
-        matches!(self.doomed.remove(uid), Some(Doom::At(_)))
+        matches!(self.planned.remove(uid), Some(PlannedEviction::At(_)))
     }
 }
 

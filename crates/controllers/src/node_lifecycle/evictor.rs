@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::{
-    eviction::{Change as Fate, Evictions},
+    eviction::{Change as EvictionChange, Evictions},
     writer::{full_name, uid_precondition},
 };
 use crate::{Context, EventType, Recorder, context::whole_seconds, pods, timers::Timers};
@@ -61,25 +61,25 @@ impl Evictor {
             .spec
             .as_ref()
             .and_then(|spec| spec.tolerations.as_deref());
-        let fate = self
+        let change = self
             .evictions
             .consider(&uid, taints, tolerations.unwrap_or_default(), now);
-        match fate {
-            Fate::None => {}
-            Fate::Evict { was_waiting } => {
+        match change {
+            EvictionChange::None => {}
+            EvictionChange::Evict { was_waiting } => {
                 self.stop_waiting(&uid);
                 if was_waiting {
-                    self.tell(pod, "Cancelling deletion of");
+                    self.record(pod, "Cancelling deletion of");
                 }
                 self.evict(Arc::clone(pod));
             }
-            Fate::Wait(at) => {
+            EvictionChange::Wait(at) => {
                 self.waiting.insert(uid.clone(), Arc::clone(pod));
                 self.timers.set(uid, Some(at));
             }
-            Fate::Reprieved => {
+            EvictionChange::Reprieved => {
                 self.stop_waiting(&uid);
-                self.tell(pod, "Cancelling deletion of");
+                self.record(pod, "Cancelling deletion of");
             }
         }
     }
@@ -89,7 +89,7 @@ impl Evictor {
         let uid = pod.uid().unwrap_or_default();
         self.stop_waiting(&uid);
         if self.evictions.forget(&uid) {
-            self.tell(pod, "Cancelling deletion of");
+            self.record(pod, "Cancelling deletion of");
         }
     }
 
@@ -109,7 +109,7 @@ impl Evictor {
         self.timers.set(uid.to_owned(), None);
     }
 
-    fn tell(&self, pod: &Pod, what: &str) {
+    fn record(&self, pod: &Pod, what: &str) {
         let reference = ObjectReference {
             uid: None,
             ..pod.object_ref(&())
@@ -121,7 +121,7 @@ impl Evictor {
     }
 
     fn evict(&self, pod: Arc<Pod>) {
-        self.tell(&pod, "Marking for deletion");
+        self.record(&pod, "Marking for deletion");
         let (client, writers, now) = (
             self.context.client.clone(),
             Arc::clone(&self.writers),

@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn silence_makes_what_was_known_unknown_and_adds_what_never_was() {
         let conditions = silenced(&node(Some(0)), at(99)).expect("it was not silent");
-        let told: Vec<_> = conditions
+        let statuses: Vec<_> = conditions
             .iter()
             .map(|c| {
                 (
@@ -182,7 +182,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            told,
+            statuses,
             [
                 ("Ready", "Unknown", "NodeStatusUnknown"),
                 ("MemoryPressure", "Unknown", "NodeStatusNeverUpdated"),

@@ -71,13 +71,13 @@ pub(super) async fn step(
     match karpenter.cloud.launch(request).await {
         Ok(launch) => {
             turn.ended(&launch.refused, Some(bought(&launch.instance, place)));
-            tell_refused(karpenter, claim, &launch.refused);
+            record_refused(karpenter, claim, &launch.refused);
             note(karpenter, claim, &class, &market, &launch.instance);
             Ok(Outcome::Done)
         }
         Err(CloudError::InsufficientCapacity(refused)) => {
             turn.ended(&refused, None);
-            tell_refused(karpenter, claim, &refused);
+            record_refused(karpenter, claim, &refused);
             let sold_out = Refusal::SoldOut(CloudError::InsufficientCapacity(refused));
             refuse(karpenter, claim, &sold_out).await
         }
@@ -125,8 +125,8 @@ fn unauthorized(message: &str) -> (&'static str, &'static str) {
             "User is not authorized to perform this operation due to a service control policy",
         ),
     ];
-    if let Some((_, told)) = of_policy.iter().find(|(part, _)| message.contains(part)) {
-        return ("Unauthorized", told);
+    if let Some((_, text)) = of_policy.iter().find(|(part, _)| message.contains(part)) {
+        return ("Unauthorized", text);
     }
     match message.contains("Not authorized for images") {
         true => (
@@ -190,26 +190,26 @@ const REFUSALS: [(&str, &str, &str); 9] = [
 ];
 
 fn refused(code: &str, message: &str) -> (&'static str, &'static str) {
-    let is_said = |part: &str| code.contains(part) || message.contains(part);
-    let known = REFUSALS.iter().find(|(part, ..)| is_said(part));
+    let contains = |part: &str| code.contains(part) || message.contains(part);
+    let known = REFUSALS.iter().find(|(part, ..)| contains(part));
     match known {
-        Some((_, reason, told)) => (reason, told),
+        Some((_, reason, text)) => (reason, text),
         None => ("LaunchFailed", "Instance launch failed"),
     }
 }
 
 /// Records the refused options, even if another option was bought: plans avoid them for a while.
-fn tell_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
+fn record_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
     let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
     for error in refused {
         karpenter.risks.refused(&error.option);
         let (reason, rests) = (error.shortage.code(), error.unavailable_for);
-        tell_unavailable(&entries, reason, &error.option, rests);
+        log_unavailable(&entries, reason, &error.option, rests);
     }
 }
 
 /// Logs that plans avoid an offering for a while.
-pub(crate) fn tell_unavailable(
+pub(crate) fn log_unavailable(
     entries: &Pass,
     reason: &str,
     option: &LaunchOption,

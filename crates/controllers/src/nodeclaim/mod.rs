@@ -27,7 +27,7 @@ mod termination;
 
 use std::time::Duration;
 
-pub(crate) use launch::tell_unavailable;
+pub(crate) use launch::log_unavailable;
 use launch_turns::LaunchTurns;
 
 use kube::{

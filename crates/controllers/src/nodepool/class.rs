@@ -109,7 +109,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         }
         false => inert::of_node_class(&class.spec, is_fallback, gates),
     };
-    let found = Found {
+    let found = SelectedResources {
         subnets: karpenter
             .cloud
             .subnets(&subnet_selectors(&class.spec))
@@ -155,7 +155,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
 }
 
 /// The objects in the cloud that a class selects.
-struct Found {
+struct SelectedResources {
     subnets: Vec<Subnet>,
     security_groups: Vec<SecurityGroup>,
     /// The images that the class selects.
@@ -184,7 +184,7 @@ async fn reservations(
 }
 
 /// Returns when the first of the reservations ends.
-fn next_end(found: &Found) -> Option<Timestamp> {
+fn next_end(found: &SelectedResources) -> Option<Timestamp> {
     let ends = found.reservations.iter().flatten();
     ends.filter_map(|own| own.ends_at).min()
 }
@@ -214,7 +214,7 @@ fn group_selectors(spec: &EC2NodeClassSpec) -> Vec<TagSelector> {
 /// Computes the status of a class.
 fn status_of(
     class: &EC2NodeClass,
-    found: Found,
+    found: SelectedResources,
     version: KubernetesVersion,
     now: Timestamp,
 ) -> EC2NodeClassStatus {
@@ -448,8 +448,8 @@ mod tests {
         serde_json::from_value(class).expect("a class")
     }
 
-    fn found() -> Found {
-        Found {
+    fn found() -> SelectedResources {
+        SelectedResources {
             placement_group: None,
             subnets: vec![Subnet {
                 id: "subnet-1".into(),
@@ -475,7 +475,7 @@ mod tests {
         }
     }
 
-    fn judged(class: &EC2NodeClass, found: Found, minor: u32) -> EC2NodeClassStatus {
+    fn judged(class: &EC2NodeClass, found: SelectedResources, minor: u32) -> EC2NodeClassStatus {
         let version = KubernetesVersion::from_minor(minor).expect("known");
         status_of(class, found, version, jiff::Timestamp::UNIX_EPOCH)
     }
@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said_in_upstreams_words() {
-        let nothing = Found {
+        let nothing = SelectedResources {
             placement_group: None,
             subnets: Vec::new(),
             security_groups: Vec::new(),

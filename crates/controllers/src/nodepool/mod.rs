@@ -87,7 +87,7 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
     let now = karpenter.base.clock.now();
     let health = health_of(&pool, class.as_deref(), &karpenter.registrations);
     if !is_judged(&pool) {
-        tell_ignored_values(karpenter, &pool);
+        log_ignored_values(karpenter, &pool);
     }
     let ignored = inert::of_node_pool(&pool.spec, karpenter.options.gates);
     let status = status_of(&pool, class.as_deref(), &capacities, &health, &ignored, now);
@@ -119,7 +119,7 @@ fn is_judged(pool: &NodePool) -> bool {
 }
 
 /// Logs values that no node has where a pool can be used without them, as Karpenter does.
-fn tell_ignored_values(karpenter: &KarpenterContext, pool: &NodePool) {
+fn log_ignored_values(karpenter: &KarpenterContext, pool: &NodePool) {
     for (key, values) in validation::ignored_values(&pool.spec) {
         let subject = ("karpenter.sh", "NodePool");
         let pass = karpenter
@@ -164,20 +164,21 @@ fn health_of(
     let uid = pool.metadata.uid.as_deref().unwrap_or_default();
     let status = pool.status.as_ref();
     let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    let Some(told) = conditions.find(|c| c.type_ == condition::NODE_REGISTRATION_HEALTHY) else {
+    let Some(registration) = conditions.find(|c| c.type_ == condition::NODE_REGISTRATION_HEALTHY)
+    else {
         return registrations.health(uid, || Health::Unknown);
     };
     let class_seen = status.and_then(|status| status.node_class_observed_generation);
     let class_now = class.and_then(|class| class.metadata.generation);
-    if told.observed_generation != pool.metadata.generation || class_seen != class_now {
+    if registration.observed_generation != pool.metadata.generation || class_seen != class_now {
         registrations.reset(uid);
         return Health::Unknown;
     }
-    registrations.health(uid, || match told.status.as_str() {
+    registrations.health(uid, || match registration.status.as_str() {
         "True" => Health::Healthy,
         "False" => Health::Unhealthy(Failure {
-            reason: told.reason.clone(),
-            message: told.message.clone(),
+            reason: registration.reason.clone(),
+            message: registration.message.clone(),
         }),
         _ => Health::Unknown,
     })
@@ -368,18 +369,18 @@ mod tests {
     #[test]
     fn a_pool_says_why_it_is_not_ready() {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let told = |pool: &NodePool, class: Option<&EC2NodeClass>, kind: &str| {
+        let outcome = |pool: &NodePool, class: Option<&EC2NodeClass>, kind: &str| {
             let status = status_of(pool, class, &[], &Health::Unknown, now);
             let mut conditions = status.conditions.into_iter();
-            let told = conditions.find(|c| c.type_ == kind).expect("set");
-            (told.status, told.reason, told.message)
+            let condition = conditions.find(|c| c.type_ == kind).expect("set");
+            (condition.status, condition.reason, condition.message)
         };
         let because = |reason: &str, message: &str| {
             ("False".to_owned(), reason.to_owned(), message.to_owned())
         };
         let class_ready = condition::NODE_CLASS_READY;
         assert_eq!(
-            told(&pool(), None, class_ready),
+            outcome(&pool(), None, class_ready),
             because(
                 "NodeClassNotFound",
                 "NodeClass not found on cluster: there is no EC2NodeClass \"c\""
@@ -387,12 +388,12 @@ mod tests {
         );
         let mut other = pool();
         other.spec.template.spec.node_class_ref.kind = "AKSNodeClass".to_owned();
-        let (_, reason, message) = told(&other, None, class_ready);
+        let (_, reason, message) = outcome(&other, None, class_ready);
         assert_eq!(reason, "NodeClassNotFound");
         assert!(message.contains("AKSNodeClass"), "{message}");
         let unready = class(json!("False"));
         assert_eq!(
-            told(&pool(), Some(&unready), class_ready),
+            outcome(&pool(), Some(&unready), class_ready),
             because("R", "m")
         );
         let mut pool = pool();
@@ -401,9 +402,10 @@ mod tests {
         pool.spec.template.spec.requirements =
             serde_json::from_value(capacity).expect("requirements");
         let ready_class = class(json!("True"));
-        let (status, reason, _) = told(&pool, Some(&ready_class), condition::VALIDATION_SUCCEEDED);
+        let (status, reason, _) =
+            outcome(&pool, Some(&ready_class), condition::VALIDATION_SUCCEEDED);
         assert_eq!((&*status, &*reason), ("False", "NodePoolValidationFailed"));
-        let (status, _, message) = told(&pool, Some(&ready_class), condition::READY);
+        let (status, _, message) = outcome(&pool, Some(&ready_class), condition::READY);
         assert_eq!(
             (&*status, &*message),
             ("False", "ValidationSucceeded=False")

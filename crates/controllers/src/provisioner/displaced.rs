@@ -23,7 +23,7 @@ use crate::{buffers, pods};
 
 /// Records an event on pods whose place differs from that in the plan before, if the reason is that their node has too
 /// little for all pods that were planned for it. `places` are the places of the plan before, by pod.
-pub(super) fn tell(
+pub(super) fn record_events(
     karpenter: &KarpenterContext,
     places: &FxHashMap<String, String>,
     answer: &Answer,

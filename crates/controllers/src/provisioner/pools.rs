@@ -13,7 +13,7 @@ use mullion_engine::provision::NodeTemplate;
 use super::decision_log::Pass;
 
 /// Logs the pools that are not ready. Returns whether another pool can buy.
-pub(super) fn tell_unready(pools: &[Arc<NodePool>], pass: &Pass) -> bool {
+pub(super) fn log_unready(pools: &[Arc<NodePool>], pass: &Pass) -> bool {
     let mut pools: Vec<_> = pools.iter().filter(|pool| !is_static(pool)).collect();
     pools.sort_by_key(|pool| pool.name_any());
     let mut any = false;

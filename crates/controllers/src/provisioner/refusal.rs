@@ -25,11 +25,11 @@ pub(super) fn texts(
     let mut known: FxHashMap<*const PoolRefusal, Arc<str>> = FxHashMap::default();
     let text = |unplaceable: &Unplaceable| -> Arc<str> {
         if unplaceable.invalid.is_some() || unplaceable.pools.is_empty() {
-            return words(cluster, unplaceable, overheads).into();
+            return message(cluster, unplaceable, overheads).into();
         }
         let text = known
             .entry(unplaceable.pools.as_ptr())
-            .or_insert_with(|| words(cluster, unplaceable, overheads).into());
+            .or_insert_with(|| message(cluster, unplaceable, overheads).into());
         Arc::clone(text)
     };
     let keys = unplaceable.iter().map(|pod| pod.pod.clone());
@@ -37,7 +37,7 @@ pub(super) fn texts(
 }
 
 /// Returns all that keeps a pod without a node, pool by pool.
-fn words(
+fn message(
     cluster: &Cluster,
     unplaceable: &Unplaceable,
     overheads: &BTreeMap<String, ResourceMap>,
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    fn said(reason: PoolReason) -> String {
+    fn message_of(reason: PoolReason) -> String {
         let unplaceable = Unplaceable {
             pod: "d/p".into(),
             invalid: None,
@@ -147,13 +147,13 @@ mod tests {
         ]
         .into();
         let overheads = BTreeMap::from([("windows2022".to_owned(), overhead)]);
-        words(&Cluster::new(Options::default()), &unplaceable, &overheads)
+        message(&Cluster::new(Options::default()), &unplaceable, &overheads)
     }
 
     #[test]
     fn a_limit_is_told_in_upstreams_words() {
         let reached = |resource: &str| {
-            said(PoolReason::LimitReached {
+            message_of(PoolReason::LimitReached {
                 resource: resource.into(),
                 remaining: "1".parse().expect("a quantity"),
             })
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_pool_that_does_not_fit_is_named_with_what_its_daemons_take() {
         assert_eq!(
-            said(PoolReason::TooLarge {
+            message_of(PoolReason::TooLarge {
                 resource: "cpu".into()
             }),
             "incompatible with nodepool \"windows2022\", daemonset overhead={\"cpu\":\"150m\",\"pods\":\"2\"}, \
@@ -199,11 +199,11 @@ mod tests {
             invalid: None,
             pools: Arc::default(),
         };
-        let said = words(
+        let text = message(
             &Cluster::new(Options::default()),
             &unplaceable,
             &BTreeMap::new(),
         );
-        assert_eq!(said, "no nodepools found");
+        assert_eq!(text, "no nodepools found");
     }
 }

@@ -46,10 +46,10 @@ pub(super) async fn with_reservations(
             continue;
         };
         let in_zone = |sold: &&Offering| *sold.zone == *own.availability_zone;
-        let Some(beside) = offer.offerings.iter().find(in_zone) else {
+        let Some(sibling) = offer.offerings.iter().find(in_zone) else {
             continue;
         };
-        let (zone, zone_id) = (Arc::clone(&beside.zone), Arc::clone(&beside.zone_id));
+        let (zone, zone_id) = (Arc::clone(&sibling.zone), Arc::clone(&sibling.zone_id));
         let mut on_demand = offer.offerings.iter();
         let on_demand = on_demand.find(|sold| sold.capacity_type == CapacityType::OnDemand);
         let kind = own.reservation_type.as_deref().unwrap_or_default();

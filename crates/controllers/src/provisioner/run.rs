@@ -57,8 +57,8 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     watch(karpenter);
     let provisioner = Provisioner {
         karpenter: karpenter.clone(),
-        told: FxHashMap::default(),
-        pools_told: FxHashMap::default(),
+        recorded: FxHashMap::default(),
+        recorded_for_pools: FxHashMap::default(),
         places: FxHashMap::default(),
         holds_back: false,
     };
@@ -97,8 +97,8 @@ fn watch(karpenter: &KarpenterContext) {
     // The scheduler must know when the nodes on which pods have a planned place change.
     let state = karpenter.state.clone();
     karpenter.claims.on_change(move |change| {
-        for told in told_of(change) {
-            state.tell(told);
+        for place_change in place_changes(change) {
+            state.queue_place_change(place_change);
         }
     });
     // The number of addresses on a Windows node decides how many nodes a plan needs.
@@ -120,32 +120,32 @@ fn watch(karpenter: &KarpenterContext) {
 }
 
 /// Returns what a change of a claim means for the pods that have a planned place on its node.
-fn told_of(change: &Change<'_, NodeClaim>) -> Vec<PlaceChange> {
+fn place_changes(change: &Change<'_, NodeClaim>) -> Vec<PlaceChange> {
     let claim = change.object();
     let place = claim.name_any();
     if change.is_deleted() || claim.metadata.deletion_timestamp.is_some() {
         return vec![PlaceChange::Gone(place)];
     }
     let before = change.previous();
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     let was_named = before.is_some_and(|old| old.node_name() == claim.node_name());
     if let Some(node) = claim.node_name().filter(|_| !was_named) {
         let (place, node) = (place.clone(), node.to_owned());
-        told.push(PlaceChange::Named { place, node });
+        changes.push(PlaceChange::Named { place, node });
     }
     let is_ready = |claim: &NodeClaim| claim.is(node_claim_condition::INITIALIZED);
     if is_ready(claim) && !before.is_some_and(|old| is_ready(old)) {
-        told.push(PlaceChange::Ready(place));
+        changes.push(PlaceChange::Ready(place));
     }
-    told
+    changes
 }
 
 struct Provisioner {
     karpenter: KarpenterContext,
     /// The last event (a place or a refusal) about each waiting pod, and when it was recorded.
-    told: FxHashMap<String, (String, Instant)>,
+    recorded: FxHashMap<String, (String, Instant)>,
     /// When the last event about missing instance types was recorded for each pool.
-    pools_told: FxHashMap<String, Instant>,
+    recorded_for_pools: FxHashMap<String, Instant>,
     /// The claim or node where the last plan places each waiting pod.
     places: FxHashMap<String, String>,
     /// Whether nodes of the last plan were not ordered because another launch tries their offerings first, or pods wait for
@@ -200,15 +200,15 @@ impl Provisioner {
         self.holds_back = false;
         let Some(mut demand) = Demand::gather(&self.karpenter).await else {
             self.count_unschedulable(0);
-            self.told.clear();
+            self.recorded.clear();
             self.places.clear();
             self.karpenter.chunks.host_on(BTreeSet::new());
-            buffers::tell(&self.karpenter, &BTreeMap::new()).await;
+            buffers::write_placements(&self.karpenter, &BTreeMap::new()).await;
             return false;
         };
         let pass = self.karpenter.log.pass(CONTROLLER);
-        let any_pool = pools::tell_unready(&self.karpenter.pools.list(), &pass);
-        self.tell_pools_without_machines(&demand, &pass);
+        let any_pool = pools::log_unready(&self.karpenter.pools.list(), &pass);
+        self.record_pools_without_types(&demand, &pass);
         let began = self.karpenter.base.clock.now();
         let planned = demand.plan(&self.karpenter);
         let took = self.karpenter.base.clock.now().duration_since(began);
@@ -259,18 +259,18 @@ impl Provisioner {
                     .info("computed unready node(s) will fit pod(s)");
             }
         }
-        self.told.retain(|key, _| demand.pods.contains_key(key));
+        self.recorded.retain(|key, _| demand.pods.contains_key(key));
         let nowhere = answer.refusals.keys().filter(|key| {
             let pod = demand.pods.get(*key);
             pod.is_some_and(|pod| buffers::buffer_of(pod).is_none())
         });
         self.count_unschedulable(nowhere.count());
         self.count_plan(&answer, &demand.pods);
-        displaced::tell(&self.karpenter, &self.places, &answer, &demand.pods);
+        displaced::record_events(&self.karpenter, &self.places, &answer, &demand.pods);
         self.places = answer.plan.existing.iter().cloned().collect();
         self.place_chunks(&answer, &demand.pods).await;
         self.nominate_existing(&answer, &demand.pods);
-        self.tell_refusals(&answer, &demand.pods, any_pool);
+        self.record_refusals(&answer, &demand.pods, any_pool);
         for planned in orders {
             if let Err(error) = self.order(planned, &demand.pods, &pass).await {
                 pass.error("creating nodeclaim", &error);
@@ -306,7 +306,7 @@ impl Provisioner {
             placed.entry(buffer).or_default().nowhere += 1;
         }
         self.karpenter.chunks.host_on(hosts);
-        buffers::tell(&self.karpenter, &placed).await;
+        buffers::write_placements(&self.karpenter, &placed).await;
     }
 
     /// Makes the scheduler keep the places of the plan. The scheduler sees one pod at a time, while the plan considered all
@@ -458,17 +458,17 @@ impl Provisioner {
         }
     }
 
-    fn tell_pools_without_machines(&mut self, demand: &Demand, pass: &Pass) {
+    fn record_pools_without_types(&mut self, demand: &Demand, pass: &Pass) {
         let now = Instant::now();
-        self.pools_told
+        self.recorded_for_pools
             .retain(|_, at| now.duration_since(*at) < REPEAT_TO_POOL);
         for name in pools::without_machines(demand.templates()) {
             pass.clone()
                 .with_ref("NodePool", name)
                 .info("skipping, nodepool requirements filtered out all instance types");
             let pool = self.karpenter.pools.get("", name);
-            if let Some(pool) = pool.filter(|_| !self.pools_told.contains_key(name)) {
-                self.pools_told.insert(name.to_owned(), now);
+            if let Some(pool) = pool.filter(|_| !self.recorded_for_pools.contains_key(name)) {
+                self.recorded_for_pools.insert(name.to_owned(), now);
                 self.karpenter.recorder.warning(
                     &*pool,
                     "NoCompatibleInstanceTypes",
@@ -480,7 +480,7 @@ impl Provisioner {
 
     /// Records events on pods that have no place, with the reason. If there is no pool at all, the log has one line for all
     /// of them instead.
-    fn tell_refusals(&mut self, answer: &Answer, pods: &PodsByKey, any_pool: bool) {
+    fn record_refusals(&mut self, answer: &Answer, pods: &PodsByKey, any_pool: bool) {
         for (key, why) in &answer.refusals {
             let message = format!("Failed to schedule pod, {why}");
             let pod = pods
@@ -507,11 +507,12 @@ impl Provisioner {
     /// Returns whether this message was not recorded for the pod lately, and remembers it.
     fn is_news(&mut self, key: &str, message: &str) -> bool {
         let now = Instant::now();
-        let told = self.told.get(key);
-        if told.is_some_and(|(last, at)| last == message && now - *at < REPEAT) {
+        let recorded = self.recorded.get(key);
+        if recorded.is_some_and(|(last, at)| last == message && now - *at < REPEAT) {
             return false;
         }
-        self.told.insert(key.to_owned(), (message.to_owned(), now));
+        self.recorded
+            .insert(key.to_owned(), (message.to_owned(), now));
         true
     }
 }

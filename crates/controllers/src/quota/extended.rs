@@ -98,7 +98,7 @@ fn pod_of(
         return None;
     }
     let is_first = match of_pod::extended(&pod) {
-        Some(told) => claim.metadata.name.as_deref() == Some(told),
+        Some(name) => claim.metadata.name.as_deref() == Some(name),
         None => {
             let age = |claim: &ResourceClaim| {
                 let created = claim.metadata.creation_timestamp.as_ref();

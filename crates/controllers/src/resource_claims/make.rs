@@ -1,7 +1,7 @@
 //! Makes the claims that a pod wants from templates, writes their names into its status, and reserves claims for pods
 //! that came to their node without the scheduler.
 //!
-//! Invariant: no second claim is made for an entry of a pod while the first is there, even if nobody could be told of it.
+//! Invariant: no second claim is made for an entry of a pod while the first is there, even if the pod's status could not be written.
 
 use std::{
     collections::BTreeMap,
@@ -47,7 +47,7 @@ impl Controller {
         }
         let mut news = BTreeMap::new();
         for entry in of_pod::entries(&pod) {
-            match self.claim_to_tell_of(&pod, entry).await {
+            match self.claim_to_report(&pod, entry).await {
                 Ok(Some(name)) => {
                     news.insert(entry.name.as_str(), name);
                 }
@@ -61,9 +61,10 @@ impl Controller {
             }
         }
         if !news.is_empty() {
-            self.tell(&pod, &news).await?;
+            self.write_statuses(&pod, &news).await?;
         }
-        // Of other pods the scheduler takes care; what was told just now is seen to when the pod comes back with it.
+        // The scheduler reserves claims for pods without a node. A claim that was just written into the status is reserved when
+        // the informer shows the pod with it.
         if pods::node_name(&pod).is_empty() {
             return Ok(());
         }
@@ -73,20 +74,20 @@ impl Controller {
         Ok(())
     }
 
-    /// The claim that was made for `entry`, if the pod's status does not tell of it; makes it if need be.
-    async fn claim_to_tell_of(
+    /// The claim that was made for `entry`, if the pod's status does not report it; makes it if need be.
+    async fn claim_to_report(
         &self,
         pod: &Pod,
         entry: &PodResourceClaim,
     ) -> Result<Option<String>, Failure> {
-        let told = match of_pod::claimed(pod, entry) {
+        let reported = match of_pod::claimed(pod, entry) {
             Ok(Claimed::Named(_) | Claimed::Nothing) => return Ok(None),
             Ok(Claimed::Made(name)) => Some(name),
             Err(Unknown::NotCreated { .. }) => None,
             Err(unknown) => return Err(Failure::Unclear(unknown)),
         };
         let claims = &self.context.informers.resource_claims;
-        let claim = told.and_then(|name| claims.get(namespace(pod), name));
+        let claim = reported.and_then(|name| claims.get(namespace(pod), name));
         if claim.is_some_and(|claim| of_pod::must_be_of(pod, &claim).is_ok()) {
             return Ok(None);
         }
@@ -94,7 +95,7 @@ impl Controller {
             Some(name) => name,
             None => self.make(pod, entry).await?,
         };
-        Ok(Some(name).filter(|name| told != Some(name)))
+        Ok(Some(name).filter(|name| reported != Some(name)))
     }
 
     /// The claim that was made for an entry of the pod, whether the informer has it yet or not.
@@ -163,19 +164,19 @@ impl Controller {
         Ok(name)
     }
 
-    /// Writes into the pod's status which claims were made for it, `news` and those it tells of already.
-    async fn tell(&self, pod: &Pod, news: &BTreeMap<&str, String>) -> kube::Result<()> {
-        let told = pod
+    /// Writes into the pod's status which claims were made for it, `news` and those that it reports already.
+    async fn write_statuses(&self, pod: &Pod, news: &BTreeMap<&str, String>) -> kube::Result<()> {
+        let reported = pod
             .status
             .iter()
             .flat_map(|status| status.resource_claim_statuses.iter().flatten());
-        let told = told.filter_map(|told| {
+        let reported = reported.filter_map(|reported| {
             Some((
-                told.name.as_str(),
-                told.resource_claim_name.as_deref()?.to_owned(),
+                reported.name.as_str(),
+                reported.resource_claim_name.as_deref()?.to_owned(),
             ))
         });
-        let mut all: BTreeMap<&str, String> = told.collect();
+        let mut all: BTreeMap<&str, String> = reported.collect();
         all.extend(news.iter().map(|(entry, name)| (*entry, name.clone())));
         let statuses: Vec<_> = all
             .iter()

@@ -88,9 +88,9 @@ pub fn claimed<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> Result<Claimed<
         });
     }
     let status = pod.status.iter();
-    let mut told = status.flat_map(|status| status.resource_claim_statuses.iter().flatten());
-    match told.find(|told| told.name == entry.name) {
-        Some(told) => Ok(match &told.resource_claim_name {
+    let mut statuses = status.flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    match statuses.find(|own| own.name == entry.name) {
+        Some(own) => Ok(match &own.resource_claim_name {
             Some(name) => Claimed::Made(name),
             None => Claimed::Nothing,
         }),
@@ -167,7 +167,7 @@ mod tests {
         .expect("a pod")
     }
 
-    fn told(pod: &Pod) -> Vec<Result<Option<&str>, String>> {
+    fn claims_of(pod: &Pod) -> Vec<Result<Option<&str>, String>> {
         let all = entries(pod).map(|entry| claimed(pod, entry));
         all.map(|claimed| claimed.map(Claimed::name).map_err(|why| why.to_string()))
             .collect()
@@ -179,12 +179,15 @@ mod tests {
             r#"pod "ns/p", spec.resourceClaim "other": none of the supported fields are set"#;
         let fresh = pod(json!([]));
         let yet = Err(r#"pod "ns/p": ResourceClaim not created yet"#.to_owned());
-        assert_eq!(told(&fresh), [Ok(Some("gpus")), yet, Err(none.to_owned())]);
+        assert_eq!(
+            claims_of(&fresh),
+            [Ok(Some("gpus")), yet, Err(none.to_owned())]
+        );
         let known = pod(json!([{ "name": "own", "resourceClaimName": "p-own-x" }]));
         let made = claimed(&known, entries(&known).nth(1).expect("an entry"));
         assert_eq!(made, Ok(Claimed::Made("p-own-x")));
         let needless = pod(json!([{ "name": "own" }]));
-        assert_eq!(told(&needless)[1], Ok(None));
+        assert_eq!(claims_of(&needless)[1], Ok(None));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(super) async fn pre_bind(
             let claim = reserve(context, pod, claim, Some(&own.allocation)).await?;
             wrote(&claim);
             waits |= devices::has_conditions(&claim);
-            extended::tell(context, pod, own, &name).await?;
+            extended::write_status(context, pod, own, &name).await?;
             names.push(name);
         }
         match waits {

@@ -121,7 +121,7 @@ impl Scheduler {
                 }
             }
             let now = self.context.clock.steady();
-            self.tell_news(now);
+            self.notify_queue(now);
             self.queue.flush_backoff(now);
             if now >= stale_at {
                 self.queue.flush_stale(now);
@@ -143,7 +143,7 @@ impl Scheduler {
                     self.news.push(event);
                 }
                 if self.news.len() >= MOST_NEWS {
-                    self.tell_news(now);
+                    self.notify_queue(now);
                 }
             }
             Input::Leaving(pod) => {
@@ -212,7 +212,7 @@ impl Scheduler {
     }
 
     /// Wakes the refused pods that the collected events may help.
-    fn tell_news(&mut self, now: Timestamp) {
+    fn notify_queue(&mut self, now: Timestamp) {
         let news = std::mem::take(&mut self.news);
         if !news.is_empty() {
             self.queue.notify(&news, now);

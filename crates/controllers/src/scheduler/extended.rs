@@ -93,7 +93,7 @@ pub(super) async fn make(
 ///
 /// # Errors
 /// Returns the scheduler's message.
-pub(super) async fn tell(
+pub(super) async fn write_status(
     context: &Context,
     pod: &Pod,
     own: &ExtendedClaim,

@@ -138,8 +138,8 @@ fn binding(pod: &Pod, event: &StorageEvent) -> bool {
                 .is_none_or(|old| migrated(old) != migrated(new))
         }
         StorageEvent::CsiDriver { old, new } => {
-            let told = |driver: &CSIDriver| driver.spec.storage_capacity == Some(true);
-            told(old) && !told(new)
+            let has_capacity = |driver: &CSIDriver| driver.spec.storage_capacity == Some(true);
+            has_capacity(old) && !has_capacity(new)
         }
         StorageEvent::Capacity { old, new } => {
             old.as_ref().is_none_or(|old| largest(new) > largest(old))
@@ -223,11 +223,11 @@ fn mounted(pod: &Pod) -> Vec<PodVolume> {
 
 /// Returns the size in bytes of the largest volume that can be provisioned.
 fn largest(capacity: &CSIStorageCapacity) -> Option<i64> {
-    let told = capacity
+    let largest = capacity
         .maximum_volume_size
         .as_ref()
         .or(capacity.capacity.as_ref())?;
-    Some(crate::state::requests::amount("storage", told))
+    Some(crate::state::requests::amount("storage", largest))
 }
 
 #[cfg(test)]

@@ -78,7 +78,9 @@ impl Controller {
         }
         if self.holds_addresses(&range).await? {
             self.queue.add_after(name.to_owned(), RECHECK);
-            return self.tell(&range, "False", "Terminating", IN_USE).await;
+            return self
+                .set_ready_condition(&range, "False", "Terminating", IN_USE)
+                .await;
         }
         let left = remaining(deleted.0, self.context.clock.now());
         if !left.is_zero() {
@@ -95,7 +97,7 @@ impl Controller {
             let held = json!({"metadata": {"finalizers": [FINALIZER]}});
             self.patch(&range.name_any(), &held).await?;
         }
-        self.tell(range, "True", "", READY).await
+        self.set_ready_condition(range, "True", "", READY).await
     }
 
     async fn patch(&self, name: &str, patch: &Value) -> kube::Result<()> {
@@ -105,15 +107,15 @@ impl Controller {
         api_error::ignore_not_found(patched).map(drop)
     }
 
-    /// Says whether a range is ready, unless it is said already.
-    async fn tell(
+    /// Sets the condition Ready of a range unless the range has it already.
+    async fn set_ready_condition(
         &self,
         range: &ServiceCIDR,
         status: &str,
         reason: &str,
         message: &str,
     ) -> kube::Result<()> {
-        if is_told(range, status, message) {
+        if has_ready_condition(range, status, message) {
             return Ok(());
         }
         let mut condition = json!({
@@ -129,15 +131,15 @@ impl Controller {
         });
         let api: Api<ServiceCIDR> = Api::all(self.context.client.clone());
         let params = PatchParams::apply(MANAGER).force();
-        let told = api
+        let written = api
             .patch_status(&name, &params, &Patch::Apply(applied))
             .await;
-        api_error::ignore_not_found(told).map(drop)
+        api_error::ignore_not_found(written).map(drop)
     }
 
     /// Whether an address of a Service would be in no range any more.
     async fn holds_addresses(&self, range: &ServiceCIDR) -> kube::Result<bool> {
-        let others = self.networks_beside(range);
+        let others = self.other_networks(range);
         let own = networks(range);
         if own
             .iter()
@@ -156,7 +158,7 @@ impl Controller {
     }
 
     /// The networks of all other ranges.
-    fn networks_beside(&self, range: &ServiceCIDR) -> Vec<Network> {
+    fn other_networks(&self, range: &ServiceCIDR) -> Vec<Network> {
         let all = self.ranges.list();
         let others = all
             .iter()
@@ -165,15 +167,15 @@ impl Controller {
     }
 }
 
-/// Whether the condition says so already.
-fn is_told(range: &ServiceCIDR, status: &str, message: &str) -> bool {
+/// Returns whether the range has the condition Ready with this status and message.
+fn has_ready_condition(range: &ServiceCIDR, status: &str, message: &str) -> bool {
     let conditions = range
         .status
         .iter()
         .filter_map(|status| status.conditions.as_ref());
     conditions
         .flatten()
-        .any(|told| told.type_ == "Ready" && told.status == status && told.message == message)
+        .any(|own| own.type_ == "Ready" && own.status == status && own.message == message)
 }
 
 fn is_held(range: &ServiceCIDR) -> bool {

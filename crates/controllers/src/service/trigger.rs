@@ -17,14 +17,14 @@ use crate::{Key, pods};
 
 const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// What was known of each Service at the last look.
+/// The state of each Service when it was last observed.
 #[derive(Debug, Default)]
 pub(super) struct TriggerTimes {
-    services: Mutex<FxHashMap<Key, Seen>>,
+    services: Mutex<FxHashMap<Key, ServiceState>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct ServiceState {
     created: Option<Timestamp>,
     /// Last transition of the Ready condition, by pod name.
     pods: FxHashMap<String, Timestamp>,
@@ -43,13 +43,13 @@ impl TriggerTimes {
             let ready = pods::condition(pod, "Ready")?;
             Some((pod.name_any(), ready.last_transition_time.as_ref()?.0))
         };
-        let seen = Seen {
+        let state = ServiceState {
             created,
             pods: members.iter().filter_map(ready_at).collect(),
         };
         let mut services = self.lock();
         let before = services.remove(key);
-        let now = services.entry(key.clone()).or_insert(seen);
+        let now = services.entry(key.clone()).or_insert(state);
         let Some(before) = before else {
             return created;
         };
@@ -67,7 +67,7 @@ impl TriggerTimes {
         self.lock().remove(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<Key, Seen>> {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<Key, ServiceState>> {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

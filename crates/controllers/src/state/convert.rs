@@ -4,7 +4,7 @@
 //! Pods of one template convert to equal [`PodTemplate`]s, on which the engine's speed rests.
 
 mod affinity;
-pub(super) mod held;
+pub(super) mod status_resources;
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ pub fn pod(pod: &Pod) -> PodSpec {
             .map(|spec| {
                 let mut template = template(&pod.metadata, spec);
                 template.claims = devices::of_pod(pod);
-                held::hold(&mut template, pod);
+                status_resources::hold(&mut template, pod);
                 template
             })
             .unwrap_or_default(),

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use mullion_engine::model::Quantity;
 
-use super::convert::held::Held;
+use super::convert::status_resources::StatusResources;
 
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, i64>;
@@ -46,7 +46,7 @@ pub fn held_requests(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else {
         return Amounts::new();
     };
-    let Some(held) = Held::of(pod) else {
+    let Some(held) = StatusResources::of(pod) else {
         return pod_requests(spec);
     };
     let hold = |wanted: Option<&ResourceRequirements>, amounts_held: Option<[Option<_>; 2]>| {
@@ -80,7 +80,7 @@ pub fn held_requests(pod: &Pod) -> Amounts {
 
 /// Whether a pod holds something else than it asks for.
 pub fn is_resized(pod: &Pod) -> bool {
-    Held::of(pod).is_some()
+    StatusResources::of(pod).is_some()
 }
 
 /// What the pod may use at most, where it is limited: summed as [`pod_requests`].

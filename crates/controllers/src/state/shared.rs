@@ -171,7 +171,7 @@ impl SharedState {
     }
 
     /// Queues a change of a place that pods were promised; the next user applies it.
-    pub fn tell(&self, change: PlaceChange) {
+    pub fn queue_place_change(&self, change: PlaceChange) {
         // A send fails only after the state is dropped; then the change is not needed.
         let _ = self.changes.send(Delta::Place(change));
     }

@@ -21,12 +21,12 @@ pub(crate) struct Census {
     pub(crate) deleting: usize,
 }
 
-/// What becomes of a claim.
+/// The state of a claim in the census of its pool (core: `NodePoolState`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Stays,
-    IsReplaced,
-    Goes,
+pub(super) enum ClaimState {
+    Running,
+    PendingDisruption,
+    Deleting,
 }
 
 impl Census {
@@ -34,10 +34,10 @@ impl Census {
     pub(crate) fn of(karpenter: &KarpenterContext, claims: &[Arc<NodeClaim>]) -> Self {
         let mut census = Self::default();
         for claim in claims {
-            match fate(karpenter, claim) {
-                Fate::Stays => census.running += 1,
-                Fate::IsReplaced => census.pending += 1,
-                Fate::Goes => census.deleting += 1,
+            match claim_state(karpenter, claim) {
+                ClaimState::Running => census.running += 1,
+                ClaimState::PendingDisruption => census.pending += 1,
+                ClaimState::Deleting => census.deleting += 1,
             }
         }
         census
@@ -55,20 +55,20 @@ impl Census {
     }
 }
 
-/// What becomes of a claim, by what is known of it and of its node.
-pub(super) fn fate(karpenter: &KarpenterContext, claim: &NodeClaim) -> Fate {
+/// Returns the state of a claim, by its deletion timestamp and that of its node, and by the disruption of the node.
+pub(super) fn claim_state(karpenter: &KarpenterContext, claim: &NodeClaim) -> ClaimState {
     if claim.metadata.deletion_timestamp.is_some() {
-        return Fate::Goes;
+        return ClaimState::Deleting;
     }
     let Some(node) = karpenter.node_of(claim) else {
-        return Fate::Stays;
+        return ClaimState::Running;
     };
     if node.metadata.deletion_timestamp.is_some() {
-        Fate::Goes
+        ClaimState::Deleting
     } else if karpenter.disrupting.contains(&node.name_any()) {
-        Fate::IsReplaced
+        ClaimState::PendingDisruption
     } else {
-        Fate::Stays
+        ClaimState::Running
     }
 }
 

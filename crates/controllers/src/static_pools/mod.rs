@@ -148,7 +148,7 @@ async fn provision(
     }
     let supply = template::supply(karpenter, pool).await;
     if supply == Supply::None {
-        tell_sold_out(karpenter, pool, &pass);
+        record_no_instance_types(karpenter, pool, &pass);
         return Ok(Some(SOLD_OUT));
     }
     let mut again = AGAIN;
@@ -181,7 +181,7 @@ fn is_under_way(claim: &NodeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none() && !claim.is(condition::LAUNCHED)
 }
 
-fn tell_sold_out(karpenter: &KarpenterContext, pool: &NodePool, pass: &Pass) {
+fn record_no_instance_types(karpenter: &KarpenterContext, pool: &NodePool, pass: &Pass) {
     pass.info("skipping, nodepool requirements filtered out all instance types");
     karpenter.recorder.warning(
         pool,

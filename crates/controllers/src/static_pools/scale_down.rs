@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use mullion_api::karpenter::NodeClaim;
 
-use super::census::{Fate, fate};
+use super::census::{ClaimState, claim_state};
 use crate::{
     disruption::protection::eviction_cost,
     nodeclaim::drain::is_protected,
@@ -25,7 +25,7 @@ pub(super) fn candidates(
     count: usize,
 ) -> Vec<String> {
     let now = karpenter.base.clock.now();
-    let stays = |claim: &&Arc<NodeClaim>| fate(karpenter, claim) == Fate::Stays;
+    let stays = |claim: &&Arc<NodeClaim>| claim_state(karpenter, claim) == ClaimState::Running;
     let mut ranked: Vec<(Rank, String)> = claims
         .iter()
         .filter(stays)

@@ -116,7 +116,7 @@ mod tests {
             }}
         }))
         .expect("a pool");
-        let told: Vec<_> = requirements(&pool)
+        let texts: Vec<_> = requirements(&pool)
             .iter()
             .map(|own| format!("{} {:?} {}", own.key, own.operator, own.values.join(",")))
             .collect();
@@ -127,6 +127,6 @@ mod tests {
             "team In web",
             "topology.kubernetes.io/zone In b,a",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(texts, expected);
     }
 }

@@ -110,7 +110,7 @@ pub(super) fn start(context: &Context) {
                     && !is_attached(old)
                     && is_attached(new)
                 {
-                    attacher.tell_attached(volume, &new.spec.node_name);
+                    attacher.record_attached(volume, &new.spec.node_name);
                 }
             }
         }
@@ -171,7 +171,7 @@ impl Attacher {
             }
             let elsewhere = attachments.keys().find(|other| *other != node);
             if is_for_one_node(&volume) && elsewhere.is_some() {
-                self.tell_in_use(&volume, pods, &users, node);
+                self.record_in_use(&volume, pods, &users, node);
                 self.queue.add_after(key.clone(), RETRY);
                 continue;
             }
@@ -249,7 +249,7 @@ impl Attacher {
         api_error::ignore_not_found(deleted).map(drop)
     }
 
-    fn tell_attached(&self, volume: &str, node: &str) {
+    fn record_attached(&self, volume: &str, node: &str) {
         let Some(volume) = self.context.informers.volumes.get("", volume) else {
             return;
         };
@@ -263,7 +263,7 @@ impl Attacher {
         }
     }
 
-    fn tell_in_use(
+    fn record_in_use(
         &self,
         volume: &PersistentVolume,
         waiting: &[Arc<Pod>],

@@ -155,7 +155,7 @@ impl Binder {
         self.queue.add_after(Work::Claim(key.clone()), RESYNC);
         let named = matching::claim_class(claim).is_some_and(|class| !class.is_empty());
         if delays && !claim.annotations().contains_key(matching::SELECTED_NODE) {
-            self.tell_what_it_waits_for(claim);
+            self.record_wait(claim);
         } else if named {
             return self.ask_for_provisioning(claim, class.as_deref()).await;
         } else {
@@ -238,7 +238,7 @@ impl Binder {
     }
 
     /// Records an event about what a claim with WaitForFirstConsumer waits for.
-    fn tell_what_it_waits_for(&self, claim: &PersistentVolumeClaim) {
+    fn record_wait(&self, claim: &PersistentVolumeClaim) {
         let namespace = claim.namespace().unwrap_or_default();
         let name = claim.name_any();
         let pending = self
@@ -316,15 +316,15 @@ impl Binder {
         ] {
             annotations.insert(key.to_owned(), provisioner.to_owned());
         }
-        let mut told = claim.clone();
+        let mut assigned = claim.clone();
         if changed.metadata.annotations != claim.metadata.annotations {
             let api: Api<PersistentVolumeClaim> = self.claims(claim);
-            told = api
+            assigned = api
                 .replace(&claim.name_any(), &PostParams::default(), &changed)
                 .await?;
         }
         self.recorder.normal(
-            &told,
+            &assigned,
             "ExternalProvisioning",
             format!(
                 "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \

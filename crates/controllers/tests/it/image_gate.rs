@@ -16,7 +16,7 @@ use k8s_openapi::api::{
 use kube::{Api, ResourceExt, api::PostParams};
 use mullion_controllers::{
     admission::{
-        Known,
+        ClusterReader,
         placement::{Facts, PlaceByImage, Taint, usual_taint},
     },
     image_gate::{self, AskAgain},
@@ -54,7 +54,7 @@ impl Facts for Answers {
         images.iter().map(of).collect()
     }
 
-    fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
+    fn windows_taints(&self, _: &dyn ClusterReader) -> Vec<Taint> {
         vec![usual_taint()]
     }
 }

@@ -112,9 +112,9 @@ fn index() -> Value {
     })
 }
 
-fn runs(known: &Known) -> Option<String> {
+fn runs(known: &ImageLookup) -> Option<String> {
     match known {
-        Known::Content(content) => content.runs().map(|runs| runs.to_string()),
+        ImageLookup::Content(content) => content.runs().map(|runs| runs.to_string()),
         _ => None,
     }
 }
@@ -124,10 +124,10 @@ async fn an_index_is_read_once_and_then_answered_from_memory() {
     let net = Net::of(|_, _| Some(reply(200, index().to_string())));
     let (registries, image) = (registries(&net), image("r.example.com/shop:1"));
     let keyring = Keyring::default();
-    assert_eq!(registries.known(&image, &keyring), Known::NotAsked);
+    assert_eq!(registries.cached(&image, &keyring), ImageLookup::NotAsked);
     for _ in 0..3 {
         registries.fetch(&image, &keyring).await;
-        let known = registries.known(&image, &keyring);
+        let known = registries.cached(&image, &keyring);
         assert_eq!(runs(&known).as_deref(), Some("linux/amd64,windows/amd64"));
     }
     assert_eq!(net.requests(), 1);
@@ -188,9 +188,9 @@ async fn a_registry_that_hangs_costs_a_second_once_in_half_a_minute() {
         start.elapsed()
     };
     assert_eq!(waited().await, CALL_PATIENCE);
-    let known = registries.known(&image, &keyring);
+    let known = registries.cached(&image, &keyring);
     assert!(
-        matches!(known, Known::Failed(AskError::TimedOut { .. })),
+        matches!(known, ImageLookup::Failed(AskError::TimedOut { .. })),
         "{known:?}"
     );
     assert_eq!(waited().await, Duration::ZERO);
@@ -296,7 +296,7 @@ async fn a_mirror_that_wants_fewer_requests_is_passed_over_as_long_as_it_says() 
     let ask = async |tag: u64| {
         let image = image(&format!("r.example.com/shop:{tag}"));
         registries.fetch(&image, &Keyring::default()).await;
-        let known = registries.known(&image, &Keyring::default());
+        let known = registries.cached(&image, &Keyring::default());
         assert!(runs(&known).is_some(), "{known:?}");
         calls.load(Ordering::SeqCst)
     };
@@ -362,14 +362,14 @@ async fn a_token_is_fetched_with_the_pod_s_credentials_which_go_nowhere_else() {
     let image = image("r.example.com/shop/report:1");
     let (keyring, nobody) = (Keyring::of(&[secret]), Keyring::default());
     registries.fetch(&image, &keyring).await;
-    let known = registries.known(&image, &keyring);
+    let known = registries.cached(&image, &keyring);
     assert_eq!(runs(&known).as_deref(), Some("linux/amd64,windows/amd64"));
     // What one pod's secrets opened stays closed to a pod without them.
-    assert_eq!(registries.known(&image, &nobody), Known::NotAsked);
+    assert_eq!(registries.cached(&image, &nobody), ImageLookup::NotAsked);
     registries.fetch(&image, &nobody).await;
-    let known = registries.known(&image, &nobody);
+    let known = registries.cached(&image, &nobody);
     assert!(
-        matches!(known, Known::Failed(AskError::Unauthorized { .. })),
+        matches!(known, ImageLookup::Failed(AskError::Unauthorized { .. })),
         "{known:?}"
     );
 }
@@ -387,17 +387,17 @@ async fn answers_without_end_and_redirects_without_end_are_given_up() {
     let failure = async |name: &str| {
         let image = image(name);
         registries.fetch(&image, &keyring).await;
-        registries.known(&image, &keyring)
+        registries.cached(&image, &keyring)
     };
     let long = failure("long.example.com/a:1").await;
     assert!(
-        matches!(long, Known::Failed(AskError::TooLong { .. })),
+        matches!(long, ImageLookup::Failed(AskError::TooLong { .. })),
         "{long:?}"
     );
     let before = net.requests();
     let round = failure("round.example.com/a:1").await;
     assert!(
-        matches!(round, Known::Failed(AskError::Redirects { .. })),
+        matches!(round, ImageLookup::Failed(AskError::Redirects { .. })),
         "{round:?}"
     );
     assert_eq!(net.requests() - before, 4);
@@ -412,9 +412,9 @@ async fn nobody_is_led_to_a_place_without_tls() {
     let registries = registries(&net);
     let (image, keyring) = (image("r.example.com/a:1"), Keyring::default());
     registries.fetch(&image, &keyring).await;
-    let known = registries.known(&image, &keyring);
+    let known = registries.cached(&image, &keyring);
     assert!(
-        matches!(known, Known::Failed(AskError::Unexpected { .. })),
+        matches!(known, ImageLookup::Failed(AskError::Unexpected { .. })),
         "{known:?}"
     );
     assert_eq!(net.requests(), 1);
@@ -435,10 +435,10 @@ async fn what_is_named_by_a_digest_is_verified() {
     for image in [&right, &wrong] {
         registries.fetch(image, &keyring).await;
     }
-    assert!(runs(&registries.known(&right, &keyring)).is_some());
-    let known = registries.known(&wrong, &keyring);
+    assert!(runs(&registries.cached(&right, &keyring)).is_some());
+    let known = registries.cached(&wrong, &keyring);
     assert!(
-        matches!(known, Known::Failed(AskError::Unexpected { .. })),
+        matches!(known, ImageLookup::Failed(AskError::Unexpected { .. })),
         "{known:?}"
     );
 }
@@ -449,9 +449,9 @@ async fn the_operating_system_s_connections_refuse_addresses_that_no_registry_ha
     let registries = Registries::new(settings, Arc::new(crate::SystemDial::default()));
     let (image, keyring) = (image("169.254.169.254/a:1"), Keyring::default());
     registries.fetch(&image, &keyring).await;
-    let known = registries.known(&image, &keyring);
+    let known = registries.cached(&image, &keyring);
     assert!(
-        matches!(known, Known::Failed(AskError::Refused { .. })),
+        matches!(known, ImageLookup::Failed(AskError::Refused { .. })),
         "{known:?}"
     );
 }

@@ -7,7 +7,7 @@ use mullion_engine::{
     images::{ImageRef, ImageTable, Platform, System},
     windows::{Build, Builds},
 };
-use mullion_images::{Content, Keyring, Known, Program, Registries, Settings, SystemDial};
+use mullion_images::{Content, ImageLookup, Keyring, Program, Registries, Settings, SystemDial};
 
 /// A platform of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,11 +132,12 @@ impl Asked {
         });
         // For images whose registry has not answered by then, the table is used.
         let _ = tokio::time::timeout(PATIENCE, fetched).await;
-        let said =
-            |(reference, image): (ImageRef, String)| match registries.known(&reference, &keyring) {
-                Known::Content(content) => Some((image, of_content(&content)?)),
-                _ => None,
-            };
+        let said = |(reference, image): (ImageRef, String)| match registries
+            .cached(&reference, &keyring)
+        {
+            ImageLookup::Content(content) => Some((image, of_content(&content)?)),
+            _ => None,
+        };
         Asked {
             facts: references.into_iter().filter_map(said).collect(),
             table: Table::default(),

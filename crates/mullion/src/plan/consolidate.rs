@@ -200,7 +200,7 @@ fn staying(
 ) -> Vec<Staying> {
     let by_engine = moves.stays.iter().map(|(node, stays)| {
         let text = |why: &Unschedulable| state.cluster.message(why);
-        let why = consolidation::words(stays, text).unwrap_or_else(|| {
+        let why = consolidation::message(stays, text).unwrap_or_else(|| {
             "the disruption budgets of its NodePool let no more nodes go now".to_owned()
         });
         (node.clone(), with_names(why, names))

@@ -9,7 +9,7 @@ use mullion_apiserver::{
     status::Status,
 };
 use mullion_controllers::admission::{
-    Access, Known, Permission, Refusal, Rule, ServiceAccount, Verdict, Write,
+    Access, ClusterReader, Permission, Refusal, Rule, ServiceAccount, Verdict, Write,
     addresses::WindowsAddresses, gmsa::Gmsa,
 };
 use serde_json::Value;
@@ -96,7 +96,7 @@ fn refuse(refusal: Option<Refusal>) -> Result<(), Status> {
 /// Looks up objects and rights in the API server for the rules.
 pub(super) struct Lookups<'a>(pub(super) &'a Ctx<'a>);
 
-impl Known for Lookups<'_> {
+impl ClusterReader for Lookups<'_> {
     fn find(
         &self,
         group: &str,

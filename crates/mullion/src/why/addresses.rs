@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mullion_api::labels;
 use mullion_controllers::admission::{
-    Access, Known, Permission, Rule, ServiceAccount, Write, addresses::WindowsAddresses,
+    Access, ClusterReader, Permission, Rule, ServiceAccount, Write, addresses::WindowsAddresses,
 };
 use mullion_engine::{Cluster, model::PodSpec};
 use serde_json::Value;
@@ -33,7 +33,7 @@ pub(super) fn request(pod: &mut Value, state: &State) {
 /// Gives admission rules access to the objects of a state.
 struct Objects<'a>(&'a State);
 
-impl Known for Objects<'_> {
+impl ClusterReader for Objects<'_> {
     fn find(
         &self,
         _group: &str,

@@ -10,7 +10,7 @@ use std::{
 
 use clap::ValueEnum;
 use mullion_controllers::admission::{
-    Access, Known, Permission, Refusal, ServiceAccount, Write,
+    Access, ClusterReader, Permission, Refusal, ServiceAccount, Write,
     placement::{Facts, PlaceByImage, Taint, is_wanted, taints},
 };
 use mullion_engine::images::{ImageTable, System};
@@ -78,11 +78,11 @@ impl Placement {
             pod,
             old: None,
         };
-        let known = Objects(state);
-        if !is_wanted(&write, &known) {
+        let cluster = Objects(state);
+        if !is_wanted(&write, &cluster) {
             return Ok(());
         }
-        let placement = self.rule.place(&write, &known);
+        let placement = self.rule.place(&write, &cluster);
         let verdict = placement.verdict;
         if self.reason(state).is_none() {
             // A Linux pod without a node selector usually gets where it should, so only Windows images and warnings matter.
@@ -129,15 +129,15 @@ struct NamesAlone {
 }
 
 impl Facts for NamesAlone {
-    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint> {
-        self.taints.get_or_init(|| taints::common(known)).clone()
+    fn windows_taints(&self, cluster: &dyn ClusterReader) -> Vec<Taint> {
+        self.taints.get_or_init(|| taints::common(cluster)).clone()
     }
 }
 
 /// Gives placement access to the objects of a state.
 struct Objects<'a>(&'a State);
 
-impl Known for Objects<'_> {
+impl ClusterReader for Objects<'_> {
     fn find(
         &self,
         group: &str,

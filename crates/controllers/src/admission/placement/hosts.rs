@@ -13,7 +13,7 @@ use mullion_engine::{
 use serde_json::Value;
 
 use super::{Container, items};
-use crate::admission::{Known, system};
+use crate::admission::{ClusterReader, system};
 
 /// Architectures that nodes have, beside those that images or the pod name.
 const ARCHITECTURES: [&str; 2] = ["amd64", "arm64"];
@@ -59,12 +59,12 @@ impl Allowed {
         spec: &Value,
         containers: &[Container<'_>],
         builds: &Builds,
-        known: &dyn Known,
+        cluster: &dyn ClusterReader,
     ) -> Self {
         let all = kinds(spec, containers, builds);
         let required = System::ALL
             .into_iter()
-            .filter(|system| system::is_required(spec, system.as_str(), known))
+            .filter(|system| system::is_required(spec, system.as_str(), cluster))
             .collect::<Vec<_>>();
         let is_allowed = |kind: &&Kind| {
             required.iter().all(|system| *system == kind.system)
@@ -115,7 +115,7 @@ impl Allowed {
     }
 
     /// Returns the hosts in words: `Windows nodes of build 10.0.17763`.
-    pub(super) fn in_words(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let systems: BTreeSet<_> = self.allowed.iter().map(|kind| kind.system).collect();
         let words = systems.into_iter().map(|system| {
             let of = || {

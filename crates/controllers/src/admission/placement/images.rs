@@ -10,7 +10,7 @@ use mullion_engine::images::{ImageRef, ImageTable, Runs};
 use serde_json::Value;
 
 use super::{Facts, items};
-use crate::admission::Known;
+use crate::admission::ClusterReader;
 
 /// Where a fact about an image comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn containers<'a>(
     namespace: &str,
     table: &ImageTable,
     facts: &dyn Facts,
-    known: &dyn Known,
+    cluster: &dyn ClusterReader,
 ) -> Vec<Container<'a>> {
     let spec = &pod["spec"];
     let annotation = pod["metadata"]["annotations"][labels::RUNS_ON].as_str();
@@ -86,7 +86,7 @@ pub fn containers<'a>(
             .map(|(container, _)| ImageRef::parse(text(container, "image")).ok())
             .collect(),
     };
-    let secrets = || pull_secrets(spec, namespace, known);
+    let secrets = || pull_secrets(spec, namespace, cluster);
     let mut in_registries = facts.in_registries(&images, &secrets).into_iter();
     let mut images = images.iter();
     let mut fact = || {
@@ -139,11 +139,11 @@ pub(super) fn of(spec: &Value) -> impl Iterator<Item = (&Value, bool)> {
 
 /// Returns the pull secrets that a pod will have: its own, else those of its service account, which kube-apiserver's ServiceAccount plugin
 /// writes into the pod.
-pub fn pull_secrets(spec: &Value, namespace: &str, known: &dyn Known) -> Vec<Arc<Value>> {
+pub fn pull_secrets(spec: &Value, namespace: &str, cluster: &dyn ClusterReader) -> Vec<Arc<Value>> {
     let own = items(&spec["imagePullSecrets"]);
     let account = spec["serviceAccountName"].as_str().unwrap_or("default");
     let account = match own.is_empty() {
-        true => known.find("", "serviceaccounts", Some(namespace), account),
+        true => cluster.find("", "serviceaccounts", Some(namespace), account),
         false => None,
     };
     let of_account = account
@@ -152,6 +152,6 @@ pub fn pull_secrets(spec: &Value, namespace: &str, known: &dyn Known) -> Vec<Arc
     let names = own.iter().chain(of_account.into_iter().flatten());
     names
         .filter_map(|secret| secret["name"].as_str())
-        .filter_map(|name| known.find("", "secrets", Some(namespace), name))
+        .filter_map(|name| cluster.find("", "secrets", Some(namespace), name))
         .collect()
 }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 pub use self::images::{Container, Fact, Source, containers, pull_secrets};
 use self::{additions::Additions, hosts::Allowed};
-use super::{Known, Rule, Verdict, Write, system};
+use super::{ClusterReader, Rule, Verdict, Write, system};
 
 /// A taint of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +55,7 @@ pub trait Facts: Send + Sync {
     }
 
     /// Returns what [`taints::common`] says, as of a moment ago: to look at all nodes for every pod would cost too much.
-    fn windows_taints(&self, known: &dyn Known) -> Vec<Taint>;
+    fn windows_taints(&self, cluster: &dyn ClusterReader) -> Vec<Taint>;
 }
 
 /// Knows no registry, and the taint that Windows nodes have by custom.
@@ -63,7 +63,7 @@ pub trait Facts: Send + Sync {
 pub struct NoFacts;
 
 impl Facts for NoFacts {
-    fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
+    fn windows_taints(&self, _: &dyn ClusterReader) -> Vec<Taint> {
         vec![usual_taint()]
     }
 }
@@ -102,20 +102,20 @@ impl Rule for PlaceByImage {
         "PlaceByImage"
     }
 
-    fn mutate(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+    fn mutate(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         match write.old {
-            None if is_wanted(write, known) => {
+            None if is_wanted(write, cluster) => {
                 let Placement {
                     mut verdict,
                     system,
-                } = self.place(write, known);
+                } = self.place(write, cluster);
                 if self.gates_unknown && system.is_none() && verdict.refusal.is_none() {
-                    self.gate(write, known, &mut verdict);
+                    self.gate(write, cluster, &mut verdict);
                 }
                 verdict
             }
-            Some(old) if images_differ(old, write.pod) && is_wanted(write, known) => {
-                self.judge(write, known)
+            Some(old) if images_differ(old, write.pod) && is_wanted(write, cluster) => {
+                self.judge(write, cluster)
             }
             _ => Verdict::default(),
         }
@@ -145,16 +145,16 @@ struct Common {
 impl PlaceByImage {
     /// Places the template of a DaemonSet, whose controller chooses nodes by it, as a pod of it would be placed. `write` is the template as a
     /// pod. A template is never refused, its pods are: what stands against it becomes a warning.
-    pub fn place_template(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
+    pub fn place_template(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
         let is_to_be_placed = write.old.is_none_or(|old| is_placed_anew(old, write.pod));
         let write = Write {
             old: None,
             ..*write
         };
-        if !is_to_be_placed || !is_wanted(&write, known) {
+        if !is_to_be_placed || !is_wanted(&write, cluster) {
             return Verdict::default();
         }
-        let mut verdict = self.place(&write, known).verdict;
+        let mut verdict = self.place(&write, cluster).verdict;
         if let Some(refusal) = verdict.refusal.take() {
             verdict.changes.clear();
             verdict.warnings.push(refusal.text);
@@ -163,20 +163,20 @@ impl PlaceByImage {
     }
 
     /// Adds to a new pod what its images need, or refuses it.
-    pub fn place(&self, write: &Write<'_>, known: &dyn Known) -> Placement {
-        let containers = self.containers(write, known);
-        let (mut verdict, found) = self.weigh(write, known, &containers);
+    pub fn place(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Placement {
+        let containers = self.containers(write, cluster);
+        let (mut verdict, found) = self.weigh(write, cluster, &containers);
         let Some((runs, allowed, is_complete)) = found else {
             return verdict.into();
         };
         let systems = allowed.systems_that_run(&runs, self.table.builds());
         let system = match systems[..] {
             [system] => system,
-            [_, _] if is_complete => default_system(write.namespace, known),
+            [_, _] if is_complete => default_system(write.namespace, cluster),
             _ => return verdict.into(),
         };
         let taints = match system {
-            System::Windows => self.facts.windows_taints(known),
+            System::Windows => self.facts.windows_taints(cluster),
             System::Linux => Vec::new(),
         };
         let additions = Additions {
@@ -196,7 +196,7 @@ impl PlaceByImage {
     }
 
     /// Adds the scheduling gate to a pod whose unknown images may become known, unless the pod itself says where it runs.
-    fn gate(&self, write: &Write<'_>, known: &dyn Known, verdict: &mut Verdict) {
+    fn gate(&self, write: &Write<'_>, cluster: &dyn ClusterReader, verdict: &mut Verdict) {
         let spec = &write.pod["spec"];
         let gates = items(&spec["schedulingGates"]);
         let has_node = spec["nodeName"]
@@ -205,16 +205,16 @@ impl PlaceByImage {
         let mut systems = System::ALL.into_iter();
         if has_node
             || gates.iter().any(|gate| gate["name"] == IMAGE_GATE)
-            || systems.any(|system| system::is_required(spec, system.as_str(), known))
+            || systems.any(|system| system::is_required(spec, system.as_str(), cluster))
         {
             return;
         }
-        let containers = self.containers(write, known);
+        let containers = self.containers(write, cluster);
         let unknown = containers.iter().filter(|one| one.fact.is_none());
         let unknown: Vec<_> = unknown
             .filter_map(|one| ImageRef::parse(one.image).ok())
             .collect();
-        let secrets = || pull_secrets(spec, write.namespace, known);
+        let secrets = || pull_secrets(spec, write.namespace, cluster);
         if self.facts.may_be_learnt(&unknown, &secrets) {
             let mut gates = gates.to_vec();
             gates.push(json!({"name": IMAGE_GATE}));
@@ -223,9 +223,9 @@ impl PlaceByImage {
     }
 
     /// Refuses a change of images that leaves the pod no node.
-    fn judge(&self, write: &Write<'_>, known: &dyn Known) -> Verdict {
-        let containers = self.containers(write, known);
-        self.weigh(write, known, &containers).0
+    fn judge(&self, write: &Write<'_>, cluster: &dyn ClusterReader) -> Verdict {
+        let containers = self.containers(write, cluster);
+        self.weigh(write, cluster, &containers).0
     }
 
     /// Holds what the images run on against what the pod allows. Without a refusal, and if anything is known, returns also what to place
@@ -233,7 +233,7 @@ impl PlaceByImage {
     fn weigh(
         &self,
         write: &Write<'_>,
-        known: &dyn Known,
+        cluster: &dyn ClusterReader,
         containers: &[Container<'_>],
     ) -> (Verdict, Option<(Runs, Allowed, bool)>) {
         let mut verdict = Verdict::default();
@@ -242,7 +242,7 @@ impl PlaceByImage {
         }
         let builds = self.table.builds();
         let common = self.common(containers);
-        let allowed = Allowed::by(&write.pod["spec"], containers, builds, known);
+        let allowed = Allowed::by(&write.pod["spec"], containers, builds, cluster);
         let fits = |runs: &Runs| !allowed.systems_that_run(runs, builds).is_empty();
         if allowed.is_empty() || fits(&common.runs) {
             return (verdict, Some((common.runs, allowed, common.is_complete)));
@@ -275,8 +275,14 @@ impl PlaceByImage {
         }
     }
 
-    fn containers<'a>(&self, write: &Write<'a>, known: &dyn Known) -> Vec<Container<'a>> {
-        images::containers(write.pod, write.namespace, &self.table, &*self.facts, known)
+    fn containers<'a>(&self, write: &Write<'a>, cluster: &dyn ClusterReader) -> Vec<Container<'a>> {
+        images::containers(
+            write.pod,
+            write.namespace,
+            &self.table,
+            &*self.facts,
+            cluster,
+        )
     }
 }
 
@@ -290,7 +296,7 @@ pub fn images_of(spec: &Value) -> Vec<ImageRef> {
 }
 
 /// Returns whether placement from images is on for a pod: the label of the pod decides, then the one of its namespace; kube-system is out.
-pub fn is_wanted(write: &Write<'_>, known: &dyn Known) -> bool {
+pub fn is_wanted(write: &Write<'_>, cluster: &dyn ClusterReader) -> bool {
     let metadata = &write.pod["metadata"];
     if metadata["annotations"]["kubernetes.io/config.mirror"].is_string() {
         return false;
@@ -302,7 +308,7 @@ pub fn is_wanted(write: &Write<'_>, known: &dyn Known) -> bool {
         _ => None,
     };
     let of_namespace = || {
-        let namespace = known.find("", "namespaces", None, write.namespace)?;
+        let namespace = cluster.find("", "namespaces", None, write.namespace)?;
         label(&namespace)
     };
     label(write.pod)
@@ -317,8 +323,8 @@ fn is_placed_anew(old: &Value, template: &Value) -> bool {
 }
 
 /// Returns where pods run whose images run on both systems: what the namespace's label says, else Linux.
-fn default_system(namespace: &str, known: &dyn Known) -> System {
-    let namespace = known.find("", "namespaces", None, namespace);
+fn default_system(namespace: &str, cluster: &dyn ClusterReader) -> System {
+    let namespace = cluster.find("", "namespaces", None, namespace);
     let label = namespace
         .as_ref()
         .and_then(|namespace| namespace["metadata"]["labels"][labels::DEFAULT_OS].as_str());

@@ -35,7 +35,7 @@ pub(super) fn conflict(
         true => "no node can run all containers of this pod".to_owned(),
         false => format!(
             "this pod asks for {}, which cannot run all of its containers",
-            allowed.in_words()
+            allowed.description()
         ),
     };
     let off = format!(

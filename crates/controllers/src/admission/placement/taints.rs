@@ -8,7 +8,7 @@ use mullion_api::labels::{OS, OS_LINUX, OS_WINDOWS};
 use serde_json::Value;
 
 use super::{Taint, items, usual_taint};
-use crate::admission::Known;
+use crate::admission::ClusterReader;
 
 /// Beginnings of the keys of taints that come and go with the state of a node.
 const TRANSIENT: [&str; 3] = [
@@ -19,20 +19,20 @@ const TRANSIENT: [&str; 3] = [
 
 /// Returns the taints that all Windows nodes and NodePools of the cluster have in common and no Linux one has; the usual taint if there
 /// are none of Windows.
-pub fn common(known: &dyn Known) -> Vec<Taint> {
+pub fn common(cluster: &dyn ClusterReader) -> Vec<Taint> {
     let (mut windows, mut linux): (Vec<BTreeSet<Taint>>, Vec<_>) = (Vec::new(), Vec::new());
     let mut sort = |is_windows: bool, taints: &Value| match is_windows {
         true => windows.push(lasting(taints)),
         false => linux.push(lasting(taints)),
     };
-    for node in known.list("", "nodes", None) {
+    for node in cluster.list("", "nodes", None) {
         sort(
             node["metadata"]["labels"][OS] == OS_WINDOWS,
             &node["spec"]["taints"],
         );
     }
-    for pool in known.list("karpenter.sh", "nodepools", None) {
-        if let Some(is_windows) = is_windows_pool(&pool, known) {
+    for pool in cluster.list("karpenter.sh", "nodepools", None) {
+        if let Some(is_windows) = is_windows_pool(&pool, cluster) {
             sort(is_windows, &pool["spec"]["template"]["spec"]["taints"]);
         }
     }
@@ -63,7 +63,7 @@ fn lasting(taints: &Value) -> BTreeSet<Taint> {
 }
 
 /// Returns whether a NodePool buys Windows nodes: by its requirements, else by its EC2NodeClass; `None` if neither says so.
-fn is_windows_pool(pool: &Value, known: &dyn Known) -> Option<bool> {
+fn is_windows_pool(pool: &Value, cluster: &dyn ClusterReader) -> Option<bool> {
     let spec = &pool["spec"]["template"]["spec"];
     let requirements = items(&spec["requirements"]).iter();
     let about_system = requirements.filter(|own| own["key"] == OS);
@@ -82,7 +82,7 @@ fn is_windows_pool(pool: &Value, known: &dyn Known) -> Option<bool> {
         (false, true) => Some(true),
         _ => {
             let name = spec["nodeClassRef"]["name"].as_str()?;
-            let class = known.find("karpenter.k8s.aws", "ec2nodeclasses", None, name)?;
+            let class = cluster.find("karpenter.k8s.aws", "ec2nodeclasses", None, name)?;
             Some(is_windows_class(&class))
         }
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, create};
 use crate::admission::{
-    Known, Rule, Verdict, Write,
+    ClusterReader, Rule, Verdict, Write,
     placement::{Facts, PlaceByImage, Taint, taints, usual_taint},
 };
 
@@ -36,7 +36,7 @@ impl Facts for Answers {
         hosts.any(|host| self.awaited.iter().any(|awaited| awaited == host))
     }
 
-    fn windows_taints(&self, _: &dyn Known) -> Vec<Taint> {
+    fn windows_taints(&self, _: &dyn ClusterReader) -> Vec<Taint> {
         vec![usual_taint()]
     }
 }

@@ -7,7 +7,7 @@ use mullion_engine::ip::{Cidr, PodUid};
 
 use crate::{
     Key,
-    ipam::{book::Member, voice::reference},
+    ipam::{book::Member, events::reference},
     pods,
 };
 

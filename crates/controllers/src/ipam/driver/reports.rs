@@ -37,7 +37,7 @@ impl Driver {
                 self.metrics.called("assign", &ended);
                 self.assigned(&begun, &ended, now);
                 if let Err(AddressError::NoPrefix) = ended {
-                    self.tell_no_prefix(&life, now);
+                    self.record_no_prefix(&life, now);
                 }
                 self.ended(&life, ended.map(Event::Created), Event::NotCreated, now);
             }
@@ -102,7 +102,7 @@ impl Driver {
         self.queue.forget(&retry);
         if let Some((message, has_addresses)) = unsupported(&loaded.facts, self.settings.kind(true))
         {
-            self.voice.unsupported(&node, message, now);
+            self.events.unsupported(&node, message, now);
             if !has_addresses {
                 self.nodes.insert(name.clone(), State::Unsupported);
                 return;
@@ -120,7 +120,7 @@ impl Driver {
         let mut book = Book::open(life.clone(), node, loaded, &holders, &self.settings, now);
         for (key, (uid, member, annotation)) in members {
             self.pods.insert(key, (uid.clone(), name.clone()));
-            book.pod_is(uid, member, annotation, now, &mut self.voice);
+            book.pod_is(uid, member, annotation, now, &mut self.events);
         }
         self.nodes
             .insert(name.clone(), State::Managed(Box::new(book)));
@@ -156,9 +156,9 @@ impl Driver {
         }
     }
 
-    fn tell_no_prefix(&mut self, life: &Life, now: u64) {
+    fn record_no_prefix(&mut self, life: &Life, now: u64) {
         if let Some(State::Managed(book)) = self.nodes.get(&life.node) {
-            self.voice.no_prefix(book.node.object_ref(&()), now);
+            self.events.no_prefix(book.node.object_ref(&()), now);
         }
     }
 
@@ -198,11 +198,11 @@ impl Driver {
         match written {
             Written::Yes => {
                 self.queue.forget(&pod);
-                self.voice.allocated(member.reference, address, now);
+                self.events.allocated(member.reference, address, now);
             }
             Written::Refused | Written::Gone => {
                 self.pods.remove(&member.key);
-                book.pod_is_gone(uid, now, &mut self.voice);
+                book.pod_is_gone(uid, now, &mut self.events);
                 if written == Written::Refused {
                     self.queue.add_rate_limited(pod);
                 }

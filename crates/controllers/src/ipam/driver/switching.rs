@@ -18,7 +18,7 @@ impl Driver {
         let (read, now) = (self.switches.read(), self.now());
         if let Some(map) = self.switches.config_map() {
             for value in &read.unreadable {
-                self.voice.unreadable(&map, value, now);
+                self.events.unreadable(&map, value, now);
             }
         }
         if read.settings == self.settings {
@@ -49,9 +49,9 @@ impl Driver {
                     if let Some((message, true)) =
                         unsupported(&book.facts, self.settings.kind(true))
                     {
-                        self.voice.unsupported(&book.node, message, now);
+                        self.events.unsupported(&book.node, message, now);
                     }
-                    book.configure(&self.settings, now, &mut self.voice);
+                    book.configure(&self.settings, now, &mut self.events);
                 }
                 self.touch(&name, None, now);
             }

@@ -28,7 +28,7 @@ use super::inputs::Input;
 use crate::{
     Context,
     kubelet::{
-        config::{ClaimTrouble, Found, Keys, Object},
+        config::{ClaimTrouble, FoundObjects, Keys, Object},
         pod::{Question, devices},
     },
     pods,
@@ -80,9 +80,9 @@ impl Asker {
     }
 }
 
-async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> Found {
+async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> FoundObjects {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let mut found = Found::new();
+    let mut found = FoundObjects::new();
     for object in objects {
         let keys = match &object {
             Object::ConfigMap(name) => {

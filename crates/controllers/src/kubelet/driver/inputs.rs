@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Change, Context,
-    kubelet::{config::Found, pod::Need},
+    kubelet::{config::FoundObjects, pod::Need},
 };
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) enum Input {
     Answer {
         pod: Arc<Pod>,
         need: Need,
-        found: Found,
+        found: FoundObjects,
     },
     Node(Arc<Node>),
     NodeGone(String),

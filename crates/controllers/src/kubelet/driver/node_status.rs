@@ -89,13 +89,13 @@ fn turned(
 }
 
 fn is_same(stored: &NodeCondition, wanted: &NodeCondition) -> bool {
-    let told = |condition: &NodeCondition| {
+    let without_times = |condition: &NodeCondition| {
         let mut value = serde_json::to_value(condition).unwrap_or_default();
         value.as_object_mut().and_then(|fields| fields.remove(TIME));
         prune(&mut value);
         value
     };
-    told(stored) == told(wanted)
+    without_times(stored) == without_times(wanted)
 }
 
 /// Resources that others have added to the capacity are there for pods, too.

@@ -1,4 +1,4 @@
-//! Variables that tell a container of the Services it can reach, in the form of Docker's links too.
+//! Variables that tell a container which Services it can reach, in the form of Docker's links too.
 //!
 //! Upstream: the kubelet's `getServiceEnvVarMap` and the package envvars.
 
@@ -33,7 +33,7 @@ pub(super) fn variables(pod: &Pod, services: &[Arc<Service>], started_at: Timest
     }
     let mut variables = Variables::new();
     for (name, service) in by_name {
-        tell_of(name, service, &mut variables);
+        add_variables(name, service, &mut variables);
     }
     variables
 }
@@ -44,7 +44,7 @@ fn address(service: &Service) -> Option<&str> {
     (!address.is_empty() && address != "None").then_some(address)
 }
 
-fn tell_of(name: &str, service: &Service, variables: &mut Variables) {
+fn add_variables(name: &str, service: &Service, variables: &mut Variables) {
     let spec = service.spec.as_ref();
     let ports = spec.and_then(|spec| spec.ports.as_deref());
     let ports = ports.unwrap_or_default();
@@ -52,23 +52,23 @@ fn tell_of(name: &str, service: &Service, variables: &mut Variables) {
         return;
     };
     let prefix = upper(name);
-    let mut tell = |name: String, value: String| variables.insert(name, value);
-    tell(format!("{prefix}_SERVICE_HOST"), ip.to_owned());
-    tell(format!("{prefix}_SERVICE_PORT"), first.port.to_string());
+    let mut add = |name: String, value: String| variables.insert(name, value);
+    add(format!("{prefix}_SERVICE_HOST"), ip.to_owned());
+    add(format!("{prefix}_SERVICE_PORT"), first.port.to_string());
     for port in ports {
         if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
             let name = format!("{prefix}_SERVICE_PORT_{}", upper(name));
-            tell(name, port.port.to_string());
+            add(name, port.port.to_string());
         }
     }
-    tell(format!("{prefix}_PORT"), url(ip, first));
+    add(format!("{prefix}_PORT"), url(ip, first));
     for port in ports {
         let protocol = protocol(port);
         let name = format!("{prefix}_PORT_{}_{}", port.port, protocol.to_uppercase());
-        tell(format!("{name}_PROTO"), protocol.to_lowercase());
-        tell(format!("{name}_PORT"), port.port.to_string());
-        tell(format!("{name}_ADDR"), ip.to_owned());
-        tell(name, url(ip, port));
+        add(format!("{name}_PROTO"), protocol.to_lowercase());
+        add(format!("{name}_PORT"), port.port.to_string());
+        add(format!("{name}_ADDR"), ip.to_owned());
+        add(name, url(ip, port));
     }
 }
 

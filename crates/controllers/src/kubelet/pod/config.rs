@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Parts, PodSim, Sandbox, sync};
 use crate::kubelet::{
-    config::{self, Found, Object},
+    config::{self, FoundObjects, Object},
     container::{Retry, State},
     identity,
 };
@@ -79,7 +79,7 @@ enum MountState {
     /// A question is open.
     Asking,
     /// The answer has arrived and is checked in the next step.
-    Told(Found),
+    Answered(FoundObjects),
     /// The volume could not be filled, or has not been tried.
     Failed {
         retry_at: Timestamp,
@@ -103,7 +103,7 @@ impl Volumes {
 
 impl PodSim {
     /// Stores the answer to a question; the next step uses it. An answer that nobody waits for any more is dropped.
-    pub fn answer(&mut self, need: Need, found: Found) {
+    pub fn answer(&mut self, need: Need, found: FoundObjects) {
         match need {
             Need::Volume(index) => {
                 if let Volumes::Pending(pending) = &mut self.volumes
@@ -111,19 +111,19 @@ impl PodSim {
                         pending.mounts.iter_mut().find(|mount| mount.index == index)
                     && matches!(mount.state, MountState::Asking)
                 {
-                    mount.state = MountState::Told(found);
+                    mount.state = MountState::Answered(found);
                 }
             }
             Need::Devices => {
                 if let Sandbox::Asking = self.sandbox {
-                    self.sandbox = Sandbox::Told(Box::new(found));
+                    self.sandbox = Sandbox::Answered(Box::new(found));
                 }
             }
             Need::Container(index) => {
                 if let Some(unit) = self.units.get_mut(index)
-                    && let State::Configuring { told } = &mut unit.state
+                    && let State::Configuring { found: answer } = &mut unit.state
                 {
-                    *told = Some(Box::new(found));
+                    *answer = Some(Box::new(found));
                 }
             }
         }
@@ -197,12 +197,12 @@ impl PodSim {
                 self.ask(Need::Volume(mount.index), objects);
             }
             // The kubelet waits for a volume to be attached without an event.
-            MountState::Told(found) if uses.is_attaching(found) => {
+            MountState::Answered(found) if uses.is_attaching(found) => {
                 mount.state = MountState::Failed {
                     retry_at: later(now, FIRST_PAUSE),
                 };
             }
-            MountState::Told(found) => {
+            MountState::Answered(found) => {
                 let Err(error) = uses.payload(found) else {
                     mount.state = MountState::Done;
                     return;
@@ -250,14 +250,14 @@ impl PodSim {
             return self.create(index, parts, now);
         }
         self.ask(Need::Container(index), objects);
-        State::Configuring { told: None }
+        State::Configuring { found: None }
     }
 
     /// Returns the state that follows the answer to that lookup.
     pub(super) fn configured(
         &mut self,
         index: usize,
-        found: &Found,
+        found: &FoundObjects,
         parts: &Parts<'_>,
         now: Timestamp,
     ) -> State {

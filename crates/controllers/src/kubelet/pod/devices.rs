@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 
 use crate::{
-    kubelet::config::{self, Found, Object},
+    kubelet::config::{self, FoundObjects, Object},
     resource_claims::of_pod::{self, Claimed, Unknown},
 };
 
@@ -42,7 +42,7 @@ pub(super) fn objects(pod: &Pod) -> BTreeSet<Object> {
 ///
 /// # Errors
 /// With the kubelet's message about the first claim that the pod may not use.
-pub(super) fn prepare(pod: &Pod, found: &Found) -> Result<(), String> {
+pub(super) fn prepare(pod: &Pod, found: &FoundObjects) -> Result<(), String> {
     for claimed in claimed(pod) {
         if let Some(name) = claimed.map_err(|unknown| unknown.to_string())?.name() {
             config::of_devices(name).payload(found)?;

@@ -44,7 +44,7 @@ enum Stop {
     /// The resize, which has not sent the stop signal yet.
     Due,
     /// The resize, which has sent the stop signal.
-    Told,
+    Signaled,
     /// Something else, which also decides about the next start.
     Otherwise,
 }
@@ -129,7 +129,7 @@ impl PodSim {
     pub(super) fn begin_replacing(&mut self, parts: &Parts<'_>, now: Timestamp) {
         let replaced = self.replacing.iter_mut().flat_map(|own| &mut own.replaced);
         let due = replaced.filter(|own| own.stop == Stop::Due).map(|own| {
-            own.stop = Stop::Told;
+            own.stop = Stop::Signaled;
             own.index
         });
         let due: Vec<_> = due.collect();
@@ -149,7 +149,7 @@ impl PodSim {
     pub(super) fn is_replaced(&self, index: usize) -> bool {
         let starts = self.units[index].starts;
         let mut replaced = self.replacing.iter().flat_map(|own| &own.replaced);
-        replaced.any(|own| (own.index, own.starts, own.stop) == (index, starts, Stop::Told))
+        replaced.any(|own| (own.index, own.starts, own.stop) == (index, starts, Stop::Signaled))
     }
 
     /// Reports the resize as done once all of its containers have started again.

@@ -27,12 +27,12 @@ pub(in crate::kubelet) const CONDITIONS: [&str; 2] = [PENDING, IN_PROGRESS];
 pub(super) struct Resize {
     /// The version of the pod with the resources it has.
     has: Arc<Pod>,
-    told: Option<Told>,
+    reported: Option<ReportedResize>,
 }
 
-/// Why it waits, as it was said.
+/// The pending resize that the pod's status and events report.
 #[derive(Clone, Debug)]
-struct Told {
+struct ReportedResize {
     pending: Pending,
     generation: Option<i64>,
     since: Timestamp,
@@ -58,7 +58,7 @@ impl PodSim {
             None if is_resized(&before, &self.pod) => {
                 self.resize = Some(Box::new(Resize {
                     has: before,
-                    told: None,
+                    reported: None,
                 }));
             }
             Some(resize) if !is_resized(&resize.has, &self.pod) => self.resize = None,
@@ -100,16 +100,18 @@ impl PodSim {
             let has = resize.has.clone();
             self.resize = None;
             let summary = summary(&self.pod, generation, None);
-            self.tell_of_resize(false, "ResizeStarted", "started", &summary);
+            self.record_resize_event(false, "ResizeStarted", "started", &summary);
             self.replace(&has, now);
             return true;
         };
-        let told = resize.told.as_ref();
-        if told.is_some_and(|told| told.pending == pending && told.generation == generation) {
+        let reported = resize.reported.as_ref();
+        if reported.is_some_and(|reported| {
+            reported.pending == pending && reported.generation == generation
+        }) {
             return false;
         }
-        resize.told = Some(Told {
-            since: told.map_or(now, |told| told.since),
+        resize.reported = Some(ReportedResize {
+            since: reported.map_or(now, |reported| reported.since),
             pending: pending.clone(),
             generation,
         });
@@ -118,14 +120,14 @@ impl PodSim {
             _ => "ResizeDeferred",
         };
         let summary = summary(&self.pod, generation, Some(&pending.message));
-        self.tell_of_resize(true, reason, pending.reason, &summary);
+        self.record_resize_event(true, reason, pending.reason, &summary);
         true
     }
 
     /// Says that the pod has what it was given last, which was of that generation.
     pub(super) fn complete_resize(&mut self, generation: Option<i64>) {
         let summary = summary(self.granted(), generation, None);
-        self.tell_of_resize(false, "ResizeCompleted", "completed", &summary);
+        self.record_resize_event(false, "ResizeCompleted", "completed", &summary);
     }
 
     /// The conditions that say why a resize waits and that one is being done. Of a pod that is over there is nothing to say.
@@ -136,15 +138,15 @@ impl PodSim {
     }
 
     fn pending_condition(&self) -> Option<PodCondition> {
-        let told = self.resize.as_ref()?.told.as_ref()?;
+        let reported = self.resize.as_ref()?.reported.as_ref()?;
         Some(PodCondition {
             type_: PENDING.to_owned(),
             status: "True".to_owned(),
-            reason: Some(told.pending.reason.to_owned()),
-            message: Some(told.pending.message.clone()),
-            observed_generation: told.generation,
+            reason: Some(reported.pending.reason.to_owned()),
+            message: Some(reported.pending.message.clone()),
+            observed_generation: reported.generation,
             last_probe_time: None,
-            last_transition_time: Some(Time(told.since)),
+            last_transition_time: Some(Time(reported.since)),
         })
     }
 
@@ -154,8 +156,14 @@ impl PodSim {
         self.resize.is_none() && of(PENDING) || self.replacing.is_none() && of(IN_PROGRESS)
     }
 
-    fn tell_of_resize(&mut self, warning: bool, reason: &'static str, word: &str, summary: &str) {
-        let message = format!("Pod resize {word}: {summary}");
+    fn record_resize_event(
+        &mut self,
+        warning: bool,
+        reason: &'static str,
+        verb: &str,
+        summary: &str,
+    ) {
+        let message = format!("Pod resize {verb}: {summary}");
         self.event(warning, reason, message, None);
     }
 }

@@ -17,8 +17,8 @@ use crate::kubelet::{
 pub(super) struct Restarting {
     /// The container whose exit asked for it.
     asked: usize,
-    /// The others have been told to stop.
-    told: bool,
+    /// Whether the stop signal was sent to the other containers.
+    signaled: bool,
 }
 
 impl PodSim {
@@ -29,7 +29,7 @@ impl PodSim {
         if asks {
             self.restarting = Some(Restarting {
                 asked: index,
-                told: false,
+                signaled: false,
             });
         }
         asks
@@ -37,11 +37,14 @@ impl PodSim {
 
     /// Whether the containers may come up: not while others are being stopped for a new start.
     pub(super) fn advance_restart(&mut self, parts: &mut Parts<'_>, now: Timestamp) -> bool {
-        let Some(Restarting { asked, told }) = self.restarting else {
+        let Some(Restarting { asked, signaled }) = self.restarting else {
             return true;
         };
-        if !told {
-            self.restarting = Some(Restarting { asked, told: true });
+        if !signaled {
+            self.restarting = Some(Restarting {
+                asked,
+                signaled: true,
+            });
             for index in 0..self.units.len() {
                 self.drop_or_stop(index, parts, now);
             }

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Need, Parts, PodSim, WINDOWS_ADDRESS, devices};
-use crate::kubelet::{config::Found, ids};
+use crate::kubelet::{config::FoundObjects, ids};
 
 /// How long the network plugin of a Windows node waits for a pod's annotation.
 const ANNOTATION_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
@@ -23,8 +23,8 @@ pub(in crate::kubelet) enum Sandbox {
     None,
     /// The claims of the pod are looked up.
     Asking,
-    /// They have been.
-    Told(Box<Found>),
+    /// The claims of the pod have been looked up.
+    Answered(Box<FoundObjects>),
     /// The network plugin waits for the annotation with the pod's address.
     Addressing {
         until: Timestamp,
@@ -44,7 +44,7 @@ impl Sandbox {
         match self {
             Self::Creating { until } | Self::Addressing { until } => Some(*until),
             Self::Failed { retry_at } => Some(*retry_at),
-            Self::None | Self::Asking | Self::Told(_) | Self::Up => None,
+            Self::None | Self::Asking | Self::Answered(_) | Self::Up => None,
         }
     }
 }
@@ -67,10 +67,10 @@ impl PodSim {
                     self.sandbox = Sandbox::Asking;
                     return self.ask(Need::Devices, objects);
                 }
-                self.begin_with_devices(&Found::new(), parts, now);
+                self.begin_with_devices(&FoundObjects::new(), parts, now);
             }
             Sandbox::None | Sandbox::Failed { .. } => self.begin_sandbox(parts, now),
-            Sandbox::Told(found) => {
+            Sandbox::Answered(found) => {
                 let found = found.clone();
                 self.begin_with_devices(&found, parts, now);
             }
@@ -86,7 +86,7 @@ impl PodSim {
         }
     }
 
-    fn begin_with_devices(&mut self, found: &Found, parts: &mut Parts<'_>, now: Timestamp) {
+    fn begin_with_devices(&mut self, found: &FoundObjects, parts: &mut Parts<'_>, now: Timestamp) {
         match devices::prepare(&self.pod, found) {
             Ok(()) => self.begin_sandbox(parts, now),
             Err(why) => {

@@ -53,13 +53,13 @@ impl PodSim {
         let deadline = grace_ends(grace_s, now);
         self.life = Life::Stopping {
             deadline,
-            sidecars_told: false,
+            sidecars_signaled: false,
             why,
         };
-        self.tell_to_stop(|role| role != Role::Sidecar, deadline, parts, now);
+        self.stop_containers(|role| role != Role::Sidecar, deadline, parts, now);
     }
 
-    fn tell_to_stop(
+    fn stop_containers(
         &mut self,
         which: impl Fn(Role) -> bool,
         deadline: Timestamp,
@@ -125,7 +125,7 @@ impl PodSim {
     pub(super) fn advance_stop(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         let Life::Stopping {
             deadline,
-            sidecars_told,
+            sidecars_signaled,
             why,
         } = self.life.clone()
         else {
@@ -136,7 +136,7 @@ impl PodSim {
         let deadline = deletion.map_or(deadline, |at| deadline.min(at.max(now)));
         self.life = Life::Stopping {
             deadline,
-            sidecars_told,
+            sidecars_signaled,
             why,
         };
         self.finish_runs(deadline, parts.facts.is_windows(), now);
@@ -147,13 +147,13 @@ impl PodSim {
         {
             return;
         }
-        if !sidecars_told {
+        if !sidecars_signaled {
             self.life = Life::Stopping {
                 deadline,
-                sidecars_told: true,
+                sidecars_signaled: true,
                 why,
             };
-            self.tell_to_stop(|role| role == Role::Sidecar, deadline, parts, now);
+            self.stop_containers(|role| role == Role::Sidecar, deadline, parts, now);
             self.finish_runs(deadline, parts.facts.is_windows(), now);
         }
         if self.units.iter().all(|unit| !unit.is_running()) {

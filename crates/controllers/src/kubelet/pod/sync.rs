@@ -196,7 +196,7 @@ impl PodSim {
                 {
                     State::Idle
                 }
-                State::Configuring { told: Some(found) } => {
+                State::Configuring { found: Some(found) } => {
                     let found = found.clone();
                     self.configured(index, &found, parts, now)
                 }
@@ -443,7 +443,7 @@ impl PodSim {
             Some(index),
         );
         if parts.facts.is_windows() {
-            self.tell_of_limit(index);
+            self.record_memory_limit(index);
         }
         let plan = self.plan_run(index, now, parts);
         let unit = &mut self.units[index];

@@ -84,7 +84,7 @@ pub struct Sighting {
     /// `status.capacity` and `status.allocatable`.
     pub shown: Amounts,
     /// The number of pods that the kubelet was configured for.
-    pub pods_told: Quantity,
+    pub pods_configured: Quantity,
 }
 
 impl Sighting {
@@ -95,7 +95,7 @@ impl Sighting {
             let shown = map.iter().filter(|(name, amount)| {
                 let is_of_machine =
                     OF_MACHINE.contains(&name.as_str()) || name.starts_with(HUGE_PAGES);
-                let fewer_slots = *name == labels::PODS && **amount < self.pods_told;
+                let fewer_slots = *name == labels::PODS && **amount < self.pods_configured;
                 !amount.is_zero() && (is_of_machine || fewer_slots)
             });
             shown
@@ -276,7 +276,7 @@ mod tests {
                 capacity: of(capacity),
                 allocatable: of(allocatable),
             },
-            pods_told: "29".parse().expect("a quantity"),
+            pods_configured: "29".parse().expect("a quantity"),
         }
     }
 

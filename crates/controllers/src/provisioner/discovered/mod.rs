@@ -203,11 +203,11 @@ fn see(karpenter: &KarpenterContext, node: &Node, claim: &NodeClaim) -> bool {
     let Some(key) = key_of(claim) else {
         return false;
     };
-    let told = claim.status.as_ref().map(|own| amounts(&own.capacity));
+    let planned = claim.status.as_ref().map(|own| amounts(&own.capacity));
     let sighting = Sighting {
         shown: shown(node),
-        pods_told: told
-            .and_then(|told| told.get(labels::PODS).copied())
+        pods_configured: planned
+            .and_then(|planned| planned.get(labels::PODS).copied())
             .unwrap_or_default(),
     };
     let now = karpenter.base.clock.now();

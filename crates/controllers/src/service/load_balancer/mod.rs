@@ -176,7 +176,7 @@ impl Controller {
             Some(old) => match update::between(old, service) {
                 Update::None => false,
                 Update::Silent => true,
-                Update::Told(reason, message) => {
+                Update::Recorded(reason, message) => {
                     self.recorder.normal(&**service, reason, message);
                     true
                 }

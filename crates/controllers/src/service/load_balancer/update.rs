@@ -1,4 +1,4 @@
-//! Which changes of a Service concern its load balancer, and what is told of them. Pure (`Controller.needsUpdate`).
+//! Which changes of a Service concern its load balancer, and which events are recorded about them. Pure (`Controller.needsUpdate`).
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 
@@ -12,7 +12,7 @@ pub(super) enum Update {
     /// It is ensured again.
     Silent,
     /// It is ensured again, and an event with this reason and message is recorded.
-    Told(&'static str, String),
+    Recorded(&'static str, String),
 }
 
 /// Compares two versions of a Service.
@@ -23,7 +23,7 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     if wanted != wants {
-        return Update::Told("Type", arrow(text(&was.type_), text(&is.type_)));
+        return Update::Recorded("Type", arrow(text(&was.type_), text(&is.type_)));
     }
     if !wants {
         return Update::None;
@@ -31,7 +31,7 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
     let ranges = |spec: &ServiceSpec| spec.load_balancer_source_ranges.clone().unwrap_or_default();
     if ranges(was) != ranges(is) {
         let list = |spec| format!("[{}]", ranges(spec).join(" "));
-        return Update::Told("LoadBalancerSourceRanges", arrow(list(was), list(is)));
+        return Update::Recorded("LoadBalancerSourceRanges", arrow(list(was), list(is)));
     }
     if !ports(was).eq(ports(is))
         || was.session_affinity != is.session_affinity
@@ -41,33 +41,33 @@ pub(super) fn between(old: &Service, new: &Service) -> Update {
     }
     if text(&was.load_balancer_ip) != text(&is.load_balancer_ip) {
         let message = arrow(text(&was.load_balancer_ip), text(&is.load_balancer_ip));
-        return Update::Told("LoadbalancerIP", message);
+        return Update::Recorded("LoadbalancerIP", message);
     }
     let ips = |spec: &ServiceSpec| spec.external_ips.clone().unwrap_or_default();
     let (had, has) = (ips(was), ips(is));
     if had.len() != has.len() {
         let message = format!("Count: {} -> {}", had.len(), has.len());
-        return Update::Told("ExternalIP", message);
+        return Update::Recorded("ExternalIP", message);
     }
     if let Some((_, added)) = had.iter().zip(&has).find(|(had, has)| had != has) {
-        return Update::Told("ExternalIP", format!("Added: {added}"));
+        return Update::Recorded("ExternalIP", format!("Added: {added}"));
     }
     if old.metadata.annotations != new.metadata.annotations {
         return Update::Silent;
     }
     if old.metadata.uid != new.metadata.uid {
-        return Update::Told(
+        return Update::Recorded(
             "UID",
             arrow(text(&old.metadata.uid), text(&new.metadata.uid)),
         );
     }
     let policy = |spec: &ServiceSpec| text(&spec.external_traffic_policy);
     if policy(was) != policy(is) {
-        return Update::Told("ExternalTrafficPolicy", arrow(policy(was), policy(is)));
+        return Update::Recorded("ExternalTrafficPolicy", arrow(policy(was), policy(is)));
     }
     let health = |spec: &ServiceSpec| spec.health_check_node_port.unwrap_or_default().to_string();
     if health(was) != health(is) {
-        return Update::Told("HealthCheckNodePort", arrow(health(was), health(is)));
+        return Update::Recorded("HealthCheckNodePort", arrow(health(was), health(is)));
     }
     Update::None
 }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn changes_are_told_in_upstreams_words() {
-        let told = |reason, message: &str| Update::Told(reason, message.to_owned());
+        let recorded = |reason, message: &str| Update::Recorded(reason, message.to_owned());
         let cases = [
             (json!({}), Update::None),
             (json!({"metadata": {"labels": {"a": "b"}}}), Update::None),
@@ -126,30 +126,30 @@ mod tests {
             ),
             (
                 json!({"spec": {"type": "ClusterIP"}}),
-                told("Type", "LoadBalancer -> ClusterIP"),
+                recorded("Type", "LoadBalancer -> ClusterIP"),
             ),
             (
                 json!({"spec": {"loadBalancerSourceRanges": ["10.0.0.0/8", "172.16.0.0/12"]}}),
-                told(
+                recorded(
                     "LoadBalancerSourceRanges",
                     "[] -> [10.0.0.0/8 172.16.0.0/12]",
                 ),
             ),
             (
                 json!({"spec": {"loadBalancerIP": "1.2.3.4"}}),
-                told("LoadbalancerIP", " -> 1.2.3.4"),
+                recorded("LoadbalancerIP", " -> 1.2.3.4"),
             ),
             (
                 json!({"spec": {"externalIPs": ["1.2.3.4"]}}),
-                told("ExternalIP", "Count: 0 -> 1"),
+                recorded("ExternalIP", "Count: 0 -> 1"),
             ),
             (
                 json!({"spec": {"externalTrafficPolicy": "Local"}}),
-                told("ExternalTrafficPolicy", " -> Local"),
+                recorded("ExternalTrafficPolicy", " -> Local"),
             ),
             (
                 json!({"spec": {"healthCheckNodePort": 31000}}),
-                told("HealthCheckNodePort", "0 -> 31000"),
+                recorded("HealthCheckNodePort", "0 -> 31000"),
             ),
         ];
         for (change, expected) in cases {

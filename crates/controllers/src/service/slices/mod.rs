@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use self::{
     hints::Topology,
-    plan::{MANAGED_BY_LABEL, MANAGER, Plan, Wanted, port_key},
+    plan::{EndpointsByPorts, MANAGED_BY_LABEL, MANAGER, Plan, port_key},
 };
 use super::{
     backend,
@@ -194,9 +194,9 @@ impl Controller {
     }
 
     /// The endpoints of `service`, and what kept pods from becoming endpoints.
-    fn wanted(&self, service: &Service, members: &[Arc<Pod>]) -> (Wanted, Vec<String>) {
+    fn wanted(&self, service: &Service, members: &[Arc<Pod>]) -> (EndpointsByPorts, Vec<String>) {
         let ipv6 = backend::is_ipv6(service);
-        let (mut wanted, mut problems) = (Wanted::new(), Vec::new());
+        let (mut wanted, mut problems) = (EndpointsByPorts::new(), Vec::new());
         let mut nodes: FxHashMap<&str, Option<Arc<Node>>> = FxHashMap::default();
         for pod in members {
             let Some(address) = backend::address(pod, ipv6) else {

@@ -27,7 +27,7 @@ pub(super) const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-b
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
 
 /// Endpoints by the ports they serve on.
-pub(super) type Wanted = BTreeMap<PortKey, (Vec<EndpointPort>, Vec<Endpoint>)>;
+pub(super) type EndpointsByPorts = BTreeMap<PortKey, (Vec<EndpointPort>, Vec<Endpoint>)>;
 
 /// Ports in a form that can be compared: name, number, protocol, application protocol.
 pub(super) type PortKey = Vec<(String, i32, String, String)>;
@@ -76,7 +76,7 @@ pub(super) fn port_key(ports: &[EndpointPort]) -> PortKey {
 pub(super) fn plan(
     service: &Service,
     existing: &[Arc<EndpointSlice>],
-    wanted: Wanted,
+    wanted: EndpointsByPorts,
     address_type: &str,
 ) -> Plan {
     let mut plan = Plan::default();

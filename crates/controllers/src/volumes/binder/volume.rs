@@ -40,7 +40,7 @@ impl Binder {
         };
         match matching::volume_name(&claim) {
             None if matching::modes_differ(&claim, &volume) => {
-                self.tell_modes_differ(&volume, &claim);
+                self.record_mode_mismatch(&volume, &claim);
                 Ok(())
             }
             None => {
@@ -77,7 +77,7 @@ impl Binder {
         Ok(live.filter(|claim| claim.metadata.uid.as_deref() == Some(uid)))
     }
 
-    fn tell_modes_differ(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) {
+    fn record_mode_mismatch(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) {
         let (volume_name, claim_name) = (volume.name_any(), claim.name_any());
         self.recorder.warning(
             volume,

@@ -89,13 +89,14 @@ pub(super) fn start(context: &Context, speed: Speed) {
     });
 }
 
-/// Why something has to be tried again; a person has been told.
+/// Why something has to be tried again.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
     Api(#[from] kube::Error),
+    /// A failure with the message of the event about it.
     #[error("{0}")]
-    Told(String),
+    Event(String),
 }
 
 struct Driver {
@@ -134,7 +135,7 @@ impl Driver {
             format!("External provisioner is provisioning volume for claim \"{key}\""),
         );
         let outcome = self.provision(&claim, &class, &name).await;
-        if let Err(Failure::Told(message)) = &outcome {
+        if let Err(Failure::Event(message)) = &outcome {
             let message = format!(
                 "failed to provision volume with StorageClass {:?}: {message}",
                 class.name_any()
@@ -162,15 +163,15 @@ impl Driver {
             Some(node) => {
                 let found = self.context.informers.nodes.get("", node);
                 Some(found.ok_or_else(|| {
-                    Failure::Told(format!(
+                    Failure::Event(format!(
                         "error generating accessibility requirements: node {node:?} not found"
                     ))
                 })?)
             }
         };
-        check(claim, class).map_err(Failure::Told)?;
+        check(claim, class).map_err(Failure::Event)?;
         let zone = topology::zone(class, &claim.name_any(), selected.as_deref(), &nodes)
-            .map_err(Failure::Told)?;
+            .map_err(Failure::Event)?;
         tokio::time::sleep(self.speed.scale(WORK)).await;
         let volume = volume(claim, class, name, &zone);
         let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
@@ -265,7 +266,7 @@ impl Driver {
             );
             self.recorder
                 .warning(&*volume, "VolumeFailedDelete", message.clone());
-            return Err(Failure::Told(message));
+            return Err(Failure::Event(message));
         }
         tokio::time::sleep(self.speed.scale(WORK)).await;
         let Some(volume) = latest() else {

@@ -269,7 +269,7 @@ impl Controller {
             if done {
                 verdict = Some(Verdict::complete());
             } else if acts {
-                news = status::tell_suspension(&mut status, suspended, &self.context.now());
+                news = status::set_suspended(&mut status, suspended, &self.context.now());
             }
         }
         if let Some(left) = verdict::deadline_in(job, spec, now).filter(SignedDuration::is_positive)

@@ -114,12 +114,13 @@ pub(super) fn body(
             // The name has a random end, the address within the Job does not.
             spec.hostname = Some(format!("{name}-{index}"));
             let init = spec.init_containers.iter_mut().flatten();
-            init.chain(&mut spec.containers).for_each(tell_index);
+            init.chain(&mut spec.containers)
+                .for_each(set_index_variable);
         }
     }))
 }
 
-fn tell_index(container: &mut Container) {
+fn set_index_variable(container: &mut Container) {
     let variables = container.env.get_or_insert_default();
     if variables
         .iter()

@@ -5,8 +5,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-/// Says whether the Job is suspended, and since when it runs; gives reason and message of the event if that is new.
-pub(super) fn tell_suspension(
+/// Sets the condition Suspended and the start time. Returns reason and message of the event if the condition changed.
+pub(super) fn set_suspended(
     status: &mut JobStatus,
     suspended: bool,
     now: &Time,

@@ -87,14 +87,14 @@ fn failure(
     if let Some(target) = condition(job, "FailureTarget") {
         return Some(Verdict::of_condition(target, false));
     }
-    let told = all
-        .iter()
-        .filter(|pod| is_failed(spec, pod))
-        .find_map(|pod| match policy::action(job, pod) {
-            Action::FailJob(message) => Some(message),
-            _ => None,
-        });
-    if let Some(message) = told {
+    let failure =
+        all.iter()
+            .filter(|pod| is_failed(spec, pod))
+            .find_map(|pod| match policy::action(job, pod) {
+                Action::FailJob(message) => Some(message),
+                _ => None,
+            });
+    if let Some(message) = failure {
         return Verdict::failed("PodFailurePolicy", &message);
     }
     let limit = spec.backoff_limit.unwrap_or(6);

@@ -318,7 +318,7 @@ impl Controller {
         };
         match created.await {
             Ok(made) => {
-                self.tell_pod(set, "create", &name, None);
+                self.record_pod_event(set, "create", &name, None);
                 claims::retain(&self.context, set, &made, ordinal).await?;
                 Ok(())
             }
@@ -329,7 +329,7 @@ impl Controller {
                     Error::Api(error) => api_error::message(error),
                     Error::Claims(why) => why.clone(),
                 };
-                self.tell_pod(set, "create", &name, Some(why));
+                self.record_pod_event(set, "create", &name, Some(why));
                 Err(error)
             }
         }
@@ -348,7 +348,7 @@ impl Controller {
             .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
         let why = patched.as_ref().err().map(api_error::message);
-        self.tell_pod(set, "update", &name, why);
+        self.record_pod_event(set, "update", &name, why);
         api_error::ignore_not_found(patched)?;
         Ok(())
     }
@@ -365,7 +365,7 @@ impl Controller {
         let deleted = self.pods(set).delete(&name, &params).await;
         match deleted {
             Ok(_) => {
-                self.tell_pod(set, "delete", &name, None);
+                self.record_pod_event(set, "delete", &name, None);
                 Ok(())
             }
             // Gone already, and perhaps another is there under its name.
@@ -373,13 +373,13 @@ impl Controller {
                 Ok(())
             }
             Err(error) => {
-                self.tell_pod(set, "delete", &name, Some(api_error::message(&error)));
+                self.record_pod_event(set, "delete", &name, Some(api_error::message(&error)));
                 Err(error.into())
             }
         }
     }
 
-    fn tell_pod(&self, set: &StatefulSet, verb: &str, pod: &str, error: Option<String>) {
+    fn record_pod_event(&self, set: &StatefulSet, verb: &str, pod: &str, error: Option<String>) {
         let title = match verb {
             "create" => "Create",
             "update" => "Update",

@@ -25,7 +25,7 @@ use kube::Client;
 use mullion_controllers::{
     Context,
     admission::{
-        Known, Lookups, Rule, Verdict, Write,
+        ClusterReader, Lookups, Rule, Verdict, Write,
         addresses::WindowsAddresses,
         gmsa::Gmsa,
         placement::{PlaceByImage, images_of, is_wanted, pull_secrets},
@@ -342,7 +342,7 @@ async fn place_pod(State(server): State<Arc<Server>>, request: Request<Body>) ->
     let write = review.write();
     server.fetch_images(&write).await?;
     let rule = &server.rules.placement;
-    let verdict = server.ask(|known| rule.mutate(&write, known)).await?;
+    let verdict = server.ask(|cluster| rule.mutate(&write, cluster)).await?;
     Ok(Json(review.answer(&verdict, "")))
 }
 
@@ -353,7 +353,7 @@ async fn place_template(State(server): State<Arc<Server>>, request: Request<Body
     };
     server.fetch_images(&write).await?;
     let rule = &server.rules.placement;
-    let verdict = server.ask(|known| rule.place_template(&write, known));
+    let verdict = server.ask(|cluster| rule.place_template(&write, cluster));
     Ok(Json(review.answer(&verdict.await?, TEMPLATE)))
 }
 
@@ -378,19 +378,19 @@ async fn judge_gmsa(State(server): State<Arc<Server>>, request: Request<Body>) -
 }
 
 impl Server {
-    async fn ask<T>(&self, decide: impl FnMut(&dyn Known) -> T) -> Result<T, Unanswered> {
+    async fn ask<T>(&self, decide: impl FnMut(&dyn ClusterReader) -> T) -> Result<T, Unanswered> {
         self.lookups.ask(decide).await.map_err(Unanswered::Lookup)
     }
 
     async fn mutate(&self, rule: &dyn Rule, review: &Review) -> Answer {
         let write = review.write();
-        let verdict = self.ask(|known| rule.mutate(&write, known)).await?;
+        let verdict = self.ask(|cluster| rule.mutate(&write, cluster)).await?;
         Ok(Json(review.answer(&verdict, "")))
     }
 
     async fn validate(&self, rule: &dyn Rule, review: &Review) -> Answer {
         let write = review.write();
-        let verdict = self.ask(|known| rule.validate(&write, known)).await?;
+        let verdict = self.ask(|cluster| rule.validate(&write, cluster)).await?;
         let verdict = Verdict {
             changes: Vec::new(),
             ..verdict
@@ -405,8 +405,8 @@ impl Server {
         if images.is_empty() {
             return Ok(());
         }
-        let secrets = self.ask(|known| {
-            is_wanted(write, known).then(|| pull_secrets(spec, write.namespace, known))
+        let secrets = self.ask(|cluster| {
+            is_wanted(write, cluster).then(|| pull_secrets(spec, write.namespace, cluster))
         });
         if let Some(secrets) = secrets.await? {
             self.rules.facts.fetch(images, &secrets).await;

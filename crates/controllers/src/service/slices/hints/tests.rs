@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::service::{
     backend::tests::service,
-    slices::plan::{self, Wanted, port_key},
+    slices::plan::{self, EndpointsByPorts, port_key},
 };
 
 /// Endpoint `number` in `zone`, on a node of its own.
@@ -88,7 +88,7 @@ impl Life {
             port: Some(80),
             ..EndpointPort::default()
         }];
-        let wanted: Wanted = [(port_key(&ports), (ports, targets))].into();
+        let wanted: EndpointsByPorts = [(port_key(&ports), (ports, targets))].into();
         let mut plan = plan::plan(&self.service, &self.slices, wanted, "IPv4");
         let nodes = || self.nodes.clone();
         let notice = apply(

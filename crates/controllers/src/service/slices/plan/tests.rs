@@ -18,7 +18,7 @@ fn ports(number: i32) -> Vec<EndpointPort> {
     }]
 }
 
-fn wanted(groups: impl IntoIterator<Item = (i32, std::ops::Range<usize>)>) -> Wanted {
+fn wanted(groups: impl IntoIterator<Item = (i32, std::ops::Range<usize>)>) -> EndpointsByPorts {
     let group = |(number, range): (i32, std::ops::Range<usize>)| {
         (
             port_key(&ports(number)),
@@ -66,7 +66,7 @@ fn sizes(slices: &[Arc<EndpointSlice>]) -> Vec<usize> {
     sizes
 }
 
-fn step(slices: Vec<Arc<EndpointSlice>>, wanted: Wanted) -> Vec<Arc<EndpointSlice>> {
+fn step(slices: Vec<Arc<EndpointSlice>>, wanted: EndpointsByPorts) -> Vec<Arc<EndpointSlice>> {
     let plan = plan(&service(vec![]), &slices, wanted, "IPv4");
     carry_out(slices, plan)
 }
@@ -83,11 +83,11 @@ fn endpoints_fill_slices_of_a_hundred() {
 
 #[test]
 fn a_service_without_endpoints_keeps_one_empty_slice() {
-    let slices = step(vec![], Wanted::new());
+    let slices = step(vec![], EndpointsByPorts::new());
     assert_eq!(sizes(&slices), [0]);
     assert_eq!(slices[0].ports.as_deref(), Some(&[][..]));
     assert_eq!(
-        plan(&service(vec![]), &slices, Wanted::new(), "IPv4"),
+        plan(&service(vec![]), &slices, EndpointsByPorts::new(), "IPv4"),
         Plan::default()
     );
 
@@ -100,7 +100,7 @@ fn a_service_without_endpoints_keeps_one_empty_slice() {
         ),
         (0, 1, 0)
     );
-    let emptied = step(carry_out(slices, filled), Wanted::new());
+    let emptied = step(carry_out(slices, filled), EndpointsByPorts::new());
     assert_eq!(sizes(&emptied), [0]);
 }
 
@@ -188,7 +188,7 @@ fn slices_of_an_earlier_service_of_the_same_name_are_deleted_and_never_reused() 
 
 #[test]
 fn a_placeholder_that_is_reused_keeps_what_its_name_was_made_of() {
-    let placeholder = step(vec![], Wanted::new());
+    let placeholder = step(vec![], EndpointsByPorts::new());
     let plan = plan(&service(vec![]), &placeholder, wanted([(80, 0..3)]), "IPv4");
     let [reused] = plan.update.as_slice() else {
         panic!("one update: {plan:?}")
@@ -211,7 +211,7 @@ fn a_service_that_is_being_deleted_gets_no_new_slices() {
 }
 
 /// What the slices should hold: port and address of each endpoint.
-fn expected(target: &Wanted) -> Vec<(i32, String)> {
+fn expected(target: &EndpointsByPorts) -> Vec<(i32, String)> {
     let mut all: Vec<_> = target
         .values()
         .flat_map(|(ports, targets)| {

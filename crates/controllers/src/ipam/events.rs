@@ -1,4 +1,4 @@
-//! Events in upstream's words, at most one of a kind per object and minute.
+//! Events with the reasons and messages of AWS's controller, at most one of a kind per object and minute.
 
 use std::collections::HashMap;
 
@@ -12,19 +12,19 @@ use crate::{EventType, Recorder};
 
 const MINUTE_MS: u64 = 60_000;
 
-/// Speaks about pods, nodes and the ConfigMap.
-pub(super) struct Voice {
+/// Records events about pods, nodes and the ConfigMap.
+pub(super) struct AddressEvents {
     recorder: Recorder,
     /// When an event of a kind was last sent about the object of a uid.
-    said: HashMap<(String, String), u64, FxBuildHasher>,
+    last_sent: HashMap<(String, String), u64, FxBuildHasher>,
     pruned: u64,
 }
 
-impl Voice {
+impl AddressEvents {
     pub(super) fn new(recorder: Recorder) -> Self {
-        Voice {
+        AddressEvents {
             recorder,
-            said: HashMap::default(),
+            last_sent: HashMap::default(),
             pruned: 0,
         }
     }
@@ -32,13 +32,13 @@ impl Voice {
     /// The pod has its address, and the annotation says so.
     pub(super) fn allocated(&mut self, pod: ObjectReference, address: Cidr, now: u64) {
         let message = format!("Allocated Resource {PRIVATE_IPV4}: {address} to the pod");
-        self.say(pod, EventType::Normal, "ResourceAllocated", message, now);
+        self.record(pod, EventType::Normal, "ResourceAllocated", message, now);
     }
 
     /// The pod waits.
     pub(super) fn waits(&mut self, pod: ObjectReference, why: WaitReason, now: u64) {
         let (kind, message) = (EventType::Warning, why.to_string());
-        self.say(pod, kind, "ResourceAllocationFailed", message, now);
+        self.record(pod, kind, "ResourceAllocationFailed", message, now);
     }
 
     /// The pod's address is gone.
@@ -47,13 +47,13 @@ impl Voice {
             "Address {address} is no longer on the network interface of node {node}, so the pod has no network: something else took it \
              away; delete the pod to get another one"
         );
-        self.say(pod, EventType::Warning, "AddressLost", message, now);
+        self.record(pod, EventType::Warning, "AddressLost", message, now);
     }
 
     /// The node's type can have no addresses for Windows pods.
     pub(super) fn unsupported(&mut self, node: &Node, message: String, now: u64) {
         let node = node.object_ref(&());
-        self.say(node, EventType::Warning, "Unsupported", message, now);
+        self.record(node, EventType::Warning, "Unsupported", message, now);
     }
 
     /// The node's subnet has no free /28.
@@ -62,16 +62,16 @@ impl Voice {
             "InsufficientCidrBlocks: The specified subnet does not have enough free cidr blocks to satisfy the request"
                 .to_owned();
         let reason = "InsufficientCidrBlocks";
-        self.say(node, EventType::Warning, reason, message, now);
+        self.record(node, EventType::Warning, reason, message, now);
     }
 
     /// A value of the ConfigMap cannot be read.
     pub(super) fn unreadable(&mut self, map: &ConfigMap, value: &Unreadable, now: u64) {
         let (object, message) = (map.object_ref(&()), value.to_string());
-        self.say(object, EventType::Warning, "UnreadableValue", message, now);
+        self.record(object, EventType::Warning, "UnreadableValue", message, now);
     }
 
-    fn say(
+    fn record(
         &mut self,
         object: ObjectReference,
         kind: EventType,
@@ -80,13 +80,17 @@ impl Voice {
         now: u64,
     ) {
         if now >= self.pruned + MINUTE_MS {
-            self.said.retain(|_, at| now < *at + MINUTE_MS);
+            self.last_sent.retain(|_, at| now < *at + MINUTE_MS);
             self.pruned = now;
         }
         let uid = object.uid.clone().unwrap_or_default();
         let key = (uid, format!("{reason} {message}"));
-        if self.said.get(&key).is_none_or(|at| now >= *at + MINUTE_MS) {
-            self.said.insert(key, now);
+        if self
+            .last_sent
+            .get(&key)
+            .is_none_or(|at| now >= *at + MINUTE_MS)
+        {
+            self.last_sent.insert(key, now);
             self.recorder.record(object, kind, reason, message);
         }
     }

@@ -16,14 +16,15 @@ const USUAL: Duration = Duration::from_secs(120);
 /// The event `Unconsolidatable` is recorded at most this often.
 const UNCONSOLIDATABLE: Duration = Duration::from_secs(15 * 60);
 
-pub(super) struct Told {
+/// Records events about disruption, each of them at most once per interval.
+pub(super) struct DisruptionEvents {
     recorder: Recorder,
     last: BTreeMap<(String, &'static str), (String, Instant)>,
 }
 
-impl Told {
+impl DisruptionEvents {
     pub(super) fn new(recorder: Recorder) -> Self {
-        Told {
+        DisruptionEvents {
             recorder,
             last: BTreeMap::new(),
         }
@@ -32,31 +33,31 @@ impl Told {
     /// Records on the claim and its node why the node is not disrupted.
     pub(super) fn blocked(&mut self, node: Option<&Node>, claim: &NodeClaim, why: &str) {
         if let Some(node) = node {
-            self.tell(node, "DisruptionBlocked", why, USUAL);
+            self.record(node, "DisruptionBlocked", why, USUAL);
         }
-        self.tell(claim, "DisruptionBlocked", why, USUAL);
+        self.record(claim, "DisruptionBlocked", why, USUAL);
     }
 
     /// Records on the claim and its node why the node is not consolidated.
     pub(super) fn unconsolidatable(&mut self, node: &Node, claim: &NodeClaim, why: &str) {
-        self.tell(node, "Unconsolidatable", why, UNCONSOLIDATABLE);
-        self.tell(claim, "Unconsolidatable", why, UNCONSOLIDATABLE);
+        self.record(node, "Unconsolidatable", why, UNCONSOLIDATABLE);
+        self.record(claim, "Unconsolidatable", why, UNCONSOLIDATABLE);
     }
 
     /// Records on the claim and its node what consolidation is about to do with the node.
     pub(super) fn candidate(&mut self, node: &Node, claim: &NodeClaim, what: &str) {
-        self.tell(node, "ConsolidationCandidate", what, USUAL);
-        self.tell(claim, "ConsolidationCandidate", what, USUAL);
+        self.record(node, "ConsolidationCandidate", what, USUAL);
+        self.record(claim, "ConsolidationCandidate", what, USUAL);
     }
 
     /// Records on a pool that its disruption budgets allow no disruption for `reason`.
     pub(super) fn pool_blocked(&mut self, pool: &NodePool, reason: &str) {
         let message =
             format!("No allowed disruptions for disruption reason {reason} due to blocking budget");
-        self.tell(pool, "DisruptionBlocked", &message, Duration::from_secs(60));
+        self.record(pool, "DisruptionBlocked", &message, Duration::from_secs(60));
     }
 
-    fn tell<K>(&mut self, object: &K, reason: &'static str, message: &str, rest: Duration)
+    fn record<K>(&mut self, object: &K, reason: &'static str, message: &str, rest: Duration)
     where
         K: Resource<DynamicType = ()>,
     {
@@ -64,8 +65,8 @@ impl Told {
         self.last
             .retain(|_, (_, at)| now.duration_since(*at) < UNCONSOLIDATABLE);
         let key = (object.uid().unwrap_or_default(), reason);
-        let told = self.last.get(&key);
-        if told.is_some_and(|(last, at)| last == message && now.duration_since(*at) < rest) {
+        let previous = self.last.get(&key);
+        if previous.is_some_and(|(last, at)| last == message && now.duration_since(*at) < rest) {
             return;
         }
         self.last.insert(key, (message.to_owned(), now));

@@ -13,7 +13,7 @@ use crate::pods;
 
 /// The actual and allocated resources in a pod's status. Informers drop these fields if they equal the spec, so most pods
 /// have none.
-pub(in crate::state) struct Held<'a> {
+pub(in crate::state) struct StatusResources<'a> {
     status: &'a PodStatus,
     /// Whether the node cannot satisfy the pod's requested resize.
     pub(in crate::state) infeasible: bool,
@@ -22,12 +22,12 @@ pub(in crate::state) struct Held<'a> {
 /// Actual and allocated resources.
 type Amounts<'a> = [Option<&'a BTreeMap<String, Quantity>>; 2];
 
-impl<'a> Held<'a> {
+impl<'a> StatusResources<'a> {
     pub(in crate::state) fn of(pod: &'a Pod) -> Option<Self> {
         let status = pod.status.as_ref()?;
         let pending = pods::condition(pod, RESIZE_PENDING.0);
         let reason = pending.and_then(|condition| condition.reason.as_deref());
-        let held = Held {
+        let held = StatusResources {
             status,
             infeasible: reason == Some(RESIZE_PENDING.1),
         };
@@ -61,7 +61,7 @@ impl<'a> Held<'a> {
 
 /// Raises the requests of a pod and its containers to the resources that they hold.
 pub(super) fn hold(template: &mut PodTemplate, pod: &Pod) {
-    let (Some(held), Some(spec)) = (Held::of(pod), &pod.spec) else {
+    let (Some(held), Some(spec)) = (StatusResources::of(pod), &pod.spec) else {
         return;
     };
     let all = template.containers.iter_mut().zip(&spec.containers);
