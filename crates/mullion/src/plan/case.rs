@@ -46,12 +46,12 @@ struct Machine {
     labels: StringMap,
     capacity: ResourceMap,
     allocatable: ResourceMap,
-    offerings: Vec<Sold>,
+    offerings: Vec<CaseOffering>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Sold {
+struct CaseOffering {
     zone: String,
     capacity_type: String,
     /// The price in US dollars an hour.

@@ -36,15 +36,15 @@ const TEMPLATES: [(&str, &str, &str); 7] = [
 ];
 
 /// The answers of registries, for the image pulls of simulated kubelets.
-pub(crate) struct Pulled(pub(crate) Arc<Registries>);
+pub(crate) struct PullRegistries(pub(crate) Arc<Registries>);
 
-impl fmt::Debug for Pulled {
+impl fmt::Debug for PullRegistries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pulled").finish_non_exhaustive()
+        f.debug_struct("PullRegistries").finish_non_exhaustive()
     }
 }
 
-impl Contents for Pulled {
+impl Contents for PullRegistries {
     fn variants(&self, image: &ImageRef) -> Option<Vec<Variant>> {
         let content = self.0.known_to_any(image)?;
         let variant = |one: mullion_images::Variant| Variant {

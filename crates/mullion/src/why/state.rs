@@ -29,7 +29,7 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    images::{self, ImageWord},
+    images::{self, ImagePlatforms},
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
 };
@@ -66,7 +66,7 @@ pub(crate) struct State {
     /// The reasons why pods with a pending resize are not resized.
     resizes: BTreeMap<Title, String>,
     /// What the images run on, as placement by image recorded it on pods.
-    images: BTreeMap<Title, Vec<ImageWord>>,
+    images: BTreeMap<Title, Vec<ImagePlatforms>>,
     /// The namespace and name of each Windows pod that has an address.
     pub(super) addressed: BTreeSet<(String, String)>,
     /// The objects of the kinds that are kept unabridged.
@@ -182,7 +182,7 @@ impl State {
     }
 
     /// Returns what is known about a pod's images, if that matters.
-    pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
+    pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
         let home = pod.template.namespace.clone();
         let title = ("Pod".to_owned(), home, pod.name.clone());
         let words = self.images.get(&title).cloned();
