@@ -9,7 +9,7 @@ use std::{
 use mullion_kube_text::field::Path;
 use serde_json::Value;
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Action, Ctx, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 const OTHER_OVERHEAD: &str =
@@ -25,8 +25,8 @@ impl Plugin for RuntimeClass {
         "RuntimeClass"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("", "pods")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.creates("", "pods")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

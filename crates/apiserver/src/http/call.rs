@@ -19,7 +19,7 @@ use super::{
     query::Query, subresource::streams::Upgrade,
 };
 use crate::{
-    admission::{Ctx, Operation, User, What},
+    admission::{Action, Ctx, Operation, User},
     kinds::Resource,
     limits::{Room, Turn, Worker},
     registry::Row,
@@ -185,8 +185,8 @@ impl Call {
     }
 
     /// Describes the request to admission plugins.
-    pub(crate) fn what(&self, operation: Operation) -> What<'_> {
-        What {
+    pub(crate) fn action(&self, operation: Operation) -> Action<'_> {
+        Action {
             operation,
             resource: self.resource(),
             subresource: self.subresource.as_deref(),

@@ -13,7 +13,7 @@ use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
 use self::usage::Counted;
-use super::{Claim, Ctx, Operation, Plugin, Request, What};
+use super::{Action, Claim, Ctx, Operation, Plugin, Request};
 use crate::{
     kinds::{
         podspec::totals::{self, Totals},
@@ -33,12 +33,12 @@ impl Plugin for ResourceQuota {
         "ResourceQuota"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        let resource = what.resource;
+    fn handles(&self, action: &Action<'_>) -> bool {
+        let resource = action.resource;
         resource.namespaced
             && !resource.rules.transient
             && resource.plural != "events"
-            && match (what.operation, what.subresource) {
+            && match (action.operation, action.subresource) {
                 (Operation::Create, None) => true,
                 (Operation::Update, subresource) => usage::changes(resource, subresource),
                 _ => false,
@@ -55,7 +55,7 @@ impl Plugin for ResourceQuota {
             return Ok(Vec::new());
         }
         quotas.sort_by(|a, b| a["metadata"].text("name").cmp(b["metadata"].text("name")));
-        let counted = Counted::of(request.what.resource);
+        let counted = Counted::of(request.action.resource);
         let mut counting = Vec::new();
         for quota in &quotas {
             if counts(ctx, quota, &counted, request)? {

@@ -61,7 +61,7 @@ pub(super) fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
 /// `NotTerminating`.
 pub(super) fn may_change(request: &Request<'_>) -> bool {
     match request.old {
-        Some(old) if request.what.updates("", "pods") => {
+        Some(old) if request.action.updates("", "pods") => {
             scopes::is_terminating(old) != scopes::is_terminating(request.object)
         }
         _ => true,

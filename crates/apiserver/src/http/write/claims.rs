@@ -82,7 +82,7 @@ fn claims(
     let ctx = call.ctx(false);
     let mut warnings = Vec::new();
     let request = Request {
-        what: call.what(operation),
+        action: call.action(operation),
         namespace: call.namespace.as_deref(),
         name,
         object,
@@ -91,7 +91,7 @@ fn claims(
     };
     let mut all = Vec::new();
     for plugin in call.server.plugins() {
-        if plugin.handles(&request.what) {
+        if plugin.handles(&request.action) {
             all.extend(plugin.claims(&ctx, &request)?);
         }
     }

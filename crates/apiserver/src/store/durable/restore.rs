@@ -23,7 +23,7 @@ use super::{
     },
     Writer,
     error::{StoreError, database_error},
-    record::{self, What},
+    record::{self, Effect},
     tables::{COLLECTIONS, RECORDS, REVISION, STATE, Tables},
 };
 
@@ -116,12 +116,12 @@ fn fill(
         return Err(damaged(format!("record {revision} is of no collection")));
     };
     let mut state = collection.write();
-    let sealed = match record.what {
-        What::Put(event_type, object) => Sealed {
+    let sealed = match record.effect {
+        Effect::Put(event_type, object) => Sealed {
             event_type,
             object: Arc::new(object),
         },
-        What::Deleted(key) => match state.objects.get(&key) {
+        Effect::Deleted(key) => match state.objects.get(&key) {
             Some(last) => Sealed {
                 event_type: EventType::Deleted,
                 object: Arc::new(last.deleted_at(revision)),
