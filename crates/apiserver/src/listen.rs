@@ -29,7 +29,7 @@ use tower::ServiceExt;
 use self::places::{Kind, Place, Places};
 use crate::{
     auth,
-    http::{OnNetwork, through::With},
+    http::{OnNetwork, body_stream::GuardedBody},
     server::ApiServer,
 };
 
@@ -163,7 +163,7 @@ impl Listener {
                 let answer =
                     unread::answered(request, async |request| router.oneshot(request).await);
                 let answer = answer.await;
-                answer.map(|answer| answer.map(|body| Body::new(With { body, held: busy })))
+                answer.map(|answer| answer.map(|body| Body::new(GuardedBody { body, held: busy })))
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -16,7 +16,7 @@ use kube_cel::cel::{
 use super::{
     messages::message,
     total::total,
-    values::{Looks, equal_within, optional},
+    values::{VisitLimit, equal_within, optional},
 };
 
 /// The identity of a list's items.
@@ -139,7 +139,7 @@ impl Keyed {
     ///
     /// # Errors
     /// Items of a set that are not scalars have no identity; the message is Go's.
-    pub(super) fn equals(&self, other: &Value, looks: &mut Looks) -> Result<bool, String> {
+    pub(super) fn equals(&self, other: &Value, looks: &mut VisitLimit) -> Result<bool, String> {
         let (mine, Some(other)) = (self.items(), items(other)) else {
             return Ok(false);
         };

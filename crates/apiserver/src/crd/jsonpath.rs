@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use self::{
     reader::Reader,
-    walk::{Looks, follow},
+    walk::{VisitLimit, follow},
 };
 
 /// A parsed path.
@@ -56,13 +56,13 @@ impl JsonPath {
 
     /// Returns the values that the path selects.
     pub(crate) fn find<'v>(&'v self, root: &'v Value) -> Result<Vec<&'v Value>, Unusable> {
-        self.find_within(root, &mut Looks::new())
+        self.find_within(root, &mut VisitLimit::new())
     }
 
     fn find_within<'v>(
         &'v self,
         root: &'v Value,
-        looks: &mut Looks,
+        looks: &mut VisitLimit,
     ) -> Result<Vec<&'v Value>, Unusable> {
         follow(vec![root], &self.0, looks)
     }

@@ -6,6 +6,7 @@
 pub(crate) mod apply;
 mod arrival;
 pub(crate) mod body;
+pub(crate) mod body_stream;
 pub(crate) mod call;
 mod content;
 mod continuation;
@@ -33,13 +34,12 @@ mod site;
 mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
-pub(crate) mod through;
 mod told;
 mod update;
 mod watch;
 pub(crate) mod write;
 
-pub use provided::Wanted;
+pub use provided::ObjectQuery;
 
 use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
@@ -51,12 +51,12 @@ use tokio::sync::watch as signal;
 
 use self::{
     arrival::Patience,
+    body_stream::GuardedBody,
     call::Call,
-    negotiate::{Asked, Form, Media, Shape},
+    negotiate::{Form, Media, RequestProperties, Shape},
     path::{ObjectPath, Route},
     query::Query,
     subresource::streams::Upgrade,
-    through::With,
     write::Part,
 };
 use crate::{
@@ -192,7 +192,7 @@ async fn route(
             let reads = matches!(parts.method, Method::GET | Method::HEAD);
             let collection = object.name.is_none() && object.subresource.is_none();
             let watch = object.watch || (collection && query.flag("watch").unwrap_or(false));
-            let asked = Asked {
+            let asked = RequestProperties {
                 custom: !row.has_messages(),
                 collection: reads && (collection || watch),
                 watch: reads && watch,
@@ -254,7 +254,7 @@ async fn route(
             let answer = Box::pin(objects(call, object.watch, parts.method, body)).await;
             count(&answer);
             Ok(answer?.map(|body| {
-                Body::new(With {
+                Body::new(GuardedBody {
                     body,
                     held: (stream, busy),
                 })

@@ -66,10 +66,10 @@ impl Piece {
         let piece = match self.all.is_empty() {
             true => std::mem::take(&mut self.first),
             false => {
-                let lent = Lent(std::mem::take(&mut self.all));
-                match lent.0.len() < SHORT {
-                    true => Bytes::copy_from_slice(&lent.0),
-                    false => Bytes::from_owner(lent),
+                let buffer = PooledBuffer(std::mem::take(&mut self.all));
+                match buffer.0.len() < SHORT {
+                    true => Bytes::copy_from_slice(&buffer.0),
+                    false => Bytes::from_owner(buffer),
                 }
             }
         };
@@ -78,15 +78,15 @@ impl Piece {
 }
 
 /// A buffer from the pool that returns to the pool when the last reader drops it.
-struct Lent(Vec<u8>);
+struct PooledBuffer(Vec<u8>);
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let mut buffer = std::mem::take(&mut self.0);
         // A buffer that grew for a long line is freed, so that the pool stays small.

@@ -13,7 +13,7 @@ use http_body::Body as _;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{
-    arrival::{self, Arrived, FREE, Leaves, Missing},
+    arrival::{self, DisconnectGuard, FREE, Missing, ReadBody},
     call::Call,
     finish, objects, reply,
 };
@@ -58,7 +58,7 @@ pub(super) async fn in_turn(
         Err(Missing::TooMany) => return Ok(reply::too_many_requests()),
         Err(Missing::Refused(status)) => return Ok(finish(&call, Err(status))),
     };
-    let Arrived { body, room } = arrived;
+    let ReadBody { body, room } = arrived;
     call.room = room;
     let is_large = is_large(&call, &method, &body);
     if !call.is_exempt {
@@ -114,11 +114,11 @@ pub(super) async fn to_its_end(
 struct Unabandoned<T: Send + 'static> {
     /// The future; absent while it is polled, so that work that panics does not continue.
     work: Option<BoxFuture<'static, T>>,
-    waits: Option<Leaves>,
+    waits: Option<DisconnectGuard>,
 }
 
 impl<T: Send + 'static> Unabandoned<T> {
-    fn new(work: BoxFuture<'static, T>, waits: Leaves) -> Self {
+    fn new(work: BoxFuture<'static, T>, waits: DisconnectGuard) -> Self {
         Unabandoned {
             work: Some(work),
             waits: Some(waits),

@@ -153,7 +153,7 @@ impl<'a> Admission<'a> {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<bool, Status> {
-        let said = Said::new(self);
+        let said = ReviewContext::new(self);
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
         let mut rounds = Rounds::default();
@@ -176,7 +176,7 @@ impl<'a> Admission<'a> {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        let said = Said::new(self);
+        let said = ReviewContext::new(self);
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
         let asked = webhook::judge(hooks, &subject, object, old);
@@ -185,7 +185,7 @@ impl<'a> Admission<'a> {
 
     fn subject<'s>(
         &'s self,
-        said: &'s Said,
+        said: &'s ReviewContext,
         name: &'s str,
         warn: &'s (dyn Fn(String) + Sync),
     ) -> Result<Subject<'s>, Status> {
@@ -296,15 +296,15 @@ pub(crate) async fn admit_connection(call: &Call, mut options: Value) -> Result<
 }
 
 /// The parts of an AdmissionReview besides the objects: the operation's options and the user.
-struct Said {
+struct ReviewContext {
     options: Value,
     user: Value,
 }
 
-impl Said {
+impl ReviewContext {
     fn new(admission: &Admission<'_>) -> Self {
         let call = admission.call;
-        Said {
+        ReviewContext {
             options: call.shown_options(admission.operation, admission.options),
             user: user_info(&call.user),
         }

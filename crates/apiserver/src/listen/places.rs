@@ -30,11 +30,11 @@ pub(super) struct Places {
     limits: ConnectionLimits,
     /// How long a request may take.
     request: Duration,
-    taken: Mutex<Taken>,
+    taken: Mutex<OccupiedPlaces>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct OccupiedPlaces {
     /// The number of the next connection.
     next: u64,
     by_kind: [BTreeMap<u64, Arc<Holder>>; 3],
@@ -93,7 +93,7 @@ impl Places {
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, OccupiedPlaces> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

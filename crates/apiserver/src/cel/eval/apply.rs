@@ -15,7 +15,8 @@ use crate::cel::{
     maps::as_map,
     quantities, texts, times, urls,
     values::{
-        Looks, arithmetic, compare, equal_within, is_zero, none, optional, some, text, type_name,
+        VisitLimit, arithmetic, compare, equal_within, is_zero, none, optional, some, text,
+        type_name,
     },
     versions,
 };
@@ -281,9 +282,9 @@ impl Run<'_> {
     }
 
     /// Runs a function that may look at many values; each ten of them cost a step.
-    fn looking<T>(&mut self, look: impl FnOnce(&mut Looks) -> T) -> Evaluated<T> {
+    fn looking<T>(&mut self, look: impl FnOnce(&mut VisitLimit) -> T) -> Evaluated<T> {
         let most = self.budget.of_call.saturating_mul(10);
-        let mut looks = Looks(most);
+        let mut looks = VisitLimit(most);
         let seen = look(&mut looks);
         self.budget.take((most - looks.0) / 10)?;
         match looks.0 {

@@ -7,13 +7,13 @@ use super::{JsonPath, Slice, Step, Unusable};
 
 /// The number of values that a path may still visit. Consecutive unions, lists and `..` multiply the visits, and a path that exceeds the
 /// limit fails.
-pub(super) struct Looks(usize);
+pub(super) struct VisitLimit(usize);
 
 const MOST_LOOKS: usize = 1_000_000;
 
-impl Looks {
-    pub(super) fn new() -> Looks {
-        Looks(MOST_LOOKS)
+impl VisitLimit {
+    pub(super) fn new() -> VisitLimit {
+        VisitLimit(MOST_LOOKS)
     }
 
     fn take(&mut self, count: usize) -> Result<(), Unusable> {
@@ -25,7 +25,7 @@ impl Looks {
 pub(super) fn follow<'v>(
     mut found: Vec<&'v Value>,
     steps: &'v [Step],
-    looks: &mut Looks,
+    looks: &mut VisitLimit,
 ) -> Result<Vec<&'v Value>, Unusable> {
     for step in steps {
         found = step.walk(found, looks)?;
@@ -37,7 +37,7 @@ impl Step {
     fn walk<'v>(
         &'v self,
         values: Vec<&'v Value>,
-        looks: &mut Looks,
+        looks: &mut VisitLimit,
     ) -> Result<Vec<&'v Value>, Unusable> {
         looks.take(values.len())?;
         let mut found = Vec::new();
@@ -106,7 +106,7 @@ impl Slice {
         self,
         items: &'v [Value],
         found: &mut Vec<&'v Value>,
-        looks: &mut Looks,
+        looks: &mut VisitLimit,
     ) -> Result<(), Unusable> {
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         let given = self.from.unwrap_or(0);
@@ -153,7 +153,7 @@ fn length(value: &Value) -> usize {
 fn descend<'v>(
     value: &'v Value,
     found: &mut Vec<&'v Value>,
-    looks: &mut Looks,
+    looks: &mut VisitLimit,
 ) -> Result<(), Unusable> {
     looks.take(1)?;
     let has_some = match value {
@@ -181,7 +181,7 @@ fn passes(
     left: &JsonPath,
     operator: &str,
     right: &JsonPath,
-    looks: &mut Looks,
+    looks: &mut VisitLimit,
 ) -> Result<bool, Unusable> {
     looks.take(1)?;
     let left = left.find_within(item, looks);

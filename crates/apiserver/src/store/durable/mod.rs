@@ -5,7 +5,6 @@
 //! sees what a crash could lose. Behind that, another thread ([`folder`]) moves the journal into the [`tables`], from which the next
 //! start reads. [`copy`] takes a consistent copy while that goes on.
 
-mod aside;
 mod backend;
 mod caught;
 mod copy;
@@ -15,6 +14,7 @@ mod folder;
 mod folder_state;
 mod journal;
 mod overlay;
+mod pending;
 mod record;
 mod restore;
 mod tables;
@@ -88,7 +88,7 @@ fn open_with(
         journal,
         tables,
         numbers: state.numbers,
-        aside: writer.aside(),
+        pending: writer.pending(),
         revision: restored.revision.clone(),
         fatal: writer.fatal(),
     };

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::super::{
-    collection::Sealed,
+    collection::UnpublishedChange,
     object::{EventType, Key, Layout, Meta, Object},
 };
 
@@ -37,7 +37,7 @@ pub(super) enum Effect {
 }
 
 /// Returns the number of bytes that [`encode`] writes.
-pub(super) fn encoded_len(sealed: &Sealed) -> usize {
+pub(super) fn encoded_len(sealed: &UnpublishedChange) -> usize {
     let key = 1 + 4 + 8 + 4 + sealed.object.key().as_str().len();
     if sealed.event_type == EventType::Deleted {
         return key;
@@ -49,7 +49,7 @@ pub(super) fn encoded_len(sealed: &Sealed) -> usize {
 }
 
 /// Writes the record of a change into a buffer of exactly [`encoded_len`] bytes.
-pub(super) fn encode(out: &mut [u8], collection: u32, at: i64, sealed: &Sealed) {
+pub(super) fn encode(out: &mut [u8], collection: u32, at: i64, sealed: &UnpublishedChange) {
     let mut out = Writer(out);
     let object = &sealed.object;
     out.bytes(&[match sealed.event_type {
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::store::Draft;
 
-    fn sealed(event: EventType, object: &Value, fields: &[String]) -> Sealed {
+    fn sealed(event: EventType, object: &Value, fields: &[String]) -> UnpublishedChange {
         let fields = fields.iter().map(|field| field.as_str().into()).collect();
         let draft = Draft::new(event, object, fields, 7);
         let object = draft.seal(Key::new(Some("n"), "x"), 12);
@@ -211,13 +211,13 @@ mod tests {
             EventType::Deleted => object.deleted_at(13),
             _ => object,
         };
-        Sealed {
+        UnpublishedChange {
             event_type: event,
             object: Arc::new(object),
         }
     }
 
-    fn encoded(sealed: &Sealed) -> Vec<u8> {
+    fn encoded(sealed: &UnpublishedChange) -> Vec<u8> {
         let mut bytes = vec![0; encoded_len(sealed)];
         encode(&mut bytes, 3, -5, sealed);
         bytes

@@ -24,12 +24,12 @@ const PIECE: usize = 32 * 1024;
 
 /// Marks a response of unknown length that ends by itself, unlike a watch.
 #[derive(Clone, Copy)]
-pub(crate) struct Ends;
+pub(crate) struct EndsByItself;
 
 /// Returns whether a response ends by itself and may have at least `bytes` bytes.
 pub(crate) fn may_have(response: &Response<Body>, bytes: u64) -> bool {
     let exact = http_body::Body::size_hint(response.body()).exact();
-    let ends = || response.extensions().get::<Ends>().is_some();
+    let ends = || response.extensions().get::<EndsByItself>().is_some();
     exact.map_or_else(ends, |exact| exact >= bytes)
 }
 
@@ -52,14 +52,14 @@ trait Source: Send + 'static {
 }
 
 /// A body made of a source's pieces.
-struct Made<S> {
+struct SourceBody<S> {
     source: S,
     /// Whether the last poll returned a piece, so that the next one yields to other tasks.
     rests: bool,
     ended: bool,
 }
 
-impl<S: Source + Unpin> http_body::Body for Made<S> {
+impl<S: Source + Unpin> http_body::Body for SourceBody<S> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -101,7 +101,7 @@ impl<S: Source + Unpin> http_body::Body for Made<S> {
 
 /// Returns a body that applies a transformation to another body.
 pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
-    Body::new(Made {
+    Body::new(SourceBody {
         source: Changed {
             body,
             change,
@@ -154,8 +154,8 @@ pub(crate) fn listed(
     objects: Vec<Arc<Object>>,
     write: impl FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static,
 ) -> Body {
-    Body::new(Made {
-        source: Listed {
+    Body::new(SourceBody {
+        source: ListSource {
             head: Some(head.to_owned()),
             tail: tail.to_owned(),
             objects: objects.into_iter(),
@@ -166,7 +166,7 @@ pub(crate) fn listed(
     })
 }
 
-struct Listed<W> {
+struct ListSource<W> {
     /// The text before the objects, until the first piece is made.
     head: Option<String>,
     tail: String,
@@ -174,7 +174,7 @@ struct Listed<W> {
     write: W,
 }
 
-impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for Listed<W> {
+impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for ListSource<W> {
     fn poll_piece(
         &mut self,
         _: &mut Context<'_>,
@@ -203,13 +203,13 @@ impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for Listed
 }
 
 /// A body together with a value that is held until the body is sent (a permit, for example).
-pub(crate) struct With<T> {
+pub(crate) struct GuardedBody<T> {
     pub(crate) body: Body,
     #[expect(dead_code, reason = "it counts while it is there")]
     pub(crate) held: T,
 }
 
-impl<T: Unpin> http_body::Body for With<T> {
+impl<T: Unpin> http_body::Body for GuardedBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -328,7 +328,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_not_sent_in_time_is_let_go() {
         let held = Arc::new(());
-        let kept = With {
+        let kept = GuardedBody {
             body: Body::from("x"),
             held: held.clone(),
         };
