@@ -46,12 +46,12 @@ struct Machine {
     labels: StringMap,
     capacity: ResourceMap,
     allocatable: ResourceMap,
-    offerings: Vec<CaseOffering>,
+    offerings: Vec<Sold>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct CaseOffering {
+struct Sold {
     zone: String,
     capacity_type: String,
     /// The price in US dollars an hour.
