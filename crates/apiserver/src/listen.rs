@@ -33,7 +33,7 @@ use crate::{
     server::ApiServer,
 };
 
-pub(crate) use self::activity::Busy;
+pub(crate) use self::activity::ActivityGuard;
 pub use self::tls::{Tls, TlsError};
 
 /// How long requests may continue after the shutdown has begun.
@@ -148,7 +148,7 @@ impl Listener {
         let place = Arc::new(place);
         let (mut closing, counts) = (self.closing.clone(), place.clone());
         let service = service_fn(move |request: Request<Incoming>| {
-            let busy = Busy::new(&counts);
+            let busy = ActivityGuard::new(&counts);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(OnNetwork {
                 names: self.names.clone(),

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     AUTHENTICATED,
-    authentication::{CREDENTIAL_ID, Identified},
+    authentication::{AuthenticatedUser, CREDENTIAL_ID},
     key::{ALGORITHM, SigningKeyError},
 };
 use crate::{
@@ -156,7 +156,7 @@ pub(super) fn authenticate(
     server: &ApiServer,
     token: &str,
     audiences: &[String],
-) -> Result<Option<Identified>, TokenError> {
+) -> Result<Option<AuthenticatedUser>, TokenError> {
     let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
     let claims = match server.verified_tokens().find(&digest) {
         Some(claims) => claims,
@@ -182,7 +182,7 @@ pub(super) fn authenticate(
     }
     check_time(&claims, server.now())?;
     check_bound(server, &claims.bound)?;
-    Ok(Some(Identified {
+    Ok(Some(AuthenticatedUser {
         user: user(&claims),
         audiences: meant,
     }))

@@ -18,11 +18,11 @@ use tokio::time::Instant;
 
 use super::{
     body,
-    body_stream::{self, Expiring},
+    body_stream::{self, ExpiringBody},
     reply::Pieces,
 };
 use crate::{
-    limits::{Gate, Room, TooMany},
+    limits::{Gate, MemoryPermit, TooMany},
     status::Status,
 };
 
@@ -86,7 +86,7 @@ impl Patience {
     pub(crate) fn bound_body(&self, answer: Response<Body>) -> Response<Body> {
         match self.deadline {
             Some(deadline) if body_stream::may_have(&answer, FREE as u64) => {
-                answer.map(|body| Body::new(Expiring::new(body, deadline)))
+                answer.map(|body| Body::new(ExpiringBody::new(body, deadline)))
             }
             _ => answer,
         }
@@ -123,7 +123,7 @@ impl From<TooMany> for Missing {
 /// A body that was read to its end, and the permit for the memory that it takes.
 pub(crate) struct ReadBody {
     pub(crate) body: Body,
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<MemoryPermit>,
 }
 
 /// Reads a body to its end. Exempt requests need no permits.

@@ -102,7 +102,7 @@ impl<S: Source + Unpin> http_body::Body for SourceBody<S> {
 /// Returns a body that applies a transformation to another body.
 pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
     Body::new(SourceBody {
-        source: Changed {
+        source: ChangeSource {
             body,
             change,
             left: Bytes::new(),
@@ -112,14 +112,14 @@ pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
     })
 }
 
-struct Changed<C> {
+struct ChangeSource<C> {
     body: Body,
     change: C,
     /// The bytes that were received and not transformed yet.
     left: Bytes,
 }
 
-impl<C: Change + Unpin> Source for Changed<C> {
+impl<C: Change + Unpin> Source for ChangeSource<C> {
     fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -230,12 +230,12 @@ impl<T: Unpin> http_body::Body for GuardedBody<T> {
 }
 
 /// A body that is dropped at its deadline, also when the client has stopped reading and nobody polls it.
-pub(crate) struct Expiring {
+pub(crate) struct ExpiringBody {
     body: Arc<Mutex<Option<Body>>>,
     timer: JoinHandle<()>,
 }
 
-impl Expiring {
+impl ExpiringBody {
     pub(crate) fn new(body: Body, deadline: Instant) -> Self {
         let body = Arc::new(Mutex::new(Some(body)));
         let expires = body.clone();
@@ -243,7 +243,7 @@ impl Expiring {
             tokio::time::sleep_until(deadline).await;
             lock(&expires).take();
         });
-        Expiring { body, timer }
+        ExpiringBody { body, timer }
     }
 }
 
@@ -251,13 +251,13 @@ fn lock(body: &Mutex<Option<Body>>) -> MutexGuard<'_, Option<Body>> {
     body.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Expiring {
+impl Drop for ExpiringBody {
     fn drop(&mut self) {
         self.timer.abort();
     }
 }
 
-impl http_body::Body for Expiring {
+impl http_body::Body for ExpiringBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -333,7 +333,7 @@ mod tests {
             held: held.clone(),
         };
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut body = Expiring::new(Body::new(kept), deadline);
+        let mut body = ExpiringBody::new(Body::new(kept), deadline);
         tokio::time::sleep(Duration::from_secs(59)).await;
         assert_eq!(Arc::strong_count(&held), 2);
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -28,13 +28,13 @@ mod probes;
 mod provided;
 pub(crate) mod query;
 pub(crate) mod reply;
+mod response_headers;
 mod running;
 mod selector;
 mod site;
 mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
-mod told;
 mod update;
 mod watch;
 pub(crate) mod write;
@@ -63,7 +63,7 @@ use crate::{
     auth::{self, oidc},
     flow_schemas::matching::Flow,
     limits::TooMany,
-    listen::Busy,
+    listen::ActivityGuard,
     metrics::Labels,
     registry::Row,
     server::ApiServer,
@@ -82,7 +82,7 @@ pub(crate) struct OnNetwork {
     /// Becomes true when the server shuts down.
     pub(crate) closing: signal::Receiver<bool>,
     /// Marks the connection as in use.
-    pub(crate) busy: Busy,
+    pub(crate) busy: ActivityGuard,
 }
 
 /// Returns the service that answers all requests.
@@ -98,7 +98,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
     let media = negotiate::of_refusals(&parts.headers);
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
-    let audit_id = told::audit_id(&parts.headers);
+    let audit_id = response_headers::audit_id(&parts.headers);
     let mut flow = None;
     let answer = AssertUnwindSafe(route(server, parts, body, &mut flow)).catch_unwind();
     let mut response = answer
@@ -111,7 +111,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         reply::add_warnings(&mut response, &warnings);
     }
     // From here on the response is complete; only its bytes are transformed.
-    told::tell(response.headers_mut(), audit_id, flow);
+    response_headers::add(response.headers_mut(), audit_id, flow);
     if for_eyes {
         response = pretty::indented(response).await;
     }

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     admission::{
         Ctx, Operation, Plugin, Request,
-        webhook::{self, Form, Hooks, Rounds, Subject},
+        webhook::{self, Form, Hooks, Reinvocation, Subject},
     },
     kinds::{Resource, SubresourceHandler},
     registry::Row,
@@ -156,7 +156,7 @@ impl<'a> Admission<'a> {
         let said = ReviewContext::new(self);
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
-        let mut rounds = Rounds::default();
+        let mut rounds = Reinvocation::default();
         let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
         self.call.without_turn(asked).await?;
         if rounds.changed {

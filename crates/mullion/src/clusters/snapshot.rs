@@ -30,7 +30,7 @@ pub(crate) async fn save(file: PathBuf, chosen: NamedCluster) -> Result<(), Fail
     let running = chosen.among(running::all());
     let unwritable = |error: io::Error| cannot("written", &file, &error);
     let place = files::replaceable(&file).map_err(unwritable)?;
-    let part = files::beside(&place).map_err(unwritable)?;
+    let part = files::temporary_name(&place).map_err(unwritable)?;
     let written = match (running.as_slice(), chosen.directory()?) {
         ([record], _) => from_running(record, &part).await,
         ([], Some(directory)) => from_stopped(&directory, &part),

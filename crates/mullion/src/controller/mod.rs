@@ -363,7 +363,7 @@ impl LeaderParts {
             let cloud = Arc::clone(&cloud.cloud);
             let own = provisioner::start_work(context, state, cloud, log.clone(), options, work);
             sources.provisioner.get_or_init(|| own);
-            up::story::tell(context, &log);
+            up::story::log(context, &log);
         }
         if let (Some(cloud), true) = (&cloud, parts.has(Part::Ipam)) {
             let own = ipam::start(context, Arc::clone(&cloud.addresses), nodes.ipam);

@@ -297,7 +297,7 @@ impl Cluster {
         let faults = Faults::resume(context, ec2).await;
         let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);
         sources.provisioner.get_or_init(|| provisioner);
-        story::tell(context, &decisions);
+        story::log(context, &decisions);
         sources.logs.serve(context, decisions);
         let pace: Pace = self.plan.speed.into();
         sources.metrics.serve(Meter::new(context, pace));

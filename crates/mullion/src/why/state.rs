@@ -146,10 +146,10 @@ impl State {
         if self.keeps_pods && text.contains(labels::PRIVATE_IPV4) {
             self.note_address(&serde_json::from_str(text)?);
         }
-        self.tell(text, usual)
+        self.read_object(text, usual)
             .or_else(|error| match without_nulls(text.as_bytes()) {
                 // A list must not be read again, because some of its items may have been added.
-                Some(text) if !is_list(&text, usual) => self.tell(&text, usual),
+                Some(text) if !is_list(&text, usual) => self.read_object(&text, usual),
                 _ => Err(error),
             })
     }
@@ -206,7 +206,7 @@ impl State {
         self.resizes.get(&title)
     }
 
-    fn tell(&mut self, text: &str, usual: &str) -> Result<(), serde_json::Error> {
+    fn read_object(&mut self, text: &str, usual: &str) -> Result<(), serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let state = self;
         Object { state, usual }.deserialize(&mut reader)

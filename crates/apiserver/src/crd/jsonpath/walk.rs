@@ -3,7 +3,7 @@
 use mullion_kube_text::golang::number;
 use serde_json::{Number, Value};
 
-use super::{JsonPath, Slice, Step, Unusable};
+use super::{JsonPath, JsonPathError, Slice, Step};
 
 /// The number of values that a path may still visit. Consecutive unions, lists and `..` multiply the visits, and a path that exceeds the
 /// limit fails.
@@ -16,8 +16,8 @@ impl VisitLimit {
         VisitLimit(MOST_LOOKS)
     }
 
-    fn take(&mut self, count: usize) -> Result<(), Unusable> {
-        self.0 = self.0.checked_sub(count).ok_or(Unusable)?;
+    fn take(&mut self, count: usize) -> Result<(), JsonPathError> {
+        self.0 = self.0.checked_sub(count).ok_or(JsonPathError)?;
         Ok(())
     }
 }
@@ -26,7 +26,7 @@ pub(super) fn follow<'v>(
     mut found: Vec<&'v Value>,
     steps: &'v [Step],
     looks: &mut VisitLimit,
-) -> Result<Vec<&'v Value>, Unusable> {
+) -> Result<Vec<&'v Value>, JsonPathError> {
     for step in steps {
         found = step.walk(found, looks)?;
     }
@@ -38,7 +38,7 @@ impl Step {
         &'v self,
         values: Vec<&'v Value>,
         looks: &mut VisitLimit,
-    ) -> Result<Vec<&'v Value>, Unusable> {
+    ) -> Result<Vec<&'v Value>, JsonPathError> {
         looks.take(values.len())?;
         let mut found = Vec::new();
         match self {
@@ -76,7 +76,7 @@ impl Step {
                     match value {
                         Value::Null => {}
                         Value::Array(items) => slice.take(items, &mut found, looks)?,
-                        _ => return Err(Unusable),
+                        _ => return Err(JsonPathError),
                     }
                 }
             }
@@ -87,7 +87,7 @@ impl Step {
             } => {
                 for value in values {
                     let Value::Array(items) = value else {
-                        return Err(Unusable);
+                        return Err(JsonPathError);
                     };
                     for item in items {
                         if passes(item, left, operator, right, looks)? {
@@ -107,7 +107,7 @@ impl Slice {
         items: &'v [Value],
         found: &mut Vec<&'v Value>,
         looks: &mut VisitLimit,
-    ) -> Result<(), Unusable> {
+    ) -> Result<(), JsonPathError> {
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         let given = self.from.unwrap_or(0);
         let from = if given < 0 {
@@ -125,14 +125,14 @@ impl Slice {
             return Ok(());
         }
         if !(0..length).contains(&from) || !(0..=length).contains(&to) || from > to {
-            return Err(Unusable);
+            return Err(JsonPathError);
         }
         let step = match self.step {
             None => 1,
             Some(step) => usize::try_from(step)
                 .ok()
                 .filter(|step| *step > 0)
-                .ok_or(Unusable)?,
+                .ok_or(JsonPathError)?,
         };
         let (from, to) = (from as usize, to as usize);
         looks.take(to - from)?;
@@ -154,7 +154,7 @@ fn descend<'v>(
     value: &'v Value,
     found: &mut Vec<&'v Value>,
     looks: &mut VisitLimit,
-) -> Result<(), Unusable> {
+) -> Result<(), JsonPathError> {
     looks.take(1)?;
     let has_some = match value {
         Value::Array(items) => !items.is_empty(),
@@ -182,7 +182,7 @@ fn passes(
     operator: &str,
     right: &JsonPath,
     looks: &mut VisitLimit,
-) -> Result<bool, Unusable> {
+) -> Result<bool, JsonPathError> {
     looks.take(1)?;
     let left = left.find_within(item, looks);
     if operator == "exists" {
@@ -192,7 +192,7 @@ fn passes(
     let (left, right) = match (left.as_slice(), right.as_slice()) {
         ([], _) | ([_], []) => return Ok(false),
         ([left], [right]) => (left, right),
-        _ => return Err(Unusable),
+        _ => return Err(JsonPathError),
     };
     let order = match (left, right) {
         (Value::String(left), Value::String(right)) => left.cmp(right),
@@ -201,11 +201,11 @@ fn passes(
         }
         (Value::Number(left), Value::Number(right)) => match (settled(left), settled(right)) {
             (Ok(left), Ok(right)) => left.cmp(&right),
-            (Err(left), Err(right)) => left.partial_cmp(&right).ok_or(Unusable)?,
+            (Err(left), Err(right)) => left.partial_cmp(&right).ok_or(JsonPathError)?,
             // Go does not compare an integer with a fraction.
-            _ => return Err(Unusable),
+            _ => return Err(JsonPathError),
         },
-        _ => return Err(Unusable),
+        _ => return Err(JsonPathError),
     };
     match operator {
         "==" => Ok(order.is_eq()),
@@ -214,7 +214,7 @@ fn passes(
         "<=" => Ok(order.is_le()),
         ">" => Ok(order.is_gt()),
         ">=" => Ok(order.is_ge()),
-        _ => Err(Unusable),
+        _ => Err(JsonPathError),
     }
 }
 

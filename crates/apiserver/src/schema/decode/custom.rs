@@ -79,7 +79,7 @@ pub(super) enum Metadata {
     /// Decoded as ObjectMeta, and refused if it is invalid.
     Read,
     /// Pruned of the fields that ObjectMeta does not have.
-    PruneResult,
+    Pruned,
     /// Kept unchanged.
     Kept,
 }

@@ -35,7 +35,7 @@ use crate::{
     http::{call::Call, negotiate::Media, reply, write},
     kinds::tree::Tree,
     limits,
-    listen::Busy,
+    listen::ActivityGuard,
     status::{Cause, Status},
 };
 
@@ -74,7 +74,7 @@ pub(crate) struct Upgrade {
     /// Becomes true when the server shuts down.
     pub(crate) closing: watch::Receiver<bool>,
     /// Marks the connection as in use.
-    pub(crate) busy: Busy,
+    pub(crate) busy: ActivityGuard,
     /// Counts as one of the user's long-running requests until the connection ends.
     pub(crate) stream: Arc<limits::Stream>,
 }
