@@ -22,9 +22,10 @@ use http_body::{Frame, SizeHint};
 use serde_json::Value;
 
 use super::{
+    body_stream,
     call::Call,
     negotiate::{Form, Media, SUPPORTED, Shape},
-    table, through,
+    table,
 };
 use crate::{
     registry::Row,
