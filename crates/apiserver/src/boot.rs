@@ -210,14 +210,14 @@ async fn adopt_addresses(server: &Arc<ApiServer>) {
     ) else {
         return;
     };
-    let mut beside = Vec::new();
+    let mut companions = Vec::new();
     let mut given = HashSet::new();
     for object in services.row.collection.snapshot(None).objects {
         let service = services.row.served(&object);
         for ip in objects::addresses(&service) {
             let name = ip.to_string();
             if call.row.collection.get(call.key(&name).as_str()).is_none() {
-                beside.push(objects::of_service(ip, &service));
+                companions.push(objects::of_service(ip, &service));
             }
             given.insert(name);
         }
@@ -229,7 +229,7 @@ async fn adopt_addresses(server: &Arc<ApiServer>) {
         }
         let (label, allocator) = objects::MANAGED_BY;
         if object.meta().label(label) == Some(allocator) {
-            beside.push(objects::gone(name.to_owned()));
+            companions.push(objects::gone(name.to_owned()));
             continue;
         }
         let (ctx, behaviour) = (call.ctx(false), &call.resource().behaviour);
@@ -237,7 +237,7 @@ async fn adopt_addresses(server: &Arc<ApiServer>) {
             taken.commit();
         }
     }
-    write::beside::settle(server, beside, server.now()).await;
+    write::companions::settle(server, companions, server.now()).await;
 }
 
 /// Publishes the server's addresses as Endpoints and as an EndpointSlice. The labels keep the mirroring and slicing controllers away.

@@ -47,12 +47,12 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
             let settled = settle(&server).await;
             drop(server);
             let retry = match settled {
-                Settled::Nothing => None,
-                Settled::Written => {
+                CheckOutcome::Nothing => None,
+                CheckOutcome::Written => {
                     tokio::time::sleep(PAUSE).await;
                     None
                 }
-                Settled::Failed => Some(RETRY),
+                CheckOutcome::Failed => Some(RETRY),
             };
             if wait(&mut of_schemas, &mut of_levels, retry).await.is_err() {
                 break;
@@ -91,14 +91,14 @@ fn collections_of(store: &Store) -> [Arc<Collection>; 2] {
 }
 
 /// The outcome of a check of all schemas.
-pub(crate) enum Settled {
+pub(crate) enum CheckOutcome {
     Nothing,
     Written,
     Failed,
 }
 
 /// Writes the conditions that differ from what they should be.
-pub(crate) async fn settle(server: &Arc<ApiServer>) -> Settled {
+pub(crate) async fn settle(server: &Arc<ApiServer>) -> CheckOutcome {
     let [schemas, levels] = collections(server);
     let exists = |level: &str| levels.get(Key::new(None, level).as_str()).is_some();
     let objects = schemas.snapshot(None).objects;
@@ -127,9 +127,9 @@ pub(crate) async fn settle(server: &Arc<ApiServer>) -> Settled {
     });
     let done = futures::future::join_all(writes).await;
     match done.iter().all(|done| *done) {
-        _ if done.is_empty() => Settled::Nothing,
-        true => Settled::Written,
-        false => Settled::Failed,
+        _ if done.is_empty() => CheckOutcome::Nothing,
+        true => CheckOutcome::Written,
+        false => CheckOutcome::Failed,
     }
 }
 

@@ -129,13 +129,13 @@ pub(crate) struct Gate {
 }
 
 /// A request's seat; dropping it frees the seat.
-pub(crate) type Turn = OwnedSemaphorePermit;
+pub(crate) type SeatPermit = OwnedSemaphorePermit;
 
 /// A large request's permit to occupy a thread, until it is dropped.
 pub(crate) type Worker = OwnedSemaphorePermit;
 
 /// A permit for the bytes of one body or response, until it is dropped.
-pub(crate) type Room = OwnedSemaphorePermit;
+pub(crate) type MemoryPermit = OwnedSemaphorePermit;
 
 /// A counted long-running request of a user, until it is dropped.
 pub(crate) struct Stream {
@@ -162,7 +162,7 @@ impl Gate {
     }
 
     /// Returns a seat, at once or after waiting.
-    pub(crate) async fn turn(&self) -> Result<Turn, TooMany> {
+    pub(crate) async fn turn(&self) -> Result<SeatPermit, TooMany> {
         if let Ok(turn) = self.turns.clone().try_acquire_owned() {
             return Ok(turn);
         }
@@ -182,7 +182,7 @@ impl Gate {
     }
 
     /// Waits for a permit for `bytes` more bytes of a body, and adds it to the body's permit.
-    pub(crate) async fn body_room(&self, room: &mut Option<Room>, bytes: usize) {
+    pub(crate) async fn body_room(&self, room: &mut Option<MemoryPermit>, bytes: usize) {
         let units = bytes.div_ceil(UNIT).min(self.limits.body_bytes / UNIT);
         let more = self.bodies.clone().acquire_many_owned(units as u32).await;
         match (room, more) {
@@ -192,7 +192,7 @@ impl Gate {
     }
 
     /// Waits for a permit for the bytes of a large response. A response above the limit takes the whole limit.
-    pub(crate) async fn answer_room(&self, bytes: usize) -> Option<Room> {
+    pub(crate) async fn answer_room(&self, bytes: usize) -> Option<MemoryPermit> {
         let units = bytes.div_ceil(UNIT).min(self.limits.answer_bytes / UNIT);
         let room = self.answers.clone().acquire_many_owned(units as u32).await;
         // The semaphore is never closed.
@@ -200,8 +200,8 @@ impl Gate {
     }
 
     /// Returns a place among the requests that wait, for a seat or for another party.
-    pub(crate) fn place(&self) -> Result<Place<'_>, TooMany> {
-        Place::take(&self.waiting, self.limits.waiting)
+    pub(crate) fn place(&self) -> Result<WaitingPlace<'_>, TooMany> {
+        WaitingPlace::take(&self.waiting, self.limits.waiting)
     }
 
     /// Counts a long-running request of a user.
@@ -237,11 +237,11 @@ impl Drop for Stream {
 }
 
 /// A place among the waiting requests; dropping it frees the place, also if the client disconnects.
-pub(crate) struct Place<'a>(&'a AtomicUsize);
+pub(crate) struct WaitingPlace<'a>(&'a AtomicUsize);
 
-impl<'a> Place<'a> {
+impl<'a> WaitingPlace<'a> {
     fn take(waiting: &'a AtomicUsize, most: usize) -> Result<Self, TooMany> {
-        let place = Place(waiting);
+        let place = WaitingPlace(waiting);
         if waiting.fetch_add(1, Relaxed) >= most {
             return Err(TooMany);
         }
@@ -249,7 +249,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitingPlace<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }

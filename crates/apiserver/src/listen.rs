@@ -29,11 +29,11 @@ use tower::ServiceExt;
 use self::places::{Kind, Place, Places};
 use crate::{
     auth,
-    http::{OnNetwork, through::With},
+    http::{OnNetwork, body_stream::GuardedBody},
     server::ApiServer,
 };
 
-pub(crate) use self::activity::Busy;
+pub(crate) use self::activity::ActivityGuard;
 pub use self::tls::{Tls, TlsError};
 
 /// How long requests may continue after the shutdown has begun.
@@ -148,7 +148,7 @@ impl Listener {
         let place = Arc::new(place);
         let (mut closing, counts) = (self.closing.clone(), place.clone());
         let service = service_fn(move |request: Request<Incoming>| {
-            let busy = Busy::new(&counts);
+            let busy = ActivityGuard::new(&counts);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(OnNetwork {
                 names: self.names.clone(),
@@ -163,7 +163,7 @@ impl Listener {
                 let answer =
                     unread::answered(request, async |request| router.oneshot(request).await);
                 let answer = answer.await;
-                answer.map(|answer| answer.map(|body| Body::new(With { body, held: busy })))
+                answer.map(|answer| answer.map(|body| Body::new(GuardedBody { body, held: busy })))
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub use crate::schema::proto::provided::{Tagged, Wire};
 use crate::{
     crd::structural::Schema,
-    http::Wanted,
+    http::ObjectQuery,
     kinds::{Column, Kind, Resource, Rules},
 };
 
@@ -40,7 +40,7 @@ pub struct Provided {
 /// The source of a [`Provided`] resource's objects.
 pub trait ObjectSource: Send + Sync {
     /// Returns the requested objects, sorted by namespace and name, without `apiVersion` and `kind`.
-    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value>;
+    fn list(&self, wanted: &ObjectQuery<'_>) -> Vec<Value>;
 
     /// Returns the cells of an object's row, one per column.
     fn cells(&self, object: &Value) -> Vec<Value>;

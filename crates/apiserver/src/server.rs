@@ -22,7 +22,8 @@ use crate::{
     admission::{self, DisabledPlugins, Lookup, Plugin, User, webhook::Webhooks},
     aggregation,
     auth::{
-        key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
+        key::SigningKey, rbac::Authorizer, service_account::VerifiedTokens,
+        token_file::StaticTokens,
     },
     boot,
     client_authority::Authorities,
@@ -133,7 +134,7 @@ pub struct ApiServer {
     authorizer: Authorizer,
     tokens: StaticTokens,
     signing_key: SigningKey,
-    remembered: Remembered,
+    verified_tokens: VerifiedTokens,
     audiences: Vec<String>,
     external_url: String,
     gate: Arc<Gate>,
@@ -179,7 +180,7 @@ impl ApiServer {
             authorizer: Authorizer::new(&store),
             tokens: config.tokens,
             signing_key,
-            remembered: Remembered::default(),
+            verified_tokens: VerifiedTokens::default(),
             audiences: vec![config.issuer],
             external_url,
             flows: Flows::new(&store),
@@ -292,8 +293,8 @@ impl ApiServer {
     }
 
     /// Returns the cache of verified service account tokens.
-    pub(crate) fn remembered(&self) -> &Remembered {
-        &self.remembered
+    pub(crate) fn verified_tokens(&self) -> &VerifiedTokens {
+        &self.verified_tokens
     }
 
     /// Returns the issuer of service account tokens.

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     Faults, Settings, control,
-    ec2::{self, Kept},
+    ec2::{self, EndpointState},
     iam::{self, Profiles},
     imds,
     json::{self, eks},
@@ -38,7 +38,7 @@ struct Inner {
     ec2: SimulatedEc2,
     settings: Settings,
     faults: Faults,
-    kept: Mutex<Kept>,
+    state: Mutex<EndpointState>,
     profiles: Mutex<Profiles>,
 }
 
@@ -61,13 +61,13 @@ pub async fn serve(listener: TcpListener, endpoint: Endpoint) -> io::Result<()> 
 impl Endpoint {
     /// An endpoint of this EC2, with no launch template and no fault.
     pub fn new(ec2: SimulatedEc2, settings: Settings) -> Self {
-        let kept = Kept::new(ec2.config().seed);
+        let state = EndpointState::new(ec2.config().seed);
         Self {
             inner: Arc::new(Inner {
                 ec2,
                 settings,
                 faults: Faults::default(),
-                kept: Mutex::new(kept),
+                state: Mutex::new(state),
                 profiles: Mutex::default(),
             }),
         }
@@ -135,10 +135,10 @@ impl Endpoint {
         }
     }
 
-    pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, EndpointState> {
         // A panic while the lock was held left at worst a template or a token that nobody was told of.
         self.inner
-            .kept
+            .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,7 +153,7 @@ pub(crate) enum Blocked {
 }
 
 async fn handle(State(endpoint): State<Endpoint>, request: Request<Body>) -> Response<Body> {
-    let request_id = endpoint.kept().ids.request();
+    let request_id = endpoint.state().ids.request();
     // What was asked is done to its end, whether the client waits for the answer or not.
     let done = tokio::spawn(answer(endpoint, request, request_id.clone()));
     done.await.unwrap_or_else(|error| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mullion_cloud::pattern::is_like;
 
-use crate::{query::At, refusal::Refusal};
+use crate::{query::ParamScope, refusal::Refusal};
 
 /// EC2 takes so many values of one filter.
 const MOST_VALUES: usize = 200;
@@ -20,12 +20,12 @@ struct Filter {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filters(Vec<Filter>);
 
-/// What something has under the name of a filter; `None` where there is no such filter.
-pub(crate) type Found = Option<Vec<String>>;
+/// The values that an object has for a filter, or `None` if no filter has that name.
+pub(crate) type FilterValues = Option<Vec<String>>;
 
 impl Filters {
     /// Reads `Filter.N.Name` and `Filter.N.Value.M`.
-    pub(crate) fn read(request: &At<'_>) -> Result<Self, Refusal> {
+    pub(crate) fn read(request: &ParamScope<'_>) -> Result<Self, Refusal> {
         let mut filters = Vec::new();
         for given in request.each("Filter") {
             let name = given.required("Name")?.to_owned();
@@ -50,7 +50,7 @@ impl Filters {
     pub(crate) fn match_all(
         &self,
         tags: &BTreeMap<String, String>,
-        find: impl Fn(&str) -> Found,
+        find: impl Fn(&str) -> FilterValues,
     ) -> Result<bool, Refusal> {
         for filter in &self.0 {
             let found = match (filter.name.as_str(), filter.name.strip_prefix("tag:")) {
@@ -74,7 +74,7 @@ impl Filters {
 }
 
 /// Returns the one value that something has.
-pub(crate) fn one(value: impl ToString) -> Found {
+pub(crate) fn one(value: impl ToString) -> FilterValues {
     Some(vec![value.to_string()])
 }
 

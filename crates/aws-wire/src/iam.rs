@@ -14,7 +14,7 @@ use crate::{
     Endpoint,
     ec2::{Ids, respond, time},
     endpoint::Blocked,
-    query::{At, Params},
+    query::{ParamScope, Params},
     refusal::Refusal,
     xml::Xml,
 };
@@ -135,7 +135,7 @@ impl Call<'_> {
         let path = root.text("Path").unwrap_or("/").to_owned();
         let tags = tags(&root)?;
         self.params.complete()?;
-        let id = self.endpoint.kept().ids.principal("AIPA");
+        let id = self.endpoint.state().ids.principal("AIPA");
         let profiles = &mut self.endpoint.profiles().0;
         if profiles.contains_key(&name) {
             return Err(conflict(
@@ -320,7 +320,7 @@ impl Profiles {
     }
 }
 
-fn tags(root: &At<'_>) -> Result<BTreeMap<String, String>, Refusal> {
+fn tags(root: &ParamScope<'_>) -> Result<BTreeMap<String, String>, Refusal> {
     let mut tags = BTreeMap::new();
     for tag in root.each("Tags.member") {
         let value = tag.text("Value").unwrap_or_default();

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
-use crate::{query::At, refusal::Refusal, xml::Xml};
+use crate::{query::ParamScope, refusal::Refusal, xml::Xml};
 
 /// Things on one page at most, whatever is asked for.
 const MOST: usize = 1000;
@@ -26,7 +26,7 @@ impl Page {
     /// # Errors
     /// A number outside `allowed`, or a token that is none of these.
     pub(crate) fn read(
-        request: &At<'_>,
+        request: &ParamScope<'_>,
         allowed: RangeInclusive<i64>,
         default: usize,
     ) -> Result<Self, Refusal> {

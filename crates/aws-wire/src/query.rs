@@ -20,7 +20,7 @@ pub(crate) struct Params {
 
 /// The parameters below a name.
 #[derive(Clone, Debug)]
-pub(crate) struct At<'a> {
+pub(crate) struct ParamScope<'a> {
     params: &'a Params,
     prefix: String,
 }
@@ -33,8 +33,8 @@ impl Params {
         }
     }
 
-    pub(crate) fn root(&self) -> At<'_> {
-        At {
+    pub(crate) fn root(&self) -> ParamScope<'_> {
+        ParamScope {
             params: self,
             prefix: String::new(),
         }
@@ -75,7 +75,7 @@ impl Params {
     }
 }
 
-impl<'a> At<'a> {
+impl<'a> ParamScope<'a> {
     fn full(&self, name: &str) -> String {
         match self.prefix.as_str() {
             "" => name.to_owned(),
@@ -84,8 +84,8 @@ impl<'a> At<'a> {
     }
 
     /// Returns the parameters below a name.
-    pub(crate) fn at(&self, name: &str) -> At<'a> {
-        At {
+    pub(crate) fn at(&self, name: &str) -> ParamScope<'a> {
+        ParamScope {
             params: self.params,
             prefix: self.full(name),
         }
@@ -165,7 +165,7 @@ impl<'a> At<'a> {
     }
 
     /// Returns the members of a list of structures.
-    pub(crate) fn each(&self, name: &str) -> Vec<At<'a>> {
+    pub(crate) fn each(&self, name: &str) -> Vec<ParamScope<'a>> {
         let list = self.at(name);
         let numbers = list.numbers();
         numbers.iter().map(|number| list.at(number)).collect()

@@ -45,7 +45,7 @@ impl Refusal {
     }
 
     /// An error whose text begins with EC2's code.
-    fn told(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let (code, message) = text.split_once(": ").unwrap_or(("InternalError", text));
         let status = match code {
             "InsufficientInstanceCapacity" | "InternalError" => StatusCode::INTERNAL_SERVER_ERROR,
@@ -65,9 +65,9 @@ impl From<CloudError> for Refusal {
             CloudError::InsufficientCapacity(refused) => {
                 // The last option is what EC2 tells of.
                 let last = refused.last().map(ToString::to_string);
-                Self::told(&last.unwrap_or_default())
+                Self::from_text(&last.unwrap_or_default())
             }
-            other => Self::told(&other.to_string()),
+            other => Self::from_text(&other.to_string()),
         }
     }
 }
@@ -81,7 +81,7 @@ impl From<AddressError> for Refusal {
                 "RequestTimeout",
                 error.to_string(),
             ),
-            other => Self::told(&other.to_string()),
+            other => Self::from_text(&other.to_string()),
         }
     }
 }

@@ -21,18 +21,18 @@ const JUMP: SignedDuration = SignedDuration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: Arc<(Timestamp, Instant)>,
-    wall: Option<Arc<Wall>>,
+    wall: Option<Arc<WallClock>>,
 }
 
 /// A wall clock, and its lead over tokio's time.
-struct Wall {
+struct WallClock {
     read: Box<dyn Fn() -> Timestamp + Send + Sync>,
     ahead: Mutex<SignedDuration>,
 }
 
-impl fmt::Debug for Wall {
+impl fmt::Debug for WallClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wall")
+        f.write_str("WallClock")
     }
 }
 
@@ -54,7 +54,7 @@ impl Clock {
     pub fn following(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self {
             start: Arc::new((wall(), Instant::now())),
-            wall: Some(Arc::new(Wall {
+            wall: Some(Arc::new(WallClock {
                 read: Box::new(wall),
                 ahead: Mutex::default(),
             })),
@@ -84,7 +84,7 @@ impl Clock {
     }
 
     /// Returns the time of the wall clock, and its jump since the last call, if there was one.
-    fn observe(&self, wall: &Wall) -> (Timestamp, Option<SignedDuration>) {
+    fn observe(&self, wall: &WallClock) -> (Timestamp, Option<SignedDuration>) {
         // The lock is held while both clocks are read, so that no other thread sees the same jump.
         let mut ahead = wall.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.steady();

@@ -480,7 +480,7 @@ impl Instance {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum CloudError {
     /// None of the options has capacity now.
-    #[error("{}", told_once(.0))]
+    #[error("{}", distinct_messages(.0))]
     InsufficientCapacity(Vec<FleetError>),
     /// A subnet has no free address.
     #[error("InsufficientFreeAddressesInSubnet: no free address in {0}")]
@@ -514,7 +514,7 @@ pub enum CloudError {
 }
 
 /// Joins the messages of refusals, each once.
-fn told_once(refused: &[FleetError]) -> String {
+fn distinct_messages(refused: &[FleetError]) -> String {
     let texts: BTreeSet<_> = refused.iter().map(ToString::to_string).collect();
     texts.into_iter().collect::<Vec<_>>().join("; ")
 }

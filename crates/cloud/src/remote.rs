@@ -87,7 +87,7 @@ enum Call {
 }
 
 /// Offers with their number; `None` if the caller has them already.
-type Numbered = Option<(u64, Vec<Offer>)>;
+type NumberedOffers = Option<(u64, Vec<Offer>)>;
 
 /// Answers a call of a [`Remote`].
 ///
@@ -150,7 +150,7 @@ fn bytes<T: Serialize>(answer: &T) -> Result<Vec<u8>, serde_json::Error> {
 
 /// Derives a number from the content of offers. There are thousands of them and they change seldom, so they are sent only if their number
 /// differs from `known`.
-fn numbered(offers: &[Offer], known: Option<u64>) -> Numbered {
+fn numbered(offers: &[Offer], known: Option<u64>) -> NumberedOffers {
     let mut hasher = DefaultHasher::new();
     for offer in offers {
         offer.instance_type.name.hash(&mut hasher);
@@ -231,7 +231,7 @@ impl CloudProvider for Remote {
             let lock = || self.offers.lock().unwrap_or_else(PoisonError::into_inner);
             let had = lock().get(&os).cloned();
             let known = had.as_ref().map(|(number, _)| *number);
-            let news: Numbered = self.cloud(Call::Offers { os, known }).await?;
+            let news: NumberedOffers = self.cloud(Call::Offers { os, known }).await?;
             match (news, had) {
                 (Some((number, offers)), _) => {
                     let offers: Arc<[Offer]> = offers.into();

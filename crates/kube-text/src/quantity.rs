@@ -43,34 +43,34 @@ pub struct Quantity {
     nano: i128,
     format: Format,
     /// The text as parsed, if apimachinery would print it again.
-    text: Option<Written>,
+    text: Option<QuantityText>,
 }
 
 /// A text as parsed; short ones need no allocation.
 #[derive(Clone, Debug)]
-enum Written {
+enum QuantityText {
     Short { length: u8, bytes: [u8; 22] },
     Long(Box<str>),
 }
 
-impl Written {
+impl QuantityText {
     fn new(text: &str) -> Self {
         let mut bytes = [0; 22];
         match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
             (Some(start), Ok(length)) => {
                 start.copy_from_slice(text.as_bytes());
-                Written::Short { length, bytes }
+                QuantityText::Short { length, bytes }
             }
-            _ => Written::Long(text.into()),
+            _ => QuantityText::Long(text.into()),
         }
     }
 
     fn as_str(&self) -> &str {
         match self {
-            Written::Short { length, bytes } => {
+            QuantityText::Short { length, bytes } => {
                 std::str::from_utf8(&bytes[..usize::from(*length)]).unwrap_or_default()
             }
-            Written::Long(text) => text,
+            QuantityText::Long(text) => text,
         }
     }
 }
@@ -100,7 +100,8 @@ pub fn round_list(list: &mut Value) {
     }
 }
 
-struct Scanned<'a> {
+/// The parts of a quantity's text.
+struct QuantityParts<'a> {
     negative: bool,
     whole: &'a str,
     fraction: &'a str,
@@ -111,7 +112,7 @@ fn digits(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_digit).count()
 }
 
-fn scan(text: &str) -> Result<Scanned<'_>, QuantityError> {
+fn scan(text: &str) -> Result<QuantityParts<'_>, QuantityError> {
     let negative = text.starts_with('-');
     let rest = text
         .strip_prefix(['-', '+'])
@@ -131,7 +132,7 @@ fn scan(text: &str) -> Result<Scanned<'_>, QuantityError> {
     if digits(exponent) != exponent.len() {
         return Err(QuantityError::Format);
     }
-    Ok(Scanned {
+    Ok(QuantityParts {
         negative,
         whole,
         fraction,
@@ -252,7 +253,7 @@ impl Quantity {
         Ok(Quantity {
             nano,
             format,
-            text: looks_canonical.then(|| Written::new(text)),
+            text: looks_canonical.then(|| QuantityText::new(text)),
         })
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::ApiServerArgs,
     clusters::{
-        Chosen, keep,
+        NamedCluster, keep,
         running::{self, Record},
     },
     failure::{Failure, file_error},
@@ -40,7 +40,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         Some(path) => tokens(path)?,
         None => StaticTokens::default(),
     };
-    let chosen = Chosen {
+    let chosen = NamedCluster {
         name: None,
         directory: args.data_dir,
     };

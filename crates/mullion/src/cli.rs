@@ -18,7 +18,7 @@ use crate::{
     bench::{api, consolidate, engine, provision},
     check::CheckArgs,
     cloud::CloudArgs,
-    clusters::Chosen,
+    clusters::NamedCluster,
     controller::args::ControllerArgs,
     doctor::{DoctorArgs, connectivity::TestArgs},
     failure::Failure,
@@ -248,8 +248,8 @@ pub(crate) struct WhichArgs {
 
 impl WhichArgs {
     /// Returns the cluster that is meant.
-    pub(crate) fn chosen(self) -> Chosen {
-        Chosen {
+    pub(crate) fn chosen(self) -> NamedCluster {
+        NamedCluster {
             name: self.name,
             directory: self.data_dir,
         }
@@ -270,8 +270,8 @@ pub(crate) struct NamedArgs {
 
 impl NamedArgs {
     /// Returns the cluster that is meant.
-    pub(crate) fn chosen(self) -> Chosen {
-        Chosen {
+    pub(crate) fn chosen(self) -> NamedCluster {
+        NamedCluster {
             name: self.name,
             directory: self.data_dir,
         }

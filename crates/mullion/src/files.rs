@@ -47,7 +47,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let part = beside(path)?;
+    let part = temporary_name(path)?;
     let written = private(&part)
         .and_then(|mut file| file.write_all(content))
         .and_then(|()| match fs::metadata(path) {
@@ -64,7 +64,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 
 /// Returns the name of a temporary file that becomes the one at `path` when it is complete. It is in the same directory, and no other
 /// process uses it.
-pub(crate) fn beside(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn temporary_name(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;

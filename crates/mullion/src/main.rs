@@ -40,7 +40,7 @@ use clap::CommandFactory;
 use tracing_subscriber::EnvFilter;
 
 use cli::{Bench, Cli, Command, ConnectivityCommand, SnapshotCommand};
-use clusters::{Chosen, snapshot};
+use clusters::{NamedCluster, snapshot};
 use failure::Failure;
 
 /// Writes allocate thousands of small pieces on all threads; this allocator needs a fifth less CPU than that of glibc.
@@ -114,7 +114,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             clusters::give_kubeconfig(which.chosen(), kubeconfig.as_deref())
         }
         Command::Delete { name, data_dir } => {
-            let chosen = Chosen {
+            let chosen = NamedCluster {
                 name,
                 directory: data_dir,
             };

@@ -29,10 +29,10 @@ use crate::{
     out, reach, simulated_cloud,
     up::{
         self,
-        image_placement::Pulled,
+        image_placement::PullRegistries,
         images, node_profiles,
         plan::{config_failure, read},
-        progress::{Progress, Seen},
+        progress::{Progress, ShownNodes},
         setup,
     },
     why::source,
@@ -125,7 +125,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
     let context = Context::new(client.clone(), clock);
     context.informers.nodes.synced().await;
     // This snapshot is taken before any instance exists, so that the progress display reports all of them.
-    let begun = Seen::now(Vec::new());
+    let begun = ShownNodes::now(Vec::new());
     for order in orders {
         ec2.provide(order)
             .map_err(|error| Failure::input(format!("an instance cannot be had: {error}")))?;
@@ -141,7 +141,7 @@ pub(crate) async fn run(args: NodesArgs) -> Result<(), Failure> {
         pace: args.speed.into(),
         images: Knowledge {
             table,
-            contents: Some(Arc::new(Pulled(registries))),
+            contents: Some(Arc::new(PullRegistries(registries))),
         },
     };
     let booted = kubelet::machines::follow(&context, ec2.clone());

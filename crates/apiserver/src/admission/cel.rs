@@ -12,7 +12,7 @@ use std::{
 
 use crate::cel::{self, Budget, Environment, Failure, Object, Program, Refusal, Type, Value};
 
-pub(crate) use authorizer::{Asker, Parts};
+pub(crate) use authorizer::{AccessQuery, Parts};
 
 /// The thing a request is about, as `authorizer.requestResource`.
 const REQUEST_RESOURCE: &str = "authorizer.requestResource";
@@ -142,7 +142,7 @@ fn remembered(kind: &Type) -> Type {
 
 /// The type that an expression must evaluate to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum ExpectedType {
     Bool,
     Text,
     TextOrNull,
@@ -153,29 +153,29 @@ pub(crate) enum Wanted {
     Anything,
 }
 
-impl Wanted {
+impl ExpectedType {
     fn is(self, kind: &Type) -> bool {
         match (self, kind) {
-            (Wanted::Anything, _) => true,
-            (Wanted::Bool, kind) => *kind == Type::Bool,
-            (Wanted::Text, kind) => *kind == Type::String,
-            (Wanted::TextOrNull, kind) => matches!(kind, Type::String | Type::Null),
-            (Wanted::Object, Type::Object(object)) => object.name == cel::OBJECT,
-            (Wanted::Operations, Type::List(item)) => {
+            (ExpectedType::Anything, _) => true,
+            (ExpectedType::Bool, kind) => *kind == Type::Bool,
+            (ExpectedType::Text, kind) => *kind == Type::String,
+            (ExpectedType::TextOrNull, kind) => matches!(kind, Type::String | Type::Null),
+            (ExpectedType::Object, Type::Object(object)) => object.name == cel::OBJECT,
+            (ExpectedType::Operations, Type::List(item)) => {
                 matches!(&**item, Type::Object(object) if object.name == cel::JSON_PATCH)
             }
-            (Wanted::Object | Wanted::Operations, _) => false,
+            (ExpectedType::Object | ExpectedType::Operations, _) => false,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Wanted::Bool => "bool",
-            Wanted::Text => "string",
-            Wanted::TextOrNull => "one of [string null_type]",
-            Wanted::Object => cel::OBJECT,
-            Wanted::Operations => "list(JSONPatch)",
-            Wanted::Anything => "any",
+            ExpectedType::Bool => "bool",
+            ExpectedType::Text => "string",
+            ExpectedType::TextOrNull => "one of [string null_type]",
+            ExpectedType::Object => cel::OBJECT,
+            ExpectedType::Operations => "list(JSONPatch)",
+            ExpectedType::Anything => "any",
         }
     }
 }
@@ -283,18 +283,26 @@ impl Expression {
     /// # Errors
     /// The expression does not compile; the message is that of kube-apiserver's compiler.
     pub(crate) fn compile(text: &str) -> Result<Self, Refusal> {
-        Expression::checked(text, &ENVIRONMENT, Wanted::Bool)
+        Expression::checked(text, &ENVIRONMENT, ExpectedType::Bool)
     }
 
     /// Parses and checks an expression that may use what is in scope.
     ///
     /// # Errors
     /// As [`Expression::compile`].
-    pub(crate) fn compile_for(text: &str, scope: &Scope, wanted: Wanted) -> Result<Self, Refusal> {
+    pub(crate) fn compile_for(
+        text: &str,
+        scope: &Scope,
+        wanted: ExpectedType,
+    ) -> Result<Self, Refusal> {
         Expression::checked(text, &scope.environment(), wanted)
     }
 
-    fn checked(text: &str, environment: &Environment, wanted: Wanted) -> Result<Self, Refusal> {
+    fn checked(
+        text: &str,
+        environment: &Environment,
+        wanted: ExpectedType,
+    ) -> Result<Self, Refusal> {
         let program = Program::compile(text, environment);
         let program =
             program.map_err(|issues| Refusal::Invalid(format!("compilation failed: {issues}")))?;
@@ -385,7 +393,7 @@ pub(crate) fn result_of(text: &str, scope: &Scope) -> Result<Type, String> {
 }
 
 /// The variables of who asks.
-pub(crate) fn of_asker(asker: Asker) -> [(&'static str, Value); 2] {
+pub(crate) fn of_asker(asker: AccessQuery) -> [(&'static str, Value); 2] {
     [
         (REQUEST_RESOURCE, asker.request_resource()),
         ("authorizer", asker.into()),

@@ -6,7 +6,7 @@ use mullion_kube_text::golang::quote;
 use serde_json::Value;
 use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
 
-use super::{Ctx, Operation, Plugin, Request, What};
+use super::{Action, Ctx, Operation, Plugin, Request};
 use crate::{
     auth::{
         MASTERS,
@@ -65,10 +65,10 @@ impl Plugin for CertificateApproval {
         "CertificateApproval"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.operation == Operation::Update
-            && what.subresource == Some("approval")
-            && what.is(GROUP, PLURAL)
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.operation == Operation::Update
+            && action.subresource == Some("approval")
+            && action.is(GROUP, PLURAL)
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
@@ -81,10 +81,10 @@ impl Plugin for CertificateSigning {
         "CertificateSigning"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.operation == Operation::Update
-            && what.subresource == Some("status")
-            && what.is(GROUP, PLURAL)
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.operation == Operation::Update
+            && action.subresource == Some("status")
+            && action.is(GROUP, PLURAL)
     }
 
     /// Admits a write that changes neither the certificate nor the conditions; for others the user needs rights on the signer.
@@ -104,8 +104,8 @@ impl Plugin for CertificateSubjectRestriction {
         "CertificateSubjectRestriction"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.creates(GROUP, PLURAL)
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.creates(GROUP, PLURAL)
     }
 
     fn validate(&self, _: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {

@@ -3,7 +3,7 @@
 use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Action, Ctx, Plugin, Request};
 use crate::{
     kinds::{persistentvolumeclaims::class, tree::Tree},
     status::Status,
@@ -17,8 +17,8 @@ impl Plugin for ClaimResize {
         "PersistentVolumeClaimResize"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.updates("", "persistentvolumeclaims")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.updates("", "persistentvolumeclaims")
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {

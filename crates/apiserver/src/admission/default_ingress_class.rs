@@ -1,6 +1,6 @@
 //! DefaultIngressClass: an Ingress without a class gets the one that is marked as default, the newest if several are.
 
-use super::{Ctx, Plugin, Request, What, newest};
+use super::{Action, Ctx, Plugin, Request, newest};
 use crate::{
     kinds::{ingressclasses::is_default, ingresses::CLASS_ANNOTATION, tree::Tree},
     status::Status,
@@ -14,8 +14,8 @@ impl Plugin for DefaultIngressClass {
         "DefaultIngressClass"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("networking.k8s.io", "ingresses")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.creates("networking.k8s.io", "ingresses")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -1,6 +1,6 @@
 //! DefaultStorageClass: a claim that names no class gets the default one; of several the newest.
 
-use super::{Ctx, Plugin, Request, What, newest};
+use super::{Action, Ctx, Plugin, Request, newest};
 use crate::{
     kinds::{persistentvolumeclaims::BETA_CLASS, storageclasses::is_default, tree::Tree},
     status::Status,
@@ -14,8 +14,8 @@ impl Plugin for DefaultStorageClass {
         "DefaultStorageClass"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("", "persistentvolumeclaims")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.creates("", "persistentvolumeclaims")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Action, Ctx, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 const KEYS: [&str; 2] = [
@@ -19,8 +19,8 @@ impl Plugin for DefaultTolerations {
         "DefaultTolerationSeconds"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.writes("", "pods")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.writes("", "pods")
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use mullion_kube_text::quantity::Quantity;
 use serde_json::{Map, Value};
 
-use super::{Ctx, Operation, Plugin, Request, What};
+use super::{Action, Ctx, Operation, Plugin, Request};
 use crate::{
     kinds::{
         podspec::totals::{self, Totals},
@@ -26,16 +26,16 @@ impl Plugin for LimitRanger {
         "LimitRanger"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        match what.subresource {
-            Some("resize") => what.operation == Operation::Update && what.is("", "pods"),
-            _ => what.creates("", "pods") || what.writes("", "persistentvolumeclaims"),
+    fn handles(&self, action: &Action<'_>) -> bool {
+        match action.subresource {
+            Some("resize") => action.operation == Operation::Update && action.is("", "pods"),
+            _ => action.creates("", "pods") || action.writes("", "persistentvolumeclaims"),
         }
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
         // What a pod that exists leaves out, it shall not be given now.
-        if request.what.resource.plural == "pods" && request.old.is_none() {
+        if request.action.resource.plural == "pods" && request.old.is_none() {
             for range in ctx.lookup.list("", "limitranges", request.namespace) {
                 default_pod(request.object, &range);
             }
@@ -74,7 +74,7 @@ fn each_once(mut found: Vec<String>) -> Vec<String> {
 
 fn check(request: &Request<'_>, limit: &Value, found: &mut Vec<String>) {
     let kind = limit.text("type");
-    match (&*request.what.resource.plural, kind) {
+    match (&*request.action.resource.plural, kind) {
         ("pods", "Container") => {
             for list in ["containers", "initContainers"] {
                 for container in request.object["spec"].items(list) {

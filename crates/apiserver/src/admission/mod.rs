@@ -174,9 +174,9 @@ impl Ctx<'_> {
     }
 }
 
-/// The operation of a request and its target.
+/// The action of a request: its operation, and the resource and subresource that it is about.
 #[derive(Clone, Copy)]
-pub struct What<'a> {
+pub struct Action<'a> {
     /// What it does.
     pub operation: Operation,
     /// The kind it is about.
@@ -185,7 +185,7 @@ pub struct What<'a> {
     pub subresource: Option<&'a str>,
 }
 
-impl What<'_> {
+impl Action<'_> {
     /// Returns whether the request is for that resource, in any version, or for one of its subresources.
     pub fn is(&self, group: &str, plural: &str) -> bool {
         self.resource.group == group && self.resource.plural == plural
@@ -214,7 +214,7 @@ impl What<'_> {
 /// One write on its way to the store.
 pub struct Request<'a> {
     /// The operation and its target.
-    pub what: What<'a>,
+    pub action: Action<'a>,
     /// The namespace in the path; `None` for cluster-scoped kinds.
     pub namespace: Option<&'a str>,
     /// The object's name; empty before `generateName` has been expanded.
@@ -241,7 +241,7 @@ impl Request<'_> {
             .into_iter()
             .find(|name| !name.is_empty())
             .unwrap_or("Unknown");
-        Status::forbidden(self.what.resource, name, why)
+        Status::forbidden(self.action.resource, name, why)
     }
 }
 
@@ -281,7 +281,7 @@ pub trait Plugin: Send + Sync {
 
     /// Returns whether the plugin handles the request at all. For a write of the status that no plugin handles, most of the stored object
     /// may stay unparsed.
-    fn handles(&self, what: &What<'_>) -> bool;
+    fn handles(&self, action: &Action<'_>) -> bool;
 
     /// Returns what has to end before the plugins are asked, such as a look-up elsewhere. It must end by itself; the request holds no
     /// turn meanwhile, and its object may still change.

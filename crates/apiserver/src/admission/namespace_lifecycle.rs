@@ -1,7 +1,7 @@
 //! NamespaceLifecycle: nothing is written into a namespace that does not exist, nothing new into one that is going, and three
 //! namespaces never go.
 
-use super::{Ctx, Operation, Plugin, Request, What};
+use super::{Action, Ctx, Operation, Plugin, Request};
 use crate::status::{Cause, Status};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -14,11 +14,11 @@ impl Plugin for NamespaceLifecycle {
         "NamespaceLifecycle"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        match what.operation {
-            Operation::Delete => what.is("", "namespaces"),
+    fn handles(&self, action: &Action<'_>) -> bool {
+        match action.operation {
+            Operation::Delete => action.is("", "namespaces"),
             Operation::Create => {
-                what.resource.namespaced && what.resource.group != "authorization.k8s.io"
+                action.resource.namespaced && action.resource.group != "authorization.k8s.io"
             }
             // Where there is an object there is a namespace: the many writes to what exists need not look.
             Operation::Update | Operation::Connect => false,
@@ -50,7 +50,7 @@ impl Plugin for NamespaceLifecycle {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if request.what.operation == Operation::Delete && IMMORTAL.contains(&request.name) {
+        if request.action.operation == Operation::Delete && IMMORTAL.contains(&request.name) {
             return Err(request.forbidden("this namespace may not be deleted"));
         }
         Ok(())

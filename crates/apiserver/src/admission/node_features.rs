@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Ctx, Operation, Plugin, Request, What, node_of_change};
+use super::{Action, Ctx, Operation, Plugin, Request, node_of_change};
 use crate::{
     kinds::{podspec::defaults::is_restartable_init, tree::Tree},
     status::Status,
@@ -35,10 +35,10 @@ impl Plugin for NodeFeatures {
         "NodeDeclaredFeatureValidator"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.operation == Operation::Update
-            && what.is("", "pods")
-            && matches!(what.subresource, None | Some("resize"))
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.operation == Operation::Update
+            && action.is("", "pods")
+            && matches!(action.subresource, None | Some("resize"))
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {

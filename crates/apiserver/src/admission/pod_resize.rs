@@ -3,7 +3,7 @@
 use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
-use super::{Ctx, Operation, Plugin, Request, What, node_of_change};
+use super::{Action, Ctx, Operation, Plugin, Request, node_of_change};
 use crate::{
     kinds::{
         podspec::totals::{self, Totals},
@@ -25,10 +25,10 @@ impl Plugin for PodResize {
         "PodResizeValidator"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.operation == Operation::Update
-            && what.is("", "pods")
-            && what.subresource == Some("resize")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.operation == Operation::Update
+            && action.is("", "pods")
+            && action.subresource == Some("resize")
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {

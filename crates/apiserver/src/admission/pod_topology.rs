@@ -1,6 +1,6 @@
 //! PodTopologyLabels: a pod that is bound learns the zone and region of its node as labels.
 
-use super::{Ctx, Operation, Plugin, Request, What};
+use super::{Action, Ctx, Operation, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 const LABELS: [&str; 2] = [
@@ -16,13 +16,13 @@ impl Plugin for PodTopologyLabels {
         "PodTopologyLabels"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        let bound = match what.operation {
-            Operation::Create => matches!(what.subresource, None | Some("binding")),
-            Operation::Connect => what.subresource == Some("binding"),
+    fn handles(&self, action: &Action<'_>) -> bool {
+        let bound = match action.operation {
+            Operation::Create => matches!(action.subresource, None | Some("binding")),
+            Operation::Connect => action.subresource == Some("binding"),
             Operation::Update | Operation::Delete => false,
         };
-        bound && (what.is("", "pods") || what.is("", "bindings"))
+        bound && (action.is("", "pods") || action.is("", "bindings"))
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Action, Ctx, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 const GROUP: &str = "scheduling.k8s.io";
@@ -17,12 +17,12 @@ impl Plugin for Priority {
         "Priority"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.writes("", "pods") || what.writes(GROUP, "priorityclasses")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.writes("", "pods") || action.writes(GROUP, "priorityclasses")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        if !request.what.is("", "pods") {
+        if !request.action.is("", "pods") {
             return Ok(());
         }
         if let Some(old) = request.old {
@@ -37,7 +37,7 @@ impl Plugin for Priority {
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if !request.what.is(GROUP, "priorityclasses") || !request.object.flag("globalDefault") {
+        if !request.action.is(GROUP, "priorityclasses") || !request.object.flag("globalDefault") {
             return Ok(());
         }
         match default_class(ctx) {

@@ -9,7 +9,7 @@ use std::{
 use mullion_kube_text::field::Path;
 use serde_json::Value;
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Action, Ctx, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 const OTHER_OVERHEAD: &str =
@@ -25,8 +25,8 @@ impl Plugin for RuntimeClass {
         "RuntimeClass"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("", "pods")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.creates("", "pods")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
@@ -110,13 +110,13 @@ fn select_nodes(request: &mut Request<'_>, scheduling: &Value) -> Result<(), Sta
 /// Both lists without what another entry covers.
 fn merged(pod: &[Value], class: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = pod.iter().chain(class).collect();
-    let mut later = Widest::default();
+    let mut later = WidestTolerations::default();
     let mut covered_later = vec![false; all.len()];
     for (index, toleration) in all.iter().enumerate().rev() {
         covered_later[index] = later.has_other_that_covers(toleration);
         later.add(toleration);
     }
-    let (mut before, mut seen) = (Widest::default(), HashSet::new());
+    let (mut before, mut seen) = (WidestTolerations::default(), HashSet::new());
     let mut merged = Vec::new();
     for (toleration, is_covered_later) in all.into_iter().zip(covered_later) {
         let is_covered = seen.contains(toleration) || before.has_other_that_covers(toleration);
@@ -134,9 +134,9 @@ type Scope<'a> = (&'a str, &'a str, Option<&'a str>);
 
 /// The two longest of the different tolerations of each scope: one covers all others of the scope, the other covers that one.
 #[derive(Default)]
-struct Widest<'a>(HashMap<Scope<'a>, Vec<(i128, &'a Value)>>);
+struct WidestTolerations<'a>(HashMap<Scope<'a>, Vec<(i128, &'a Value)>>);
 
-impl<'a> Widest<'a> {
+impl<'a> WidestTolerations<'a> {
     fn add(&mut self, toleration: &'a Value) {
         let value = match toleration.text("operator") {
             "Equal" | "" => Some(toleration.text("value")),

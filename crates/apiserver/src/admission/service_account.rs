@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use serde_json::{Value, json};
 
-use super::{Ctx, Operation, Plugin, Request, What};
+use super::{Action, Ctx, Operation, Plugin, Request};
 use crate::{http::metadata::generate_name, kinds::tree::Tree, status::Status};
 
 const DEFAULT: &str = "default";
@@ -24,12 +24,12 @@ impl Plugin for ServiceAccount {
         "ServiceAccount"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("", "pods") || adds_ephemeral_containers(what)
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.creates("", "pods") || adds_ephemeral_containers(action)
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        if adds_ephemeral_containers(&request.what) {
+        if adds_ephemeral_containers(&request.action) {
             return Ok(());
         }
         if is_mirror(request.object) {
@@ -56,7 +56,7 @@ impl Plugin for ServiceAccount {
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        let added = adds_ephemeral_containers(&request.what);
+        let added = adds_ephemeral_containers(&request.action);
         if !added && is_mirror(request.object) {
             return refuse_mirror(request);
         }
@@ -75,10 +75,10 @@ impl Plugin for ServiceAccount {
     }
 }
 
-fn adds_ephemeral_containers(what: &What<'_>) -> bool {
-    what.operation == Operation::Update
-        && what.subresource == Some("ephemeralcontainers")
-        && what.is("", "pods")
+fn adds_ephemeral_containers(action: &Action<'_>) -> bool {
+    action.operation == Operation::Update
+        && action.subresource == Some("ephemeralcontainers")
+        && action.is("", "pods")
 }
 
 /// Returns the error for a secret that the pod uses but its service account does not list.

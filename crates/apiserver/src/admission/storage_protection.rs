@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Action, Ctx, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 /// The kinds and their finalizers.
@@ -16,9 +16,9 @@ const FINALIZERS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-fn finalizer(what: &What<'_>) -> Option<&'static str> {
+fn finalizer(action: &Action<'_>) -> Option<&'static str> {
     let mut all = FINALIZERS.iter();
-    let found = all.find(|(group, plural, _)| what.creates(group, plural));
+    let found = all.find(|(group, plural, _)| action.creates(group, plural));
     found.map(|(_, _, finalizer)| *finalizer)
 }
 
@@ -30,12 +30,12 @@ impl Plugin for StorageProtection {
         "StorageObjectInUseProtection"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        finalizer(what).is_some()
+    fn handles(&self, action: &Action<'_>) -> bool {
+        finalizer(action).is_some()
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let Some(finalizer) = finalizer(&request.what) else {
+        let Some(finalizer) = finalizer(&request.action) else {
             return Ok(());
         };
         let metadata = &mut request.object["metadata"];

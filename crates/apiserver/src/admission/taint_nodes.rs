@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Action, Ctx, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -15,8 +15,8 @@ impl Plugin for TaintNodesByCondition {
         "TaintNodesByCondition"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("", "nodes")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.creates("", "nodes")
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -38,12 +38,12 @@ pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()
             let written = settle(&server).await;
             drop(server);
             let retry = match written {
-                Written::Nothing => None,
-                Written::All => {
+                WriteOutcome::Nothing => None,
+                WriteOutcome::All => {
                     tokio::time::sleep(PAUSE).await;
                     None
                 }
-                Written::Some => Some(RETRY),
+                WriteOutcome::Some => Some(RETRY),
             };
             let retry = async {
                 match retry {
@@ -61,16 +61,16 @@ pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()
 }
 
 /// The outcome of writing the conditions that had to change.
-enum Written {
+enum WriteOutcome {
     Nothing,
     All,
     Some,
 }
 
 /// Writes the conditions that differ from what they should be.
-async fn settle(server: &Arc<ApiServer>) -> Written {
+async fn settle(server: &Arc<ApiServer>) -> WriteOutcome {
     let table = server.registry().table();
-    let mut written = Written::Nothing;
+    let mut written = WriteOutcome::Nothing;
     for object in server.store().collection(STORAGE).snapshot(None).objects {
         let name = object.key().name();
         let service = object.parse();
@@ -83,11 +83,11 @@ async fn settle(server: &Arc<ApiServer>) -> Written {
         let patch =
             json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
         match send(server, Method::PATCH, &path, &patch).await {
-            Ok(()) if !matches!(written, Written::Some) => written = Written::All,
+            Ok(()) if !matches!(written, WriteOutcome::Some) => written = WriteOutcome::All,
             Ok(()) => {}
             Err(status) => {
                 tracing::debug!(name, %status, "an APIService does not say whether it is available");
-                written = Written::Some;
+                written = WriteOutcome::Some;
             }
         }
     }

@@ -72,7 +72,7 @@ pub(super) fn unauthorized() -> Status {
 }
 
 /// The user that a token authenticates, and the audiences that it is valid for.
-pub(crate) struct Identified {
+pub(crate) struct AuthenticatedUser {
     /// The user.
     pub(crate) user: User,
     /// Which of the wanted audiences the token is for.
@@ -87,7 +87,7 @@ pub(crate) fn authenticate_token(
     server: &ApiServer,
     token: &str,
     audiences: &[String],
-) -> Result<Option<Identified>, service_account::TokenError> {
+) -> Result<Option<AuthenticatedUser>, service_account::TokenError> {
     let ours = server.audiences();
     if let Some(user) = server.tokens().find(token) {
         let meant: Vec<String> = audiences
@@ -95,7 +95,7 @@ pub(crate) fn authenticate_token(
             .filter(|audience| ours.contains(audience))
             .cloned()
             .collect();
-        return Ok((!meant.is_empty()).then(|| Identified {
+        return Ok((!meant.is_empty()).then(|| AuthenticatedUser {
             user: authenticated(user.clone()),
             audiences: meant,
         }));

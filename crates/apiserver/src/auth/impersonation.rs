@@ -122,10 +122,10 @@ pub(super) fn impersonate(
 
 /// The mode in which users last acted as others, for as many users as upstream remembers: those of late.
 #[derive(Default)]
-pub(super) struct LastModes(Mutex<Remembered>);
+pub(super) struct LastModes(Mutex<ModeCache>);
 
 #[derive(Default)]
-struct Remembered {
+struct ModeCache {
     modes: HashMap<String, (Mode, u64)>,
     /// Counts the uses.
     uses: u64,
@@ -145,7 +145,7 @@ impl LastModes {
         let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         remembered.uses += 1;
         let now = remembered.uses;
-        let Remembered { modes, .. } = &mut *remembered;
+        let ModeCache { modes, .. } = &mut *remembered;
         if modes.len() >= REMEMBERED && !modes.contains_key(requestor) {
             let oldest = modes.iter().min_by_key(|(_, (_, used))| *used);
             if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {

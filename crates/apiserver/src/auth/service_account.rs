@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     AUTHENTICATED,
-    authentication::{CREDENTIAL_ID, Identified},
+    authentication::{AuthenticatedUser, CREDENTIAL_ID},
     key::{ALGORITHM, SigningKeyError},
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(crate) struct Claims {
     #[serde(rename = "jti")]
     pub(crate) id: String,
     #[serde(rename = "kubernetes.io")]
-    pub(crate) bound: Bound,
+    pub(crate) bound: KubernetesClaim,
     #[serde(rename = "nbf")]
     pub(crate) not_before: i64,
     #[serde(rename = "sub")]
@@ -55,7 +55,7 @@ pub(crate) struct Claims {
 
 /// The `kubernetes.io` claim: the service account of the token, and the object that the token is bound to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
-pub(crate) struct Bound {
+pub(crate) struct KubernetesClaim {
     pub(crate) namespace: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<Reference>,
@@ -120,9 +120,9 @@ pub(crate) enum TokenError {
 
 /// The tokens whose signature was good.
 #[derive(Default)]
-pub(crate) struct Remembered(Mutex<FxHashMap<[u8; 32], Arc<Claims>>>);
+pub(crate) struct VerifiedTokens(Mutex<FxHashMap<[u8; 32], Arc<Claims>>>);
 
-impl Remembered {
+impl VerifiedTokens {
     fn find(&self, digest: &[u8; 32]) -> Option<Arc<Claims>> {
         self.lock().get(digest).cloned()
     }
@@ -156,15 +156,15 @@ pub(super) fn authenticate(
     server: &ApiServer,
     token: &str,
     audiences: &[String],
-) -> Result<Option<Identified>, TokenError> {
+) -> Result<Option<AuthenticatedUser>, TokenError> {
     let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-    let claims = match server.remembered().find(&digest) {
+    let claims = match server.verified_tokens().find(&digest) {
         Some(claims) => claims,
         None => {
             let Some(claims) = verified(server, token)? else {
                 return Ok(None);
             };
-            server.remembered().keep(digest, claims.clone());
+            server.verified_tokens().keep(digest, claims.clone());
             claims
         }
     };
@@ -182,7 +182,7 @@ pub(super) fn authenticate(
     }
     check_time(&claims, server.now())?;
     check_bound(server, &claims.bound)?;
-    Ok(Some(Identified {
+    Ok(Some(AuthenticatedUser {
         user: user(&claims),
         audiences: meant,
     }))
@@ -232,7 +232,7 @@ fn check_time(claims: &Claims, now: Timestamp) -> Result<(), TokenError> {
     }
 }
 
-fn check_bound(server: &ApiServer, bound: &Bound) -> Result<(), TokenError> {
+fn check_bound(server: &ApiServer, bound: &KubernetesClaim) -> Result<(), TokenError> {
     let (namespace, account) = (&bound.namespace, &bound.account);
     let found = server
         .find("", "serviceaccounts", Some(namespace), &account.name)

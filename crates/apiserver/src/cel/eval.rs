@@ -154,7 +154,7 @@ impl Run<'_> {
             } => {
                 let target = self.value(target, scope)?;
                 match optional(&target) {
-                    None => failed(missing::told("hasValue", Some(&target), &[])),
+                    None => failed(missing::message("hasValue", Some(&target), &[])),
                     Some(None) => Ok(none()),
                     Some(Some(inner)) => {
                         let result = self.value(body, &scope.with(variable, inner))?;

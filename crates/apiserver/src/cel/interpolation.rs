@@ -12,7 +12,7 @@ use super::{
     conversions::{as_text, special},
     keyed::plain,
     maps::as_map,
-    values::{Looks, TypeValue, type_name},
+    values::{TypeValue, VisitLimit, type_name},
 };
 
 /// A precision that no number exceeds.
@@ -58,7 +58,11 @@ impl Clause {
 ///
 /// # Errors
 /// An invalid format, or a value that its clause cannot format.
-pub(super) fn filled(format: &str, values: &[Value], looks: &mut Looks) -> Result<String, String> {
+pub(super) fn filled(
+    format: &str,
+    values: &[Value],
+    looks: &mut VisitLimit,
+) -> Result<String, String> {
     let out_of_range = |index: usize| format!("index {index} out of range");
     let mut filled = String::new();
     for part in Parts::of(format) {
@@ -77,7 +81,7 @@ pub(super) fn filled(format: &str, values: &[Value], looks: &mut Looks) -> Resul
 }
 
 /// Charges for all of a value, including every occurrence of shared parts.
-fn look_at(value: &Value, looks: &mut Looks) -> Result<(), String> {
+fn look_at(value: &Value, looks: &mut VisitLimit) -> Result<(), String> {
     looks.take(1)?;
     match plain(value) {
         Value::String(text) => looks.take(text.len() as u64),

@@ -16,7 +16,7 @@ use kube_cel::cel::{
 use super::{
     messages::message,
     total::total,
-    values::{Looks, equal_within, optional},
+    values::{VisitLimit, equal_within, optional},
 };
 
 /// The identity of a list's items.
@@ -30,16 +30,16 @@ enum Keys {
 
 /// A list of type set or map.
 #[derive(Debug, PartialEq)]
-pub(super) struct Keyed {
+pub(super) struct KeyedList {
     /// The items as a plain list.
     list: Value,
     keys: Keys,
 }
 
 // Lists are compared with [`equal_within`] only.
-impl Eq for Keyed {}
+impl Eq for KeyedList {}
 
-impl Opaque for Keyed {
+impl Opaque for KeyedList {
     fn runtime_type_name(&self) -> &str {
         "list"
     }
@@ -70,11 +70,11 @@ pub(crate) fn list_by(items: Vec<Value>, fields: impl IntoIterator<Item = String
 
 fn made(items: Vec<Value>, keys: Keys) -> Value {
     let list = Value::List(Arc::new(items));
-    Value::Opaque(Arc::new(Keyed { list, keys }))
+    Value::Opaque(Arc::new(KeyedList { list, keys }))
 }
 
 /// Returns the keyed list that a value is, if it is one.
-pub(super) fn keyed(value: &Value) -> Option<&Keyed> {
+pub(super) fn keyed(value: &Value) -> Option<&KeyedList> {
     match value {
         Value::Opaque(opaque) => opaque.downcast_ref(),
         _ => None,
@@ -130,7 +130,7 @@ fn items(value: &Value) -> Option<&[Value]> {
     }
 }
 
-impl Keyed {
+impl KeyedList {
     fn items(&self) -> &[Value] {
         items(&self.list).expect("it is made of a list")
     }
@@ -139,7 +139,7 @@ impl Keyed {
     ///
     /// # Errors
     /// Items of a set that are not scalars have no identity; the message is Go's.
-    pub(super) fn equals(&self, other: &Value, looks: &mut Looks) -> Result<bool, String> {
+    pub(super) fn equals(&self, other: &Value, looks: &mut VisitLimit) -> Result<bool, String> {
         let (mine, Some(other)) = (self.items(), items(other)) else {
             return Ok(false);
         };
@@ -172,7 +172,7 @@ impl Keyed {
     /// Returns the list with another list's items added: existing items are replaced, new ones are appended.
     ///
     /// # Errors
-    /// The errors of [`Keyed::equals`], and a value that is not a list.
+    /// The errors of [`KeyedList::equals`], and a value that is not a list.
     pub(super) fn with(&self, other: &Value) -> Result<Value, String> {
         let Some(added) = items(other) else {
             return Err("no such overload".to_owned());

@@ -10,7 +10,7 @@ use super::{
     expr::{Expr, Fold, FoldKind, Node},
     keyed::plain,
     syntax::Parsed,
-    values::{Looks, compare, equal_within, type_name},
+    values::{VisitLimit, compare, equal_within, type_name},
 };
 
 /// The function that `sortBy` expands to: sorts a list by a list of keys of the same length.
@@ -92,7 +92,7 @@ pub(super) fn call(
     function: &str,
     target: Option<&Value>,
     arguments: &[Value],
-    looks: &mut Looks,
+    looks: &mut VisitLimit,
 ) -> Option<Result<Value, String>> {
     let target = target.map(plain);
     let made = match (function, target, arguments) {
@@ -126,7 +126,7 @@ fn slice(items: &[Value], from: i64, to: i64) -> Result<Vec<Value>, String> {
     Err(format!("cannot slice({from}, {to}), {why}"))
 }
 
-fn flat(items: &[Value], depth: i64, looks: &mut Looks) -> Result<Vec<Value>, String> {
+fn flat(items: &[Value], depth: i64, looks: &mut VisitLimit) -> Result<Vec<Value>, String> {
     let mut all = Vec::new();
     for item in items {
         // Each item that is kept costs a whole step.
@@ -139,7 +139,7 @@ fn flat(items: &[Value], depth: i64, looks: &mut Looks) -> Result<Vec<Value>, St
     Ok(all)
 }
 
-fn distinct(items: &[Value], looks: &mut Looks) -> Result<Vec<Value>, String> {
+fn distinct(items: &[Value], looks: &mut VisitLimit) -> Result<Vec<Value>, String> {
     let mut all: Vec<Value> = Vec::new();
     for item in items {
         let mut is_new = true;

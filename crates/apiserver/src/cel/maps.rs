@@ -1,7 +1,7 @@
 //! Maps with the semantics of cel-go (common/types/map.go): a key is any value that Go can compare, and a number finds the integer key
 //! that equals it.
 //!
-//! The cel crate's maps have only integer, boolean and string keys. Maps with other keys are [`Mixed`].
+//! The cel crate's maps have only integer, boolean and string keys. Maps with other keys are [`MixedKeyMap`].
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,21 +37,21 @@ enum Identity {
 
 /// A map with keys of any type.
 #[derive(Debug)]
-pub(super) struct Mixed {
+pub(super) struct MixedKeyMap {
     plain: Map,
     others: BTreeMap<Identity, (Value, Value)>,
 }
 
 // Maps are compared with [`super::values::equal`] only.
-impl PartialEq for Mixed {
+impl PartialEq for MixedKeyMap {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-impl Eq for Mixed {}
+impl Eq for MixedKeyMap {}
 
-impl Opaque for Mixed {
+impl Opaque for MixedKeyMap {
     fn runtime_type_name(&self) -> &str {
         "map"
     }
@@ -116,7 +116,7 @@ impl Entries {
         };
         match self.others.is_empty() {
             true => Value::Map(plain),
-            false => Value::Opaque(Arc::new(Mixed {
+            false => Value::Opaque(Arc::new(MixedKeyMap {
                 plain,
                 others: self.others,
             })),
@@ -175,7 +175,7 @@ fn identity(key: &Value, others: usize) -> Result<Identity, String> {
 #[derive(Clone, Copy)]
 pub(super) enum AnyMap<'v> {
     Plain(&'v Map),
-    Mixed(&'v Mixed),
+    Mixed(&'v MixedKeyMap),
 }
 
 /// Returns a value as a map, if it is one. Of a total map, these are the real entries.

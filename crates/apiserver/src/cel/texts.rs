@@ -9,7 +9,7 @@ use super::{
     conversions::as_text,
     interpolation,
     keyed::plain,
-    values::{Looks, text, type_name},
+    values::{VisitLimit, text, type_name},
 };
 
 /// Calls a string function; `None` if the function is not one of these.
@@ -17,7 +17,7 @@ pub(super) fn call(
     function: &str,
     target: Option<&Value>,
     arguments: &[Value],
-    looks: &mut Looks,
+    looks: &mut VisitLimit,
 ) -> Option<Result<Value, String>> {
     let target = plain(target?);
     if let ("join", Value::List(parts)) = (function, target) {
@@ -158,7 +158,7 @@ fn parts<'g>(given: &'g str, separator: &str, most: Option<usize>) -> Vec<&'g st
     parts
 }
 
-fn joined(parts: &[Value], separator: &str, looks: &mut Looks) -> Result<String, String> {
+fn joined(parts: &[Value], separator: &str, looks: &mut VisitLimit) -> Result<String, String> {
     let mut texts = Vec::with_capacity(parts.len());
     for part in parts {
         match part {

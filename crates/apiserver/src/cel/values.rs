@@ -232,14 +232,14 @@ pub(super) fn is_zero(value: &Value) -> bool {
 /// Compares two values like [`equal_within`], without a limit.
 #[cfg(test)]
 pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
-    equal_within(left, right, &mut Looks(u64::MAX))
+    equal_within(left, right, &mut VisitLimit(u64::MAX))
 }
 
 /// The number of values that may still be visited. Parts of a list may be shared, so a value can have far more parts than memory holds.
 #[derive(Debug)]
-pub(super) struct Looks(pub(super) u64);
+pub(super) struct VisitLimit(pub(super) u64);
 
-impl Looks {
+impl VisitLimit {
     /// Charges for `count` visits.
     ///
     /// # Errors
@@ -255,7 +255,11 @@ impl Looks {
 ///
 /// # Errors
 /// The values cannot be compared, or more visits are needed than are left.
-pub(super) fn equal_within(left: &Value, right: &Value, looks: &mut Looks) -> Result<bool, String> {
+pub(super) fn equal_within(
+    left: &Value,
+    right: &Value,
+    looks: &mut VisitLimit,
+) -> Result<bool, String> {
     looks.take(1)?;
     if let Some(left) = keyed(left) {
         return left.equals(right, looks);

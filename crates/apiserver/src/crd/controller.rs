@@ -46,7 +46,7 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
         let Ok(mut cursor) = Cursor::new(collection.clone(), revision) else {
             continue;
         };
-        let mut waiting = Waiting::default();
+        let mut waiting = RefusedDefinitions::default();
         for definition in &known {
             let Some(server) = server.upgrade() else {
                 return;
@@ -76,9 +76,9 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
 
 /// The definitions with refused names, and the group of each.
 #[derive(Default)]
-struct Waiting(BTreeMap<String, String>);
+struct RefusedDefinitions(BTreeMap<String, String>);
 
-impl Waiting {
+impl RefusedDefinitions {
     fn note(&mut self, definition: &Value) {
         let conditions = definition["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();

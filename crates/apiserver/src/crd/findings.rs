@@ -7,14 +7,15 @@ use serde_json::Value;
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) path: String,
-    pub(super) what: What,
+    pub(super) kind: FindingKind,
     /// The offending value; `None` prints as the empty string.
     pub(super) value: Option<Value>,
     pub(super) message: String,
 }
 
+/// The kind of an error, which decides the reason and the text of its field error.
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum FindingKind {
     /// The message is about the value.
     Invalid,
     /// A wrong JSON type or format.
@@ -38,9 +39,9 @@ impl Finding {
             path => path,
         };
         let path = Path::new(field);
-        match self.what {
-            What::Required => errors.required(&path, ""),
-            What::Enum(allowed) => {
+        match self.kind {
+            FindingKind::Required => errors.required(&path, ""),
+            FindingKind::Enum(allowed) => {
                 let texts: Vec<String> = allowed
                     .iter()
                     .map(|value| {
@@ -52,17 +53,17 @@ impl Finding {
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 errors.not_supported(&path, self.value.unwrap_or_default(), &texts);
             }
-            What::TooLong(max) => {
+            FindingKind::TooLong(max) => {
                 errors.too_long(&path, usize::try_from(max).unwrap_or(usize::MAX))
             }
-            What::TooMany { actual, max } => {
+            FindingKind::TooMany { actual, max } => {
                 errors.too_many(&path, actual, usize::try_from(max).unwrap_or(usize::MAX))
             }
-            What::Invalid => {
+            FindingKind::Invalid => {
                 errors.invalid(&path, self.value.unwrap_or_else(|| "".into()), self.message)
             }
-            What::Nowhere => errors.invalid(&Path::new("<nil>"), "", self.message),
-            What::Type => errors.0.push(FieldError {
+            FindingKind::Nowhere => errors.invalid(&Path::new("<nil>"), "", self.message),
+            FindingKind::Type => errors.0.push(FieldError {
                 error_type: ErrorType::TypeInvalid,
                 field: field.to_owned(),
                 bad_value: Some(BadValue::Json(self.value.unwrap_or_else(|| "".into()))),
@@ -80,11 +81,16 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn failed(path: &str, what: What, value: Option<Value>, message: String) -> Outcome {
+    pub(super) fn failed(
+        path: &str,
+        kind: FindingKind,
+        value: Option<Value>,
+        message: String,
+    ) -> Outcome {
         Outcome {
             errors: vec![Finding {
                 path: path.to_owned(),
-                what,
+                kind,
                 value,
                 message,
             }],
@@ -92,10 +98,16 @@ impl Outcome {
         }
     }
 
-    pub(super) fn add(&mut self, path: &str, what: What, value: Option<Value>, message: String) {
+    pub(super) fn add(
+        &mut self,
+        path: &str,
+        kind: FindingKind,
+        value: Option<Value>,
+        message: String,
+    ) {
         self.errors.push(Finding {
             path: path.to_owned(),
-            what,
+            kind,
             value,
             message,
         });

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use self::{
     reader::Reader,
-    walk::{Looks, follow},
+    walk::{VisitLimit, follow},
 };
 
 /// A parsed path.
@@ -46,24 +46,24 @@ struct Slice {
 
 /// The reason why a path cannot be parsed or finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unusable;
+pub(crate) struct JsonPathError;
 
 impl JsonPath {
     /// Parses a path. Text after the path, which client-go would print, is ignored.
-    pub(crate) fn parse(text: &str) -> Result<JsonPath, Unusable> {
+    pub(crate) fn parse(text: &str) -> Result<JsonPath, JsonPathError> {
         Reader::new(text).steps().map(JsonPath)
     }
 
     /// Returns the values that the path selects.
-    pub(crate) fn find<'v>(&'v self, root: &'v Value) -> Result<Vec<&'v Value>, Unusable> {
-        self.find_within(root, &mut Looks::new())
+    pub(crate) fn find<'v>(&'v self, root: &'v Value) -> Result<Vec<&'v Value>, JsonPathError> {
+        self.find_within(root, &mut VisitLimit::new())
     }
 
     fn find_within<'v>(
         &'v self,
         root: &'v Value,
-        looks: &mut Looks,
-    ) -> Result<Vec<&'v Value>, Unusable> {
+        looks: &mut VisitLimit,
+    ) -> Result<Vec<&'v Value>, JsonPathError> {
         follow(vec![root], &self.0, looks)
     }
 }
@@ -83,7 +83,7 @@ mod tests {
             read.find(&object).map(|all| all.len())
         };
         assert_eq!(found(10), Ok(1024));
-        assert_eq!(found(30), Err(Unusable));
+        assert_eq!(found(30), Err(JsonPathError));
         // The limit holds for every kind of last step, even if that step finds little.
         let many: Vec<u32> = (0..2_000).collect();
         let object = json!({"a": (0..16).fold(json!(many), |inner, _| json!([inner]))});
@@ -101,7 +101,11 @@ mod tests {
                 JsonPath::parse(&text).expect("a path")
             };
             assert!(path(16, "[0]").find(&object).is_ok(), "{last}");
-            assert_eq!(path(16, "[0,0]").find(&object), Err(Unusable), "{last}");
+            assert_eq!(
+                path(16, "[0,0]").find(&object),
+                Err(JsonPathError),
+                "{last}"
+            );
         }
     }
 
@@ -152,7 +156,7 @@ mod tests {
             ".spec.lo[?(@.v=='1')]",
         ] {
             let read = JsonPath::parse(path).expect(path);
-            assert_eq!(read.find(&object), Err(Unusable), "{path}");
+            assert_eq!(read.find(&object), Err(JsonPathError), "{path}");
         }
         for path in [
             ".spec[",
@@ -162,7 +166,7 @@ mod tests {
             ".spec['a\"]",
             ".a[1:2:3:4]",
         ] {
-            assert_eq!(JsonPath::parse(path), Err(Unusable), "{path}");
+            assert_eq!(JsonPath::parse(path), Err(JsonPathError), "{path}");
         }
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use self::{combinations::combinations, number::number};
 use super::{
     correlation::Correlation,
-    findings::{Outcome, What},
+    findings::{FindingKind, Outcome},
     formats,
     structural::{Additional, Schema},
 };
@@ -166,7 +166,7 @@ fn validate_anew(
 
 fn wrong_type(path: &str, wanted: &str, found: &str) -> Outcome {
     let message = format!("{path} in body must be of type {wanted}: {found:?}");
-    Outcome::failed(path, What::Type, Some(found.into()), message)
+    Outcome::failed(path, FindingKind::Type, Some(found.into()), message)
 }
 
 fn value_type(schema: &Schema, value: &Value, path: &str) -> Outcome {
@@ -213,12 +213,12 @@ fn value_type(schema: &Schema, value: &Value, path: &str) -> Outcome {
 fn string(schema: &Schema, text: &str, path: &str) -> Outcome {
     let length = text.chars().count() as u64;
     if let Some(max) = schema.max_length.filter(|max| length > *max) {
-        return Outcome::failed(path, What::TooLong(max), None, String::new());
+        return Outcome::failed(path, FindingKind::TooLong(max), None, String::new());
     }
     if let Some(min) = schema.min_length.filter(|min| length < *min) {
         return Outcome::failed(
             path,
-            What::Invalid,
+            FindingKind::Invalid,
             Some(text.into()),
             format!("{path} in body should be at least {min} chars long"),
         );
@@ -231,7 +231,7 @@ fn string(schema: &Schema, text: &str, path: &str) -> Outcome {
     {
         return Outcome::failed(
             path,
-            What::Invalid,
+            FindingKind::Invalid,
             Some(text.into()),
             format!("{path} in body should match '{}'", pattern.source),
         );
@@ -257,7 +257,7 @@ fn array(
     if let Some(min) = schema.min_items.filter(|min| (items.len() as u64) < *min) {
         outcome.add(
             path,
-            What::Invalid,
+            FindingKind::Invalid,
             Some(items.len().into()),
             format!("{path} in body should have at least {min} items"),
         );
@@ -265,7 +265,7 @@ fn array(
     if let Some(max) = schema.max_items.filter(|max| items.len() as u64 > *max) {
         outcome.add(
             path,
-            What::TooMany {
+            FindingKind::TooMany {
                 actual: items.len(),
                 max,
             },
@@ -276,7 +276,7 @@ fn array(
     if schema.unique_items && items.iter().collect::<HashSet<_>>().len() < items.len() {
         outcome.add(
             path,
-            What::Invalid,
+            FindingKind::Invalid,
             None,
             format!("{path} in body shouldn't contain duplicates"),
         );
@@ -298,14 +298,14 @@ fn object(
     if let Some(min) = schema.min_properties.filter(|min| (count as u64) < *min) {
         outcome.add(
             path,
-            What::Invalid,
+            FindingKind::Invalid,
             Some(count.into()),
             format!("{path} in body should have at least {min} properties"),
         );
     }
     if let Some(max) = schema.max_properties.filter(|max| count as u64 > *max) {
-        let what = What::TooMany { actual: count, max };
-        outcome.add(path, what, None, String::new());
+        let kind = FindingKind::TooMany { actual: count, max };
+        outcome.add(path, kind, None, String::new());
     }
     for (name, value) in map
         .iter()
@@ -318,7 +318,7 @@ fn object(
             Some(Additional::Allowed(false)) => {
                 outcome.add(
                     path,
-                    What::Invalid,
+                    FindingKind::Invalid,
                     Some(name.as_str().into()),
                     format!("{path}.{name} in body is a forbidden property"),
                 );
@@ -336,7 +336,12 @@ fn object(
         .iter()
         .filter(|name| !map.contains_key(*name))
     {
-        outcome.add(&child(path, name), What::Required, None, String::new());
+        outcome.add(
+            &child(path, name),
+            FindingKind::Required,
+            None,
+            String::new(),
+        );
     }
     outcome
 }
@@ -351,7 +356,7 @@ fn enumeration(schema: &Schema, value: &Value, path: &str) -> Outcome {
     }
     Outcome::failed(
         path,
-        What::Enum(schema.enumeration.clone()),
+        FindingKind::Enum(schema.enumeration.clone()),
         Some(value.clone()),
         String::new(),
     )

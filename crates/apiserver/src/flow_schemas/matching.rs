@@ -30,7 +30,7 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// Adds the headers to a response.
-    pub(crate) fn tell(self, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(self, headers: &mut HeaderMap) {
         headers.insert(SCHEMA, self.schema);
         headers.insert(LEVEL, self.level);
     }

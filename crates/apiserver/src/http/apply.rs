@@ -79,7 +79,7 @@ pub(crate) async fn apply(
     let mut options = call.write_options("PatchOptions")?;
     options.applies = true;
     let (config, duplicates) = configuration(bytes, call.row.api_version(), &call.resource().kind)?;
-    let source = Applied {
+    let source = ApplySource {
         config,
         duplicates,
         manager: options.manager.clone(),
@@ -91,7 +91,7 @@ pub(crate) async fn apply(
     reply::outcome(call, code, outcome)
 }
 
-struct Applied {
+struct ApplySource {
     config: Value,
     /// The duplicate keys of the configuration.
     duplicates: Vec<Problem>,
@@ -101,7 +101,7 @@ struct Applied {
     force: bool,
 }
 
-impl Applied {
+impl ApplySource {
     fn merged(&self, call: &Call, old: Option<&Value>) -> Result<Value, Status> {
         let writer = write::writer(call, &self.manager, self.part);
         // Conflicts are found before the configuration is decoded, so they are reported first.
@@ -167,7 +167,7 @@ impl Applied {
     }
 }
 
-impl Source for Applied {
+impl Source for ApplySource {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
         let mut old = old.clone();
         ownership::unfold(&mut old);

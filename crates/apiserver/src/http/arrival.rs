@@ -18,11 +18,11 @@ use tokio::time::Instant;
 
 use super::{
     body,
+    body_stream::{self, ExpiringBody},
     reply::Pieces,
-    through::{self, Expiring},
 };
 use crate::{
-    limits::{Gate, Room, TooMany},
+    limits::{Gate, MemoryPermit, TooMany},
     status::Status,
 };
 
@@ -53,10 +53,10 @@ impl Patience {
     }
 
     /// Returns a guard; dropping it records that the client no longer waits for the response.
-    pub(crate) fn watch(&mut self) -> Leaves {
+    pub(crate) fn watch(&mut self) -> DisconnectGuard {
         let left = Arc::<AtomicBool>::default();
         self.left = Some(left.clone());
-        Leaves(left)
+        DisconnectGuard(left)
     }
 
     /// Returns a 504 if the deadline has passed or the client has left.
@@ -85,8 +85,8 @@ impl Patience {
     /// Limits the time in which a large response must be read, as kube-apiserver does: its body fails at the deadline.
     pub(crate) fn bound_body(&self, answer: Response<Body>) -> Response<Body> {
         match self.deadline {
-            Some(deadline) if through::may_have(&answer, FREE as u64) => {
-                answer.map(|body| Body::new(Expiring::new(body, deadline)))
+            Some(deadline) if body_stream::may_have(&answer, FREE as u64) => {
+                answer.map(|body| Body::new(ExpiringBody::new(body, deadline)))
             }
             _ => answer,
         }
@@ -98,9 +98,9 @@ impl Patience {
 }
 
 /// The guard that [`Patience::watch`] returns.
-pub(crate) struct Leaves(Arc<AtomicBool>);
+pub(crate) struct DisconnectGuard(Arc<AtomicBool>);
 
-impl Drop for Leaves {
+impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
@@ -121,9 +121,9 @@ impl From<TooMany> for Missing {
 }
 
 /// A body that was read to its end, and the permit for the memory that it takes.
-pub(crate) struct Arrived {
+pub(crate) struct ReadBody {
     pub(crate) body: Body,
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<MemoryPermit>,
 }
 
 /// Reads a body to its end. Exempt requests need no permits.
@@ -134,8 +134,8 @@ pub(crate) async fn arrival(
     gate: &Gate,
     is_exempt: bool,
     mut sent: Body,
-) -> Result<Arrived, Missing> {
-    let mut arrived = Arrived {
+) -> Result<ReadBody, Missing> {
+    let mut arrived = ReadBody {
         body: Body::empty(),
         room: None,
     };

@@ -19,9 +19,9 @@ use super::{
     query::Query, subresource::streams::Upgrade,
 };
 use crate::{
-    admission::{Ctx, Operation, User, What},
+    admission::{Action, Ctx, Operation, User},
     kinds::Resource,
-    limits::{Room, Turn, Worker},
+    limits::{MemoryPermit, SeatPermit, Worker},
     registry::Row,
     schema::Type,
     server::ApiServer,
@@ -55,11 +55,11 @@ pub(crate) struct Call {
     /// The deadline of the response, and whether the client still waits for it.
     pub patience: Patience,
     /// The request's seat among the requests that run at once, if it needs one.
-    turn: Mutex<Option<Turn>>,
+    turn: Mutex<Option<SeatPermit>>,
     /// The permit of a large request to occupy a thread.
     worker: Mutex<Option<Worker>>,
     /// The permit for the memory that the request's body takes.
-    pub room: Option<Room>,
+    pub room: Option<MemoryPermit>,
     /// Whether the request skips all queues: an administrator's, or one of a client in this process.
     pub is_exempt: bool,
     /// The time by which webhooks must have answered: the request's own deadline, or for a client in this process a fixed time after the
@@ -185,8 +185,8 @@ impl Call {
     }
 
     /// Describes the request to admission plugins.
-    pub(crate) fn what(&self, operation: Operation) -> What<'_> {
-        What {
+    pub(crate) fn action(&self, operation: Operation) -> Action<'_> {
+        Action {
             operation,
             resource: self.resource(),
             subresource: self.subresource.as_deref(),
@@ -269,7 +269,7 @@ impl Call {
     }
 
     /// Gives the call its seat, which it keeps until the response is made.
-    pub(crate) fn take_turn(&self, turn: Turn) {
+    pub(crate) fn take_turn(&self, turn: SeatPermit) {
         *self.turn() = Some(turn);
     }
 
@@ -280,7 +280,7 @@ impl Call {
     }
 
     /// Waits for memory among the large responses that are being sent. Returns `None` for exempt requests, and when the deadline passes.
-    pub(crate) async fn answer_room(&self, bytes: usize) -> Option<Room> {
+    pub(crate) async fn answer_room(&self, bytes: usize) -> Option<MemoryPermit> {
         if self.is_exempt {
             return None;
         }
@@ -290,7 +290,7 @@ impl Call {
         room.ok().flatten()
     }
 
-    fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
+    fn turn(&self) -> MutexGuard<'_, Option<SeatPermit>> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -25,10 +25,10 @@ pub(crate) struct Content {
 /// Answers with the content, with 304 if the client has it already, or with 412 if a precondition fails.
 pub(crate) fn serve(content: Content, method: &Method, headers: &HeaderMap) -> Response<Body> {
     let reads = matches!(*method, Method::GET | Method::HEAD);
-    let code = match known(&content, headers, reads) {
-        Known::No => 200,
-        Known::Yes if reads => 304,
-        Known::Yes | Known::Other => 412,
+    let code = match precondition(&content, headers, reads) {
+        Precondition::Passed => 200,
+        Precondition::NotModified if reads => 304,
+        Precondition::NotModified | Precondition::Failed => 412,
     };
     let body = match code {
         200 => Body::from(content.body),
@@ -54,14 +54,15 @@ pub(crate) fn serve(content: Content, method: &Method, headers: &HeaderMap) -> R
 }
 
 /// The outcome of the request's preconditions.
-enum Known {
-    No,
-    Yes,
+enum Precondition {
+    Passed,
+    /// The client has this version already.
+    NotModified,
     /// The client wants the content only if it is the version that it names, and it is not.
-    Other,
+    Failed,
 }
 
-fn known(content: &Content, headers: &HeaderMap, reads: bool) -> Known {
+fn precondition(content: &Content, headers: &HeaderMap, reads: bool) -> Precondition {
     let tag = content.tag.as_deref().unwrap_or_default();
     let names = |list: &HeaderValue, weakly: bool| {
         let list = String::from_utf8_lossy(list.as_bytes()).into_owned();
@@ -76,20 +77,22 @@ fn known(content: &Content, headers: &HeaderMap, reads: bool) -> Known {
     if let Some(list) = headers.get(IF_MATCH)
         && !names(list, false)
     {
-        return Known::Other;
+        return Precondition::Failed;
     }
     if let Some(list) = headers.get(IF_NONE_MATCH) {
         return match names(list, true) {
-            true => Known::Yes,
-            false => Known::No,
+            true => Precondition::NotModified,
+            false => Precondition::Passed,
         };
     }
     let since = headers.get(IF_MODIFIED_SINCE).filter(|_| reads);
     let since = since.and_then(|since| since.to_str().ok());
     let since = since.and_then(|since| jiff::fmt::rfc2822::parse(since).ok());
     match since {
-        Some(since) if content.modified.as_second() <= since.timestamp().as_second() => Known::Yes,
-        _ => Known::No,
+        Some(since) if content.modified.as_second() <= since.timestamp().as_second() => {
+            Precondition::NotModified
+        }
+        _ => Precondition::Passed,
     }
 }
 

@@ -10,6 +10,7 @@ use mullion_kube_text::{
 use serde_json::{Map, Value, json};
 
 use super::{
+    body_stream::{self, EndsByItself, GuardedBody},
     call::Call,
     continuation::Continue,
     negotiate::{Media, Shape},
@@ -17,7 +18,6 @@ use super::{
     reply::{self, Pieces},
     selector::Selector,
     table,
-    through::{self, Ends, With},
 };
 use crate::{
     registry::Row,
@@ -351,7 +351,7 @@ pub(crate) async fn answer(
         true => streamed(call, page, selector)?,
         false => made(call, &page, selector)?,
     };
-    Ok(answer.map(|body| Body::new(With { body, held: room })))
+    Ok(answer.map(|body| Body::new(GuardedBody { body, held: room })))
 }
 
 /// Returns a response that serializes the page's objects while it is sent.
@@ -375,7 +375,7 @@ fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Bod
             let include = table::Include::parse(&call.query)?;
             let columns = table::definitions(&row);
             let (head, tail) = frame(table::table(version, metadata, columns, vec![]), "rows");
-            through::listed((&head, &tail), objects, move |object, out| {
+            body_stream::listed((&head, &tail), objects, move |object, out| {
                 let shown = table::row(&row, version, &row.served(object), now, include);
                 write(&shown, out);
             })
@@ -383,7 +383,7 @@ fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Bod
         Shape::Metadata(version) | Shape::MetadataList(version) => {
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": []});
             let (head, tail) = frame(list, "items");
-            through::listed((&head, &tail), objects, move |object, out| {
+            body_stream::listed((&head, &tail), objects, move |object, out| {
                 write(&table::metadata_of(&row.served(object), version), out);
             })
         }
@@ -391,13 +391,13 @@ fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Bod
             let mut list = head(call, metadata);
             list["items"] = json!([]);
             let (head, tail) = frame(list, "items");
-            through::listed((&head, &tail), objects, move |object, out| {
+            body_stream::listed((&head, &tail), objects, move |object, out| {
                 write(&item(&row, row.served(object)), out);
             })
         }
     };
     let mut response = reply::respond(200, Media::Json.content_type(), body);
-    response.extensions_mut().insert(Ends);
+    response.extensions_mut().insert(EndsByItself);
     Ok(response)
 }
 

@@ -6,6 +6,7 @@
 pub(crate) mod apply;
 mod arrival;
 pub(crate) mod body;
+pub(crate) mod body_stream;
 pub(crate) mod call;
 mod content;
 mod continuation;
@@ -27,19 +28,18 @@ mod probes;
 mod provided;
 pub(crate) mod query;
 pub(crate) mod reply;
+mod response_headers;
 mod running;
 mod selector;
 mod site;
 mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
-pub(crate) mod through;
-mod told;
 mod update;
 mod watch;
 pub(crate) mod write;
 
-pub use provided::Wanted;
+pub use provided::ObjectQuery;
 
 use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
@@ -51,19 +51,19 @@ use tokio::sync::watch as signal;
 
 use self::{
     arrival::Patience,
+    body_stream::GuardedBody,
     call::Call,
-    negotiate::{Asked, Form, Media, Shape},
+    negotiate::{Form, Media, RequestProperties, Shape},
     path::{ObjectPath, Route},
     query::Query,
     subresource::streams::Upgrade,
-    through::With,
     write::Part,
 };
 use crate::{
     auth::{self, oidc},
     flow_schemas::matching::Flow,
     limits::TooMany,
-    listen::Busy,
+    listen::ActivityGuard,
     metrics::Labels,
     registry::Row,
     server::ApiServer,
@@ -82,7 +82,7 @@ pub(crate) struct OnNetwork {
     /// Becomes true when the server shuts down.
     pub(crate) closing: signal::Receiver<bool>,
     /// Marks the connection as in use.
-    pub(crate) busy: Busy,
+    pub(crate) busy: ActivityGuard,
 }
 
 /// Returns the service that answers all requests.
@@ -98,7 +98,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
     let media = negotiate::of_refusals(&parts.headers);
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
-    let audit_id = told::audit_id(&parts.headers);
+    let audit_id = response_headers::audit_id(&parts.headers);
     let mut flow = None;
     let answer = AssertUnwindSafe(route(server, parts, body, &mut flow)).catch_unwind();
     let mut response = answer
@@ -111,7 +111,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         reply::add_warnings(&mut response, &warnings);
     }
     // From here on the response is complete; only its bytes are transformed.
-    told::tell(response.headers_mut(), audit_id, flow);
+    response_headers::add(response.headers_mut(), audit_id, flow);
     if for_eyes {
         response = pretty::indented(response).await;
     }
@@ -192,7 +192,7 @@ async fn route(
             let reads = matches!(parts.method, Method::GET | Method::HEAD);
             let collection = object.name.is_none() && object.subresource.is_none();
             let watch = object.watch || (collection && query.flag("watch").unwrap_or(false));
-            let asked = Asked {
+            let asked = RequestProperties {
                 custom: !row.has_messages(),
                 collection: reads && (collection || watch),
                 watch: reads && watch,
@@ -254,7 +254,7 @@ async fn route(
             let answer = Box::pin(objects(call, object.watch, parts.method, body)).await;
             count(&answer);
             Ok(answer?.map(|body| {
-                Body::new(With {
+                Body::new(GuardedBody {
                     body,
                     held: (stream, busy),
                 })

@@ -117,7 +117,7 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
 
 /// The properties of a request that decide which forms it can get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RequestProperties {
     /// Whether the resource has no protobuf messages: custom resources, and provided resources that do not declare any. kube-apiserver
     /// serves custom resources without its router, so their error messages differ as well.
     pub custom: bool,
@@ -129,7 +129,7 @@ pub(crate) struct Asked {
 }
 
 /// Chooses the first clause that can be met. JSON wins over protobuf where the client accepts both, because the store keeps JSON.
-pub(crate) fn negotiate(headers: &HeaderMap, asked: Asked) -> Result<Form, Status> {
+pub(crate) fn negotiate(headers: &HeaderMap, asked: RequestProperties) -> Result<Form, Status> {
     let clauses = clauses(headers);
     if clauses.is_empty() {
         return Ok(Form::JSON);
@@ -198,7 +198,7 @@ pub(crate) fn of_refusals(headers: &HeaderMap) -> Media {
     if headers.get(ACCEPT).is_none_or(plain) {
         return Media::Json;
     }
-    let plain = Asked {
+    let plain = RequestProperties {
         custom: false,
         collection: false,
         watch: false,
@@ -248,14 +248,14 @@ fn shape(clause: &Clause<'_>, media: Media) -> Option<Shape> {
 mod tests {
     use super::*;
 
-    const PLAIN: Asked = Asked {
+    const PLAIN: RequestProperties = RequestProperties {
         custom: false,
         collection: false,
         watch: false,
         log: false,
     };
 
-    fn form_of(accept: &str, asked: Asked) -> Result<Form, Status> {
+    fn form_of(accept: &str, asked: RequestProperties) -> Result<Form, Status> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().unwrap());
         negotiate(&headers, asked)
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn logs_are_let_through_as_text_and_are_none_then() {
-        let log = Asked { log: true, ..PLAIN };
+        let log = RequestProperties { log: true, ..PLAIN };
         let refusal = form_of("text/plain", log).unwrap_err();
         assert!(
             refusal
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn watches_and_custom_resources_have_forms_of_their_own() {
-        let watch = Asked {
+        let watch = RequestProperties {
             collection: true,
             watch: true,
             ..PLAIN
@@ -339,7 +339,7 @@ mod tests {
         assert!(refusal.message.ends_with(STREAMED), "{}", refusal.message);
         let refusal = form_of("text/html", watch).unwrap_err();
         assert!(refusal.message.ends_with(STREAMED), "{}", refusal.message);
-        let custom = Asked {
+        let custom = RequestProperties {
             custom: true,
             ..PLAIN
         };

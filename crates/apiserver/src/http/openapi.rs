@@ -136,7 +136,7 @@ impl Documents {
                 everything = before.everything;
             }
             None => {
-                let around = openapi::v3_around(&table, server).into_iter();
+                let around = openapi::v3_non_resource(&table, server).into_iter();
                 v3.extend(around.map(|(name, json)| (name, made(json))));
             }
         }
@@ -220,10 +220,10 @@ fn v3(
         response
     };
     let media = match media(headers, [PROTOBUF_3, OLD_3]) {
-        Wanted::Known(media) => media,
-        Wanted::Unknown => return varied(empty(406)),
+        RequestedMedia::Known(media) => media,
+        RequestedMedia::Unknown => return varied(empty(406)),
         // kube-apiserver answers 200 with an empty body in this case.
-        Wanted::Unreadable => return varied(empty(200)),
+        RequestedMedia::Unreadable => return varied(empty(200)),
     };
     let found = server.openapi().with(server, |documents| {
         let document = documents.v3.get_mut(name)?;
@@ -272,12 +272,12 @@ fn moved(url: &str, content_type: &'static str, tag: Option<String>) -> Response
 
 fn v2(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body> {
     let mut response = match media(headers, [PROTOBUF_2, OLD_2]) {
-        Wanted::Known(media) => {
+        RequestedMedia::Known(media) => {
             let openapi = server.openapi();
             let document = openapi.with(server, |documents| documents.everything(server));
             content::serve(document.content(media, PROTOBUF_2), method, headers)
         }
-        Wanted::Unknown | Wanted::Unreadable => empty(406),
+        RequestedMedia::Unknown | RequestedMedia::Unreadable => empty(406),
     };
     let vary = HeaderValue::from_static("Accept");
     response.headers_mut().insert(VARY, vary);
@@ -286,7 +286,7 @@ fn v2(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body
 
 /// The encoding that a client wants.
 #[derive(Debug, PartialEq)]
-enum Wanted {
+enum RequestedMedia {
     Known(Media),
     /// An encoding that does not exist.
     Unknown,
@@ -295,14 +295,14 @@ enum Wanted {
 }
 
 /// Returns the first encoding that the client accepts: highest quality first, and among equals the more specific range.
-fn media(headers: &HeaderMap, protobuf: [&str; 2]) -> Wanted {
+fn media(headers: &HeaderMap, protobuf: [&str; 2]) -> RequestedMedia {
     let mut clauses = negotiate::clauses(headers);
     if headers.get(ACCEPT).is_none_or(HeaderValue::is_empty) {
-        return Wanted::Known(Media::Json);
+        return RequestedMedia::Known(Media::Json);
     }
     clauses.retain(|clause| clause.range == "*" || clause.range.split('/').count() == 2);
     if clauses.is_empty() {
-        return Wanted::Unreadable;
+        return RequestedMedia::Unreadable;
     }
     let stars = |range: &str| range.bytes().filter(|byte| *byte == b'*').count();
     clauses.sort_by(|one, other| {
@@ -314,7 +314,7 @@ fn media(headers: &HeaderMap, protobuf: [&str; 2]) -> Wanted {
         range if protobuf.contains(&range) => Some(Media::Protobuf),
         _ => None,
     });
-    known.map_or(Wanted::Unknown, Wanted::Known)
+    known.map_or(RequestedMedia::Unknown, RequestedMedia::Known)
 }
 
 fn empty(code: u16) -> Response<Body> {
@@ -344,7 +344,11 @@ mod tests {
             "text/html, application/json;q=0",
             &format!("{OLD_3};q=0.4, */*;q=0.5"),
         ] {
-            assert_eq!(wanted(accept), Wanted::Known(Media::Json), "{accept}");
+            assert_eq!(
+                wanted(accept),
+                RequestedMedia::Known(Media::Json),
+                "{accept}"
+            );
         }
         for accept in [
             OLD_3,
@@ -352,10 +356,14 @@ mod tests {
             &format!("*/*, {PROTOBUF_3}"),
             &format!("{JSON};q=0.9,{PROTOBUF_3}"),
         ] {
-            assert_eq!(wanted(accept), Wanted::Known(Media::Protobuf), "{accept}");
+            assert_eq!(
+                wanted(accept),
+                RequestedMedia::Known(Media::Protobuf),
+                "{accept}"
+            );
         }
-        assert_eq!(wanted("text/html, image/*"), Wanted::Unknown);
-        assert_eq!(wanted(PROTOBUF_2), Wanted::Unknown);
-        assert_eq!(wanted("json"), Wanted::Unreadable);
+        assert_eq!(wanted("text/html, image/*"), RequestedMedia::Unknown);
+        assert_eq!(wanted(PROTOBUF_2), RequestedMedia::Unknown);
+        assert_eq!(wanted("json"), RequestedMedia::Unreadable);
     }
 }

@@ -21,7 +21,7 @@ static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 /// Joins lines into pieces of about [`PIECE`] bytes.
 #[derive(Default)]
-pub(super) struct Piece {
+pub(super) struct PieceBuilder {
     /// Sends each line as a piece of its own.
     alone: bool,
     /// The first line, which is not copied unless a second one follows.
@@ -29,12 +29,12 @@ pub(super) struct Piece {
     all: Vec<u8>,
 }
 
-impl Piece {
+impl PieceBuilder {
     /// Creates an empty piece; with `alone`, every line is sent by itself.
     pub(super) fn new(alone: bool) -> Self {
-        Piece {
+        PieceBuilder {
             alone,
-            ..Piece::default()
+            ..PieceBuilder::default()
         }
     }
 
@@ -66,10 +66,10 @@ impl Piece {
         let piece = match self.all.is_empty() {
             true => std::mem::take(&mut self.first),
             false => {
-                let lent = Lent(std::mem::take(&mut self.all));
-                match lent.0.len() < SHORT {
-                    true => Bytes::copy_from_slice(&lent.0),
-                    false => Bytes::from_owner(lent),
+                let buffer = PooledBuffer(std::mem::take(&mut self.all));
+                match buffer.0.len() < SHORT {
+                    true => Bytes::copy_from_slice(&buffer.0),
+                    false => Bytes::from_owner(buffer),
                 }
             }
         };
@@ -78,15 +78,15 @@ impl Piece {
 }
 
 /// A buffer from the pool that returns to the pool when the last reader drops it.
-struct Lent(Vec<u8>);
+struct PooledBuffer(Vec<u8>);
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let mut buffer = std::mem::take(&mut self.0);
         // A buffer that grew for a long line is freed, so that the pool stays small.
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn lines_go_out_together_until_they_are_enough() {
-        let mut piece = Piece::default();
+        let mut piece = PieceBuilder::default();
         assert_eq!(piece.take(), None);
         assert_eq!(piece.add("a\n".into()), None);
         assert_eq!(piece.take().as_deref(), Some(b"a\n".as_slice()));
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_lone_line_is_not_copied() {
         let line = Bytes::from_static(b"{}");
-        let mut piece = Piece::default();
+        let mut piece = PieceBuilder::default();
         assert!(piece.add(line.clone()).is_none());
         let sent = piece.take().expect("a line");
         assert_eq!(sent.as_ptr(), line.as_ptr());

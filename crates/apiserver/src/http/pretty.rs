@@ -10,10 +10,10 @@ use http::{
 };
 
 use super::{
+    body_stream::{self, Change},
     negotiate::Media,
     query::Query,
     reply,
-    through::{self, Change},
 };
 use crate::status::Status;
 
@@ -45,15 +45,15 @@ pub(crate) async fn indented(response: Response<Body>) -> Response<Body> {
         .headers()
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes() == json);
-    if !of_json || !through::may_have(&response, 0) {
+    if !of_json || !body_stream::may_have(&response, 0) {
         return response;
     }
-    let is_large = through::may_have(&response, LARGE);
+    let is_large = body_stream::may_have(&response, LARGE);
     let (mut parts, body) = response.into_parts();
     parts.headers.remove(CONTENT_LENGTH);
     if is_large {
-        parts.extensions.insert(through::Ends);
-        return Response::from_parts(parts, through::changed(body, Indent::default()));
+        parts.extensions.insert(body_stream::EndsByItself);
+        return Response::from_parts(parts, body_stream::changed(body, Indent::default()));
     }
     let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
         return reply::refusal(&Status::internal("the answer ended early"), Media::Json);

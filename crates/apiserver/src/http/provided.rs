@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// The objects that a request asks for.
-pub struct Wanted<'a> {
+pub struct ObjectQuery<'a> {
     namespace: Option<&'a str>,
     name: Option<&'a str>,
     selector: &'a Selector,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> ObjectQuery<'a> {
     /// Returns the requested namespace; `None` for all namespaces, or for a cluster-scoped resource.
     pub fn namespace(&self) -> Option<&'a str> {
         self.namespace
@@ -70,7 +70,7 @@ pub(crate) fn serve(
 }
 
 fn get(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status> {
-    let wanted = Wanted {
+    let wanted = ObjectQuery {
         namespace: call.namespace.as_deref(),
         name: Some(&call.name),
         selector: &Selector::default(),
@@ -109,7 +109,7 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
     // Only validate the list options: there is a single page, and no earlier revision.
     let (_, selector) = list::asked(call)?;
     let include = table::Include::parse(&call.query);
-    let objects = source.list(&Wanted {
+    let objects = source.list(&ObjectQuery {
         namespace: call.namespace.as_deref(),
         name: None,
         selector: &selector,

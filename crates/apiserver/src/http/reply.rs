@@ -22,9 +22,10 @@ use http_body::{Frame, SizeHint};
 use serde_json::Value;
 
 use super::{
+    body_stream,
     call::Call,
     negotiate::{Form, Media, SUPPORTED, Shape},
-    table, through,
+    table,
 };
 use crate::{
     registry::Row,
@@ -244,7 +245,8 @@ pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
 /// Compresses a large body while it is sent.
 pub(crate) fn compress(response: Response<Body>) -> Response<Body> {
     // Endless bodies (watches) are not compressed, because that would delay their events.
-    if !through::may_have(&response, GZIP_FROM) || response.headers().contains_key(CONTENT_ENCODING)
+    if !body_stream::may_have(&response, GZIP_FROM)
+        || response.headers().contains_key(CONTENT_ENCODING)
     {
         return response;
     }
@@ -256,14 +258,14 @@ pub(crate) fn compress(response: Response<Body>) -> Response<Body> {
         .headers
         .append(VARY, HeaderValue::from_static("Accept-Encoding"));
     parts.headers.remove(http::header::CONTENT_LENGTH);
-    parts.extensions.insert(through::Ends);
+    parts.extensions.insert(body_stream::EndsByItself);
     let gzip = Gzip(GzEncoder::new(Vec::new(), Compression::fast()));
-    Response::from_parts(parts, through::changed(body, gzip))
+    Response::from_parts(parts, body_stream::changed(body, gzip))
 }
 
 struct Gzip(GzEncoder<Vec<u8>>);
 
-impl through::Change for Gzip {
+impl body_stream::Change for Gzip {
     fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         // Writing to memory does not fail.
         let _ = self.0.write_all(bytes);

@@ -13,7 +13,7 @@ use http_body::Body as _;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{
-    arrival::{self, Arrived, FREE, Leaves, Missing},
+    arrival::{self, DisconnectGuard, FREE, Missing, ReadBody},
     call::Call,
     finish, objects, reply,
 };
@@ -58,7 +58,7 @@ pub(super) async fn in_turn(
         Err(Missing::TooMany) => return Ok(reply::too_many_requests()),
         Err(Missing::Refused(status)) => return Ok(finish(&call, Err(status))),
     };
-    let Arrived { body, room } = arrived;
+    let ReadBody { body, room } = arrived;
     call.room = room;
     let is_large = is_large(&call, &method, &body);
     if !call.is_exempt {
@@ -97,7 +97,7 @@ pub(super) async fn to_its_end(
     if !is_large {
         return match waits {
             None => work.await,
-            Some(waits) => Unabandoned::new(work, waits).await,
+            Some(waits) => FinishOnDrop::new(work, waits).await,
         };
     }
     let here = Handle::current();
@@ -111,22 +111,22 @@ pub(super) async fn to_its_end(
 
 /// A future that continues in a task of its own if it is dropped before it is done. Most futures finish first and need no task, which
 /// would wake another thread twice.
-struct Unabandoned<T: Send + 'static> {
+struct FinishOnDrop<T: Send + 'static> {
     /// The future; absent while it is polled, so that work that panics does not continue.
     work: Option<BoxFuture<'static, T>>,
-    waits: Option<Leaves>,
+    waits: Option<DisconnectGuard>,
 }
 
-impl<T: Send + 'static> Unabandoned<T> {
-    fn new(work: BoxFuture<'static, T>, waits: Leaves) -> Self {
-        Unabandoned {
+impl<T: Send + 'static> FinishOnDrop<T> {
+    fn new(work: BoxFuture<'static, T>, waits: DisconnectGuard) -> Self {
+        FinishOnDrop {
             work: Some(work),
             waits: Some(waits),
         }
     }
 }
 
-impl<T: Send + 'static> Future for Unabandoned<T> {
+impl<T: Send + 'static> Future for FinishOnDrop<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -139,7 +139,7 @@ impl<T: Send + 'static> Future for Unabandoned<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Unabandoned<T> {
+impl<T: Send + 'static> Drop for FinishOnDrop<T> {
     fn drop(&mut self) {
         // Dropped before the task starts, so that the work sees that its client has left.
         self.waits = None;
@@ -160,7 +160,7 @@ mod tests {
     use super::{super::arrival::Patience, *};
 
     /// Returns a future that yields once, and flags that tell whether it finished and whether its client still waited then.
-    fn work(patience: &mut Patience) -> (Unabandoned<()>, Arc<AtomicBool>, Arc<AtomicBool>) {
+    fn work(patience: &mut Patience) -> (FinishOnDrop<()>, Arc<AtomicBool>, Arc<AtomicBool>) {
         let (ended, awaited) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let waits = patience.watch();
         let work = {
@@ -171,7 +171,7 @@ mod tests {
                 awaited.store(patience.check().is_ok(), Relaxed);
             }
         };
-        (Unabandoned::new(Box::pin(work), waits), ended, awaited)
+        (FinishOnDrop::new(Box::pin(work), waits), ended, awaited)
     }
 
     #[tokio::test]

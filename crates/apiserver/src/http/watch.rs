@@ -19,7 +19,7 @@ use super::{
     call::Call,
     list::{self, ListOptions},
     negotiate::{Form, Media, Shape},
-    piece::Piece,
+    piece::PieceBuilder,
     reply,
     selector::Selector,
     subresource::streams,
@@ -160,7 +160,7 @@ fn follow(
             }
             let snapshot = collection.snapshot(writer.call.namespace.as_deref());
             from = snapshot.revision;
-            let mut piece = Piece::new(plan.alone);
+            let mut piece = PieceBuilder::new(plan.alone);
             for object in &snapshot.objects {
                 if let Some(line) = writer.added(object)
                     && let Some(full) = piece.add(line)
@@ -204,7 +204,7 @@ fn follow(
                 biased;
                 events = events => match events {
                     Ok(events) => {
-                        let mut piece = Piece::new(plan.alone);
+                        let mut piece = PieceBuilder::new(plan.alone);
                         for event in &events {
                             if let Some(line) = writer.event(event)
                                 && let Some(full) = piece.add(line)

@@ -4,9 +4,9 @@
 //! lost the race starts again from the current version, so that kinds and plugins always judge the object that will be stored. Other
 //! handlers (bindings, evictions, controllers' subresources) change objects through [`modify`].
 
-pub(crate) mod beside;
 mod change;
 mod claims;
+pub(crate) mod companions;
 mod creation;
 pub(crate) mod request_limit;
 
@@ -29,13 +29,13 @@ use super::{
 use crate::{
     admission::{
         Ctx, Operation, Plugin, Request,
-        webhook::{self, Form, Hooks, Rounds, Subject},
+        webhook::{self, Form, Hooks, Reinvocation, Subject},
     },
     kinds::{Resource, SubresourceHandler},
     registry::Row,
     schema::{self, Type, ownership},
     status::Status,
-    store::{Change, CommitError, Draft, EventType, Key, Lends, Lent, Object},
+    store::{Change, CommitError, Draft, EventType, Key, Object, RawField, RawFieldText},
 };
 
 /// The admission of one write: the built-in plugins, and the webhooks that were configured when the write began.
@@ -91,17 +91,21 @@ impl<'a> Admission<'a> {
     /// Returns whether a plugin or a webhook may want to see this write.
     fn is_wanted(&self) -> bool {
         let call = self.call;
-        let what = call.what(self.operation);
+        let action = call.action(self.operation);
         let mut plugins = call.server.plugins().iter();
-        let of_plugins = plugins.any(|plugin| plugin.handles(&what));
+        let of_plugins = plugins.any(|plugin| plugin.handles(&action));
         of_plugins
             || self.hooks.as_ref().is_some_and(|hooks| {
                 let table = call.server.registry().table();
                 let rows = table.rows().iter().map(|row| &*row.resource);
                 let same: Vec<&Resource> = rows
-                    .filter(|other| other.storage == what.resource.storage)
+                    .filter(|other| other.storage == action.resource.storage)
                     .collect();
-                hooks.may_want(what.operation, &same, what.subresource.unwrap_or_default())
+                hooks.may_want(
+                    action.operation,
+                    &same,
+                    action.subresource.unwrap_or_default(),
+                )
             })
     }
 
@@ -149,10 +153,10 @@ impl<'a> Admission<'a> {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<bool, Status> {
-        let said = Said::new(self);
+        let said = ReviewContext::new(self);
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
-        let mut rounds = Rounds::default();
+        let mut rounds = Reinvocation::default();
         let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
         self.call.without_turn(asked).await?;
         if rounds.changed {
@@ -172,7 +176,7 @@ impl<'a> Admission<'a> {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        let said = Said::new(self);
+        let said = ReviewContext::new(self);
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
         let asked = webhook::judge(hooks, &subject, object, old);
@@ -181,7 +185,7 @@ impl<'a> Admission<'a> {
 
     fn subject<'s>(
         &'s self,
-        said: &'s Said,
+        said: &'s ReviewContext,
         name: &'s str,
         warn: &'s (dyn Fn(String) + Sync),
     ) -> Result<Subject<'s>, Status> {
@@ -256,7 +260,7 @@ impl<'a> Admission<'a> {
         let ctx = call.ctx(self.options.dry_run);
         let mut warnings = Vec::new();
         let mut request = Request {
-            what: call.what(self.operation),
+            action: call.action(self.operation),
             namespace: call.namespace.as_deref(),
             name,
             object,
@@ -265,7 +269,7 @@ impl<'a> Admission<'a> {
         };
         let mut asked = Ok(());
         for plugin in call.server.plugins() {
-            if plugin.handles(&request.what) {
+            if plugin.handles(&request.action) {
                 asked = ask(&**plugin, &ctx, &mut request);
                 if asked.is_err() {
                     break;
@@ -292,15 +296,15 @@ pub(crate) async fn admit_connection(call: &Call, mut options: Value) -> Result<
 }
 
 /// The parts of an AdmissionReview besides the objects: the operation's options and the user.
-struct Said {
+struct ReviewContext {
     options: Value,
     user: Value,
 }
 
-impl Said {
+impl ReviewContext {
     fn new(admission: &Admission<'_>) -> Self {
         let call = admission.call;
-        Said {
+        ReviewContext {
             options: call.shown_options(admission.operation, admission.options),
             user: user_info(&call.user),
         }
@@ -312,7 +316,7 @@ pub(crate) async fn release(call: &Call, old: &Value) {
     let behaviour = &call.resource().behaviour;
     let released = behaviour.allocate(&call.ctx(false), &mut Value::Null, Some(old));
     if let Ok(mut allocation) = released {
-        beside::settle(&call.server, allocation.beside(), call.now).await;
+        companions::settle(&call.server, allocation.companions(), call.now).await;
         allocation.commit();
     }
 }
@@ -371,11 +375,16 @@ pub(crate) fn draft(row: &Row, event: EventType, object: &mut Value) -> Draft {
     draft_from(row, event, object, None)
 }
 
-/// Serializes an object like [`draft`], and copies the fields in `lent` from the stored text.
-fn draft_from(row: &Row, event: EventType, object: &mut Value, lent: Option<&Lent<'_>>) -> Draft {
+/// Serializes an object like [`draft`], and copies the raw field from the stored text.
+fn draft_from(
+    row: &Row,
+    event: EventType,
+    object: &mut Value,
+    raw: Option<&RawFieldText<'_>>,
+) -> Draft {
     row.to_stored(object);
     let fields = row.selectable_values(object);
-    Draft::lending(event, object, lent, fields, row.collection.next_revision())
+    Draft::with_raw_field(event, object, raw, fields, row.collection.next_revision())
 }
 
 /// Builds the outcome for an object that was just stored, from the tree in stored form that it was serialized from.
@@ -433,22 +442,22 @@ pub(crate) fn in_time<T>(committed: Result<T, CommitError>) -> Result<Option<T>,
     }
 }
 
-/// Does the same as [`modify`] without parsing the fields that the kind lends, of which `change` may set only `field`.
-pub(crate) async fn modify_lending(
+/// Does the same as [`modify`] without parsing all of the kind's raw field, of which `change` may set only `field`.
+pub(crate) async fn modify_with_raw_field(
     row: &Row,
     now: Timestamp,
     key: &Key,
-    lends: &'static Lends,
+    raw_field: &'static RawField,
     field: &str,
     mut change: impl FnMut(&mut Value) -> Result<(), Status>,
 ) -> Result<(), Status> {
     loop {
         let stored = current(row, key)?;
-        let (mut object, mut lent) = stored.parse_lending(lends);
+        let (mut object, mut raw) = stored.parse_with_raw_field(raw_field);
         change(&mut object)?;
-        lent.set(field, &object[lends.field][field]);
-        lent.normalise_around(&row.resource.schema, &mut object);
-        let draft = draft_from(row, EventType::Modified, &mut object, Some(&lent));
+        raw.set(field, &object[raw_field.field][field]);
+        raw.normalise_around(&row.resource.schema, &mut object);
+        let draft = draft_from(row, EventType::Modified, &mut object, Some(&raw));
         let change = Change::Update(stored.clone(), draft);
         request_limit::check(row, &change)?;
         if in_time(row.collection.commit(change, now).await)?.is_some() {

@@ -149,7 +149,9 @@ impl Kind for IpAddress {
             }
             Some(_) => {}
         }
-        Ok(Box::new(objects::Given::to_address(claim, again)))
+        Ok(Box::new(objects::ServiceAllocation::to_address(
+            claim, again,
+        )))
     }
 
     /// As in kube-apiserver, every update validates the whole object, and the metadata twice.

@@ -130,12 +130,12 @@ impl Kind for CertificateSigningRequest {
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        change(object, old, Through::Main, errors);
+        change(object, old, WriteEndpoint::Main, errors);
     }
 
     fn validate_status(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         self.validate(ctx, object, errors);
-        change(object, old, Through::Status, errors);
+        change(object, old, WriteEndpoint::Status, errors);
     }
 
     fn validate_part(
@@ -146,7 +146,7 @@ impl Kind for CertificateSigningRequest {
         old: &Value,
         errors: &mut Errors,
     ) {
-        change(object, old, Through::Approval, errors);
+        change(object, old, WriteEndpoint::Approval, errors);
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -337,13 +337,13 @@ fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
 
 /// The subresource through which a write comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Through {
+enum WriteEndpoint {
     Main,
     Status,
     Approval,
 }
 
-fn change(object: &Value, old: &Value, through: Through, errors: &mut Errors) {
+fn change(object: &Value, old: &Value, through: WriteEndpoint, errors: &mut Errors) {
     let path = Path::new("status");
     let at = path.child("conditions");
     let count = |request: &Value, kind: &str| of_type(request, kind).count();
@@ -353,7 +353,7 @@ fn change(object: &Value, old: &Value, through: Through, errors: &mut Errors) {
             errors.forbidden(&at, why);
         }
     }
-    if through != Through::Approval {
+    if through != WriteEndpoint::Approval {
         for kind in DECISIONS {
             if count(object, kind) > count(old, kind) {
                 let why = format!("updates may not add a condition of type {kind:?}");
@@ -372,7 +372,7 @@ fn change(object: &Value, old: &Value, through: Through, errors: &mut Errors) {
     if let Err(why) = certificates(&STANDARD.decode(now).unwrap_or_default()) {
         errors.invalid(&at, "<certificate data>", why);
     }
-    if through != Through::Status {
+    if through != WriteEndpoint::Status {
         errors.forbidden(&at, "updates may not set certificate content");
     } else if !before.is_empty() {
         errors.forbidden(&at, "updates may not modify existing certificate content");
@@ -441,13 +441,13 @@ mod tests {
         let found = |now: &[&str], before: &[&str], through| {
             causes(|errors| change(&with(now), &with(before), through, errors))
         };
-        assert_eq!(found(&["Approved"], &[], Through::Approval), [""; 0]);
+        assert_eq!(found(&["Approved"], &[], WriteEndpoint::Approval), [""; 0]);
         assert_eq!(
-            found(&["Approved"], &[], Through::Status),
+            found(&["Approved"], &[], WriteEndpoint::Status),
             [r#"status.conditions: Forbidden: updates may not add a condition of type "Approved""#]
         );
         assert_eq!(
-            found(&[], &["Denied"], Through::Approval),
+            found(&[], &["Denied"], WriteEndpoint::Approval),
             [
                 r#"status.conditions: Forbidden: updates may not remove a condition of type "Denied""#
             ]

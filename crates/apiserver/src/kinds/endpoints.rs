@@ -8,7 +8,7 @@ use mullion_kube_text::{
     names,
     validation::{
         check,
-        net::{self, Kept},
+        net::{self, OldValues},
         one_of,
     },
 };
@@ -127,7 +127,7 @@ fn subsets(object: &Value, errors: &mut Errors) {
 
 fn address(errors: &mut Errors, path: &Path<'_>, address: &Value) {
     let ip = address.text("ip");
-    net::ip(errors, &path.child("ip"), ip, Kept::NONE);
+    net::ip(errors, &path.child("ip"), ip, OldValues::NONE);
     if !address.text("hostname").is_empty() {
         check(
             errors,

@@ -8,7 +8,7 @@ use mullion_kube_text::{
     names,
     validation::{
         self, check, metadata,
-        net::{self, Kept},
+        net::{self, OldValues},
         one_of,
     },
 };
@@ -259,7 +259,7 @@ fn endpoint(errors: &mut Errors, path: &Path<'_>, endpoint: &Value, kind: &str) 
 }
 
 fn ip_address(errors: &mut Errors, path: &Path<'_>, index: usize, address: &str, kind: &str) {
-    if !net::ip(errors, &path.index(index), address, Kept::NONE) {
+    if !net::ip(errors, &path.index(index), address, OldValues::NONE) {
         return;
     }
     if net::is_v6(address) != (kind == "IPv6") {

@@ -72,7 +72,7 @@ use crate::{
     provided::{ObjectSource, Tagged},
     schema::Type,
     status::Status,
-    store::Lends,
+    store::RawField,
 };
 
 type Text = Cow<'static, str>;
@@ -321,7 +321,7 @@ pub trait Kind: Send + Sync + 'static {
     /// Returns the field that a status update does not change, with the parts of it that [`Kind::prepare_status`],
     /// [`Kind::validate_status`] and [`Kind::selectable_value`] read. The rest of the field is then neither parsed nor encoded. Items of
     /// keyed lists that may lack their keys must be among the parsed parts.
-    fn lends(&self) -> Option<&'static Lends> {
+    fn raw_field(&self) -> Option<&'static RawField> {
         None
     }
 
@@ -466,13 +466,13 @@ pub trait Allocation: Send {
     fn commit(self: Box<Self>);
 
     /// Takes the objects of other kinds that are created or deleted with the allocation.
-    fn beside(&mut self) -> Vec<Beside> {
+    fn companions(&mut self) -> Vec<Companion> {
         Vec::new()
     }
 }
 
 /// An object of another kind that is created or deleted with a write. It passes no admission or validation.
-pub struct Beside {
+pub struct Companion {
     /// The group of the object.
     pub group: &'static str,
     /// The plural of the object's kind.

@@ -6,7 +6,7 @@ use mullion_kube_text::{
     names,
     validation::{
         check,
-        net::{self, Kept},
+        net::{self, OldValues},
         selector::{format_label_selector, label_selector},
     },
 };
@@ -101,7 +101,7 @@ impl Kind for NetworkPolicy {
     }
 }
 
-fn spec(spec: &Value, kept: &Kept<'_>, errors: &mut Errors) {
+fn spec(spec: &Value, kept: &OldValues<'_>, errors: &mut Errors) {
     const TYPES: [&str; 2] = ["Ingress", "Egress"];
     let path = Path::new("spec");
     label_selector(errors, &path.child("podSelector"), &spec["podSelector"]);
@@ -134,7 +134,7 @@ fn spec(spec: &Value, kept: &Kept<'_>, errors: &mut Errors) {
 }
 
 /// Returns all networks that a policy names.
-fn networks(spec: &Value) -> Kept<'_> {
+fn networks(spec: &Value) -> OldValues<'_> {
     let peers = DIRECTIONS.iter().flat_map(|(direction, peers)| {
         let rules = spec.items(direction).iter();
         rules.flat_map(|rule| rule.items(peers))
@@ -200,7 +200,7 @@ fn port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn peer(peer: &Value, kept: &Kept<'_>, path: &Path<'_>, errors: &mut Errors) {
+fn peer(peer: &Value, kept: &OldValues<'_>, path: &Path<'_>, errors: &mut Errors) {
     let mut named = 0;
     for field in ["podSelector", "namespaceSelector"] {
         if let Some(selector) = peer.field(field) {
@@ -220,7 +220,7 @@ fn peer(peer: &Value, kept: &Kept<'_>, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn ip_block(block: &Value, kept: &Kept<'_>, path: &Path<'_>, errors: &mut Errors) {
+fn ip_block(block: &Value, kept: &OldValues<'_>, path: &Path<'_>, errors: &mut Errors) {
     let (text, at) = (block.text("cidr"), path.child("cidr"));
     if text.is_empty() {
         return errors.required(&at, "");
@@ -257,7 +257,7 @@ mod tests {
         };
         let now = policy("ingress", "from", "10.0.0.1/8", &["10.1.0.1/16"]);
         assert_eq!(
-            causes(|errors| spec(&now, Kept::NONE, errors)),
+            causes(|errors| spec(&now, OldValues::NONE, errors)),
             [
                 r#"spec.ingress[0].from[0].ipBlock.cidr: Invalid value: "10.0.0.1/8": must not have bits set beyond the prefix length"#,
                 r#"spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: "10.1.0.1/16": must not have bits set beyond the prefix length"#,

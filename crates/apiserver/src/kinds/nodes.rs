@@ -255,7 +255,7 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
     let path = path.child("podCIDRs");
     let texts: Vec<&str> = cidrs.iter().filter_map(Value::as_str).collect();
     for (index, cidr) in texts.iter().enumerate() {
-        net::cidr(errors, &path.index(index), cidr, net::Kept::NONE);
+        net::cidr(errors, &path.index(index), cidr, net::OldValues::NONE);
     }
     let unreadable = texts
         .iter()

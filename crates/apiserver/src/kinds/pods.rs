@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    store::{Lends, Thin},
+    store::{ParsedParts, RawField},
 };
 
 /// The behaviour of core/v1 pods.
@@ -46,9 +46,9 @@ const FIELDS: [&str; 10] = [
 ];
 
 /// The parts of a spec that status updates and bindings read.
-static LENDS: Lends = Lends {
+static RAW_FIELD: RawField = RawField {
     field: "spec",
-    thin: Thin {
+    parts: ParsedParts {
         whole: &[
             "imagePullSecrets",
             "os",
@@ -62,7 +62,7 @@ static LENDS: Lends = Lends {
         ],
     },
 };
-static CONTAINER: Thin = Thin {
+static CONTAINER: ParsedParts = ParsedParts {
     whole: &["resources", "restartPolicyRules"],
     lists: &[],
 };
@@ -113,8 +113,8 @@ impl Kind for Pods {
         podspec::status::validate(object, old, errors);
     }
 
-    fn lends(&self) -> Option<&'static Lends> {
-        Some(&LENDS)
+    fn raw_field(&self) -> Option<&'static RawField> {
+        Some(&RAW_FIELD)
     }
 
     fn prepare_part(&self, _: &Ctx<'_>, subresource: &str, object: &mut Value, old: &Value) {

@@ -1,6 +1,6 @@
 //! The kinds with a pod template: their common strategy, and the checks of selectors, templates, counts and percentages.
 //!
-//! A kind implements [`Workload`] with its own rules; [`Templated`] makes it a [`Kind`].
+//! A kind implements [`Workload`] with its own rules; [`WorkloadKind`] makes it a [`Kind`].
 
 use jiff::Timestamp;
 use mullion_kube_text::{
@@ -90,9 +90,9 @@ pub(super) trait Workload: Send + Sync + 'static {
 }
 
 /// The [`Kind`] of a [`Workload`].
-pub(super) struct Templated<W>(pub(super) W);
+pub(super) struct WorkloadKind<W>(pub(super) W);
 
-impl<W: Workload> Kind for Templated<W> {
+impl<W: Workload> Kind for WorkloadKind<W> {
     fn permit(
         &self,
         _: &Ctx<'_>,

@@ -76,17 +76,17 @@ impl Activity {
 }
 
 /// Marks the connection as in use until the response is sent. Each clone marks it as well.
-pub(crate) struct Busy {
+pub(crate) struct ActivityGuard {
     place: Arc<Place>,
     is_long: bool,
 }
 
-impl Busy {
+impl ActivityGuard {
     pub(super) fn new(place: &Arc<Place>) -> Self {
         let activity = place.activity();
         activity.speak();
         activity.requests.fetch_add(1, Relaxed);
-        Busy {
+        ActivityGuard {
             place: place.clone(),
             is_long: false,
         }
@@ -101,9 +101,9 @@ impl Busy {
     }
 }
 
-impl Clone for Busy {
+impl Clone for ActivityGuard {
     fn clone(&self) -> Self {
-        let clone = Busy::new(&self.place);
+        let clone = ActivityGuard::new(&self.place);
         match self.is_long {
             true => clone.goes_on(),
             false => clone,
@@ -111,7 +111,7 @@ impl Clone for Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActivityGuard {
     fn drop(&mut self) {
         let activity = self.place.activity();
         activity.speak();

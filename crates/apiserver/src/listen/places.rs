@@ -30,11 +30,11 @@ pub(super) struct Places {
     limits: ConnectionLimits,
     /// How long a request may take.
     request: Duration,
-    taken: Mutex<Taken>,
+    taken: Mutex<OccupiedPlaces>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct OccupiedPlaces {
     /// The number of the next connection.
     next: u64,
     by_kind: [BTreeMap<u64, Arc<Holder>>; 3],
@@ -93,7 +93,7 @@ impl Places {
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, OccupiedPlaces> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +159,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::Busy;
+    use crate::listen::ActivityGuard;
 
     fn places() -> Arc<Places> {
         Places::new(&Limits {
@@ -202,10 +202,10 @@ mod tests {
         let first = settled(&places, Kind::User).expect("there is room");
         let second = settled(&places, Kind::User).expect("there is room");
         tokio::time::advance(Duration::from_secs(1)).await;
-        drop(Busy::new(&first));
+        drop(ActivityGuard::new(&first));
         let third = settled(&places, Kind::User).expect("the second makes room");
         assert!(is_over(&second).await && !is_over(&first).await);
-        let _in_use = (Busy::new(&first), Busy::new(&third));
+        let _in_use = (ActivityGuard::new(&first), ActivityGuard::new(&third));
         assert!(settled(&places, Kind::User).is_none());
         assert!(!is_over(&first).await && !is_over(&third).await);
         assert!(settled(&places, Kind::Administrator).is_some());
@@ -223,7 +223,7 @@ mod tests {
         let silent = settled(&places, Kind::User).expect("there is room");
         assert_eq!(lasts(&silent).await, limits.first_request);
         let speaks = settled(&places, Kind::User).expect("there is room");
-        let request = Busy::new(&speaks).goes_on();
+        let request = ActivityGuard::new(&speaks).goes_on();
         let answered = async {
             tokio::time::sleep(limits.idle * 3).await;
             drop(request);
@@ -231,7 +231,7 @@ mod tests {
         let (lasted, ()) = tokio::join!(lasts(&speaks), answered);
         assert_eq!(lasted, limits.idle * 4);
         let deaf = settled(&places, Kind::User).expect("there is room");
-        let _unread = Busy::new(&deaf);
+        let _unread = ActivityGuard::new(&deaf);
         let lasted = lasts(&deaf).await;
         let request = Limits::default().request;
         assert!(lasted >= request + limits.idle && lasted <= request + limits.idle * 2);

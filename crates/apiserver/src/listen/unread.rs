@@ -32,9 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A body that can be read further after its reader was dropped.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Body>>);
+struct SharedBody(Arc<Mutex<Body>>);
 
-impl Shared {
+impl SharedBody {
     fn body(&self) -> MutexGuard<'_, Body> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,7 +56,7 @@ impl Shared {
     }
 }
 
-impl HttpBody for Shared {
+impl HttpBody for SharedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -88,7 +88,7 @@ pub(super) async fn answered<E>(
     }
     let beside = request.version() > Version::HTTP_11;
     let (parts, body) = request.into_parts();
-    let mut rest = Shared(Arc::new(Mutex::new(body)));
+    let mut rest = SharedBody(Arc::new(Mutex::new(body)));
     let mut answer = answer(Request::from_parts(parts, Body::new(rest.clone()))).await?;
     if beside {
         if !rest.is_end_stream() {

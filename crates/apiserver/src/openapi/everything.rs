@@ -63,7 +63,7 @@ impl Writing {
             names: BTreeSet::new(),
         };
         let mut around = Schemas::new(Dialect::V2, lookup);
-        for around_it in paths::around::all(Dialect::V2, &groups(table)) {
+        for around_it in paths::non_resource::all(Dialect::V2, &groups(table)) {
             around.reach(&around_it.item);
             writing.path(&around_it.path, &around_it.item);
         }

@@ -74,9 +74,9 @@ pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str)
 
 /// Generates the v3 documents that belong to no group's version: discovery, the server's version, and the keys of service account tokens.
 /// They never change.
-pub(crate) fn v3_around(table: &Table, lookup: &dyn Lookup) -> Vec<(String, String)> {
-    let around = paths::around::all(Dialect::V3, &groups(table));
-    let document = |around: paths::around::Around| {
+pub(crate) fn v3_non_resource(table: &Table, lookup: &dyn Lookup) -> Vec<(String, String)> {
+    let around = paths::non_resource::all(Dialect::V3, &groups(table));
+    let document = |around: paths::non_resource::NonResourcePath| {
         let mut schemas = Schemas::new(Dialect::V3, lookup);
         schemas.reach(&around.item);
         let mut paths = Entries::default();
@@ -139,7 +139,7 @@ fn walk(
         let version = (&*row.resource.group, &*row.resource.version);
         if !row.is_defined() && !versions.contains(&version) {
             versions.push(version);
-            let resources = paths::around::resources(dialect, version.0, version.1);
+            let resources = paths::non_resource::resources(dialect, version.0, version.1);
             schemas.reach(&resources.item);
             path(&resources.path, &resources.item);
         }

@@ -1,12 +1,12 @@
 //! The path items of a document: which verbs each path has, and what they take and return.
 //!
 //! Built-in resources ([`builtin`]) and custom ones ([`custom`]) choose the verbs of each path. The description of a verb is the same for
-//! both except for a [`verbs::Profile`], and one [`writer`] writes it. Paths without a resource are in [`around`].
+//! both except for a [`verbs::Profile`], and one [`writer`] writes it. Paths without a resource are in [`non_resource`].
 
-pub(super) mod around;
 mod builtin;
 mod custom;
 mod names;
+pub(super) mod non_resource;
 mod parameters;
 mod verbs;
 mod writer;

@@ -155,7 +155,7 @@ impl<'a> Schemas<'a> {
         );
         let default =
             (self.dialect == Dialect::V3 && !row.is_defined()).then(|| ("default", json!({})));
-        let item_schema = self.beside(reference(self.dialect, item), default);
+        let item_schema = self.with_keywords(reference(self.dialect, item), default);
         let name = wire::list_of(row, item);
         let list = json!({
             "description": format!("A list of {kind} objects."),
@@ -302,26 +302,26 @@ impl<'a> Schemas<'a> {
             }
             _ => None,
         };
-        schema = self.beside(schema, strategy.into_iter().chain(owned));
-        self.beside(schema, description.into_iter().chain(default))
+        schema = self.with_keywords(schema, strategy.into_iter().chain(owned));
+        self.with_keywords(schema, description.into_iter().chain(default))
     }
 
     /// Returns the schema of a list's items or a map's values.
     fn item(&mut self, kind: &Type) -> Value {
         let schema = self.of(kind);
         let default = values::of_item(kind.node()).filter(|_| self.dialect == Dialect::V3);
-        self.beside(schema, default.map(|default| ("default", default)))
+        self.with_keywords(schema, default.map(|default| ("default", default)))
     }
 
     /// Returns the schema of a field that has the same meaning in every type.
     fn standard(&mut self, field: &str, kind: &Type) -> Value {
         let schema = self.of(kind);
         let text = descriptions::of_field("", field);
-        self.beside(schema, text.map(|text| ("description", text.into())))
+        self.with_keywords(schema, text.map(|text| ("description", text.into())))
     }
 
     /// Adds keywords to a schema. In v3 a reference hides the keywords beside it, so the reference goes into an `allOf`.
-    fn beside(
+    fn with_keywords(
         &self,
         mut schema: Value,
         more: impl IntoIterator<Item = (&'static str, Value)>,

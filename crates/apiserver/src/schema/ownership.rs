@@ -20,7 +20,7 @@ mod set;
 pub use apply::{apply, described, merge_unowned};
 use compare::fields_of;
 pub use compare::{Comparison, compare};
-use folded::Kept;
+use folded::StoredEntry;
 pub use folded::{fold, unfold};
 pub use scale::{owners_after_scale, owners_of_scale};
 pub use set::FieldSet;
@@ -103,7 +103,7 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     if !sent.as_ref().is_some_and(is_reset) {
         managers = sent.as_ref().and_then(parse).unwrap_or_default();
         if managers.is_empty() {
-            kept = stored.and_then(Kept::all).unwrap_or_default();
+            kept = stored.and_then(StoredEntry::all).unwrap_or_default();
         }
     }
     if managers.is_empty() && kept.is_empty() && old.is_some() {
@@ -125,7 +125,7 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
         let me = writer.as_manager();
         // The schema of a custom resource may have changed since the last write, so every set must be parsed.
         let many = kept.len() >= MAX_UPDATE_MANAGERS || kind.is_custom();
-        let meets = |kept: &mut Kept| many || kept.manager == me || changes.may_meet(kept);
+        let meets = |kept: &mut StoredEntry| many || kept.manager == me || changes.may_meet(kept);
         for met in kept.extract_if(.., meets) {
             met.read(&mut managers);
         }
@@ -140,7 +140,8 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     let read = read.map(|(manager, entry)| (manager, entry.time, entry.fields.to_text().into()));
     write_down(
         object,
-        read.chain(kept.into_iter().map(Kept::written)).collect(),
+        read.chain(kept.into_iter().map(StoredEntry::written))
+            .collect(),
     );
 }
 
@@ -153,7 +154,8 @@ pub fn check(entries: &Value) -> Result<(), String> {
         return Ok(());
     }
     let list = entries.as_array().ok_or("managedFields is no list")?;
-    let unreadable = |entry: &&Value| Kept::all(&Value::Array(vec![(*entry).clone()])).is_none();
+    let unreadable =
+        |entry: &&Value| StoredEntry::all(&Value::Array(vec![(*entry).clone()])).is_none();
     match list.iter().find(unreadable) {
         Some(entry) => Err(format!("invalid entry: {entry}")),
         None => Ok(()),
@@ -296,7 +298,7 @@ impl Changes {
         Changes { set, removed }
     }
 
-    fn may_meet(&self, kept: &Kept) -> bool {
+    fn may_meet(&self, kept: &StoredEntry) -> bool {
         kept.may_meet(&self.set) || kept.may_meet(&self.removed)
     }
 }

@@ -49,7 +49,7 @@ impl Change {
     }
 
     /// Turns the change into an object version and event with this revision.
-    pub(super) fn seal(self, revision: u64) -> Sealed {
+    pub(super) fn seal(self, revision: u64) -> UnpublishedChange {
         let (event_type, object) = match self {
             Change::Create(key, draft) => (EventType::Added, draft.seal(key, revision)),
             Change::Update(seen, draft) => (
@@ -58,7 +58,7 @@ impl Change {
             ),
             Change::Delete(seen) => (EventType::Deleted, seen.deleted_at(revision)),
         };
-        Sealed {
+        UnpublishedChange {
             event_type,
             object: Arc::new(object),
         }
@@ -67,7 +67,7 @@ impl Change {
 
 /// A change that has its revision, and is not published yet.
 #[derive(Clone, Debug)]
-pub(super) struct Sealed {
+pub(super) struct UnpublishedChange {
     pub(super) event_type: EventType,
     pub(super) object: Arc<Object>,
 }
@@ -101,8 +101,8 @@ pub(super) struct State {
 impl State {
     /// Makes a change visible to readers. Returns the events that the window drops, so that the caller can free them without holding a
     /// lock.
-    pub(super) fn publish(&mut self, sealed: Sealed, now: Timestamp) -> Vec<Event> {
-        let Sealed { event_type, object } = sealed;
+    pub(super) fn publish(&mut self, sealed: UnpublishedChange, now: Timestamp) -> Vec<Event> {
+        let UnpublishedChange { event_type, object } = sealed;
         let previous = match event_type {
             EventType::Deleted => self.objects.remove(object.key()),
             _ => self.objects.insert(object.key().clone(), object.clone()),

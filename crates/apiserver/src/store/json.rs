@@ -2,8 +2,8 @@
 //! as text the field that most writes do not change.
 //!
 //! A tree in which every `fieldsV1` of `metadata.managedFields` is a string that holds the JSON of the set is *folded*
-//! ([`crate::schema::ownership`]); writing a tree unfolds it. A *lent* field is parsed only in part ([`Thin`]); its unparsed text
-//! ([`Lent`]) is what is stored again.
+//! ([`crate::schema::ownership`]); writing a tree unfolds it. A *raw* field is parsed only in part ([`ParsedParts`]); its unparsed text
+//! ([`RawFieldText`]) is what is stored again.
 
 use std::{borrow::Cow, fmt};
 
@@ -94,32 +94,32 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 
 const FIELDS: &str = "fieldsV1";
 
-/// The parts of a lent field that are parsed: all scalar fields, and the fields named here.
+/// The parts of a raw field that are parsed: all scalar fields, and the fields named here.
 #[derive(Debug)]
-pub struct Thin {
+pub struct ParsedParts {
     /// Structured fields that are parsed as a whole.
     pub whole: &'static [&'static str],
     /// Lists of objects that are parsed in part, each with the parts of its items.
-    pub lists: &'static [(&'static str, &'static Thin)],
+    pub lists: &'static [(&'static str, &'static ParsedParts)],
 }
 
-/// The field of a kind's objects that writes to the status and similar writes leave alone.
+/// The field of a kind's objects that status writes and similar writes neither change nor parse as a whole.
 #[derive(Debug)]
-pub struct Lends {
+pub struct RawField {
     /// The name of the field.
     pub field: &'static str,
     /// The parts of the field that are parsed.
-    pub thin: Thin,
+    pub parts: ParsedParts,
 }
 
-/// The unparsed text of a lent field.
+/// The unparsed text of a raw field.
 #[derive(Debug)]
-pub struct Lent<'a> {
+pub struct RawFieldText<'a> {
     field: &'static str,
     text: Cow<'a, str>,
 }
 
-impl Lent<'_> {
+impl RawFieldText<'_> {
     pub(super) fn field(&self) -> &'static str {
         self.field
     }
@@ -164,12 +164,12 @@ impl Lent<'_> {
 
     /// [`schema::normalise`] for all of a tree but the field, of which the text is normal.
     pub fn normalise_around(&self, kind: &schema::Type, object: &mut Value) {
-        let thin = object
+        let value = object
             .as_object_mut()
             .and_then(|object| object.remove(self.field));
         schema::normalise(kind, object);
-        if let Some(thin) = thin {
-            object[self.field] = thin;
+        if let Some(value) = value {
+            object[self.field] = value;
         }
     }
 
@@ -248,14 +248,16 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).expect("stored texts were serialized from trees")
 }
 
-/// Reads little of an object.
-fn thinned(text: &str, thin: &Thin) -> Value {
+/// Parses these parts of an object's text.
+fn parse_parts(text: &str, parts: &ParsedParts) -> Value {
     let mut map = Map::new();
     for (key, text) in entries(text) {
-        let list = thin.lists.iter().find(|(name, _)| *name == key);
+        let list = parts.lists.iter().find(|(name, _)| *name == key);
         let value = match (list, text.as_bytes().first()) {
-            (Some((_, thin)), Some(b'[')) => items(text).map(|item| thinned(item, thin)).collect(),
-            (_, Some(b'{' | b'[')) if !thin.whole.contains(&key) => continue,
+            (Some((_, parts)), Some(b'[')) => {
+                items(text).map(|item| parse_parts(item, parts)).collect()
+            }
+            (_, Some(b'{' | b'[')) if !parts.whole.contains(&key) => continue,
             _ => parsed(text),
         };
         map.insert(key.to_owned(), value);
@@ -268,18 +270,18 @@ pub(super) fn read_folded(bytes: &[u8]) -> serde_json::Result<Value> {
     Place::Object.deserialize(&mut serde_json::Deserializer::from_slice(bytes))
 }
 
-/// Reads stored bytes as a folded tree that has little of what is lent.
-pub(super) fn read_lending<'a>(
+/// Reads stored bytes as a folded tree with only some parts of the raw field, and returns the text of that field as well.
+pub(super) fn read_with_raw_field<'a>(
     bytes: &'a [u8],
-    lends: &'static Lends,
-) -> serde_json::Result<(Value, Lent<'a>)> {
+    raw_field: &'static RawField,
+) -> serde_json::Result<(Value, RawFieldText<'a>)> {
     let text = std::str::from_utf8(bytes).map_err(serde::de::Error::custom)?;
     let mut object = Map::new();
-    let mut lent = "{}";
+    let mut field_text = "{}";
     for (key, text) in entries(text) {
-        let value = if key == lends.field {
-            lent = text;
-            thinned(text, &lends.thin)
+        let value = if key == raw_field.field {
+            field_text = text;
+            parse_parts(text, &raw_field.parts)
         } else if key == "metadata" {
             Place::Metadata.deserialize(&mut serde_json::Deserializer::from_str(text))?
         } else {
@@ -287,11 +289,11 @@ pub(super) fn read_lending<'a>(
         };
         object.insert(key.to_owned(), value);
     }
-    let lent = Lent {
-        field: lends.field,
-        text: lent.into(),
+    let raw = RawFieldText {
+        field: raw_field.field,
+        text: field_text.into(),
     };
-    Ok((Value::Object(object), lent))
+    Ok((Value::Object(object), raw))
 }
 
 /// The position of the parser on the way to a field set.
@@ -420,14 +422,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_stored_again_as_it_was() {
-        static LENDS: Lends = Lends {
+    fn a_raw_field_is_stored_again_as_it_was() {
+        static RAW_FIELD: RawField = RawField {
             field: "spec",
-            thin: Thin {
+            parts: ParsedParts {
                 whole: &["os"],
                 lists: &[(
                     "containers",
-                    &Thin {
+                    &ParsedParts {
                         whole: &[],
                         lists: &[],
                     },
@@ -438,20 +440,20 @@ mod tests {
             "a": {"b": 1}, "containers": [{"name": "c", "env": []}], "flag": true, "os": {"name": "linux"}, "z": [],
         }});
         let text = object.to_string();
-        let (mut thin, mut lent) = read_lending(text.as_bytes(), &LENDS).unwrap();
+        let (mut tree, mut raw) = read_with_raw_field(text.as_bytes(), &RAW_FIELD).unwrap();
         let spec = json!({"containers": [{"name": "c"}], "flag": true, "os": {"name": "linux"}});
-        assert_eq!((&thin["spec"], &thin["status"]), (&spec, &object["status"]));
+        assert_eq!((&tree["spec"], &tree["status"]), (&spec, &object["status"]));
         let mut written = Vec::new();
-        lent.write_entry(&mut written);
+        raw.write_entry(&mut written);
         let expected = format!("\"spec\":{}", object["spec"]);
         assert_eq!(String::from_utf8(written).unwrap(), expected);
         let mut changed = object.clone();
         for field in ["0", "flag", "node", "zz"] {
-            lent.set(field, &json!("n"));
+            raw.set(field, &json!("n"));
             changed["spec"][field] = json!("n");
         }
-        assert_eq!(lent.text, changed["spec"].to_string());
-        lent.restore(&mut thin);
-        assert_eq!(thin, changed);
+        assert_eq!(raw.text, changed["spec"].to_string());
+        raw.restore(&mut tree);
+        assert_eq!(tree, changed);
     }
 }

@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::json::{self, Lends, Lent};
+use super::json::{self, RawField, RawFieldText};
 
 /// `namespace/name`, or `name` for cluster-scoped objects; ordered as those strings are, which is the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,14 +143,14 @@ impl Draft {
     /// Serializes an object for a write that makes the given event, leaving room for a revision as long as `expected`.
     /// The object may be folded ([`Object::parse_folded`]).
     pub fn new(event: EventType, object: &Value, fields: Box<[Box<str>]>, expected: u64) -> Self {
-        Draft::lending(event, object, None, fields, expected)
+        Draft::with_raw_field(event, object, None, fields, expected)
     }
 
-    /// [`Draft::new`] of an object that was lent a field as text, which is written instead of what it has of that.
-    pub fn lending(
+    /// Does the same as [`Draft::new`], but writes the text of the raw field instead of the parts of it that the object has.
+    pub fn with_raw_field(
         event: EventType,
         object: &Value,
-        lent: Option<&Lent<'_>>,
+        raw: Option<&RawFieldText<'_>>,
         fields: Box<[Box<str>]>,
         expected: u64,
     ) -> Self {
@@ -158,7 +158,7 @@ impl Draft {
             line.clear();
             open_line(line, event);
             let start = line.len();
-            let (body, slot) = write_object(line, object, lent, expected);
+            let (body, slot) = write_object(line, object, raw, expected);
             line.extend_from_slice(LINE_END);
             let layout = Layout {
                 object: start as u32,
@@ -294,10 +294,11 @@ impl Object {
         serde_json::from_slice(bytes).expect("stored objects were serialized from trees")
     }
 
-    /// The object as a folded tree that has little of what the kind lends, and that as text.
-    pub fn parse_lending(&self, lends: &'static Lends) -> (Value, Lent<'_>) {
+    /// Returns the object as a folded tree with only some parts of the raw field, and the text of that field.
+    pub fn parse_with_raw_field(&self, raw_field: &'static RawField) -> (Value, RawFieldText<'_>) {
         let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];
-        json::read_lending(bytes, lends).expect("stored objects were serialized from trees")
+        json::read_with_raw_field(bytes, raw_field)
+            .expect("stored objects were serialized from trees")
     }
 
     /// The object as a folded tree: every `fieldsV1` of its managedFields is a string that holds the set's JSON. For those who write the
@@ -385,7 +386,7 @@ fn open_line(line: &mut Vec<u8>, event: EventType) {
 fn write_object(
     out: &mut Vec<u8>,
     object: &Value,
-    lent: Option<&Lent<'_>>,
+    raw: Option<&RawFieldText<'_>>,
     expected: u64,
 ) -> (usize, Range<usize>) {
     let empty = Map::new();
@@ -422,8 +423,8 @@ fn write_object(
         .filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata"))
     {
         out.push(b',');
-        match lent.filter(|lent| lent.field() == key) {
-            Some(lent) => lent.write_entry(out),
+        match raw.filter(|raw| raw.field() == key) {
+            Some(raw) => raw.write_entry(out),
             None => json::write_entry(out, key, value),
         }
     }

@@ -7,7 +7,7 @@ use std::{
 
 use mullion_apiserver::{
     ApiServer, Config, Limits, StaticTokens,
-    admission::{Plugin, What},
+    admission::{Action, Plugin},
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -160,8 +160,8 @@ impl Plugin for Panics {
         "Panics"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        assert!(!what.is("", "secrets"), "a bug");
+    fn handles(&self, action: &Action<'_>) -> bool {
+        assert!(!action.is("", "secrets"), "a bug");
         false
     }
 }

@@ -14,7 +14,7 @@ use flate2::read::GzDecoder;
 use http_body_util::BodyExt;
 use mullion_apiserver::{
     ApiServer, Config, Limits,
-    admission::{Ctx, Plugin, Request, User, What},
+    admission::{Action, Ctx, Plugin, Request, User},
     status::Status,
 };
 use serde_json::{Value, json};
@@ -40,8 +40,8 @@ impl Plugin for Slow {
         "Slow"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.is("", "configmaps")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.is("", "configmaps")
     }
 
     fn mutate(&self, _: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mullion_apiserver::{
     ApiServer, Config,
-    http::Wanted,
+    http::ObjectQuery,
     kinds::Column,
     provided::{ObjectSource, Provided, Wire},
     store::{Store, Window},
@@ -20,7 +20,7 @@ const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 struct Gauges;
 
 impl ObjectSource for Gauges {
-    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value> {
+    fn list(&self, wanted: &ObjectQuery<'_>) -> Vec<Value> {
         let all = [
             ("default", "a", "web"),
             ("default", "b", "db"),

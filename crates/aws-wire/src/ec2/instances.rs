@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use super::{
     Call,
-    launch::{Launched, architecture, lifecycle, root_device},
+    launch::{LaunchRecord, architecture, lifecycle, root_device},
     launch_templates::time,
     write_tags,
 };
 use crate::{
-    filter::{Filters, Found, one},
+    filter::{FilterValues, Filters, one},
     page::{self, Page},
     refusal::Refusal,
     xml::Xml,
@@ -90,22 +90,22 @@ pub(super) async fn terminate(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
 }
 
 impl Call<'_> {
-    pub(super) fn launched(&self, id: &InstanceId) -> Option<Launched> {
-        self.kept().launched.get(id).cloned()
+    pub(super) fn launched(&self, id: &InstanceId) -> Option<LaunchRecord> {
+        self.state().launched.get(id).cloned()
     }
 
     /// All instances that describing calls show by now.
     pub(super) fn seen(&self) -> Vec<Arc<Instance>> {
         let now = Instant::now();
         let all = self.ec2().instances();
-        let mut kept = self.kept();
+        let mut state = self.state();
         // What the simulated EC2 has forgotten is forgotten here, too.
-        if kept.launched.len() > 2 * all.len() + 1000 {
+        if state.launched.len() > 2 * all.len() + 1000 {
             let known: std::collections::HashSet<_> = all.iter().map(|own| &own.id).collect();
-            kept.launched.retain(|id, _| known.contains(id));
+            state.launched.retain(|id, _| known.contains(id));
         }
         let is_seen = |own: &Arc<Instance>| {
-            let launched = kept.launched.get(&own.id);
+            let launched = state.launched.get(&own.id);
             launched.is_none_or(|launched| launched.seen_at <= now)
         };
         all.into_iter().filter(is_seen).collect()
@@ -167,7 +167,12 @@ impl Call<'_> {
     }
 }
 
-fn look_up(call: &Call<'_>, own: &Instance, launched: Option<&Launched>, name: &str) -> Found {
+fn look_up(
+    call: &Call<'_>,
+    own: &Instance,
+    launched: Option<&LaunchRecord>,
+    name: &str,
+) -> FilterValues {
     let interface = || interface_id(&own.id);
     match name {
         "instance-id" => one(&own.id),

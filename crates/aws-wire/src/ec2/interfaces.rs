@@ -16,7 +16,7 @@ use super::{
 use crate::{
     filter::{Filters, one},
     page::{self, Page},
-    query::At,
+    query::ParamScope,
     refusal::Refusal,
 };
 
@@ -227,7 +227,7 @@ fn block(kind: Kind, text: &str) -> Result<Cidr, Refusal> {
     }
 }
 
-fn interface(root: &At<'_>) -> Result<InterfaceId, Refusal> {
+fn interface(root: &ParamScope<'_>) -> Result<InterfaceId, Refusal> {
     let id = root.required("NetworkInterfaceId")?;
     let digits = id.strip_prefix("eni-").unwrap_or_default();
     match digits.len() == 17 && digits.bytes().all(|c| c.is_ascii_hexdigit()) {

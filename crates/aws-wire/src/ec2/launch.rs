@@ -16,16 +16,16 @@ use mullion_cloud::{
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{Call, Name, instances::interface_id, launch_templates::tags_for, user_data::Kubelet};
-use crate::{query::At, refusal::Refusal};
+use crate::{query::ParamScope, refusal::Refusal};
 
 /// How many client tokens are remembered.
 const MOST_TOKENS: usize = 20_000;
 /// Bytes of user data at most, before base64.
 const MOST_USER_DATA: usize = 16 * 1024;
 
-/// What of a launch the endpoint keeps beside the instance.
+/// The facts about a launch that the instance does not have.
 #[derive(Clone, Debug)]
-pub(super) struct Launched {
+pub(super) struct LaunchRecord {
     /// When describing calls begin to show it.
     pub(super) seen_at: Instant,
     pub(super) client_token: String,
@@ -75,7 +75,7 @@ const WITHOUT_EFFECT: &[&str] = &[
 
 impl LaunchSpec {
     /// Reads `LaunchTemplateData`, or the parameters of RunInstances, which are called the same.
-    pub(super) fn of_template(at: &At<'_>) -> Result<Self, Refusal> {
+    pub(super) fn of_template(at: &ParamScope<'_>) -> Result<Self, Refusal> {
         at.accept(WITHOUT_EFFECT);
         let mut spec = Self {
             image: owned(at.text("ImageId")),
@@ -145,7 +145,7 @@ impl LaunchSpec {
         Ok(spec)
     }
 
-    fn read_interface(&mut self, at: &At<'_>) -> Result<(), Refusal> {
+    fn read_interface(&mut self, at: &ParamScope<'_>) -> Result<(), Refusal> {
         at.accept(&[
             "AssociatePublicIpAddress",
             "DeleteOnTermination",
@@ -212,7 +212,7 @@ impl LaunchSpec {
     }
 
     /// Returns the order for one of these options, all of which boot the same image.
-    pub(super) fn order(&self, order: Order<'_>) -> LaunchRequest {
+    pub(super) fn order(&self, order: LaunchOrder<'_>) -> LaunchRequest {
         let family = order.image.family;
         let kubelet = self.user_data.as_deref();
         let kubelet = kubelet.map(|text| Kubelet::read(text, family));
@@ -245,13 +245,13 @@ impl LaunchSpec {
         client_token: &str,
     ) -> Result<(), Refusal> {
         let unseen = call.endpoint.settings().unseen_for;
-        let launched = Launched {
+        let launched = LaunchRecord {
             seen_at: Instant::now() + call.ec2().config().speed.scale(unseen),
             client_token: client_token.to_owned(),
             profile: self.profile.clone(),
         };
         let id = &instance.id;
-        call.kept().launched.insert(id.clone(), launched);
+        call.state().launched.insert(id.clone(), launched);
         if self.prefixes == 0 {
             return Ok(());
         }
@@ -287,7 +287,7 @@ pub(super) fn root_device(image: &NodeImage) -> &'static str {
 }
 
 /// The parts of an order that are not in its launch template.
-pub(super) struct Order<'a> {
+pub(super) struct LaunchOrder<'a> {
     pub(super) token: String,
     pub(super) image: &'a NodeImage,
     pub(super) options: Vec<LaunchOption>,
@@ -376,13 +376,13 @@ pub(super) fn mismatch() -> Refusal {
 /// Invariant: of requests with one token one acts at a time, and what it answered is answered again.
 #[derive(Default)]
 pub(crate) struct Tokens {
-    all: HashMap<String, Arc<Mutex<Option<Answered>>>>,
+    all: HashMap<String, Arc<Mutex<Option<IdempotentResult>>>>,
     order: VecDeque<String>,
 }
 
 /// A request that came with a token, and its result.
 #[derive(Clone, Debug)]
-pub(super) struct Answered {
+pub(super) struct IdempotentResult {
     pub(super) fingerprint: String,
     pub(super) instances: Vec<InstanceId>,
     pub(super) xml: Vec<u8>,
@@ -390,7 +390,7 @@ pub(super) struct Answered {
 
 impl Tokens {
     /// Returns the place of a token.
-    pub(super) fn of(&mut self, token: &str) -> Arc<Mutex<Option<Answered>>> {
+    pub(super) fn of(&mut self, token: &str) -> Arc<Mutex<Option<IdempotentResult>>> {
         if !self.all.contains_key(token) {
             self.order.push_back(token.to_owned());
             if self.order.len() > MOST_TOKENS

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{Call, Kept, launch::LaunchSpec, write_tags};
+use super::{Call, EndpointState, launch::LaunchSpec, write_tags};
 use crate::{
     filter::{Filters, one},
     page::{self, Page},
-    query::At,
+    query::ParamScope,
     refusal::Refusal,
     xml::Xml,
 };
@@ -40,8 +40,8 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     root.accept(&["VersionDescription"]);
     call.complete()?;
     let fingerprint = call.params.fingerprint();
-    let mut kept = call.kept();
-    let repeated = kept.templates.iter().find(|own| {
+    let mut state = call.state();
+    let repeated = state.templates.iter().find(|own| {
         let own = own.token.as_ref().map(|(token, _)| token.as_str());
         token.is_some() && own == token
     });
@@ -55,14 +55,14 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
             false => Err(super::launch::mismatch()),
         };
     }
-    if kept.templates.iter().any(|own| own.name == name) {
+    if state.templates.iter().any(|own| own.name == name) {
         return Err(Refusal::new(
             "InvalidLaunchTemplateName.AlreadyExistsException",
             "Launch template name already in use.",
         ));
     }
     let template = LaunchTemplate {
-        id: kept.ids.resource("lt"),
+        id: state.ids.resource("lt"),
         name: name.to_owned(),
         created: Timestamp::now(),
         tags,
@@ -70,7 +70,7 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         token: token.map(|token| (token.to_owned(), fingerprint)),
     };
     let answer = call.answer(|xml| xml.node("launchTemplate", |xml| write(xml, call, &template)));
-    kept.templates.push(template);
+    state.templates.push(template);
     Ok(answer)
 }
 
@@ -93,15 +93,15 @@ pub(super) fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let filters = Filters::read(&root)?;
     let page = Page::read(&root, 1..=200, 200)?;
     call.complete()?;
-    let kept = call.kept();
+    let state = call.state();
     for name in &names {
-        kept.template(&Named::Name((*name).to_owned()))?;
+        state.template(&TemplateRef::Name((*name).to_owned()))?;
     }
     for id in &ids {
-        kept.template(&Named::Id((*id).to_owned()))?;
+        state.template(&TemplateRef::Id((*id).to_owned()))?;
     }
     let mut found = Vec::new();
-    for own in &kept.templates {
+    for own in &state.templates {
         let is_named = (ids.is_empty() && names.is_empty())
             || ids.contains(&own.id.as_str())
             || names.contains(&own.name.as_str());
@@ -123,24 +123,24 @@ pub(super) fn describe(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
 
 /// DeleteLaunchTemplate.
 pub(super) fn delete(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
-    let named = Named::read(&call.root())?;
+    let named = TemplateRef::read(&call.root())?;
     call.complete()?;
-    let mut kept = call.kept();
-    let own = kept.template(&named)?.clone();
-    kept.templates.retain(|other| other.id != own.id);
+    let mut state = call.state();
+    let own = state.template(&named)?.clone();
+    state.templates.retain(|other| other.id != own.id);
     Ok(call.answer(|xml| xml.node("launchTemplate", |xml| write(xml, call, &own))))
 }
 
-/// By what a request names a template.
+/// A reference to a launch template in a request.
 #[derive(Clone, Debug)]
-pub(super) enum Named {
+pub(super) enum TemplateRef {
     Id(String),
     Name(String),
 }
 
-impl Named {
+impl TemplateRef {
     /// Reads `LaunchTemplateId` or `LaunchTemplateName`.
-    pub(super) fn read(at: &At<'_>) -> Result<Self, Refusal> {
+    pub(super) fn read(at: &ParamScope<'_>) -> Result<Self, Refusal> {
         match (at.text("LaunchTemplateId"), at.text("LaunchTemplateName")) {
             (Some(id), None) => Ok(Self::Id(id.to_owned())),
             (None, Some(name)) => Ok(Self::Name(name.to_owned())),
@@ -156,15 +156,15 @@ impl Named {
     }
 }
 
-impl Kept {
+impl EndpointState {
     /// Returns a template.
     ///
     /// # Errors
     /// EC2's code and message for one that does not exist.
-    pub(super) fn template(&self, named: &Named) -> Result<&LaunchTemplate, Refusal> {
+    pub(super) fn template(&self, named: &TemplateRef) -> Result<&LaunchTemplate, Refusal> {
         let mut all = self.templates.iter();
         match named {
-            Named::Id(id) => all.find(|own| own.id == *id).ok_or_else(|| {
+            TemplateRef::Id(id) => all.find(|own| own.id == *id).ok_or_else(|| {
                 Refusal::new(
                     "InvalidLaunchTemplateId.NotFound",
                     format!(
@@ -172,7 +172,7 @@ impl Kept {
                     ),
                 )
             }),
-            Named::Name(name) => all.find(|own| own.name == *name).ok_or_else(|| {
+            TemplateRef::Name(name) => all.find(|own| own.name == *name).ok_or_else(|| {
                 Refusal::new(
                     "InvalidLaunchTemplateName.NotFoundException",
                     format!(
@@ -184,7 +184,7 @@ impl Kept {
     }
 }
 
-impl Kept {
+impl EndpointState {
     /// Returns the tags of the template of an id.
     ///
     /// # Errors
@@ -216,7 +216,10 @@ pub(super) fn check_version(template: &LaunchTemplate, version: &str) -> Result<
 }
 
 /// Reads the tags that a request has for a type of resource.
-pub(super) fn tags_for(at: &At<'_>, kind: &str) -> Result<BTreeMap<String, String>, Refusal> {
+pub(super) fn tags_for(
+    at: &ParamScope<'_>,
+    kind: &str,
+) -> Result<BTreeMap<String, String>, Refusal> {
     let mut tags = BTreeMap::new();
     for given in at.each("TagSpecification") {
         let own = given.required("ResourceType")?;
@@ -229,7 +232,7 @@ pub(super) fn tags_for(at: &At<'_>, kind: &str) -> Result<BTreeMap<String, Strin
 }
 
 /// Reads `Tag.N.Key` and `Tag.N.Value`.
-pub(super) fn tags_of(at: &At<'_>) -> Result<BTreeMap<String, String>, Refusal> {
+pub(super) fn tags_of(at: &ParamScope<'_>) -> Result<BTreeMap<String, String>, Refusal> {
     let mut tags = BTreeMap::new();
     for tag in at.each("Tag") {
         let key = tag.required("Key")?;

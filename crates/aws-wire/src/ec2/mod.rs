@@ -35,26 +35,26 @@ pub(crate) use prices::usd;
 use crate::{
     Endpoint,
     endpoint::Blocked,
-    query::{At, Params},
+    query::{ParamScope, Params},
     refusal::Refusal,
     xml::Xml,
 };
-use launch::{Launched, Tokens};
+use launch::{LaunchRecord, Tokens};
 use launch_templates::LaunchTemplate;
 
 /// The namespace of answers.
 const NAMESPACE: &str = "http://ec2.amazonaws.com/doc/2016-11-15/";
 const VERSION: &str = "2016-11-15";
 
-/// What the endpoint keeps that the simulated EC2 has no words for.
-pub(crate) struct Kept {
+/// The state of the endpoint that the simulated EC2 does not have.
+pub(crate) struct EndpointState {
     pub(crate) ids: Ids,
     templates: Vec<LaunchTemplate>,
-    launched: HashMap<InstanceId, Launched>,
+    launched: HashMap<InstanceId, LaunchRecord>,
     tokens: Tokens,
 }
 
-impl Kept {
+impl EndpointState {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             ids: Ids::new(seed),
@@ -78,12 +78,12 @@ impl<'a> Call<'a> {
         self.endpoint.ec2()
     }
 
-    fn root(&self) -> At<'a> {
+    fn root(&self) -> ParamScope<'a> {
         self.params.root()
     }
 
-    fn kept(&self) -> MutexGuard<'a, Kept> {
-        self.endpoint.kept()
+    fn state(&self) -> MutexGuard<'a, EndpointState> {
+        self.endpoint.state()
     }
 
     fn account_id(&self) -> &'a str {

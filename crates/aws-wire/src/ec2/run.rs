@@ -9,8 +9,10 @@ use mullion_cloud::{
 use super::{
     Call, Name,
     instances::write,
-    launch::{self, Answered, LaunchSpec, Order, check_architecture, image, unsupported},
-    launch_templates::{Named, check_version},
+    launch::{
+        self, IdempotentResult, LaunchOrder, LaunchSpec, check_architecture, image, unsupported,
+    },
+    launch_templates::{TemplateRef, check_version},
 };
 use crate::refusal::Refusal;
 
@@ -24,10 +26,10 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     let given = root.at("LaunchTemplate");
     let mut template_tags = Vec::new();
     if given.is_given() {
-        let named = Named::read(&given)?;
+        let named = TemplateRef::read(&given)?;
         let version = given.text("Version").unwrap_or("$Default");
-        let kept = call.kept();
-        let template = kept.template(&named)?;
+        let state = call.state();
+        let template = state.template(&named)?;
         check_version(template, version)?;
         template_tags.push(("aws:ec2launchtemplate:id".to_owned(), template.id.clone()));
         template_tags.push(("aws:ec2launchtemplate:version".to_owned(), "1".to_owned()));
@@ -44,13 +46,13 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         return Err(Refusal::value("MinCount must not exceed MaxCount"));
     }
     let token = root.text("ClientToken");
-    let wanted = Wanted::read(call, spec, template_tags)?;
+    let wanted = RunRequest::read(call, spec, template_tags)?;
     call.complete()?;
     let Some(token) = token else {
         let instances = wanted.buy(call, "", least, most).await?;
         return Ok(answer(call, &instances));
     };
-    let place = call.kept().tokens.of(&format!("run/{token}"));
+    let place = call.state().tokens.of(&format!("run/{token}"));
     let mut place = place.lock().await;
     let fingerprint = call.params.fingerprint();
     if let Some(before) = &*place {
@@ -63,7 +65,7 @@ pub(super) async fn run(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     }
     let instances = wanted.buy(call, token, least, most).await?;
     let xml = answer(call, &instances);
-    *place = Some(Answered {
+    *place = Some(IdempotentResult {
         fingerprint,
         instances: instances.iter().map(|own| own.id.clone()).collect(),
         xml: xml.clone(),
@@ -83,7 +85,7 @@ fn answer(call: &Call<'_>, instances: &[Arc<Instance>]) -> Vec<u8> {
     })
 }
 
-struct Wanted {
+struct RunRequest {
     spec: LaunchSpec,
     image: mullion_cloud::image::NodeImage,
     options: Vec<LaunchOption>,
@@ -91,7 +93,7 @@ struct Wanted {
     tags: Vec<(String, String)>,
 }
 
-impl Wanted {
+impl RunRequest {
     fn read(
         call: &Call<'_>,
         spec: LaunchSpec,
@@ -159,10 +161,10 @@ impl Wanted {
         least: u64,
         most: u64,
     ) -> Result<Vec<Arc<Instance>>, Refusal> {
-        let name = call.kept().ids.request();
+        let name = call.state().ids.request();
         let mut bought = Vec::new();
         for number in 0..most {
-            let order = self.spec.order(Order {
+            let order = self.spec.order(LaunchOrder {
                 token: format!("run/{name}/{number}"),
                 image: &self.image,
                 options: self.options.clone(),

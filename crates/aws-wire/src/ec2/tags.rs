@@ -35,14 +35,14 @@ pub(super) fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
             "The maximum number of 50 tags for a resource has been reached.",
         ));
     }
-    let mut kept = call.kept();
+    let mut state = call.state();
     for id in &others {
-        kept.template_tags(id)?;
+        state.template_tags(id)?;
     }
     for id in &others {
-        kept.template_tags(id)?.extend(tags.clone());
+        state.template_tags(id)?.extend(tags.clone());
     }
-    drop(kept);
+    drop(state);
     for instance in instances {
         let id: &InstanceId = &instance.id;
         call.ec2().tag(id, tags.clone());

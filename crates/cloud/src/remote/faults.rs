@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::{Call, answer};
 use crate::{
     Addresses, CloudError, CloudProvider,
-    sim::address_faults::{AddressFaults, Fate, FaultyCalls, ParseFaultsError},
+    sim::address_faults::{AddressFaults, CallOutcome, FaultyCalls, ParseFaultsError},
 };
 
 /// The time between a caller's timeout and the late execution of its call.
@@ -83,17 +83,19 @@ impl<C: CloudProvider + Addresses> Unreliable<C> {
             | Call::DeleteMessage(_) => true,
             _ => false,
         };
-        let fate = {
+        let outcome = {
             // After a panic while the lock was held, at worst a fault is not counted.
             let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-            calls.fate(changes)
+            calls.outcome(changes)
         };
-        match fate {
-            Fate::Answered => answer(&*self.cloud, call).await.map(Some),
+        match outcome {
+            CallOutcome::Answered => answer(&*self.cloud, call).await.map(Some),
             // The errors of both traits have the same form in JSON.
-            Fate::Throttled => serde_json::to_vec(&Err::<(), _>(CloudError::Throttled)).map(Some),
-            Fate::DoneUnheard => answer(&*self.cloud, call).await.map(|_| None),
-            Fate::DoneLate => {
+            CallOutcome::Throttled => {
+                serde_json::to_vec(&Err::<(), _>(CloudError::Throttled)).map(Some)
+            }
+            CallOutcome::DoneUnheard => answer(&*self.cloud, call).await.map(|_| None),
+            CallOutcome::DoneLate => {
                 let (cloud, call) = (Arc::clone(&self.cloud), call.to_vec());
                 tokio::spawn(async move {
                     sleep(LATE).await;
@@ -102,7 +104,7 @@ impl<C: CloudProvider + Addresses> Unreliable<C> {
                 });
                 Ok(None)
             }
-            Fate::NeverDone => Ok(None),
+            CallOutcome::NeverDone => Ok(None),
         }
     }
 }

@@ -135,7 +135,7 @@ fn share(value: &str) -> Result<u32, &'static str> {
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum CallOutcome {
     /// EC2 carries out the call and responds.
     Answered,
     /// EC2 refuses the call because of its rate, and does nothing.
@@ -167,17 +167,17 @@ impl FaultyCalls {
     }
 
     /// Decides the outcome of the next call; only changing calls lose their response.
-    pub(crate) fn fate(&mut self, changes: bool) -> Fate {
+    pub(crate) fn outcome(&mut self, changes: bool) -> CallOutcome {
         if !self.takes_a_token() || self.happens(self.faults.throttle) {
-            return Fate::Throttled;
+            return CallOutcome::Throttled;
         }
         if !changes || !self.happens(self.faults.lost) {
-            return Fate::Answered;
+            return CallOutcome::Answered;
         }
         match self.random.below(4) {
-            0 => Fate::NeverDone,
-            1 => Fate::DoneLate,
-            _ => Fate::DoneUnheard,
+            0 => CallOutcome::NeverDone,
+            1 => CallOutcome::DoneLate,
+            _ => CallOutcome::DoneUnheard,
         }
     }
 
@@ -263,34 +263,36 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_seed_gives_the_same_faults() {
         let faults: AddressFaults = "throttle=20%,lost=40%,partial=50%,seed=3".parse().unwrap();
-        let fates = |faults: &AddressFaults| {
+        let outcomes = |faults: &AddressFaults| {
             let mut calls = FaultyCalls::new(faults.clone());
-            let fates: Vec<_> = (0..200)
-                .map(|_| (calls.fate(true), calls.part_of(5), calls.lag()))
+            let outcomes: Vec<_> = (0..200)
+                .map(|_| (calls.outcome(true), calls.part_of(5), calls.lag()))
                 .collect();
-            fates
+            outcomes
         };
-        let first = fates(&faults);
-        assert_eq!(fates(&faults), first);
-        for fate in [
-            Fate::Answered,
-            Fate::Throttled,
-            Fate::DoneUnheard,
-            Fate::DoneLate,
-            Fate::NeverDone,
+        let first = outcomes(&faults);
+        assert_eq!(outcomes(&faults), first);
+        for outcome in [
+            CallOutcome::Answered,
+            CallOutcome::Throttled,
+            CallOutcome::DoneUnheard,
+            CallOutcome::DoneLate,
+            CallOutcome::NeverDone,
         ] {
-            assert!(first.iter().any(|(met, ..)| *met == fate), "{fate:?}");
+            assert!(first.iter().any(|(met, ..)| *met == outcome), "{outcome:?}");
         }
         let other = AddressFaults { seed: 4, ..faults };
-        assert_ne!(fates(&other), first);
+        assert_ne!(outcomes(&other), first);
     }
 
     #[tokio::test(start_paused = true)]
     async fn ec2_takes_so_many_calls_a_second() {
         let mut calls = FaultyCalls::new("rate=3/s".parse().unwrap());
         let taken = |calls: &mut FaultyCalls| {
-            let fates = (0..10).map(|_| calls.fate(false));
-            fates.filter(|fate| *fate == Fate::Answered).count()
+            let outcomes = (0..10).map(|_| calls.outcome(false));
+            outcomes
+                .filter(|outcome| *outcome == CallOutcome::Answered)
+                .count()
         };
         assert_eq!(taken(&mut calls), 3);
         tokio::time::sleep(Duration::from_millis(700)).await;

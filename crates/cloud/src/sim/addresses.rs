@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     AddressFaults, SimulatedEc2, State,
-    address_faults::{Fate, FaultyCalls},
+    address_faults::{CallOutcome, FaultyCalls},
     interface,
 };
 use crate::{
@@ -104,8 +104,8 @@ impl SimulatedEc2 {
     ) -> Result<T, AddressError> {
         self.wait(LOOK_CALL).await;
         let state = &mut *self.state();
-        match state.fate(false) {
-            Fate::Throttled => Err(AddressError::Throttled),
+        match state.outcome(false) {
+            CallOutcome::Throttled => Err(AddressError::Throttled),
             _ => act(state),
         }
     }
@@ -118,19 +118,19 @@ impl SimulatedEc2 {
         self.wait(CHANGE_CALL).await;
         {
             let state = &mut *self.state();
-            match state.fate(true) {
-                Fate::Answered => {
+            match state.outcome(true) {
+                CallOutcome::Answered => {
                     let done = act(state);
                     self.inner.addresses_changed();
                     return done;
                 }
-                Fate::Throttled => return Err(AddressError::Throttled),
-                Fate::DoneUnheard => {
+                CallOutcome::Throttled => return Err(AddressError::Throttled),
+                CallOutcome::DoneUnheard => {
                     // The caller never learns whether the call succeeded.
                     let _ = act(state);
                     self.inner.addresses_changed();
                 }
-                Fate::DoneLate => {
+                CallOutcome::DoneLate => {
                     let (weak, delay) = (Arc::downgrade(&self.inner), PATIENCE + LATE);
                     let delay = self.inner.config.speed.scale(delay);
                     tokio::spawn(async move {
@@ -141,7 +141,7 @@ impl SimulatedEc2 {
                         }
                     });
                 }
-                Fate::NeverDone => {}
+                CallOutcome::NeverDone => {}
             }
         }
         self.wait(PATIENCE).await;
@@ -256,10 +256,10 @@ fn slots(instance: &Instance) -> usize {
 }
 
 impl State {
-    fn fate(&mut self, changes: bool) -> Fate {
+    fn outcome(&mut self, changes: bool) -> CallOutcome {
         match self.faults.is_throttled() {
-            true => Fate::Throttled,
-            false => self.address_calls.fate(changes),
+            true => CallOutcome::Throttled,
+            false => self.address_calls.outcome(changes),
         }
     }
 

@@ -58,7 +58,7 @@ impl RefusedFault {
 
 /// Faults in effect that are not stored in an instance.
 #[derive(Default)]
-pub(super) struct InForce {
+pub(super) struct ActiveFaults {
     /// Zones with an outage.
     zones: BTreeSet<Arc<str>>,
     /// Instances that crashed individually.

@@ -16,11 +16,11 @@ pub(super) struct Interface {
     addresses: Vec<Ipv4Addr>,
     prefixes: Vec<Ipv4Addr>,
     /// Changes that listings do not show yet, oldest first.
-    unseen: Vec<Unseen>,
+    unlisted: Vec<UnlistedChange>,
 }
 
 #[derive(Debug)]
-struct Unseen {
+struct UnlistedChange {
     kind: Kind,
     first: Ipv4Addr,
     arrived: bool,
@@ -32,7 +32,7 @@ impl Interface {
         Self {
             addresses,
             prefixes,
-            unseen: Vec::new(),
+            unlisted: Vec::new(),
         }
     }
 
@@ -77,22 +77,22 @@ impl Interface {
 
     fn note(&mut self, kind: Kind, blocks: &[Ipv4Addr], arrived: bool, until: Instant) {
         let now = Instant::now();
-        self.unseen.retain(|change| change.until > now);
-        let changes = blocks.iter().map(|first| Unseen {
+        self.unlisted.retain(|change| change.until > now);
+        let changes = blocks.iter().map(|first| UnlistedChange {
             kind,
             first: *first,
             arrived,
             until,
         });
-        self.unseen
+        self.unlisted
             .extend(changes.filter(|change| change.until > now));
     }
 
     /// Returns the first addresses of the blocks of a kind that a listing shows now.
     pub(super) fn seen(&self, kind: Kind, now: Instant) -> Vec<Ipv4Addr> {
         let mut blocks = self.blocks(kind).to_vec();
-        let unseen = self.unseen.iter().rev();
-        for change in unseen.filter(|change| change.kind == kind && change.until > now) {
+        let unlisted = self.unlisted.iter().rev();
+        for change in unlisted.filter(|change| change.kind == kind && change.until > now) {
             match change.arrived {
                 true => blocks.retain(|first| *first != change.first),
                 false if !blocks.contains(&change.first) => blocks.push(change.first),

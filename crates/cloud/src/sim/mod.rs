@@ -58,7 +58,7 @@ use crate::{
     StatusCheck,
 };
 use address_faults::FaultyCalls;
-use cause::{InForce, Releases};
+use cause::{ActiveFaults, Releases};
 use fault::Faults;
 use fleet::Fleet;
 use images::ImageNames;
@@ -175,7 +175,7 @@ struct State {
     releases: Releases,
     images: ImageNames,
     groups: Vec<PlacementGroup>,
-    in_force: InForce,
+    in_force: ActiveFaults,
     /// The times at which interrupted spot instances are terminated.
     interrupted: BTreeMap<InstanceId, Instant>,
     reservations: Reservations,
@@ -256,7 +256,7 @@ impl SimulatedEc2 {
                     releases: Releases::default(),
                     images: ImageNames::default(),
                     groups: Vec::new(),
-                    in_force: InForce::default(),
+                    in_force: ActiveFaults::default(),
                     interrupted: BTreeMap::new(),
                     reservations: Reservations::default(),
                     impaired: BTreeMap::new(),

@@ -20,12 +20,12 @@ const MOST: usize = 10_000;
 
 pub(super) struct Queue {
     clock: Clock,
-    messages: VecDeque<Kept>,
+    messages: VecDeque<QueuedMessage>,
     last: u64,
     sent: watch::Sender<u64>,
 }
 
-struct Kept {
+struct QueuedMessage {
     message: Message,
     sent: Instant,
     hidden_until: Instant,
@@ -55,7 +55,7 @@ impl Queue {
             instance: instance.clone(),
             sent_at: self.clock.now(),
         };
-        self.messages.push_back(Kept {
+        self.messages.push_back(QueuedMessage {
             message,
             sent: now,
             hidden_until: now,

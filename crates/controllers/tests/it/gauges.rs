@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 use mullion_apiserver::{
-    http::Wanted,
+    http::ObjectQuery,
     provided::{ObjectSource, Provided},
 };
 use mullion_controllers::{
@@ -83,7 +83,7 @@ impl Gauges {
 }
 
 impl ObjectSource for Gauges {
-    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value> {
+    fn list(&self, wanted: &ObjectQuery<'_>) -> Vec<Value> {
         let Some((all, clock)) = self.0.cluster.get() else {
             return Vec::new();
         };

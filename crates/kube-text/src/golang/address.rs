@@ -15,7 +15,7 @@ pub fn fault(text: &str) -> Option<String> {
         Some(_) => Some(Fault("missing IPv6 address", "")),
         None => Some(Fault("unable to parse IP", "")),
     };
-    fault.map(|Fault(what, at)| told(text, what, at))
+    fault.map(|Fault(what, at)| parse_error(text, what, at))
 }
 
 /// Returns the error of `netip.ParsePrefix`, for example `netip.ParsePrefix("1.2.3.4"): no '/'`; `None` if the text is a network.
@@ -41,7 +41,7 @@ pub fn network_fault(text: &str) -> Option<String> {
     Some(format!("netip.ParsePrefix({}): {why}", quote(text)))
 }
 
-fn told(text: &str, what: &str, at: &str) -> String {
+fn parse_error(text: &str, what: &str, at: &str) -> String {
     let at = match at {
         "" => String::new(),
         at => format!(" (at {})", quote(at)),
@@ -82,11 +82,11 @@ fn v4(text: &str) -> Option<Fault<'_>> {
 }
 
 fn v6(text: &str) -> Option<String> {
-    let told = |what: &str, at: &str| Some(told(text, what, at));
+    let parse_error = |what: &str, at: &str| Some(parse_error(text, what, at));
     let mut rest = text;
     if let Some((address, zone)) = text.split_once('%') {
         if zone.is_empty() {
-            return told("zone must be a non-empty string", "");
+            return parse_error("zone must be a non-empty string", "");
         }
         rest = address;
     }
@@ -102,23 +102,23 @@ fn v6(text: &str) -> Option<String> {
     while bytes < 16 {
         let digits = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
         if digits > 4 {
-            return told("each group must have 4 or less digits", rest);
+            return parse_error("each group must have 4 or less digits", rest);
         }
         if digits == 0 {
             let what = "each colon-separated field must have at least one digit";
-            return told(what, rest);
+            return parse_error(what, rest);
         }
         if rest[digits..].starts_with('.') {
             if !has_ellipsis && bytes != 12 {
                 let what = "embedded IPv4 address must replace the final 2 fields of the address";
-                return told(what, rest);
+                return parse_error(what, rest);
             }
             if bytes > 12 {
                 let what = "too many hex fields to fit an embedded IPv4 at the end of the address";
-                return told(what, rest);
+                return parse_error(what, rest);
             }
             if let Some(Fault(what, at)) = v4(rest) {
-                return told(what, at);
+                return parse_error(what, at);
             }
             rest = "";
             bytes += 4;
@@ -130,15 +130,15 @@ fn v6(text: &str) -> Option<String> {
             break;
         }
         let Some(after) = rest.strip_prefix(':') else {
-            return told("unexpected character, want colon", rest);
+            return parse_error("unexpected character, want colon", rest);
         };
         if after.is_empty() {
-            return told("colon must be followed by more characters", rest);
+            return parse_error("colon must be followed by more characters", rest);
         }
         rest = after;
         if let Some(after) = rest.strip_prefix(':') {
             if has_ellipsis {
-                return told("multiple :: in address", rest);
+                return parse_error("multiple :: in address", rest);
             }
             has_ellipsis = true;
             rest = after;
@@ -148,12 +148,12 @@ fn v6(text: &str) -> Option<String> {
         }
     }
     match rest {
-        "" if bytes < 16 && !has_ellipsis => told("address string too short", ""),
+        "" if bytes < 16 && !has_ellipsis => parse_error("address string too short", ""),
         "" if bytes == 16 && has_ellipsis => {
-            told("the :: must expand to at least one field of zeros", "")
+            parse_error("the :: must expand to at least one field of zeros", "")
         }
         "" => None,
-        rest => told("trailing garbage after address", rest),
+        rest => parse_error("trailing garbage after address", rest),
     }
 }
 
@@ -203,8 +203,8 @@ mod tests {
             ),
             ("::1%", "zone must be a non-empty string"),
         ] {
-            let told = format!("ParseAddr({}): {why}", quote(text));
-            assert_eq!(fault(text), Some(told));
+            let parse_error = format!("ParseAddr({}): {why}", quote(text));
+            assert_eq!(fault(text), Some(parse_error));
         }
         for text in [
             "1.2.3.4",
@@ -228,8 +228,8 @@ mod tests {
             ("1.2.3/8", r#"ParseAddr("1.2.3"): IPv4 address too short"#),
             ("fe80::1%e/8", "IPv6 zones cannot be present in a prefix"),
         ] {
-            let told = format!("netip.ParsePrefix({}): {why}", quote(text));
-            assert_eq!(network_fault(text), Some(told));
+            let parse_error = format!("netip.ParsePrefix({}): {why}", quote(text));
+            assert_eq!(network_fault(text), Some(parse_error));
         }
         assert_eq!(network_fault("2001:db8::/128"), None);
     }

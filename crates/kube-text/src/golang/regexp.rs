@@ -23,11 +23,11 @@ const KEPT: usize = 16;
 /// Go's error message: ``error parsing regexp: missing closing ]: `[a` ``.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = Translator::new(pattern).run();
-    let translated = translated.map_err(|(what, which)| told(what, which))?;
+    let translated = translated.map_err(|(what, which)| compile_error(what, which))?;
     let compiled = RegexBuilder::new(&translated)
         .size_limit(SIZE_BYTES)
         .build();
-    compiled.map_err(|_| told("expression too large", pattern))
+    compiled.map_err(|_| compile_error("expression too large", pattern))
 }
 
 /// Calls `work` with a compiled pattern from the thread's cache.
@@ -51,7 +51,7 @@ pub fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, Strin
     })
 }
 
-fn told(what: &str, which: &str) -> String {
+fn compile_error(what: &str, which: &str) -> String {
     format!("error parsing regexp: {what}: `{which}`")
 }
 
@@ -360,8 +360,8 @@ mod tests {
             (r"a\p{Foo}b", r"invalid character class range: `\p{Foo}`"),
         ] {
             let refused = compile(pattern).map(|regex| regex.to_string());
-            let told = format!("error parsing regexp: {why}");
-            assert_eq!(refused, Err(told), "{pattern}");
+            let compile_error = format!("error parsing regexp: {why}");
+            assert_eq!(refused, Err(compile_error), "{pattern}");
         }
     }
 

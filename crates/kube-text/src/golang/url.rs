@@ -38,8 +38,8 @@ impl Url {
     /// Go's error, for example `parse "http://a:b": invalid port ":b" after host`.
     pub fn parse(text: &str) -> Result<Url, String> {
         let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
-        let mut url = Url::read(rest, false).map_err(|why| told(rest, &why))?;
-        unescaped(fragment, Part::Fragment).map_err(|why| told(text, &why))?;
+        let mut url = Url::read(rest, false).map_err(|why| parse_error(rest, &why))?;
+        unescaped(fragment, Part::Fragment).map_err(|why| parse_error(text, &why))?;
         url.fragment = fragment.to_owned();
         Ok(url)
     }
@@ -49,7 +49,7 @@ impl Url {
     /// # Errors
     /// Go's error.
     pub fn check_request(text: &str) -> Result<(), String> {
-        Url::read(text, true).map_err(|why| told(text, &why))?;
+        Url::read(text, true).map_err(|why| parse_error(text, &why))?;
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl Url {
     }
 
     /// Returns the URL without its password, for error messages.
-    pub fn told(&self) -> String {
+    pub fn redacted(&self) -> String {
         let user = self.user.as_deref().map(|user| match user.split_once(':') {
             Some((name, _)) => format!("{name}:***@"),
             None => format!("{user}@"),
@@ -256,7 +256,7 @@ fn without_dots(path: &str) -> String {
     format!("/{}", text.trim_start_matches('/'))
 }
 
-fn told(text: &str, why: &str) -> String {
+fn parse_error(text: &str, why: &str) -> String {
     format!("parse {}: {why}", quote(text))
 }
 
@@ -414,7 +414,7 @@ mod tests {
             ("http://other/%7Ea/é", "http://other/~a/%C3%A9"),
         ] {
             let resolved = base.resolve(reference).expect(reference);
-            assert_eq!(resolved.told(), wanted, "{reference}");
+            assert_eq!(resolved.redacted(), wanted, "{reference}");
         }
         let why = base
             .resolve("http://[::1/")
@@ -447,8 +447,8 @@ mod tests {
                 "net/url: invalid control character in URL",
             ),
         ] {
-            let told = told(text, why);
-            assert_eq!(Url::check_request(text), Err(told), "{text}");
+            let parse_error = parse_error(text, why);
+            assert_eq!(Url::check_request(text), Err(parse_error), "{text}");
         }
         assert_eq!(Url::check_request("mailto:a@b"), Ok(()));
         assert_eq!(

@@ -1,6 +1,6 @@
 //! IP addresses and CIDRs as Kubernetes parses them. Older API fields accepted a lenient form (leading zeros in IPv4 octets, which are
 //! decimal; IPv4-mapped IPv6; CIDRs with bits beyond the prefix). New values must be strict (`StrictIPCIDRValidation`, on since 1.36).
-//! Stored lenient values stay valid, with a warning, where kube-apiserver compares with the old object: see [`Kept`].
+//! Stored lenient values stay valid, with a warning, where kube-apiserver compares with the old object: see [`OldValues`].
 
 use std::{
     collections::BTreeSet,
@@ -150,26 +150,26 @@ pub fn canonical(text: &str) -> Option<String> {
 
 /// The values that a field had before the update, which stay valid.
 #[derive(Clone, Debug, Default)]
-pub struct Kept<'a>(BTreeSet<&'a str>);
+pub struct OldValues<'a>(BTreeSet<&'a str>);
 
-impl<'a> Kept<'a> {
+impl<'a> OldValues<'a> {
     /// No earlier values: the object is new, or kube-apiserver ignores them.
-    pub const NONE: &'static Kept<'static> = &Kept(BTreeSet::new());
+    pub const NONE: &'static OldValues<'static> = &OldValues(BTreeSet::new());
 
     fn has(&self, value: &str) -> bool {
         self.0.contains(value)
     }
 }
 
-impl<'a> FromIterator<&'a str> for Kept<'a> {
+impl<'a> FromIterator<&'a str> for OldValues<'a> {
     fn from_iter<I: IntoIterator<Item = &'a str>>(values: I) -> Self {
-        Kept(values.into_iter().collect())
+        OldValues(values.into_iter().collect())
     }
 }
 
 /// Records an error unless the value of an older field is a strict IP address or was there before the update (`IsValidIPForLegacyField`).
 /// Returns whether the value is valid.
-pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) -> bool {
+pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &OldValues<'_>) -> bool {
     let why = match (parse_ip(value), value.parse::<IpAddr>()) {
         (None, _) => NO_ADDRESS,
         (_, Err(_)) => "must not have leading 0s",
@@ -222,7 +222,7 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
 }
 
 /// Records an error unless the value of an older field is a strict CIDR or was there before the update (`IsValidCIDRForLegacyField`).
-pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) {
+pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &OldValues<'_>) {
     if let Some(why) = not_strict(value)
         && !kept.has(value)
     {

@@ -142,7 +142,7 @@ struct Measured {
     /// The number of requests, objects or deliveries, depending on the scenario.
     count: usize,
     /// The time that the part took.
-    took: Took,
+    took: LoadTime,
     /// The durations of single requests in milliseconds, sorted.
     latencies: Vec<f64>,
     /// The resident memory of the process in bytes, while the server still has all objects.
@@ -153,7 +153,7 @@ struct Measured {
 
 impl Measured {
     /// Creates the result. It must be called before the server stops, because it reads the process's memory.
-    fn new(scenario: impl Into<String>, clients: usize, count: usize, took: Took) -> Self {
+    fn new(scenario: impl Into<String>, clients: usize, count: usize, took: LoadTime) -> Self {
         Measured {
             scenario: scenario.into(),
             clients,
@@ -189,7 +189,7 @@ impl Measured {
     }
 
     fn print(&self, output: Output) {
-        let Took { seconds, cpu } = self.took;
+        let LoadTime { seconds, cpu } = self.took;
         let per_second = self.count as f64 / seconds;
         let (p50, p99) = (self.percentile(50), self.percentile(99));
         if output == Output::Json {
@@ -227,28 +227,28 @@ impl Measured {
 
 /// The wall-clock time of a load, and its CPU time (server and clients together; `None` if the system does not report it).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Took {
+pub(super) struct LoadTime {
     pub(super) seconds: f64,
     pub(super) cpu: Option<f64>,
 }
 
-/// The start of a load.
-pub(super) struct Began {
+/// Measures the time of a load from its start.
+pub(super) struct LoadTimer {
     at: Instant,
     cpu: Option<f64>,
 }
 
-impl Began {
+impl LoadTimer {
     pub(super) fn now() -> Self {
-        Began {
+        LoadTimer {
             at: Instant::now(),
             cpu: cpu_seconds(),
         }
     }
 
-    pub(super) fn took(&self) -> Took {
+    pub(super) fn took(&self) -> LoadTime {
         let cpu = cpu_seconds().zip(self.cpu).map(|(now, then)| now - then);
-        Took {
+        LoadTime {
             seconds: self.at.elapsed().as_secs_f64(),
             cpu,
         }
@@ -273,20 +273,20 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_has_used_a_processor() {
-        let began = Began::now();
+        let began = LoadTimer::now();
         assert!(began.cpu.is_some() && began.took().cpu >= Some(0.0));
     }
 
     #[test]
     fn percentiles_are_of_the_sorted_latencies() {
         let measured =
-            Measured::new("x", 1, 3, Began::now().took()).with_latencies(vec![3.0, 1.0, 2.0]);
+            Measured::new("x", 1, 3, LoadTimer::now().took()).with_latencies(vec![3.0, 1.0, 2.0]);
         assert_eq!(
             (measured.percentile(50), measured.percentile(99)),
             (Some(2.0), Some(3.0))
         );
         assert_eq!(
-            Measured::new("x", 1, 3, Began::now().took()).percentile(50),
+            Measured::new("x", 1, 3, LoadTimer::now().took()).percentile(50),
             None
         );
     }

@@ -27,7 +27,7 @@ use crate::{
 pub(crate) struct Args {
     /// Which load [default: each in turn, but for growth and rollback]
     #[arg(value_name = "SCENARIO", value_parser = what())]
-    what: Option<What>,
+    what: Option<Subject>,
     /// Nodes [default: the scenario's own size]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| whole(text, 1, 10_000_000))]
     nodes: Option<u32>,
@@ -42,9 +42,9 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// What is measured.
+/// The subject of a benchmark.
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum Subject {
     Scenario(Scenario),
     Growth,
     Rollback,
@@ -78,28 +78,28 @@ pub(super) struct Measured {
 /// Runs the selected scenarios and prints a line for each part when it is done.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match args.what {
-        Some(What::Growth | What::Rollback) if args.end_to_end => Err(Failure::input(
+        Some(Subject::Growth | Subject::Rollback) if args.end_to_end => Err(Failure::input(
             "growth and rollback are measured of the engine alone",
         )
         .hint("leave --end-to-end out, or name a scenario")),
         // Flags without effect are refused, because the user would believe that they had one.
-        Some(What::Growth) if args.nodes.is_some() => Err(Failure::input(
+        Some(Subject::Growth) if args.nodes.is_some() => Err(Failure::input(
             "growth is measured in clusters of 1,000 to 100,000 nodes, --nodes has no say",
         )
         .hint("leave --nodes out, or name a scenario")),
-        Some(What::Rollback) if args.pods.is_some() => Err(Failure::input(
+        Some(Subject::Rollback) if args.pods.is_some() => Err(Failure::input(
             "rollback is measured of 10 to 10,000 pods at once, --pods has no say",
         )
         .hint("leave --pods out; --nodes is how large the cluster is")),
         None if args.end_to_end => end_to_end::each(args.nodes, args.pods, args.output),
-        Some(What::Scenario(scenario)) if args.end_to_end => {
+        Some(Subject::Scenario(scenario)) if args.end_to_end => {
             let measured = end_to_end::run(scenario, args.nodes, args.pods, args.output);
             crate::runtime()?.block_on(measured)
         }
         None => scenarios(&Scenario::ALL, args),
-        Some(What::Scenario(scenario)) => scenarios(&[scenario], args),
-        Some(What::Growth) => growth(args),
-        Some(What::Rollback) => rollback(args),
+        Some(Subject::Scenario(scenario)) => scenarios(&[scenario], args),
+        Some(Subject::Growth) => growth(args),
+        Some(Subject::Rollback) => rollback(args),
     }
 }
 
@@ -272,12 +272,12 @@ impl Measured {
     }
 }
 
-fn what() -> impl TypedValueParser<Value = What> {
+fn what() -> impl TypedValueParser<Value = Subject> {
     let names = Scenario::ALL.map(Scenario::name).into_iter();
     PossibleValuesParser::new(names.chain(["growth", "rollback"])).map(|name| match &*name {
-        "growth" => What::Growth,
-        "rollback" => What::Rollback,
-        name => What::Scenario(
+        "growth" => Subject::Growth,
+        "rollback" => Subject::Rollback,
+        name => Subject::Scenario(
             Scenario::named(name).expect("the parser lets names of scenarios through only"),
         ),
     })

@@ -11,7 +11,7 @@ use mullion_images::{Content, ImageLookup, Keyring, Program, Registries, Setting
 
 /// A platform of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Runs {
+pub(super) struct ImagePlatform {
     pub(super) system: System,
     /// The architecture; `None` if any will do.
     pub(super) architecture: Option<String>,
@@ -22,7 +22,7 @@ pub(super) struct Runs {
 /// The facts about an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fact {
-    pub(super) runs: Vec<Runs>,
+    pub(super) runs: Vec<ImagePlatform>,
     /// Whether the facts are guessed from the image's name and do not come from a registry.
     pub(super) guess: bool,
     /// The compressed size, if it is known.
@@ -98,8 +98,8 @@ impl Images for Table {
     }
 }
 
-fn runs(platform: &Platform) -> Runs {
-    Runs {
+fn runs(platform: &Platform) -> ImagePlatform {
+    ImagePlatform {
         system: platform.system,
         architecture: platform.architecture.clone(),
         build: platform.builds.map(|span| span.newest),
@@ -107,12 +107,12 @@ fn runs(platform: &Platform) -> Runs {
 }
 
 /// The answers of registries, and the table for images whose registry did not answer.
-pub(super) struct Asked {
+pub(super) struct RegistryAnswers {
     facts: BTreeMap<String, Fact>,
     table: Table,
 }
 
-impl Asked {
+impl RegistryAnswers {
     /// Asks the registries of these images, for at most ten seconds.
     pub(super) async fn of(images: impl IntoIterator<Item = String>) -> Self {
         const PATIENCE: Duration = Duration::from_secs(10);
@@ -138,14 +138,14 @@ impl Asked {
             ImageLookup::Content(content) => Some((image, of_content(&content)?)),
             _ => None,
         };
-        Asked {
+        RegistryAnswers {
             facts: references.into_iter().filter_map(said).collect(),
             table: Table::default(),
         }
     }
 }
 
-impl Images for Asked {
+impl Images for RegistryAnswers {
     fn fact(&self, image: &str) -> Option<Fact> {
         let known = self.facts.get(image).cloned();
         known.or_else(|| self.table.fact(image))

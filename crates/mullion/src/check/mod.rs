@@ -267,7 +267,7 @@ async fn session(args: &CheckArgs) -> Result<Session, Failure> {
             }
             let live = live.iter().flat_map(|live: &live::Live| &live.objects);
             named.extend(live.flat_map(subject::images));
-            Box::new(images::Asked::of(named).await)
+            Box::new(images::RegistryAnswers::of(named).await)
         }
         ImageSource::Table => Box::new(images::Table::default()),
         ImageSource::Off => Box::new(images::Off),

@@ -21,7 +21,7 @@ pub(super) enum Choice {
 
 /// The field that selects the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum SelectingField {
     Selector,
     Class,
     Affinity,
@@ -32,7 +32,7 @@ pub(super) enum By {
 /// Where a pod may run.
 pub(super) struct Placement {
     pub(super) os: Choice,
-    pub(super) by: Option<By>,
+    pub(super) by: Option<SelectingField>,
     /// The selected Windows builds as they are written; `None` if any will do.
     pub(super) builds: Option<Vec<String>>,
     /// The selected architectures; `None` if any will do.
@@ -117,9 +117,9 @@ impl Placement {
         let (os, by) = match chosen(&os_labels) {
             Some(values) => {
                 let by = match os_labels.iter().find(|key| selector.contains_key(**key)) {
-                    Some(key) if own.contains_key(*key) => By::Selector,
-                    Some(_) => By::Class,
-                    None => By::Affinity,
+                    Some(key) if own.contains_key(*key) => SelectingField::Selector,
+                    Some(_) => SelectingField::Class,
+                    None => SelectingField::Affinity,
                 };
                 let mut systems: Vec<_> =
                     values.iter().map(|value| System::of_label(value)).collect();
@@ -132,7 +132,7 @@ impl Placement {
                 }
             }
             None if unknown => (Choice::Unknown, None),
-            None if builds.is_some() => (Choice::One(System::Windows), Some(By::Build)),
+            None if builds.is_some() => (Choice::One(System::Windows), Some(SelectingField::Build)),
             None => (Choice::Open, None),
         };
         Placement {

@@ -11,7 +11,7 @@ use std::{
 use jiff::Timestamp;
 use mullion_apiserver::store::{Store, StoreError, Window, erase};
 
-use super::{Chosen, Kept, keep, no_such, one_kept, one_running, running::Record};
+use super::{NamedCluster, StoredCluster, keep, no_such, one_kept, one_running, running::Record};
 use crate::{
     failure::Failure,
     kubeconfig::{self, Removed},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Deletes the chosen cluster.
-pub(crate) async fn run(chosen: Chosen) -> Result<(), Failure> {
+pub(crate) async fn run(chosen: NamedCluster) -> Result<(), Failure> {
     let running = one_running(&chosen, "mullion delete")?;
     let kept = one_kept(&chosen, "mullion delete")?;
     let kept = match (kept, running) {
@@ -51,7 +51,7 @@ pub(crate) async fn run(chosen: Chosen) -> Result<(), Failure> {
     forget(noted, &kept)
 }
 
-fn runs_in(record: &Record, kept: &Kept) -> bool {
+fn runs_in(record: &Record, kept: &StoredCluster) -> bool {
     record.directory.as_ref() == Some(&kept.directory)
 }
 
@@ -78,7 +78,7 @@ async fn noted_kubeconfig(directory: &Path) -> Result<Option<PathBuf>, Failure> 
 }
 
 /// Removes the cluster's entries from the kubeconfig that was written for it, and from the user's.
-fn forget(noted: Option<PathBuf>, kept: &Kept) -> Result<(), Failure> {
+fn forget(noted: Option<PathBuf>, kept: &StoredCluster) -> Result<(), Failure> {
     let mark = kubeconfig::mark("", Some(&kept.directory));
     let usual = kubeconfig::user_kubeconfigs().unwrap_or_default();
     let mut places: Vec<PathBuf> = noted.into_iter().chain(usual).collect();

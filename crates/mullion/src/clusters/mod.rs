@@ -41,14 +41,14 @@ fn named_root() -> Result<PathBuf, Failure> {
 
 /// The cluster that the command line names.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Chosen {
+pub(crate) struct NamedCluster {
     /// Its name.
     pub(crate) name: Option<String>,
     /// Its directory.
     pub(crate) directory: Option<PathBuf>,
 }
 
-impl Chosen {
+impl NamedCluster {
     /// Returns the chosen directory; `None` if nothing is to be stored.
     pub(crate) fn directory(&self) -> Result<Option<PathBuf>, Failure> {
         if let Some(name) = &self.name {
@@ -138,7 +138,7 @@ fn as_json(record: &Record) -> Value {
     })
 }
 
-fn table(running: &[Record], stopped: &[Kept], now: Timestamp) -> String {
+fn table(running: &[Record], stopped: &[StoredCluster], now: Timestamp) -> String {
     let mut rows = vec![["NAME", "STATE", "API", "PID", "AGE", "KEPT IN"].map(str::to_owned)];
     rows.extend(running.iter().map(|record| {
         [
@@ -193,7 +193,7 @@ pub(crate) fn age(age: SignedDuration) -> String {
 ///
 /// # Errors
 /// Several match. `command` is the command that must name one of them.
-fn one_running(chosen: &Chosen, command: &str) -> Result<Option<Record>, Failure> {
+fn one_running(chosen: &NamedCluster, command: &str) -> Result<Option<Record>, Failure> {
     let mut found = chosen.among(running::all());
     match found.len() {
         0 | 1 => Ok(found.pop()),
@@ -234,23 +234,24 @@ pub(crate) fn other_of_name(name: &str, directory: Option<&Path>) -> Option<Path
 
 /// A cluster on disk.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Kept {
+struct StoredCluster {
     name: String,
     directory: PathBuf,
 }
 
 /// Returns all clusters on disk that are not running, by name.
-fn kept(running: &[Record]) -> Vec<Kept> {
+fn kept(running: &[Record]) -> Vec<StoredCluster> {
     let named = named_root().ok().into_iter();
     let entries = named.flat_map(|root| std::fs::read_dir(root).into_iter().flatten().flatten());
-    let named = entries.map(|entry| Kept {
+    let named = entries.map(|entry| StoredCluster {
         name: entry.file_name().to_string_lossy().into_owned(),
         directory: entry.path(),
     });
     let named = named.filter(|kept| keep::is_kept(&kept.directory));
     let elsewhere = elsewhere::all().into_iter();
-    let elsewhere = elsewhere.map(|elsewhere::Place { name, directory }| Kept { name, directory });
-    let mut all: Vec<Kept> = named.chain(elsewhere).collect();
+    let elsewhere =
+        elsewhere.map(|elsewhere::Place { name, directory }| StoredCluster { name, directory });
+    let mut all: Vec<StoredCluster> = named.chain(elsewhere).collect();
     all.retain(|kept| {
         let mut directories = running.iter().map(|record| record.directory.as_deref());
         !directories.any(|running| running == Some(&*kept.directory))
@@ -263,12 +264,12 @@ fn kept(running: &[Record]) -> Vec<Kept> {
 ///
 /// # Errors
 /// Several match. `command` is the command that must name one of them.
-fn one_kept(chosen: &Chosen, command: &str) -> Result<Option<Kept>, Failure> {
+fn one_kept(chosen: &NamedCluster, command: &str) -> Result<Option<StoredCluster>, Failure> {
     if let Some(directory) = &chosen.directory {
         let directory = absolute(directory);
         let all = kept(&[]).into_iter();
         let known = all.into_iter().find(|kept| kept.directory == directory);
-        let unknown = || Kept {
+        let unknown = || StoredCluster {
             name: "mullion".to_owned(),
             directory: directory.clone(),
         };
@@ -294,7 +295,7 @@ fn one_kept(chosen: &Chosen, command: &str) -> Result<Option<Kept>, Failure> {
 }
 
 /// Returns the error that no cluster matches.
-fn no_such(chosen: &Chosen) -> Failure {
+fn no_such(chosen: &NamedCluster) -> Failure {
     let failure = match (&chosen.directory, &chosen.name) {
         (Some(directory), _) => format!("there is no cluster in {}", directory.display()),
         (None, Some(name)) => format!("there is no cluster {name}"),
@@ -304,7 +305,7 @@ fn no_such(chosen: &Chosen) -> Failure {
 }
 
 /// Returns the flag that names a kept cluster.
-fn flag(kept: &Kept) -> String {
+fn flag(kept: &StoredCluster) -> String {
     match named_root().is_ok_and(|root| root.join(&kept.name) == kept.directory) {
         true => format!("--name {}", kept.name),
         false => format!("--data-dir {}", crate::up::quoted(&kept.directory)),
@@ -312,7 +313,7 @@ fn flag(kept: &Kept) -> String {
 }
 
 /// Runs `mullion down`.
-pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
+pub(crate) async fn down(chosen: NamedCluster) -> Result<(), Failure> {
     let Some(record) = one_running(&chosen, "mullion down")? else {
         let none = chosen.title();
         return Err(
@@ -346,7 +347,7 @@ pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
 }
 
 /// Runs `mullion kubeconfig`: writes to stdout, or to a file that only its owner may read.
-pub(crate) fn give_kubeconfig(chosen: Chosen, file: Option<&Path>) -> Result<(), Failure> {
+pub(crate) fn give_kubeconfig(chosen: NamedCluster, file: Option<&Path>) -> Result<(), Failure> {
     if let Some(record) = one_running(&chosen, "mullion kubeconfig")? {
         match file {
             Some(file) => {
@@ -405,7 +406,7 @@ mod tests {
             record("mullion", 12, None),
             record("shop", 9_000, Some("/var/shop")),
         ];
-        let stopped = [Kept {
+        let stopped = [StoredCluster {
             name: "old".to_owned(),
             directory: PathBuf::from("/home/ann/.local/state/mullion/clusters/old"),
         }];

@@ -16,7 +16,7 @@ use mullion_apiserver::store::{CopyError, StoreError, check_copy, restore_copy};
 use tokio::time::timeout;
 
 use super::{
-    Chosen, cannot, keep,
+    NamedCluster, cannot, keep,
     running::{self, Record},
     several,
 };
@@ -26,11 +26,11 @@ use crate::{failure::Failure, files, out};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes a cluster to a file.
-pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
+pub(crate) async fn save(file: PathBuf, chosen: NamedCluster) -> Result<(), Failure> {
     let running = chosen.among(running::all());
     let unwritable = |error: io::Error| cannot("written", &file, &error);
     let place = files::replaceable(&file).map_err(unwritable)?;
-    let part = files::beside(&place).map_err(unwritable)?;
+    let part = files::temporary_name(&place).map_err(unwritable)?;
     let written = match (running.as_slice(), chosen.directory()?) {
         ([record], _) => from_running(record, &part).await,
         ([], Some(directory)) => from_stopped(&directory, &part),
@@ -76,19 +76,18 @@ async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
     }
     let client = record.client().await.map_err(|why| failed(&why))?;
     copy(client, to).await.map_err(|stopped| match stopped {
-        Stopped::Unwritten(failure) => failure,
-        Stopped::Silent => {
-            failed(&format!("no answer within {} s", PATIENCE.as_secs())).hint(format!(
+        SnapshotFailure::Unwritten(failure) => failure,
+        SnapshotFailure::Silent => failed(&format!("no answer within {} s", PATIENCE.as_secs()))
+            .hint(format!(
                 "is its process {} stopped? `mullion down` ends it",
                 record.pid
-            ))
-        }
-        Stopped::Refused(why) => failed(&why),
+            )),
+        SnapshotFailure::Refused(why) => failed(&why),
     })
 }
 
 /// The reason why there is no copy.
-enum Stopped {
+enum SnapshotFailure {
     /// The server does not respond.
     Silent,
     /// The server or the connection refused.
@@ -98,22 +97,22 @@ enum Stopped {
 }
 
 /// Writes the content of a running server to a file.
-async fn copy(client: Client, to: &Path) -> Result<(), Stopped> {
-    let refused = |error: &dyn std::fmt::Display| Stopped::Refused(error.to_string());
+async fn copy(client: Client, to: &Path) -> Result<(), SnapshotFailure> {
+    let refused = |error: &dyn std::fmt::Display| SnapshotFailure::Refused(error.to_string());
     let request = Request::get("/snapshot").body(Vec::new());
     let request = request.map_err(|error| refused(&error))?;
     let stream = timeout(PATIENCE, client.request_stream(request)).await;
-    let stream = stream.map_err(|_| Stopped::Silent)?;
+    let stream = stream.map_err(|_| SnapshotFailure::Silent)?;
     let mut stream = std::pin::pin!(stream.map_err(|error| match error {
-        kube::Error::Api(status) => Stopped::Refused(status.message),
+        kube::Error::Api(status) => SnapshotFailure::Refused(status.message),
         error => refused(&error),
     })?);
-    let mut file = private(to).map_err(Stopped::Unwritten)?;
-    let unwritten = |error| Stopped::Unwritten(cannot("written", to, &error));
+    let mut file = private(to).map_err(SnapshotFailure::Unwritten)?;
+    let unwritten = |error| SnapshotFailure::Unwritten(cannot("written", to, &error));
     let mut buffer = vec![0; 1 << 16];
     loop {
         let read = timeout(PATIENCE, stream.read(&mut buffer)).await;
-        let read = read.map_err(|_| Stopped::Silent)?;
+        let read = read.map_err(|_| SnapshotFailure::Silent)?;
         let read = read.map_err(|error| refused(&error))?;
         if read == 0 {
             break;
@@ -139,7 +138,7 @@ fn from_stopped(directory: &Path, to: &Path) -> Result<(), Failure> {
 }
 
 /// Creates a cluster from a file.
-pub(crate) fn restore(file: PathBuf, chosen: Chosen, force: bool) -> Result<(), Failure> {
+pub(crate) fn restore(file: PathBuf, chosen: NamedCluster, force: bool) -> Result<(), Failure> {
     let Some(directory) = chosen.directory()? else {
         return Err(
             Failure::input("it is not said which cluster is to be restored").hint(

@@ -11,14 +11,16 @@ use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Chosen, Kept, age, flag, no_such, one_kept, one_running, running::Record};
+use super::{
+    NamedCluster, StoredCluster, age, flag, no_such, one_kept, one_running, running::Record,
+};
 use crate::{cli::Output, failure::Failure, out, up};
 
 /// The time that the API may take to respond.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prints the status of the chosen cluster. Returns true if it runs and responds.
-pub(crate) async fn run(chosen: Chosen, output: Output) -> Result<bool, Failure> {
+pub(crate) async fn run(chosen: NamedCluster, output: Output) -> Result<bool, Failure> {
     if let Some(record) = one_running(&chosen, "mullion status")? {
         let nodes = nodes(&record).await;
         out::line(&match output {
@@ -33,7 +35,7 @@ pub(crate) async fn run(chosen: Chosen, output: Output) -> Result<bool, Failure>
     out::line(&match output {
         Output::Text => stopped(&kept),
         Output::Json => {
-            let Kept { name, directory } = &kept;
+            let StoredCluster { name, directory } = &kept;
             json!({ "name": name, "state": "stopped", "directory": directory }).to_string()
         }
     });
@@ -108,7 +110,7 @@ fn running_json(record: &Record, nodes: &Result<Nodes, String>, now: Timestamp) 
     })
 }
 
-fn stopped(kept: &Kept) -> String {
+fn stopped(kept: &StoredCluster) -> String {
     format!(
         "Cluster {} is not running. It is kept in {}\n\nStart it:  mullion up {}",
         kept.name,
@@ -145,7 +147,7 @@ mod tests {
         };
         let nodes = Ok(Nodes { ready: 2, all: 3 });
         let none = Err("no answer within 10 s".to_owned());
-        let kept = Kept {
+        let kept = StoredCluster {
             name: "old".into(),
             directory: PathBuf::from("/var/old"),
         };

@@ -1,17 +1,20 @@
 //! Connects `mullion controller` to AWS, with the facts about the cluster that its instances need and Karpenter's settings for AWS.
 
-use super::{Sold, args::ControllerArgs};
+use super::{NodeCloud, args::ControllerArgs};
 use crate::failure::Failure;
 
 /// Fails, because this program was built without the feature `aws`; the flags were refused before.
 #[cfg(not(feature = "aws"))]
-pub(super) async fn connect(_: &kube::Client, args: &ControllerArgs) -> Result<Sold, Failure> {
+pub(super) async fn connect(_: &kube::Client, args: &ControllerArgs) -> Result<NodeCloud, Failure> {
     args.parts()
         .and_then(|_| Err(Failure::input("--cloud aws needs the feature `aws`")))
 }
 
 #[cfg(feature = "aws")]
-pub(super) async fn connect(client: &kube::Client, args: &ControllerArgs) -> Result<Sold, Failure> {
+pub(super) async fn connect(
+    client: &kube::Client,
+    args: &ControllerArgs,
+) -> Result<NodeCloud, Failure> {
     use mullion_aws::{Aws, ConnectError, Settings, bootstrap::ClusterFacts, sdk_config};
 
     let cluster = ClusterFacts {
@@ -40,7 +43,7 @@ pub(super) async fn connect(client: &kube::Client, args: &ControllerArgs) -> Res
     let endpoint = &aws.cluster().endpoint;
     tracing::info!("machines of AWS join the cluster at {endpoint}");
     let cloud = std::sync::Arc::new(aws);
-    Ok(Sold {
+    Ok(NodeCloud {
         addresses: cloud.clone(),
         cloud,
         version,

@@ -96,7 +96,7 @@ struct NodeSettings {
 }
 
 /// The cloud, and the Kubernetes version of the nodes that are bought from it.
-struct Sold {
+struct NodeCloud {
     cloud: Arc<dyn CloudProvider>,
     addresses: Arc<dyn Addresses>,
     version: KubernetesVersion,
@@ -104,12 +104,12 @@ struct Sold {
 
 /// The sources of metrics; each is set when its part starts.
 #[derive(Clone, Default)]
-struct Counted {
+struct MetricsSources {
     provisioner: Arc<OnceLock<KarpenterContext>>,
     addresses: Arc<OnceLock<ipam::metrics::Metrics>>,
 }
 
-impl Counted {
+impl MetricsSources {
     fn text(&self) -> String {
         let mut text = format!(
             "# HELP mullion_build_info The version of this program.\n# TYPE mullion_build_info gauge\nmullion_build_info{{version=\"{}\"}} 1\n",
@@ -139,10 +139,10 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         "probes",
     )
     .await?;
-    let counted = Counted::default();
+    let sources = MetricsSources::default();
     let metrics = serving::metrics({
-        let counted = counted.clone();
-        move || counted.text()
+        let sources = sources.clone();
+        move || sources.text()
     });
     serving::serve(SocketAddr::new(bind, args.metrics_port), metrics, "metrics").await?;
     let mut interrupted = pin!(up::interrupts());
@@ -151,12 +151,12 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
         early = &mut interrupted => return early.map(|()| true),
     }
     readiness.lost("it has not come that far");
-    let sold = match args.cloud {
+    let cloud = match args.cloud {
         None => None,
         Some(Cloud::Simulated) => {
             let cloud = simulated_cloud::connect(&client, args.cloud_endpoint.clone()).await?;
             let cloud = Arc::new(cloud);
-            Some(Sold {
+            Some(NodeCloud {
                 addresses: cloud.clone(),
                 cloud,
                 version: version(&client).await?,
@@ -167,10 +167,10 @@ pub(crate) async fn run(args: ControllerArgs) -> Result<bool, Failure> {
     let context = Context::new(client, Clock::system());
     let (parts, place) = (settings.parts.clone(), settings.place.clone());
     let started = tokio::select! {
-        started = start(&context, settings, args.webhook_port, sold, counted) => started.map(Some),
+        started = start(&context, settings, args.webhook_port, cloud, sources) => started.map(Some),
         early = &mut interrupted => early.map(|()| None),
     };
-    let Started { mut served, lead } = match started {
+    let RunningParts { mut served, lead } = match started {
         Ok(Some(started)) => started,
         // Some configurations may have been written already.
         early => {
@@ -213,19 +213,19 @@ async fn failed(served: &mut Option<Served>) -> String {
     }
 }
 
-/// What a replica runs: the webhooks, and the parts that wait for the Lease.
-struct Started {
+/// The parts that a replica runs: the webhooks, and those that wait for the Lease.
+struct RunningParts {
     served: Option<Served>,
-    lead: Option<Lead>,
+    lead: Option<LeaderParts>,
 }
 
 async fn start(
     context: &Context,
     settings: Settings,
     webhook_port: u16,
-    sold: Option<Sold>,
-    counted: Counted,
-) -> Result<Started, Failure> {
+    cloud: Option<NodeCloud>,
+    sources: MetricsSources,
+) -> Result<RunningParts, Failure> {
     let Settings {
         parts,
         scheduler,
@@ -257,21 +257,21 @@ async fn start(
         let (client, clock) = (context.client.clone(), context.clock.clone());
         Election::new(client, clock, &namespace, &lease, &identity())
     });
-    let lead = parts.need_a_leader().then_some(Lead {
+    let lead = parts.need_a_leader().then_some(LeaderParts {
         election,
         parts,
         scheduler,
         placement,
         gate,
         nodes,
-        sold,
-        counted,
+        cloud,
+        sources,
     });
-    Ok(Started { served, lead })
+    Ok(RunningParts { served, lead })
 }
 
 /// The parts that only the leader runs.
-struct Lead {
+struct LeaderParts {
     /// The leader election; `None` if there is only ever one process.
     election: Option<Election>,
     parts: Parts,
@@ -279,11 +279,11 @@ struct Lead {
     placement: mullion_engine::Options,
     gate: (PlaceByImage, Arc<ImageFacts>),
     nodes: NodeSettings,
-    sold: Option<Sold>,
-    counted: Counted,
+    cloud: Option<NodeCloud>,
+    sources: MetricsSources,
 }
 
-impl Lead {
+impl LeaderParts {
     /// Waits for the Lease, then leads until the interrupt and releases the Lease. Returns false if the Lease was lost.
     async fn until(
         mut self,
@@ -324,14 +324,14 @@ impl Lead {
     }
 
     fn start(self, context: &Context) {
-        let Lead {
+        let LeaderParts {
             parts,
             scheduler,
             placement,
             gate: (rule, facts),
             nodes,
-            sold,
-            counted,
+            cloud,
+            sources,
             ..
         } = self;
         let work = Work {
@@ -349,25 +349,25 @@ impl Lead {
             });
             state
         });
-        if let (Some(state), Some(sold)) = (&state, &sold)
+        if let (Some(state), Some(cloud)) = (&state, &cloud)
             && (work.provisioning || work.disruption)
         {
             let log = DecisionLog::new(context.clock.clone(), DEFAULT_LINES);
             let options = Options {
                 cluster: nodes.cluster,
-                version: sold.version,
+                version: cloud.version,
                 seed: 0,
                 gates: nodes.gates,
                 settings: nodes.settings,
             };
-            let cloud = Arc::clone(&sold.cloud);
+            let cloud = Arc::clone(&cloud.cloud);
             let own = provisioner::start_work(context, state, cloud, log.clone(), options, work);
-            counted.provisioner.get_or_init(|| own);
-            up::story::tell(context, &log);
+            sources.provisioner.get_or_init(|| own);
+            up::story::log(context, &log);
         }
-        if let (Some(sold), true) = (&sold, parts.has(Part::Ipam)) {
-            let own = ipam::start(context, Arc::clone(&sold.addresses), nodes.ipam);
-            counted.addresses.get_or_init(|| own);
+        if let (Some(cloud), true) = (&cloud, parts.has(Part::Ipam)) {
+            let own = ipam::start(context, Arc::clone(&cloud.addresses), nodes.ipam);
+            sources.addresses.get_or_init(|| own);
         }
         if let (Some(state), true) = (&state, parts.has(Part::Scheduler)) {
             scheduler::start_with(context, state, 0, &scheduler);

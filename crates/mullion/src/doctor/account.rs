@@ -19,27 +19,28 @@ use super::{kinds::kind, request, snapshot::Unknown};
 /// How often a change is retried after another client changed the account at the same time.
 const TRIES: usize = 5;
 
-type Known<T> = Result<T, Unknown>;
+/// A fact about the account, or the call that was missing for it.
+type Fact<T> = Result<T, Unknown>;
 
 /// The facts about the AWS account; each may be unknown.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    pub(super) cluster: Known<EksCluster>,
+    pub(super) cluster: Fact<EksCluster>,
     /// The names of the policies that the cluster's role has.
-    pub(super) policies: Known<Vec<String>>,
+    pub(super) policies: Fact<Vec<String>>,
     /// The access entries, by the name of the role.
-    pub(super) entries: Known<BTreeMap<String, AccessEntry>>,
-    pub(super) fargate: Known<BTreeMap<String, FargateProfile>>,
-    pub(super) instances: Known<Instances>,
+    pub(super) entries: Fact<BTreeMap<String, AccessEntry>>,
+    pub(super) fargate: Fact<BTreeMap<String, FargateProfile>>,
+    pub(super) instances: Fact<Instances>,
     /// The roles, by the name of the instance profile.
-    pub(super) roles: Known<BTreeMap<String, String>>,
-    pub(super) subnets: Known<BTreeMap<String, SubnetFacts>>,
-    pub(super) images: Known<BTreeMap<String, Image>>,
+    pub(super) roles: Fact<BTreeMap<String, String>>,
+    pub(super) subnets: Fact<BTreeMap<String, SubnetFacts>>,
+    pub(super) images: Fact<BTreeMap<String, Image>>,
 }
 
 impl Default for Facts {
     fn default() -> Self {
-        fn none<T>(call: &str) -> Known<T> {
+        fn none<T>(call: &str) -> Fact<T> {
             Err(Unknown(format!(
                 "{call} (no AWS account is known; this version asks simulated ones only)"
             )))
@@ -105,7 +106,7 @@ async fn rest(account: &dyn Account) -> Facts {
     }
 }
 
-async fn roles(account: &dyn Account, instances: &Instances) -> Known<BTreeMap<String, String>> {
+async fn roles(account: &dyn Account, instances: &Instances) -> Fact<BTreeMap<String, String>> {
     let windows = instances.windows.values().map(|own| &own.instance_profile);
     let mut roles = BTreeMap::new();
     for profile in windows.chain(&instances.linux_profiles) {

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{
-    Format, Row, formats,
-    found::Outcome,
-    network::{Answer, IMAGE, Probes, Way},
+    Format, Row,
+    findings::Outcome,
+    formats,
+    network::{Answer, IMAGE, Probes, TrafficPath},
     report, rows, snapshot,
     snapshot::Snapshot,
     table,
@@ -97,7 +98,7 @@ fn passes(rows: &[Row]) -> bool {
 }
 
 /// Returns the paths that were tested, with their answers; none if nothing was measured.
-fn ways(snapshot: &Snapshot) -> impl Iterator<Item = (&Way, &Answer)> {
+fn ways(snapshot: &Snapshot) -> impl Iterator<Item = (&TrafficPath, &Answer)> {
     let tried = match &snapshot.probes {
         Probes::Tried(answers) => Some(answers),
         Probes::None(_) => None,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Row, found::Problem, snapshot::Snapshot};
+use super::{Row, findings::Problem, snapshot::Snapshot};
 
 /// Returns one JSON object with all results.
 pub(super) fn json(snapshot: &Snapshot, rows: &[Row]) -> String {

@@ -2,7 +2,7 @@
 //! problems.
 //!
 //! [`snapshot`] reads the cluster once, [`rows`] has the checks as pure functions of that snapshot, and [`table`] has their IDs and texts.
-//! What a check found is data ([`found`]); [`report`] and [`formats`] print it. A [`change`] fixes a problem: [`fix`] shows each one, asks
+//! What a check found is data ([`findings`]); [`report`] and [`formats`] print it. A [`change`] fixes a problem: [`fix`] shows each one, asks
 //! for confirmation, and makes it. Nothing is changed without `--fix`, and a check whose input could not be read says which permission or
 //! call was missing. `--network` runs the checks about traffic, for which [`network`] runs probe pods; [`connectivity`] is the command for
 //! these alone.
@@ -11,9 +11,9 @@ mod account;
 mod change;
 pub(crate) mod connectivity;
 mod explain;
+mod findings;
 mod fix;
 mod formats;
-mod found;
 mod kinds;
 mod network;
 mod report;
@@ -30,7 +30,7 @@ use clap::{Args, ValueEnum};
 use kube::Client;
 
 use crate::{failure::Failure, out, up, why::source};
-use found::{Found, Outcome};
+use findings::{Findings, Outcome};
 use network::Probes;
 use snapshot::{Snapshot, Unknown};
 use table::Check;
@@ -94,7 +94,7 @@ enum Format {
 /// A check and its result.
 struct Row {
     check: &'static Check,
-    found: Found,
+    found: Findings,
 }
 
 /// Runs the command. Returns true if no check failed.
@@ -157,7 +157,7 @@ async fn probes(
 fn examine(snapshot: &Snapshot, network: bool) -> Vec<Row> {
     let rows = table::of(network).map(|check| Row {
         check,
-        found: (check.run)(snapshot).unwrap_or_else(Found::from),
+        found: (check.run)(snapshot).unwrap_or_else(Findings::from),
     });
     rows.collect()
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Row,
-    found::{Found, Outcome, Problem},
+    findings::{Findings, Outcome, Problem},
     snapshot::{Snapshot, name_of},
 };
 use crate::check::report::{broken, painted};
@@ -108,7 +108,7 @@ fn calm(row: &Row, outcome: Outcome) -> String {
     }
 }
 
-fn missing(found: &Found) -> String {
+fn missing(found: &Findings) -> String {
     format!("needs {}", found.missing.join("; "))
 }
 

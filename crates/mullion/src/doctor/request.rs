@@ -8,7 +8,7 @@ use crate::why::source::{PATIENCE, root};
 
 /// A request that was refused, or got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct RequestFailure {
     /// The HTTP status code of the answer; 0 if there was no answer.
     pub(super) code: u16,
     pub(super) why: String,
@@ -23,7 +23,7 @@ pub(super) async fn send(
     method: Method,
     path: &str,
     body: Option<&Value>,
-) -> Result<Value, Refused> {
+) -> Result<Value, RequestFailure> {
     let text = text(client, method, path, body).await?;
     serde_json::from_str(&text).map_err(|error| unanswered(error.to_string()))
 }
@@ -37,7 +37,7 @@ pub(super) async fn text(
     method: Method,
     path: &str,
     body: Option<&Value>,
-) -> Result<String, Refused> {
+) -> Result<String, RequestFailure> {
     let content = match method {
         Method::PATCH => "application/merge-patch+json",
         _ => "application/json",
@@ -51,7 +51,7 @@ pub(super) async fn text(
         .map_err(|error| unanswered(error.to_string()))?;
     match tokio::time::timeout(PATIENCE, client.request_text(request)).await {
         Ok(Ok(text)) => Ok(text),
-        Ok(Err(kube::Error::Api(status))) => Err(Refused {
+        Ok(Err(kube::Error::Api(status))) => Err(RequestFailure {
             code: status.code,
             why: status.message,
         }),
@@ -63,6 +63,6 @@ pub(super) async fn text(
     }
 }
 
-fn unanswered(why: String) -> Refused {
-    Refused { code: 0, why }
+fn unanswered(why: String) -> RequestFailure {
+    RequestFailure { code: 0, why }
 }

@@ -3,7 +3,7 @@
 //! `docs/doctor.md` and `mullion doctor --explain` are generated from it.
 
 use super::{
-    found::Found,
+    findings::Findings,
     rows,
     snapshot::{Snapshot, Unknown},
 };
@@ -36,7 +36,7 @@ pub(super) struct Check {
     pub(super) asks: &'static str,
     pub(super) fix: FixKind,
     pub(super) source: &'static str,
-    pub(super) run: fn(&Snapshot) -> Result<Found, Unknown>,
+    pub(super) run: fn(&Snapshot) -> Result<Findings, Unknown>,
 }
 
 /// Checks about one topic.

@@ -14,9 +14,9 @@ use super::{
     account,
     change::Change,
     explain,
-    found::{Found, Outcome},
+    findings::{Findings, Outcome},
     kinds::{KINDS, Scope},
-    network::{self, Answer, Probes, Way},
+    network::{self, Answer, Probes, TrafficPath},
     snapshot::{DryRun, Snapshot, name_of, namespace_of},
     table::{self, FixKind},
 };
@@ -29,7 +29,7 @@ struct World {
     refused: Vec<String>,
     dry_run: Value,
     findings: Vec<LiveFinding>,
-    answers: Option<BTreeMap<Way, Answer>>,
+    answers: Option<BTreeMap<TrafficPath, Answer>>,
 }
 
 struct Section {
@@ -133,8 +133,9 @@ impl World {
                 }
                 Some("Way") => {
                     let answers = self.answers.as_mut().expect("probes");
-                    let named =
-                        |way: &Way| way.to_string() == document["way"].as_str().expect("a way");
+                    let named = |way: &TrafficPath| {
+                        way.to_string() == document["way"].as_str().expect("a way")
+                    };
                     let text = |field: &str| document[field].as_str().map(str::to_owned);
                     let answer = match (text("failed"), text("untried")) {
                         (Some(why), _) => Answer::Failed(why),
@@ -207,9 +208,9 @@ impl World {
         objects.find(|own| own["kind"] == "SimulatedAccount")
     }
 
-    fn found(&self, id: &str) -> Found {
+    fn found(&self, id: &str) -> Findings {
         let check = table::check(id).expect("a check");
-        (check.run)(&self.snapshot()).unwrap_or_else(Found::from)
+        (check.run)(&self.snapshot()).unwrap_or_else(Findings::from)
     }
 
     fn change(&mut self, change: &Change) {
@@ -235,7 +236,7 @@ impl World {
     }
 }
 
-fn changes(found: &Found) -> Vec<Change> {
+fn changes(found: &Findings) -> Vec<Change> {
     found.changes().into_iter().cloned().collect()
 }
 

@@ -3,7 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::{Cluster, file::Found, mark};
+use super::{Cluster, file::KubeconfigContent, mark};
 
 /// The name of the extension in every cluster, user and context that Mullion writes. kubectl keeps extensions, unlike comments, when it
 /// changes a file. The value identifies the cluster of the entry: see [`mark`].
@@ -33,7 +33,7 @@ fn title(item: &Value, key: &str) -> String {
 }
 
 /// Returns the first entry of a kubeconfig that Mullion did not write; `None` for files of Mullion and empty ones.
-pub(super) fn foreign(found: &Found) -> Option<String> {
+pub(super) fn foreign(found: &KubeconfigContent) -> Option<String> {
     let config = &found.config;
     if found.is_blank {
         return None;

@@ -22,7 +22,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_CHECK: Duration = Duration::from_millis(20);
 
 /// The content of a kubeconfig file.
-pub(super) struct Found {
+pub(super) struct KubeconfigContent {
     /// The parsed content.
     pub(super) config: Value,
     /// Whether the file is missing or empty.
@@ -35,7 +35,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// The file cannot be read, or is not a kubeconfig.
-pub(super) fn read(path: &Path) -> Result<Found, Failure> {
+pub(super) fn read(path: &Path) -> Result<KubeconfigContent, Failure> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -53,7 +53,7 @@ pub(super) fn read(path: &Path) -> Result<Found, Failure> {
             path.display()
         ))
     };
-    let found = |config| Found {
+    let found = |config| KubeconfigContent {
         config,
         is_blank: text.trim().is_empty(),
         has_comments: text.lines().any(is_commented),

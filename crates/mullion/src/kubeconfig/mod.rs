@@ -121,8 +121,8 @@ impl Target {
                     found.map_err(|failure| failure.hint("mend the file, or leave --merge out"))?;
                 let config = found.config;
                 // kubectl merges all files of $KUBECONFIG, so the name must be free in each of them.
-                let beside = files_beside(path);
-                let others = beside.iter().map(|(path, config)| (&**path, config));
+                let other_files = other_files(path);
+                let others = other_files.iter().map(|(path, config)| (&**path, config));
                 for (path, config) in others.chain([(path, &config)]) {
                     entries::check_name_is_free(config, name).map_err(|title| {
                         Failure::input(format!(
@@ -146,15 +146,15 @@ impl Target {
                 let kept = |why: String| {
                     Failure::input(format!("{} {why}, so it is not replaced", path.display()))
                 };
-                let beside = "name another file with --kubeconfig PATH, or add a context to yours with `mullion up --merge`";
+                let hint = "name another file with --kubeconfig PATH, or add a context to yours with `mullion up --merge`";
                 let found = found.map_err(|_| {
-                    kept("is no kubeconfig that Mullion wrote".to_owned()).hint(beside)
+                    kept("is no kubeconfig that Mullion wrote".to_owned()).hint(hint)
                 })?;
                 let what = entries::foreign(&found);
                 let config = found.config;
                 if let Some(what) = what {
                     let why = format!("holds {what} that Mullion did not write");
-                    return Err(kept(why).hint(beside));
+                    return Err(kept(why).hint(hint));
                 }
                 match running(entries::servers(&config, None), own) {
                     Some(server) => Err(kept(format!("leads to a running cluster, {server}")).hint(
@@ -262,11 +262,11 @@ fn to_merge_into(files: &[PathBuf], name: &str) -> PathBuf {
 }
 
 /// Returns the other files that kubectl reads together with this one, as far as they can be read.
-fn files_beside(path: &Path) -> Vec<(PathBuf, Value)> {
-    beside(path, listed_kubeconfigs())
+fn other_files(path: &Path) -> Vec<(PathBuf, Value)> {
+    read_others(path, listed_kubeconfigs())
 }
 
-fn beside(path: &Path, mut files: Vec<PathBuf>) -> Vec<(PathBuf, Value)> {
+fn read_others(path: &Path, mut files: Vec<PathBuf>) -> Vec<(PathBuf, Value)> {
     if !files.iter().any(|file| file == path) {
         return Vec::new();
     }
@@ -326,8 +326,8 @@ pub(crate) fn write(target: &Target, cluster: &Cluster<'_>) -> Result<(), Failur
     let config = match target {
         Target::Usual(_) | Target::File(_) => alone(cluster),
         Target::Merge(path) => {
-            let beside = files_beside(path);
-            let chosen = beside
+            let other_files = other_files(path);
+            let chosen = other_files
                 .iter()
                 .any(|(_, config)| entries::has_current(config));
             entries::merged(found, cluster, !chosen)

@@ -302,11 +302,11 @@ fn of_several_files_a_context_is_added_where_kubectl_would_add_it() {
     fs::write(mine, "kind: Config\n").expect("writable");
     assert_eq!(to_merge_into(&files, "mullion"), *mine);
     // The current context that the user chose is in another file.
-    let read = beside(mine, files.to_vec());
+    let read = read_others(mine, files.to_vec());
     assert_eq!(read.len(), 2);
     assert!(read.iter().any(|(_, config)| entries::has_current(config)));
     assert_eq!(
-        beside(&dir.path().join("unlisted"), files.to_vec()).len(),
+        read_others(&dir.path().join("unlisted"), files.to_vec()).len(),
         0
     );
     let certs = certs();

@@ -41,7 +41,7 @@ pub(super) struct Objects {
 
 /// The input for consolidation that [`Objects::find`] collects.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct ConsolidationInput {
     pub(super) candidates: Vec<Candidate>,
     pub(super) terms: BTreeMap<String, PoolTerms>,
     /// Nodes that must not get any pods from other nodes.
@@ -87,8 +87,8 @@ impl Objects {
     }
 
     /// Checks every node and returns the candidates, the terms of the pools, and the nodes that stay with their reasons.
-    pub(super) fn find(&self, markets: &Markets) -> Found {
-        let mut found = Found::default();
+    pub(super) fn find(&self, markets: &Markets) -> ConsolidationInput {
+        let mut found = ConsolidationInput::default();
         let mut managed = Vec::new();
         for claim in &self.claims {
             let Some(node) = self.node_of(claim) else {

@@ -12,12 +12,12 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::{
-    candidates::{Found, Objects},
+    candidates::{ConsolidationInput, Objects},
     count,
     price::{a_month, dollars, whole},
     question::{self, Question},
     refusals::some_of,
-    report::Before,
+    report::CurrentPrice,
 };
 use crate::{
     failure::Failure,
@@ -41,16 +41,16 @@ pub(super) struct Answer {
     /// A lower bound for the price of the nodes that the pods of all candidates need.
     bound_usd_per_hour: f64,
     /// The moves; all of them can be made together.
-    moves: Vec<Made>,
+    moves: Vec<ConsolidationMove>,
     /// The nodes that stay, grouped by reason.
-    stays: Vec<Staying>,
+    stays: Vec<StayingNodes>,
 }
 
 /// One move of consolidation: nodes to remove, and where their pods go.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Made {
-    nodes: Vec<Going>,
+pub(super) struct ConsolidationMove {
+    nodes: Vec<NodeToRemove>,
     /// The pods that move to existing nodes, by the node's name.
     existing: BTreeMap<String, Vec<String>>,
     /// The nodes to buy before the others are removed.
@@ -65,7 +65,7 @@ pub(super) struct Made {
 /// A node to remove.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Going {
+struct NodeToRemove {
     node: String,
     node_pool: String,
     usd_per_hour: f64,
@@ -86,7 +86,7 @@ struct Replacement {
 
 /// Nodes that stay for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Staying {
+struct StayingNodes {
     reason: String,
     nodes: Vec<String>,
 }
@@ -101,9 +101,9 @@ pub(super) async fn ask(
     now: Timestamp,
 ) -> Result<Answer, Failure> {
     let question = Question::of(state, &[]).await?;
-    let before = Before::of(state.nodes(), &question);
+    let before = CurrentPrice::of(state.nodes(), &question);
     let objects = Objects::of(state, now)?;
-    let Found {
+    let ConsolidationInput {
         candidates,
         terms,
         closed,
@@ -124,7 +124,7 @@ pub(super) async fn ask(
         .iter()
         .map(|pod| (pod.key(), question::name(pod)));
     let names: FxHashMap<String, String> = names.collect();
-    let made: Vec<Made> = moves
+    let made: Vec<ConsolidationMove> = moves
         .moves
         .iter()
         .map(|made| describe(made, &asked, &names))
@@ -141,7 +141,11 @@ pub(super) async fn ask(
     })
 }
 
-fn describe(made: &Move, asked: &Consolidation, names: &FxHashMap<String, String>) -> Made {
+fn describe(
+    made: &Move,
+    asked: &Consolidation,
+    names: &FxHashMap<String, String>,
+) -> ConsolidationMove {
     let name = |key: &String| names.get(key).unwrap_or(key).clone();
     let own = |node: &String| asked.candidates.iter().find(|own| own.node == *node);
     let candidates: Vec<_> = made.nodes.iter().filter_map(own).collect();
@@ -174,10 +178,10 @@ fn describe(made: &Move, asked: &Consolidation, names: &FxHashMap<String, String
         });
     }
     let disruption: u64 = candidates.iter().map(|own| own.disruption_milli).sum();
-    Made {
+    ConsolidationMove {
         nodes: candidates
             .iter()
-            .map(|own| Going {
+            .map(|own| NodeToRemove {
                 node: own.node.clone(),
                 node_pool: own.pool.clone(),
                 usd_per_hour: dollars(own.price_micro_usd),
@@ -197,7 +201,7 @@ fn staying(
     moves: &Moves,
     names: &FxHashMap<String, String>,
     state: &State,
-) -> Vec<Staying> {
+) -> Vec<StayingNodes> {
     let by_engine = moves.stays.iter().map(|(node, stays)| {
         let text = |why: &Unschedulable| state.cluster.message(why);
         let why = consolidation::message(stays, text).unwrap_or_else(|| {
@@ -205,11 +209,11 @@ fn staying(
         });
         (node.clone(), with_names(why, names))
     });
-    let mut groups: Vec<Staying> = Vec::new();
+    let mut groups: Vec<StayingNodes> = Vec::new();
     for (node, reason) in by_engine.chain(judged) {
         match groups.iter_mut().find(|group| group.reason == reason) {
             Some(group) => group.nodes.push(node),
-            None => groups.push(Staying {
+            None => groups.push(StayingNodes {
                 reason,
                 nodes: vec![node],
             }),
@@ -231,10 +235,10 @@ fn with_names(why: String, names: &FxHashMap<String, String>) -> String {
     why.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// What consolidation does with a node.
+/// The outcome of consolidation for a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Fate {
+pub(super) enum NodeOutcome {
     /// The node stays.
     Stays {
         /// The reason why the node stays.
@@ -243,27 +247,27 @@ pub(super) enum Fate {
     /// The node could be removed now.
     Goes {
         /// The move that removes the node.
-        made: Box<Made>,
+        made: Box<ConsolidationMove>,
     },
 }
 
 impl Answer {
-    /// Returns what consolidation does with the node.
-    pub(super) fn fate(&self, node: &str) -> Fate {
-        let is_it = |made: &&Made| made.nodes.iter().any(|own| own.node == node);
+    /// Returns the outcome of consolidation for the node.
+    pub(super) fn node_outcome(&self, node: &str) -> NodeOutcome {
+        let is_it = |made: &&ConsolidationMove| made.nodes.iter().any(|own| own.node == node);
         if let Some(made) = self.moves.iter().find(is_it) {
-            return Fate::Goes {
+            return NodeOutcome::Goes {
                 made: Box::new(made.clone()),
             };
         }
-        let is_it = |group: &&Staying| group.nodes.iter().any(|own| own == node);
+        let is_it = |group: &&StayingNodes| group.nodes.iter().any(|own| own == node);
         let why = self.stays.iter().find(is_it).map(|group| &group.reason);
         // Consolidation did not judge the node: pods of another move would come to it, or the time was up.
         let reason = why.cloned().unwrap_or_else(|| {
             "pods of nodes that could go would come to it, so it is not looked at before they have"
                 .to_owned()
         });
-        Fate::Stays { reason }
+        NodeOutcome::Stays { reason }
     }
 
     /// Returns the answer as text for people, without a newline at its end.
@@ -320,7 +324,7 @@ impl Answer {
     }
 }
 
-impl Made {
+impl ConsolidationMove {
     /// Prints the move: a title line, then rows.
     pub(super) fn print(&self, page: &mut Page) {
         let nodes: Vec<String> = self

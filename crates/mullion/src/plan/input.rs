@@ -18,11 +18,11 @@ use crate::{
         daemon::{self, Daemon},
         manifest::{self, Document},
         placement::{Placement, Switch},
-        rules::Told,
+        rules::RuleFlags,
         source::{self, Source},
         state::State,
         template::Maker,
-        world::{self, Planned},
+        world::{self, PlannedPod},
     },
 };
 
@@ -49,7 +49,7 @@ impl Input {
     /// # Errors
     /// Something cannot be read, or the API server refuses an object; the error repeats its message.
     pub(super) async fn read(args: &PlanArgs, keeps_whole: bool) -> Result<Self, Failure> {
-        let rules = Told {
+        let rules = RuleFlags {
             config: None,
             ignore_pod_os: false,
         };
@@ -164,7 +164,7 @@ impl Input {
     }
 
     /// Replaces the pods that a workload has in the cluster by as many new pods as it has replicas.
-    fn replace(&mut self, planned: &Planned) -> Result<(), Failure> {
+    fn replace(&mut self, planned: &PlannedPod) -> Result<(), Failure> {
         let gone = self
             .source
             .state
@@ -182,7 +182,7 @@ impl Input {
     }
 
     /// Binds a DaemonSet's pods to the existing nodes that have room for them.
-    fn place_daemon(&mut self, planned: &Planned) -> Result<(), Failure> {
+    fn place_daemon(&mut self, planned: &PlannedPod) -> Result<(), Failure> {
         let state = &mut self.source.state;
         state.take_pods(|pod| planned.maker.has_made(pod));
         if state.cluster.node_count() == 0 {

@@ -36,7 +36,7 @@ use compare::Comparison;
 use input::Input;
 use options::Format;
 use question::Question;
-use report::{Before, Report};
+use report::{CurrentPrice, Report};
 
 /// Runs the command. Returns true if every pod gets a place.
 ///
@@ -93,7 +93,7 @@ async fn plan(input: &mut Input, args: &PlanArgs) -> Result<Report, Failure> {
     question.remarks.extend(input.remarks.iter().cloned());
     // The bound is computed before the search for a cheaper plan, so that search can be skipped.
     question.request.effort = args.effort.or(args.bound_only.then_some(0));
-    let before = Before::of(state.nodes(), &question);
+    let before = CurrentPrice::of(state.nodes(), &question);
     question
         .ask(&mut state.cluster, |plan, cluster| {
             report::of(plan, &question, cluster, &before)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::report::{Refused, Report};
+use super::report::{Report, UnplacedPods};
 use crate::why::page::{Page, Row};
 
 /// The number of names shown of a group.
@@ -11,7 +11,7 @@ const SHOWN: usize = 4;
 const INDENT: &str = "           ";
 
 /// Prints the pods that have no place, and why no pool buys a node for them.
-pub(super) fn unplaced(page: &mut Page, groups: &[Refused]) {
+pub(super) fn unplaced(page: &mut Page, groups: &[UnplacedPods]) {
     if groups.is_empty() {
         return;
     }

@@ -9,7 +9,7 @@ use crate::{
     why::{
         state::State,
         template::put,
-        world::{self, Planned},
+        world::{self, PlannedPod},
     },
 };
 
@@ -27,7 +27,7 @@ const ORDINALS: [&str; 2] = [
 /// # Errors
 /// There are too many pods, or a claim cannot be read.
 pub(super) fn of(
-    planned: &Planned,
+    planned: &PlannedPod,
     state: &mut State,
     keys: &mut FxHashSet<String>,
 ) -> Result<Vec<PodSpec>, Failure> {
@@ -57,20 +57,20 @@ pub(super) fn of(
 }
 
 /// Returns the ordinal of a workload's first pod.
-fn first(planned: &Planned) -> u64 {
+fn first(planned: &PlannedPod) -> u64 {
     let label = &planned.admitted["metadata"]["labels"][ORDINALS[1]];
     let number = label.as_str().and_then(|text| text.parse().ok());
     number.unwrap_or(0)
 }
 
-fn name(planned: &Planned, index: u64) -> String {
+fn name(planned: &PlannedPod, index: u64) -> String {
     match planned.maker.kind.as_str() {
         "Pod" => planned.pod.name.clone(),
         _ => format!("{}-{}", planned.maker.name, first(planned) + index),
     }
 }
 
-fn alike(planned: &Planned) -> PodSpec {
+fn alike(planned: &PlannedPod) -> PodSpec {
     let mut pod = planned.pod.clone();
     if planned.maker.kind == "StatefulSet" {
         pod.template
@@ -81,7 +81,7 @@ fn alike(planned: &Planned) -> PodSpec {
 }
 
 /// Returns a pod of a workload with claims of its own, which are named after the pod and added to the state.
-fn with_claims(planned: &Planned, index: u64, state: &mut State) -> Result<PodSpec, Failure> {
+fn with_claims(planned: &PlannedPod, index: u64, state: &mut State) -> Result<PodSpec, Failure> {
     let wrong = |error: serde_json::Error| Failure::run(error).about(&planned.named);
     let (old, new) = (&planned.pod.name, name(planned, index));
     let mut pod = planned.admitted.clone();

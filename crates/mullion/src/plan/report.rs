@@ -16,7 +16,7 @@ use super::{
     price::{a_month, dollars},
     question::Question,
 };
-use crate::why::outlook::{self, PoolWord};
+use crate::why::outlook::{self, PoolReason};
 
 /// Everything that is reported about one plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -24,14 +24,14 @@ use crate::why::outlook::{self, PoolWord};
 pub(super) struct Report {
     pub(super) pods: Pods,
     /// The nodes to buy, by pool, the most expensive first.
-    pub(super) nodes: Vec<Bought>,
+    pub(super) nodes: Vec<NewNode>,
     /// The pods placed on existing nodes or nodes on their way, by the node's name.
     pub(super) existing: BTreeMap<String, Vec<String>>,
     /// The pods without a place, grouped by reason.
-    pub(super) unplaced: Vec<Refused>,
+    pub(super) unplaced: Vec<UnplacedPods>,
     /// The pools that cannot buy anything at all, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) closed_pools: Vec<PoolWord>,
+    pub(super) closed_pools: Vec<PoolReason>,
     pub(super) price: Price,
     /// The nodes that the plan removes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +60,7 @@ pub(super) struct Pods {
 /// A node to buy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Bought {
+pub(super) struct NewNode {
     pub(super) node_pool: String,
     /// The operating system: `linux` or `windows`, the latter with its build.
     pub(super) os: String,
@@ -104,13 +104,13 @@ impl Serialize for Amount {
 
 /// Pods that have no place for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Refused {
+pub(super) struct UnplacedPods {
     pub(super) pods: Vec<String>,
     /// What is invalid about the pods themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) invalid: Option<String>,
     /// For each pool, why it buys no node for them.
-    pub(super) pools: Vec<PoolWord>,
+    pub(super) pools: Vec<PoolReason>,
 }
 
 /// What nodes cost, in US dollars.
@@ -140,7 +140,7 @@ impl Report {
     pub(super) fn kinds(&self) -> BTreeMap<(&str, &str, &str), usize> {
         let mut kinds = BTreeMap::new();
         for node in &self.nodes {
-            let Bought {
+            let NewNode {
                 node_pool,
                 instance_type,
                 capacity_type,
@@ -165,10 +165,10 @@ pub(super) fn of(
     plan: &Plan,
     question: &Question,
     cluster: &mut Cluster,
-    before: &Before,
+    before: &CurrentPrice,
 ) -> Result<Report, ModelError> {
     let named = |key: &String| question.names.get(key).unwrap_or(key).clone();
-    let mut nodes: Vec<Bought> = plan
+    let mut nodes: Vec<NewNode> = plan
         .nodes
         .iter()
         .filter_map(|node| bought(node, question))
@@ -203,7 +203,7 @@ pub(super) fn of(
         existing,
         unplaced,
         closed_pools: pools
-            .map(|(pool, reason)| PoolWord {
+            .map(|(pool, reason)| PoolReason {
                 pool: pool.clone(),
                 reason: reason.clone(),
             })
@@ -261,19 +261,19 @@ fn gap(price: u64, bound: u64) -> f64 {
 
 /// The price of the existing nodes and of those on their way, without nodes that are already being removed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Before {
+pub(super) struct CurrentPrice {
     micro_usd: u64,
     /// The part of it that the nodes cost which the plan removes.
     removed_micro_usd: u64,
     unpriced: Vec<String>,
 }
 
-impl Before {
+impl CurrentPrice {
     pub(super) fn of<'a>(
         nodes: impl Iterator<Item = &'a mullion_engine::model::NodeSpec>,
         question: &'a Question,
     ) -> Self {
-        let mut before = Before::default();
+        let mut before = CurrentPrice::default();
         let coming = question.request.in_flight.iter().map(|coming| &coming.node);
         let leaving = &question.pools.leaving;
         for node in nodes.chain(coming) {
@@ -298,7 +298,7 @@ impl Before {
     }
 }
 
-fn bought(planned: &PlannedNode, question: &Question) -> Option<Bought> {
+fn bought(planned: &PlannedNode, question: &Question) -> Option<NewNode> {
     let (cheapest, others) = planned.options.split_first()?;
     let mut templates = question.request.templates.iter();
     let template = templates.find(|template| template.pool == planned.pool)?;
@@ -314,7 +314,7 @@ fn bought(planned: &PlannedNode, question: &Question) -> Option<Bought> {
     zones.sort();
     zones.dedup();
     let name = |key: &String| question.names.get(key).unwrap_or(key).clone();
-    Some(Bought {
+    Some(NewNode {
         node_pool: planned.pool.clone(),
         os: system(machine),
         instance_type: cheapest.name.clone(),
@@ -364,7 +364,7 @@ fn refused(
     unplaceable: &[Unplaceable],
     question: &Question,
     cluster: &mut Cluster,
-) -> Result<Vec<Refused>, ModelError> {
+) -> Result<Vec<UnplacedPods>, ModelError> {
     let keys: FxHashSet<&str> = unplaceable.iter().map(|own| own.pod.as_str()).collect();
     let mut specs: FxHashMap<String, &PodSpec> = FxHashMap::default();
     for pod in &question.request.pods {
@@ -373,7 +373,7 @@ fn refused(
             specs.insert(key, pod);
         }
     }
-    let mut groups: Vec<Refused> = Vec::new();
+    let mut groups: Vec<UnplacedPods> = Vec::new();
     // Pods of equal templates share the refusals of the pools, which are found by their address.
     let mut known: FxHashMap<usize, usize> = FxHashMap::default();
     for own in unplaceable {
@@ -388,11 +388,11 @@ fn refused(
         }
         let invalid = own.invalid.as_ref().map(ToString::to_string);
         let pools = outlook::words(cluster, &question.pools, &pod.template, &own.pools)?;
-        let like = |group: &Refused| group.invalid == invalid && group.pools == pools;
+        let like = |group: &UnplacedPods| group.invalid == invalid && group.pools == pools;
         let index = match groups.iter().position(like) {
             Some(index) => index,
             None => {
-                groups.push(Refused {
+                groups.push(UnplacedPods {
                     pods: Vec::new(),
                     invalid,
                     pools,

@@ -8,20 +8,20 @@ use mullion_engine::model::ResourceMap;
 use serde::Serialize;
 
 use super::{
-    consolidate::{self, Fate},
+    consolidate::{self, NodeOutcome},
     count,
     price::dollars,
     question::{self, Question},
-    report::{self, Before},
+    report::{self, CurrentPrice},
 };
 use crate::{
     cli::Output,
     failure::Failure,
     out,
     why::{
-        outlook::PoolWord,
+        outlook::PoolReason,
         page::{Page, Row},
-        rules::Told,
+        rules::RuleFlags,
         source,
         state::State,
     },
@@ -46,13 +46,13 @@ impl Kind {
 }
 
 /// The names of the objects asked about, all of one kind, and where to look for them.
-pub(crate) struct Asked {
+pub(crate) struct StandingQuery {
     pub(crate) kind: Kind,
     pub(crate) names: Vec<String>,
     pub(crate) state: Option<PathBuf>,
     pub(crate) kubeconfig: Option<PathBuf>,
     pub(crate) context: Option<String>,
-    pub(crate) rules: Told,
+    pub(crate) rules: RuleFlags,
     pub(crate) output: Output,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Asked {
 ///
 /// # Errors
 /// The cluster cannot be read, or has no such object.
-pub(crate) async fn run(asked: Asked) -> Result<bool, Failure> {
+pub(crate) async fn run(asked: StandingQuery) -> Result<bool, Failure> {
     let mut state = match &asked.state {
         Some(path) => {
             let empty = State::new(asked.rules.alone()?).keeping_whole();
@@ -93,10 +93,10 @@ struct NodeStanding {
     /// The number of pods that would need another place.
     pods: usize,
     #[serde(flatten)]
-    fate: Fate,
+    outcome: NodeOutcome,
 }
 
-async fn nodes(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
+async fn nodes(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure> {
     let known: Vec<String> = state.nodes().map(|node| node.name.clone()).collect();
     check("node", &asked.names, &known)?;
     let question = Question::of(state, &[]).await?;
@@ -116,9 +116,9 @@ async fn nodes(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
             instance_type: label(mullion_api::labels::INSTANCE_TYPE),
             usd_per_hour: question.price_of(node).map(dollars),
             pods: state.pods.iter().filter(on_it).count(),
-            fate: answer.fate(name),
+            outcome: answer.node_outcome(name),
         };
-        stay &= matches!(standing.fate, Fate::Stays { .. });
+        stay &= matches!(standing.outcome, NodeOutcome::Stays { .. });
         print(&standing, asked.output, index, |page| standing.print(page))?;
     }
     Ok(stay)
@@ -128,11 +128,11 @@ impl NodeStanding {
     fn print(&self, page: &mut Page) {
         let name = &self.node;
         let (bold, end) = (page.ink.bold, page.ink.end);
-        match &self.fate {
-            Fate::Stays { reason } => {
+        match &self.outcome {
+            NodeOutcome::Stays { reason } => {
                 page.paragraph(&format!("{bold}node {name}{end} stays: {reason}."));
             }
-            Fate::Goes { made } => {
+            NodeOutcome::Goes { made } => {
                 page.paragraph(&format!(
                     "{bold}node {name}{end} could go, by consolidation:"
                 ));
@@ -182,11 +182,11 @@ struct PoolRefusal {
     pods: Vec<String>,
 }
 
-async fn pools(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
+async fn pools(state: &mut State, asked: &StandingQuery) -> Result<bool, Failure> {
     let known: Vec<String> = state.names_of("NodePool").map(str::to_owned).collect();
     check("NodePool", &asked.names, &known)?;
     let question = Question::of(state, &[]).await?;
-    let before = Before::of(state.nodes(), &question);
+    let before = CurrentPrice::of(state.nodes(), &question);
     let report = question
         .ask(&mut state.cluster, |plan, cluster| {
             report::of(plan, &question, cluster, &before)
@@ -214,7 +214,7 @@ async fn pools(state: &mut State, asked: &Asked) -> Result<bool, Failure> {
             own.describe(template);
         }
         for group in &report.unplaced {
-            let said = |word: &&PoolWord| word.pool == *name;
+            let said = |word: &&PoolReason| word.pool == *name;
             if let Some(word) = group.pools.iter().find(said) {
                 own.refuses.push(PoolRefusal {
                     reason: word.reason.clone(),

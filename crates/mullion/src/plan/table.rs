@@ -9,7 +9,7 @@ use super::{
     options::PlanArgs,
     price::whole,
     refusals::{pools, some_of, unplaced},
-    report::{Amount, Bought, Price, Report},
+    report::{Amount, NewNode, Price, Report},
 };
 use crate::{
     input,
@@ -108,9 +108,9 @@ fn nodes(page: &mut Page, report: &Report) {
     if report.nodes.is_empty() {
         return;
     }
-    let mut groups: Vec<Vec<&Bought>> = Vec::new();
+    let mut groups: Vec<Vec<&NewNode>> = Vec::new();
     for node in &report.nodes {
-        let like = |group: &Vec<&Bought>| is_like(group[0], node);
+        let like = |group: &Vec<&NewNode>| is_like(group[0], node);
         match groups.iter_mut().find(|group| like(group)) {
             Some(group) => group.push(node),
             None => groups.push(vec![node]),
@@ -163,15 +163,15 @@ fn nodes(page: &mut Page, report: &Report) {
 }
 
 /// Returns the capacity type of a node, followed by the capacity reservations that it may use.
-fn payment(node: &Bought) -> String {
+fn payment(node: &NewNode) -> String {
     match node.capacity_reservations.as_slice() {
         [] => node.capacity_type.clone(),
         ids => format!("{} {}", node.capacity_type, ids.join("|")),
     }
 }
 
-fn is_like(a: &Bought, b: &Bought) -> bool {
-    let kind = |node: &Bought| {
+fn is_like(a: &NewNode, b: &NewNode) -> bool {
+    let kind = |node: &NewNode| {
         (
             node.node_pool.clone(),
             node.instance_type.clone(),
@@ -183,7 +183,7 @@ fn is_like(a: &Bought, b: &Bought) -> bool {
 }
 
 /// Returns the zones of nodes: the only one, or the region with the letters of all zones that are possible.
-fn zones(group: &[&Bought]) -> String {
+fn zones(group: &[&NewNode]) -> String {
     let mut all: Vec<&String> = group.iter().flat_map(|node| &node.zones).collect();
     all.sort();
     all.dedup();
@@ -200,7 +200,7 @@ fn zones(group: &[&Bought]) -> String {
 
 /// Returns the requested and the allocatable amount of a resource on these nodes, as in `7.1/7.9`. It is empty if nothing is requested, except for
 /// CPU and memory.
-fn used(group: &[&Bought], resource: &str, write: fn(Quantity) -> String) -> String {
+fn used(group: &[&NewNode], resource: &str, write: fn(Quantity) -> String) -> String {
     let amounts = group.iter().filter_map(|node| node.resources.get(resource));
     let sum = sum(amounts);
     match sum.requested.is_zero() {
@@ -322,7 +322,7 @@ fn at_least(bound: f64, gap: f64) -> String {
 }
 
 /// Returns how much of the new nodes the system and DaemonSets take.
-fn taken(nodes: &[Bought]) -> String {
+fn taken(nodes: &[NewNode]) -> String {
     let of = |resource: &str| {
         let amounts = nodes.iter().filter_map(|node| node.resources.get(resource));
         sum(amounts)

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     account, detach,
     faults::Faults,
-    image_placement::{ImagePlacement, Pulled},
+    image_placement::{ImagePlacement, PullRegistries},
     inert_fields::InertFields,
     karpenter,
     logs::SimulatedLogs,
@@ -43,7 +43,7 @@ use super::{
     nodes::{self, Machine, Registered},
     plan::Plan,
     pod_rules,
-    progress::{Progress, Seen},
+    progress::{Progress, ShownNodes},
     published, setup, story,
 };
 use crate::{
@@ -246,7 +246,7 @@ impl Cluster {
     ) -> Result<(), Failure> {
         let (context, ec2) = (&self.context, &self.ec2);
         let windows = self.plan.default_pools || self.plan.spec.has_windows();
-        let wanted = setup::Wanted {
+        let wanted = setup::SetupOptions {
             windows,
             pools: self.plan.default_pools,
             account: account::manifests(&self.plan),
@@ -297,7 +297,7 @@ impl Cluster {
         let faults = Faults::resume(context, ec2).await;
         let (decisions, provisioner) = karpenter::start(context, &state, ec2, &self.plan);
         sources.provisioner.get_or_init(|| provisioner);
-        story::tell(context, &decisions);
+        story::log(context, &decisions);
         sources.logs.serve(context, decisions);
         let pace: Pace = self.plan.speed.into();
         sources.metrics.serve(Meter::new(context, pace));
@@ -314,7 +314,7 @@ impl Cluster {
             pace,
             images: kubelet::pulls::Knowledge {
                 table: self.plan.images.clone(),
-                contents: Some(Arc::new(Pulled(self.registries.clone()))),
+                contents: Some(Arc::new(PullRegistries(self.registries.clone()))),
             },
         };
         kubelet::driver::start(
@@ -359,7 +359,7 @@ impl Cluster {
     }
 
     /// Starts to print changes of nodes on stderr; those in `seen` are known already.
-    pub(super) fn progress(&self, seen: Seen) -> Option<Progress> {
+    pub(super) fn progress(&self, seen: ShownNodes) -> Option<Progress> {
         Progress::start(&self.ec2, &self.context.informers.nodes, seen)
     }
 

@@ -32,10 +32,10 @@ use super::account;
 pub(super) struct Faults {
     context: Context,
     ec2: SimulatedEc2,
-    in_force: Arc<Mutex<BTreeMap<String, InForce>>>,
+    in_force: Arc<Mutex<BTreeMap<String, ActiveFault>>>,
 }
 
-struct InForce {
+struct ActiveFault {
     /// The uid of the object.
     uid: Option<String>,
     fault: Fault,
@@ -87,7 +87,7 @@ impl Faults {
 
     async fn reconcile(&self, name: &str) -> kube::Result<()> {
         let object = self.api().get_opt(name).await?;
-        let is_of = |own: &InForce| object.as_ref().is_some_and(|it| it.uid() == own.uid);
+        let is_of = |own: &ActiveFault| object.as_ref().is_some_and(|it| it.uid() == own.uid);
         let ended = {
             let mut in_force = locked(&self.in_force);
             let is_other = in_force.get(name).is_some_and(|own| !is_of(own));
@@ -161,7 +161,7 @@ impl Faults {
         let message = self.ec2.cause(&fault);
         let names = self.ec2.names(&fault);
         let uid = object.uid();
-        let own = InForce { uid, fault };
+        let own = ActiveFault { uid, fault };
         locked(&self.in_force).insert(object.name_any(), own);
         SimulatedFaultStatus {
             phase: IN_FORCE.to_owned(),
@@ -177,7 +177,7 @@ impl Faults {
 }
 
 fn locked(
-    in_force: &Mutex<BTreeMap<String, InForce>>,
-) -> MutexGuard<'_, BTreeMap<String, InForce>> {
+    in_force: &Mutex<BTreeMap<String, ActiveFault>>,
+) -> MutexGuard<'_, BTreeMap<String, ActiveFault>> {
     in_force.lock().unwrap_or_else(PoisonError::into_inner)
 }

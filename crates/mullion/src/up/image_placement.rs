@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 
 use futures::future::{BoxFuture, FutureExt};
 use mullion_apiserver::{
-    admission::{Ctx, Operation, Plugin, Request, What},
+    admission::{Action, Ctx, Operation, Plugin, Request},
     status::Status,
 };
 use mullion_controllers::{
@@ -36,15 +36,15 @@ const TEMPLATES: [(&str, &str, &str); 7] = [
 ];
 
 /// The answers of registries, for the image pulls of simulated kubelets.
-pub(crate) struct Pulled(pub(crate) Arc<Registries>);
+pub(crate) struct PullRegistries(pub(crate) Arc<Registries>);
 
-impl fmt::Debug for Pulled {
+impl fmt::Debug for PullRegistries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pulled").finish_non_exhaustive()
+        f.debug_struct("PullRegistries").finish_non_exhaustive()
     }
 }
 
-impl Contents for Pulled {
+impl Contents for PullRegistries {
     fn variants(&self, image: &ImageRef) -> Option<Vec<Variant>> {
         let content = self.0.known_to_any(image)?;
         let variant = |one: mullion_images::Variant| Variant {
@@ -93,16 +93,16 @@ impl Plugin for ImagePlacement {
         self.rule.name()
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        let is_whole = what.subresource.is_none();
-        let is_pod =
-            what.is("", "pods") && (is_whole || what.subresource == Some("ephemeralcontainers"));
-        let is_written = matches!(what.operation, Operation::Create | Operation::Update);
-        is_written && (is_pod || is_whole && template_of(what).is_some())
+    fn handles(&self, action: &Action<'_>) -> bool {
+        let is_whole = action.subresource.is_none();
+        let is_pod = action.is("", "pods")
+            && (is_whole || action.subresource == Some("ephemeralcontainers"));
+        let is_written = matches!(action.operation, Operation::Create | Operation::Update);
+        is_written && (is_pod || is_whole && template_of(action).is_some())
     }
 
     fn prepare(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Option<BoxFuture<'static, ()>> {
-        let template = template_of(&request.what);
+        let template = template_of(&request.action);
         let pod = match template {
             Some(path) => request.object.pointer(path)?,
             None => &*request.object,
@@ -120,7 +120,7 @@ impl Plugin for ImagePlacement {
         let fetch = async move { facts.fetch(images, &secrets).await };
         match template {
             // Of all templates, only those of DaemonSets are placed, so admission waits for them; other templates are only looked up early.
-            Some(_) if !request.what.is("apps", "daemonsets") => {
+            Some(_) if !request.action.is("apps", "daemonsets") => {
                 tokio::spawn(fetch);
                 None
             }
@@ -129,9 +129,9 @@ impl Plugin for ImagePlacement {
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        match template_of(&request.what) {
+        match template_of(&request.action) {
             None => pod_rules::mutate(&self.rule, ctx, request),
-            Some(path) if request.what.is("apps", "daemonsets") => {
+            Some(path) if request.action.is("apps", "daemonsets") => {
                 self.place_template(path, ctx, request);
                 Ok(())
             }
@@ -161,9 +161,9 @@ impl ImagePlacement {
     }
 }
 
-fn template_of(what: &What<'_>) -> Option<&'static str> {
+fn template_of(action: &Action<'_>) -> Option<&'static str> {
     let mut templates = TEMPLATES.iter();
-    let found = templates.find(|(group, plural, _)| what.is(group, plural));
+    let found = templates.find(|(group, plural, _)| action.is(group, plural));
     found.map(|(_, _, path)| *path)
 }
 

@@ -3,7 +3,7 @@
 //! [`mullion_controllers::nodepool::inert`] lists these fields. An update that does not change the spec gives no warnings.
 
 use mullion_apiserver::{
-    admission::{Ctx, Plugin, Request, What},
+    admission::{Action, Ctx, Plugin, Request},
     status::Status,
 };
 use mullion_controllers::{
@@ -64,14 +64,14 @@ impl Plugin for InertFields {
         "InertFields"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        reader(what).is_some()
+    fn handles(&self, action: &Action<'_>) -> bool {
+        reader(action).is_some()
     }
 
     fn mutate(&self, _: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
         let spec = &request.object["spec"];
         let changes = request.old.is_none_or(|old| old["spec"] != *spec);
-        if let (Some(read), true) = (reader(&request.what), changes) {
+        if let (Some(read), true) = (reader(&request.action), changes) {
             let fields = read(spec, self.gates).into_iter();
             request
                 .warnings
@@ -81,8 +81,8 @@ impl Plugin for InertFields {
     }
 }
 
-fn reader(what: &What<'_>) -> Option<Reader> {
+fn reader(action: &Action<'_>) -> Option<Reader> {
     let mut kinds = KINDS.iter();
-    let kind = kinds.find(|(group, plural, _)| what.writes(group, plural))?;
+    let kind = kinds.find(|(group, plural, _)| action.writes(group, plural))?;
     Some(kind.2)
 }

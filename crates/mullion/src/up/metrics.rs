@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use kube::ResourceExt;
 use mullion_apiserver::{
-    http::Wanted,
+    http::ObjectQuery,
     kinds::Column,
     provided::{ObjectSource, Provided, Tagged, Wire},
 };
@@ -118,7 +118,7 @@ impl SimulatedMetrics {
 }
 
 impl ObjectSource for Pods {
-    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value> {
+    fn list(&self, wanted: &ObjectQuery<'_>) -> Vec<Value> {
         let meter = self.0.meter.get();
         let found = meter.map(|meter| {
             meter.pods(wanted.namespace(), |pod| {
@@ -144,7 +144,7 @@ impl ObjectSource for Pods {
 }
 
 impl ObjectSource for Nodes {
-    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value> {
+    fn list(&self, wanted: &ObjectQuery<'_>) -> Vec<Value> {
         let meter = self.0.meter.get();
         let found = meter.map(|meter| {
             meter.nodes(|node| {

@@ -36,8 +36,8 @@ pub(crate) use self::banner::quoted;
 use self::{
     cluster::Cluster,
     nodes::Machine,
-    plan::{Plan, Shown},
-    progress::{Progress, Seen},
+    plan::{OutputOptions, Plan},
+    progress::{Progress, ShownNodes},
 };
 
 /// Starts a cluster in the background. Returns the exit code of its process if the process ended instead.
@@ -47,7 +47,7 @@ pub(crate) fn in_background(args: &UpArgs) -> Result<Option<i32>, Failure> {
 
 /// Runs a cluster until it is interrupted; a second interrupt ends the process at once.
 pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
-    let shown = Shown::of(&args);
+    let shown = OutputOptions::of(&args);
     let plan = Plan::from_args(args)?;
     for remark in plan.remarks.iter().filter(|_| !shown.is_silent()) {
         out::note(remark);
@@ -95,7 +95,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
 
 /// Prints the cluster's description, waits for the nodes if `--wait` was given, and detaches from the terminal if `--detach` was. Returns
 /// the progress display, if it continues.
-async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Progress>>, Failure> {
+async fn announce(
+    cluster: &Cluster,
+    shown: &OutputOptions,
+) -> Result<Option<Option<Progress>>, Failure> {
     let nodes = cluster.machines();
     if !shown.is_silent() {
         let end = match shown.detached {
@@ -108,7 +111,7 @@ async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Prog
         let tells = shown.tells_of_nodes;
         tells.then(|| cluster.progress(seen)).flatten()
     };
-    let mut progress = tells(Seen::now(nodes));
+    let mut progress = tells(ShownNodes::now(nodes));
     // If nodes have been shown until here, the next progress display continues from that state.
     let mut seen = None;
     if let Some(patience) = shown.wait {
@@ -144,7 +147,7 @@ async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Prog
             ),
         });
         detach::let_go(log)?;
-        progress = tells(seen.unwrap_or_else(|| Seen::now(cluster.machines())));
+        progress = tells(seen.unwrap_or_else(|| ShownNodes::now(cluster.machines())));
     }
     Ok(Some(progress))
 }

@@ -116,25 +116,25 @@ pub(crate) fn is_ready(node: &Node) -> bool {
 
 /// The changes that a node can go through.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
-enum Fate {
+enum NodeChange {
     Bought,
     Ready,
     NotReady,
     Removed,
 }
 
-impl Fate {
+impl NodeChange {
     fn word(self) -> &'static str {
         match self {
-            Fate::Bought => "bought",
-            Fate::Ready => "ready",
-            Fate::NotReady => "not ready",
-            Fate::Removed => "removed",
+            NodeChange::Bought => "bought",
+            NodeChange::Ready => "ready",
+            NodeChange::NotReady => "not ready",
+            NodeChange::Removed => "removed",
         }
     }
 }
 
-struct Known {
+struct ObservedNode {
     machine: Machine,
     /// The time of the launch, if it was seen.
     bought: Option<Duration>,
@@ -145,7 +145,7 @@ struct Known {
 /// The nodes at the last look.
 pub(super) struct Watch {
     registered: Registered,
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, ObservedNode>,
 }
 
 impl Watch {
@@ -154,7 +154,7 @@ impl Watch {
         let mut registered = Registered::default();
         let shown = registered.remaining(shown).into_iter();
         let known = shown.map(|machine| {
-            let known = Known {
+            let known = ObservedNode {
                 machine,
                 bought: None,
                 waits: Duration::ZERO,
@@ -171,7 +171,7 @@ impl Watch {
     pub(super) fn look(&mut self, machines: Vec<Machine>, now: Duration) -> Vec<String> {
         let mut before = std::mem::take(&mut self.known);
         let mut known = BTreeMap::new();
-        let mut fates: BTreeMap<(Fate, Kind), Vec<String>> = BTreeMap::new();
+        let mut changes: BTreeMap<(NodeChange, Kind), Vec<String>> = BTreeMap::new();
         for machine in self.registered.remaining(machines) {
             let last = before.remove(&machine.name);
             let was_ready = last.as_ref().is_some_and(|last| last.machine.is_ready);
@@ -179,16 +179,16 @@ impl Watch {
                 Some(last) => last.bought,
                 None => Some(now),
             };
-            let mut became = |fate, text| {
-                let key = (fate, machine.kind.clone());
-                fates.entry(key).or_default().push(text);
+            let mut became = |change, text| {
+                let key = (change, machine.kind.clone());
+                changes.entry(key).or_default().push(text);
             };
             if last.is_none() {
-                became(Fate::Bought, machine.name.clone());
+                became(NodeChange::Bought, machine.name.clone());
             }
             match (was_ready, machine.is_ready) {
-                (false, true) => became(Fate::Ready, ready(&machine, bought, now)),
-                (true, false) => became(Fate::NotReady, machine.name.clone()),
+                (false, true) => became(NodeChange::Ready, ready(&machine, bought, now)),
+                (true, false) => became(NodeChange::NotReady, machine.name.clone()),
                 _ => {}
             }
             let waits = match &last {
@@ -198,7 +198,7 @@ impl Watch {
             let name = machine.name.clone();
             known.insert(
                 name,
-                Known {
+                ObservedNode {
                     machine,
                     bought,
                     waits,
@@ -207,13 +207,13 @@ impl Watch {
         }
         // Nodes that are not among the machines any more were removed.
         for (name, gone) in before {
-            let key = (Fate::Removed, gone.machine.kind);
-            fates.entry(key).or_default().push(name);
+            let key = (NodeChange::Removed, gone.machine.kind);
+            changes.entry(key).or_default().push(name);
         }
         self.known = known;
-        let lines = fates.into_iter();
+        let lines = changes.into_iter();
         lines
-            .flat_map(|((fate, kind), names)| lines_of(fate, &kind, names))
+            .flat_map(|((change, kind), names)| lines_of(change, &kind, names))
             .collect()
     }
 
@@ -253,7 +253,7 @@ fn ready(machine: &Machine, bought: Option<Duration>, now: Duration) -> String {
 }
 
 /// Returns a line for each node, or a single line if there are many.
-fn lines_of(fate: Fate, kind: &Kind, names: Vec<String>) -> Vec<String> {
+fn lines_of(change: NodeChange, kind: &Kind, names: Vec<String>) -> Vec<String> {
     let Kind {
         image,
         instance_type,
@@ -262,24 +262,24 @@ fn lines_of(fate: Fate, kind: &Kind, names: Vec<String>) -> Vec<String> {
     } = kind;
     let pool = kind.pool();
     let usd = |count: usize| *price as f64 * count as f64 / 1e6;
-    let word = fate.word();
+    let word = change.word();
     if names.len() > NAMED {
         let count = names.len();
-        let cost = match fate {
-            Fate::Bought => format!(", {:.3} USD/h together", usd(count)),
+        let cost = match change {
+            NodeChange::Bought => format!(", {:.3} USD/h together", usd(count)),
             _ => String::new(),
         };
         return vec![format!(
             "{count} nodes {word}: {instance_type}, {image}{cost}{pool}"
         )];
     }
-    let line = |name: String| match fate {
-        Fate::Bought => format!(
+    let line = |name: String| match change {
+        NodeChange::Bought => format!(
             "node bought: {name}, {instance_type}, {image}, {:.3} USD/h{pool}",
             usd(1)
         ),
-        Fate::Ready | Fate::NotReady => format!("node {word}: {name}"),
-        Fate::Removed => format!("node removed: {name}, {instance_type}, {image}{pool}"),
+        NodeChange::Ready | NodeChange::NotReady => format!("node {word}: {name}"),
+        NodeChange::Removed => format!("node removed: {name}, {instance_type}, {image}{pool}"),
     };
     names.into_iter().map(line).collect()
 }

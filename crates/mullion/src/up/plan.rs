@@ -29,7 +29,7 @@ use tokio::net::TcpListener;
 use super::{images, node_profiles, scheduler_config};
 use crate::{
     cli::{UnknownImages, UpArgs},
-    clusters::{self, Chosen, keep},
+    clusters::{self, NamedCluster, keep},
     failure::Failure,
     input,
     kubeconfig::Target,
@@ -124,7 +124,7 @@ pub(crate) struct Plan {
 }
 
 /// The output that the user wants.
-pub(super) struct Shown {
+pub(super) struct OutputOptions {
     /// Only the requested output.
     pub(super) quiet: bool,
     /// Whether changes of nodes are printed. With `-v` the log says more about them.
@@ -135,15 +135,15 @@ pub(super) struct Shown {
     pub(super) detached: bool,
 }
 
-impl Shown {
+impl OutputOptions {
     /// Returns whether only the process id is printed.
     pub(super) fn is_silent(&self) -> bool {
         self.detached && self.quiet
     }
 
     /// Reads the flags.
-    pub(super) fn of(args: &UpArgs) -> Shown {
-        Shown {
+    pub(super) fn of(args: &UpArgs) -> OutputOptions {
+        OutputOptions {
             quiet: args.quiet,
             tells_of_nodes: !args.quiet && args.verbose == 0,
             wait: args.wait,
@@ -168,7 +168,7 @@ impl Plan {
     pub(crate) fn from_args(args: UpArgs) -> Result<Plan, Failure> {
         only_one_reads_stdin(&args)?;
         let exhausted = args.insufficient_capacity.iter().map(|text| pattern(text));
-        let chosen = Chosen {
+        let chosen = NamedCluster {
             name: args.name,
             directory: args.data_dir,
         };
@@ -340,7 +340,7 @@ impl Plan {
 /// another cluster with its name.
 fn remarks(
     spec: &eksctl::Cluster,
-    chosen: &Chosen,
+    chosen: &NamedCluster,
     directory: Option<&Path>,
     kubeconfig: Option<&Path>,
 ) -> Vec<String> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use mullion_apiserver::{
-    admission::{self, Ctx, Plugin, Request, User, What},
+    admission::{self, Action, Ctx, Plugin, Request, User},
     status::Status,
 };
 use mullion_controllers::admission::{
@@ -41,8 +41,8 @@ impl Plugin for PodRule {
         self.0.name()
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        what.writes("", "pods")
+    fn handles(&self, action: &Action<'_>) -> bool {
+        action.writes("", "pods")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -31,15 +31,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The nodes that the user has seen, and the time since which they are observed.
-pub(crate) struct Seen {
+pub(crate) struct ShownNodes {
     began: Instant,
     watch: Watch,
 }
 
-impl Seen {
+impl ShownNodes {
     /// Starts with the nodes that the user is shown now.
-    pub(crate) fn now(shown: Vec<Machine>) -> Seen {
-        Seen {
+    pub(crate) fn now(shown: Vec<Machine>) -> ShownNodes {
+        ShownNodes {
             began: Instant::now(),
             watch: Watch::new(shown),
         }
@@ -49,7 +49,7 @@ impl Seen {
 /// Prints changes of nodes until it is ended or dropped.
 pub(crate) struct Progress {
     stop: DropGuard,
-    ended: oneshot::Receiver<Seen>,
+    ended: oneshot::Receiver<ShownNodes>,
 }
 
 impl Progress {
@@ -57,7 +57,7 @@ impl Progress {
     pub(crate) fn start(
         ec2: &SimulatedEc2,
         nodes: &Informer<Node>,
-        seen: Seen,
+        seen: ShownNodes,
     ) -> Option<Progress> {
         let changed = Arc::new(Notify::new());
         nodes.on_change({
@@ -70,7 +70,7 @@ impl Progress {
         });
         let stop = CancellationToken::new();
         let (end, ended) = oneshot::channel();
-        let teller = Teller {
+        let printer = ProgressPrinter {
             ec2: ec2.clone(),
             nodes: nodes.clone(),
             changed,
@@ -78,14 +78,14 @@ impl Progress {
             shown: false,
         };
         let (runtime, stopped) = (Handle::current(), stop.clone());
-        let told = std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("progress".into())
             .spawn(move || {
-                let seen = runtime.block_on(teller.tell(stopped));
+                let seen = runtime.block_on(printer.run(stopped));
                 // The receiver may be gone, because the caller need not wait.
                 let _ = end.send(seen);
             });
-        match told {
+        match thread {
             Ok(_) => Some(Progress {
                 stop: stop.drop_guard(),
                 ended,
@@ -99,7 +99,7 @@ impl Progress {
 
     /// Prints the remaining changes, stops, and removes the line with the progress. Returns what has been printed, from which another
     /// display can continue; `None` if the terminal accepts no more text.
-    pub(crate) async fn end(self) -> Option<Seen> {
+    pub(crate) async fn end(self) -> Option<ShownNodes> {
         drop(self.stop);
         timeout(END_PATIENCE, self.ended).await.ok()?.ok()
     }
@@ -113,17 +113,17 @@ fn is_news(change: &Change<'_, Node>) -> bool {
     }
 }
 
-struct Teller {
+struct ProgressPrinter {
     ec2: SimulatedEc2,
     nodes: Informer<Node>,
     changed: Arc<Notify>,
-    seen: Seen,
+    seen: ShownNodes,
     /// Whether a line with the progress is on the terminal.
     shown: bool,
 }
 
-impl Teller {
-    async fn tell(mut self, stopped: CancellationToken) -> Seen {
+impl ProgressPrinter {
+    async fn run(mut self, stopped: CancellationToken) -> ShownNodes {
         let mut instances = self.ec2.changed();
         loop {
             let (lines, progress) = self.look();

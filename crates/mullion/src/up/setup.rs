@@ -29,7 +29,7 @@ const MANAGER: &str = "mullion";
 const SERVED_CHECK: Duration = Duration::from_millis(5);
 
 /// The facts that decide which objects are created.
-pub(super) struct Wanted {
+pub(super) struct SetupOptions {
     /// Whether there may be Windows nodes, so that addresses for Windows pods are enabled as by eksctl.
     pub(super) windows: bool,
     /// Whether the default NodePools are created.
@@ -39,7 +39,7 @@ pub(super) struct Wanted {
 }
 
 /// Creates the initial objects of a new cluster.
-pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
+pub(super) async fn fill(client: &Client, wanted: &SetupOptions) -> Result<(), Failure> {
     for definition in crds::crds() {
         install(client, &definition).await?;
     }
@@ -67,7 +67,7 @@ pub(crate) async fn switch_windows_addresses_on(client: &Client) -> Result<(), F
     create(client, config).await
 }
 
-async fn create_account(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
+async fn create_account(client: &Client, wanted: &SetupOptions) -> Result<(), Failure> {
     for manifest in &wanted.account {
         create(client, manifest.clone()).await?;
     }
@@ -124,7 +124,7 @@ pub(super) fn definitions() -> Definitions {
 /// client has changed is left alone, with a note.
 pub(super) async fn renew_definitions(
     client: &Client,
-    wanted: &Wanted,
+    wanted: &SetupOptions,
     had: Definitions,
 ) -> Result<Definitions, Failure> {
     let mut has = had;
@@ -324,7 +324,7 @@ mod tests {
         let account = json!({
             "apiVersion": "cloud.mullion.dev/v1alpha1", "kind": "SimulatedAccount", "metadata": {"name": "aws"},
         });
-        let wanted = Wanted {
+        let wanted = SetupOptions {
             windows: false,
             pools: false,
             account: vec![account],

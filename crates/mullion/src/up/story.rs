@@ -45,16 +45,16 @@ const SURROUNDINGS: &[&str] = &[
 ];
 
 /// Logs the story until the context ends, if the log level includes it.
-pub(crate) fn tell(context: &Context, decisions: &DecisionLog) {
+pub(crate) fn log(context: &Context, decisions: &DecisionLog) {
     if !tracing::enabled!(tracing::Level::INFO) {
         return;
     }
-    tell_of_nodes(context);
-    tell_of_pods(context);
-    tell_of_decisions(context, decisions.clone());
+    log_nodes(context);
+    log_pods(context);
+    log_decisions(context, decisions.clone());
 }
 
-fn tell_of_nodes(context: &Context) {
+fn log_nodes(context: &Context) {
     context.informers.nodes.on_change(|change| {
         let name = change.object().name_any();
         match change {
@@ -97,7 +97,7 @@ struct Counts {
     gone: AtomicUsize,
 }
 
-fn tell_of_pods(context: &Context) {
+fn log_pods(context: &Context) {
     let counts = Arc::new(Counts::default());
     let pods = &context.informers.pods;
     pods.on_change({
@@ -165,7 +165,7 @@ fn pod_is_ready(pod: &Pod) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-fn tell_of_decisions(context: &Context, log: DecisionLog) {
+fn log_decisions(context: &Context, log: DecisionLog) {
     let shutdown = context.shutdown.clone();
     let follow = async move {
         let (mut written, mut cursor) = (log.written(), 0);

@@ -87,7 +87,7 @@ pub(super) fn undecided(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
 }
 
 /// The engine's answers about a pod, before they become a [`Record`].
-pub(crate) struct Asked {
+pub(crate) struct EngineAnswers {
     pub(super) answer: Answer,
     pub(super) refused: Option<Unschedulable>,
     /// All equally good preemptions, or why none is possible. `None` if preemption was not asked about, as for cases without priorities.
@@ -96,7 +96,7 @@ pub(crate) struct Asked {
     pub(super) promised: Option<NodeId>,
 }
 
-impl Asked {
+impl EngineAnswers {
     /// Returns a node on which the pod can make room by preemption, and the keys of the victims there.
     pub(super) fn room(&self) -> Option<(NodeId, &[String])> {
         let equals = self.evictions.as_ref()?.as_ref().ok()?;
@@ -125,7 +125,7 @@ pub(crate) fn ask(
     cluster: &mut Cluster,
     pod: &PodSpec,
     with_preemption: bool,
-) -> Result<Asked, ModelError> {
+) -> Result<EngineAnswers, ModelError> {
     let class = cluster.pod_class(&pod.template)?;
     let key = pod.key();
     // Room that is reserved for the pod must not count against the pod itself.
@@ -154,7 +154,7 @@ pub(crate) fn ask(
         }
         _ => None,
     };
-    Ok(Asked {
+    Ok(EngineAnswers {
         answer,
         refused,
         evictions,
@@ -171,7 +171,7 @@ fn promised(cluster: &Cluster, pod: &PodSpec) -> Option<NodeId> {
 }
 
 /// Returns the whole message of the FailedScheduling event, including the part about preemption.
-pub(super) fn event(cluster: &Cluster, asked: &Asked) -> Option<String> {
+pub(super) fn event(cluster: &Cluster, asked: &EngineAnswers) -> Option<String> {
     let refused = asked.refused.as_ref()?;
     Some(match &asked.evictions {
         Some(Err(why)) => cluster.message_with_preemption(refused, why),
@@ -180,7 +180,11 @@ pub(super) fn event(cluster: &Cluster, asked: &Asked) -> Option<String> {
 }
 
 /// Turns the engine's answers into a record. `name_of` returns the name of a preemption victim for its key.
-pub(crate) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) -> String) -> Record {
+pub(crate) fn record(
+    cluster: &Cluster,
+    asked: &EngineAnswers,
+    name_of: impl Fn(&str) -> String,
+) -> Record {
     let name = |node| cluster.node_name(node).to_owned();
     let nodes = asked.answer.nodes.iter();
     let best: Vec<_> = asked.answer.best.iter().map(|node| name(*node)).collect();

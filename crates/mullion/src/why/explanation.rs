@@ -14,11 +14,11 @@ use serde::Serialize;
 
 use super::{
     addresses,
-    answer::{self, Asked, Record},
+    answer::{self, EngineAnswers, Record},
     daemon::{self, Daemon},
     groups::{Group, grouped},
-    images::ImageWord,
-    outlook::{Costs, Outlook, PoolWord, Purchase, costs, outlook, purchase},
+    images::ImagePlatforms,
+    outlook::{Costs, Outlook, PoolReason, Purchase, costs, outlook, purchase},
     pools::Pools,
 };
 
@@ -41,7 +41,7 @@ pub(super) struct Explanation {
     pub(super) resize: Option<String>,
     /// What the pod's images run on, if that matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) images: Vec<ImageWord>,
+    pub(super) images: Vec<ImagePlatforms>,
     /// Label values in the pod's node selector or affinity that no instance type can have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) wrong_values: Vec<String>,
@@ -85,7 +85,7 @@ pub(super) struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) costs: Option<Costs>,
     /// For each pool, why it buys no node.
-    pub(super) pools: Vec<PoolWord>,
+    pub(super) pools: Vec<PoolReason>,
     /// The sets of changes that would place the pod, smallest first.
     pub(super) changes: Vec<ChangeSet>,
     /// The pod's scheduling gates, which hold it back on purpose and are easily overlooked.
@@ -197,7 +197,7 @@ pub(super) struct Explainer<'a> {
     /// The table that tells from its name what an image runs on.
     table: &'a ImageTable,
     outlook: Outlook,
-    known: FxHashMap<PodTemplate, Known>,
+    known: FxHashMap<PodTemplate, SharedExplanation>,
     /// The pods that do not exist yet.
     planned: Vec<PodSpec>,
     /// The costs for each pod template that was asked about.
@@ -208,7 +208,7 @@ pub(super) struct Explainer<'a> {
 
 /// The parts of an explanation that are the same for all pending pods of a template.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct SharedExplanation {
     prerequisite: Option<String>,
     /// The node on which the pod makes room, and the keys of its victims there.
     room: Option<(String, Vec<String>)>,
@@ -285,7 +285,7 @@ impl<'a> Explainer<'a> {
             }
             let said = self.say(pod, name_of);
             self.cluster.rollback(checkpoint);
-            let Known {
+            let SharedExplanation {
                 answer,
                 event,
                 refusals,
@@ -323,7 +323,7 @@ impl<'a> Explainer<'a> {
             if explanation.buys.is_some() {
                 explanation.costs = self.costs(&pod.template)?;
             }
-            explanation.pools = self.pool_words(&key);
+            explanation.pools = self.pool_reasons(&key);
         }
         // A pod that has a place may still need a change: the scheduler does not know which Windows build an image needs. A pod that makes
         // room by preemption needs none.
@@ -424,7 +424,7 @@ impl<'a> Explainer<'a> {
         &mut self,
         pod: &PodSpec,
         name_of: impl Fn(&str) -> String,
-    ) -> Result<Known, ModelError> {
+    ) -> Result<SharedExplanation, ModelError> {
         let asked = answer::ask(self.cluster, pod, true)?;
         let nodes = asked.answer.nodes.iter();
         let refused = nodes.filter_map(|node| match &node.outcome {
@@ -439,7 +439,7 @@ impl<'a> Explainer<'a> {
                 .wrong_values(&pod.template, &self.pools.templates)?,
         };
         let promised = asked.promised.map(|node| self.cluster.node_name(node));
-        Ok(Known {
+        Ok(SharedExplanation {
             prerequisite: prerequisite(self.cluster, &asked),
             room: asked.room().map(|(node, victims)| {
                 let node = self.cluster.node_name(node).to_owned();
@@ -484,9 +484,9 @@ impl<'a> Explainer<'a> {
         Ok(costs)
     }
 
-    fn pool_words(&self, key: &str) -> Vec<PoolWord> {
+    fn pool_reasons(&self, key: &str) -> Vec<PoolReason> {
         let refused = self.outlook.refusals.get(key).cloned();
-        let unready = self.pools.unready.iter().map(|(pool, why)| PoolWord {
+        let unready = self.pools.unready.iter().map(|(pool, why)| PoolReason {
             pool: pool.clone(),
             reason: why.clone(),
         });
@@ -495,7 +495,7 @@ impl<'a> Explainer<'a> {
 }
 
 /// Returns what must exist before any node can take the pod; `None` if the nodes refuse it for other reasons.
-fn prerequisite(cluster: &Cluster, asked: &Asked) -> Option<String> {
+fn prerequisite(cluster: &Cluster, asked: &EngineAnswers) -> Option<String> {
     if let Some(veto) = asked.answer.conflict {
         return cluster.prerequisite(veto.conflict);
     }

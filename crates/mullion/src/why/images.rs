@@ -9,10 +9,10 @@ use mullion_engine::{
 use serde::Serialize;
 use serde_json::Value;
 
-/// What one image runs on.
+/// The platforms that one image runs on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ImageWord {
+pub(super) struct ImagePlatforms {
     /// The name of the container, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<String>,
@@ -29,7 +29,7 @@ pub(super) struct ImageWord {
     because: Option<String>,
 }
 
-impl ImageWord {
+impl ImagePlatforms {
     /// Returns the facts as a sentence without a full stop.
     pub(super) fn text(&self) -> String {
         let subject = match &self.container {
@@ -50,12 +50,12 @@ impl ImageWord {
 }
 
 /// Reads the annotation that placement by image wrote to a pod.
-pub(super) fn of_annotation(text: &str) -> Vec<ImageWord> {
+pub(super) fn of_annotation(text: &str) -> Vec<ImagePlatforms> {
     let report: Value = serde_json::from_str(text).unwrap_or_default();
     let containers = report["containers"].as_object().into_iter().flatten();
     let word = |(name, entry): (&String, &Value)| {
         let text = |field: &str| entry[field].as_str().map(str::to_owned);
-        ImageWord {
+        ImagePlatforms {
             container: Some(name.clone()),
             image: text("image").unwrap_or_default(),
             runs_on: text("runsOn"),
@@ -68,7 +68,7 @@ pub(super) fn of_annotation(text: &str) -> Vec<ImageWord> {
 
 /// Guesses from the names of a pod's images what they run on. Returns nothing if all run on Linux, and on Windows if the pod asks for
 /// Windows: then the images are hardly the user's question.
-pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
+pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
     let containers = pod.template.containers.iter();
     let containers = containers.chain(&pod.template.init_containers);
     let (mut all_on_linux, mut all_on_windows) = (true, true);
@@ -78,7 +78,7 @@ pub(super) fn guessed(pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
         let (runs, because) = guess.map(|guess| (guess.runs, guess.because)).unzip();
         all_on_linux &= runs.as_ref().is_none_or(|runs| runs.has(System::Linux));
         all_on_windows &= runs.as_ref().is_none_or(|runs| runs.has(System::Windows));
-        ImageWord {
+        ImagePlatforms {
             container: None,
             image: container.image.clone(),
             runs_on: runs.as_ref().map(ToString::to_string),
@@ -103,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    fn texts(words: &[ImageWord]) -> Vec<String> {
-        words.iter().map(ImageWord::text).collect()
+    fn texts(words: &[ImagePlatforms]) -> Vec<String> {
+        words.iter().map(ImagePlatforms::text).collect()
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) struct Document {
 }
 
 /// An object in a YAML document, or an item if the document is a list; it may be any YAML value.
-pub(crate) struct Found {
+pub(crate) struct ManifestObject {
     /// The index of the document in the file, from 0.
     pub(crate) document: usize,
     /// The index of the item in the list, and in lists within lists; empty if the document is not a list.
@@ -56,7 +56,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// The manifests found in a directory and its subdirectories.
-pub(crate) struct Below {
+pub(crate) struct ManifestFiles {
     pub(crate) files: Vec<PathBuf>,
     /// Directories that were skipped because they are Helm charts, whose templates are not valid manifests.
     pub(crate) charts: Vec<PathBuf>,
@@ -67,8 +67,8 @@ pub(crate) struct Below {
 ///
 /// # Errors
 /// A directory cannot be read, or there is no manifest.
-pub(crate) fn files_below(path: &Path) -> Result<Below, Failure> {
-    let mut below = Below {
+pub(crate) fn files_below(path: &Path) -> Result<ManifestFiles, Failure> {
+    let mut below = ManifestFiles {
         files: Vec::new(),
         charts: Vec::new(),
     };
@@ -144,7 +144,7 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
     let text = input::text_of(path)?;
     let shown = input::named(path);
     let (several, objects) = objects(&text, &shown)?;
-    for Found {
+    for ManifestObject {
         document,
         items,
         object,
@@ -180,13 +180,13 @@ fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The text is not YAML.
-pub(crate) fn objects(text: &str, shown: &str) -> Result<(bool, Vec<Found>), Failure> {
+pub(crate) fn objects(text: &str, shown: &str) -> Result<(bool, Vec<ManifestObject>), Failure> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)
         .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
     let several = documents.len() > 1;
     let mut found = Vec::new();
     for (document, object) in documents.into_iter().enumerate() {
-        let whole = Found {
+        let whole = ManifestObject {
             document,
             items: Vec::new(),
             object,
@@ -196,8 +196,8 @@ pub(crate) fn objects(text: &str, shown: &str) -> Result<(bool, Vec<Found>), Fai
     Ok((several, found))
 }
 
-fn take(whole: Found, found: &mut Vec<Found>) {
-    let Found {
+fn take(whole: ManifestObject, found: &mut Vec<ManifestObject>) {
+    let ManifestObject {
         document,
         ref items,
         ref object,
@@ -218,7 +218,7 @@ fn take(whole: Found, found: &mut Vec<Found>) {
         }
         let mut items = items.clone();
         items.push(index);
-        let item = Found {
+        let item = ManifestObject {
             document,
             items,
             object: item,

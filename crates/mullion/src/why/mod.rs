@@ -39,7 +39,7 @@ use explanation::{Explainer, Explanation};
 use placement::Placement;
 use pools::Pools;
 use state::State;
-use world::Planned;
+use world::PlannedPod;
 
 /// The note printed if pods have no place and the state has no NodePools, unlike the running cluster perhaps.
 const NO_POOLS: &str = "the state has no NodePools, so nothing is bought: kubectl get nodepools,nodeclaims,ec2nodeclasses adds them";
@@ -112,7 +112,7 @@ pub(crate) struct WhyArgs {
 
 /// Runs the command. Returns true if every pod asked about has a place or gets one by itself.
 pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
-    let rules = rules::Told {
+    let rules = rules::RuleFlags {
         config: args.scheduler_config.clone(),
         ignore_pod_os: args.ignore_pod_os,
     };
@@ -196,8 +196,8 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
 fn of_kind(
     kind: standing::Kind,
     args: &WhyArgs,
-    rules: rules::Told,
-) -> Result<standing::Asked, Failure> {
+    rules: rules::RuleFlags,
+) -> Result<standing::StandingQuery, Failure> {
     if !args.filename.is_empty() || args.selector.is_some() || args.namespace.is_some() {
         let word = &args.what[0];
         return Err(Failure::input(format!(
@@ -205,7 +205,7 @@ fn of_kind(
         ))
         .hint(format!("mullion why {word} NAME")));
     }
-    Ok(standing::Asked {
+    Ok(standing::StandingQuery {
         kind,
         names: args.what[1..].to_vec(),
         state: args.state.clone(),
@@ -249,8 +249,8 @@ impl Subject {
         }
     }
 
-    fn planned(planned: Planned, state: &State) -> Self {
-        let Planned {
+    fn planned(planned: PlannedPod, state: &State) -> Self {
+        let PlannedPod {
             named, pod, daemon, ..
         } = planned;
         let daemon = daemon.map(|set| {

@@ -27,9 +27,9 @@ pub(super) struct Purchase {
     pub(super) not_cheaper: Option<String>,
 }
 
-/// Why one pool buys no node.
+/// The reason why one pool buys no node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct PoolWord {
+pub(crate) struct PoolReason {
     pub(crate) pool: String,
     pub(crate) reason: String,
 }
@@ -40,7 +40,7 @@ pub(super) struct Outlook {
     /// The existing or coming node that the pod goes to, by the pod's key.
     pub(super) awaits: FxHashMap<String, String>,
     pub(super) buys: FxHashMap<String, Purchase>,
-    pub(super) refusals: FxHashMap<String, Vec<PoolWord>>,
+    pub(super) refusals: FxHashMap<String, Vec<PoolReason>>,
 }
 
 /// Makes a plan for pending pods. The cluster is unchanged when this returns.
@@ -76,7 +76,7 @@ pub(super) fn outlook(
         }
     }
     // Pods of equal templates get the same words, which are looked up once.
-    let mut known: FxHashMap<&PodTemplate, Vec<PoolWord>> = FxHashMap::default();
+    let mut known: FxHashMap<&PodTemplate, Vec<PoolReason>> = FxHashMap::default();
     for refused in plan.unplaceable {
         let Some(template) = asked.get(&refused.pod) else {
             continue;
@@ -129,7 +129,7 @@ pub(super) struct Costs {
     pub(super) next_pool: Option<NextPool>,
     /// The requirement of the pods that raises the price most.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) without: Option<Without>,
+    pub(super) without: Option<PriceWithout>,
 }
 
 /// The next best pools.
@@ -140,10 +140,10 @@ pub(super) struct NextPool {
     pub(super) usd_per_hour: f64,
 }
 
-/// What the nodes would cost without one requirement of the pods.
+/// The price of the nodes without one requirement of the pods.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Without {
+pub(super) struct PriceWithout {
     pub(super) demand: String,
     pub(super) usd_per_hour: f64,
     pub(super) percent_less: u64,
@@ -170,7 +170,7 @@ pub(super) fn costs(
                 pools,
                 usd_per_hour: dollars(price),
             }),
-            without: prices.dearest.map(|(demand, price)| Without {
+            without: prices.dearest.map(|(demand, price)| PriceWithout {
                 demand: demand.to_string(),
                 usd_per_hour: dollars(price),
                 percent_less,
@@ -192,14 +192,14 @@ pub(crate) fn words(
     pools: &Pools,
     template: &PodTemplate,
     refusals: &[PoolRefusal],
-) -> Result<Vec<PoolWord>, ModelError> {
+) -> Result<Vec<PoolReason>, ModelError> {
     let word = |refusal: &PoolRefusal| {
         let mut own = pools.templates.iter();
         let reason = match own.find(|pool| pool.pool == refusal.pool) {
             Some(pool) => cluster.pool_refusal(template, pool, &refusal.reason)?,
             None => cluster.pool_reason_text(&refusal.reason),
         };
-        Ok(PoolWord {
+        Ok(PoolReason {
             pool: refusal.pool.clone(),
             reason,
         })

@@ -30,7 +30,7 @@ pub(crate) enum Switch {
 
 /// Places pods of manifests by their images, or not, and records whether the choice affects the answer.
 pub(crate) struct Placement {
-    told: Option<Switch>,
+    flag: Option<Switch>,
     has_table: bool,
     rule: PlaceByImage,
     placed: Cell<bool>,
@@ -39,10 +39,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Creates the rule. `told` is the value of the flag, and `has_table` is whether the user has given a table of images.
-    pub(crate) fn new(told: Option<Switch>, has_table: bool, table: Arc<ImageTable>) -> Self {
+    /// Creates the rule. `flag` is the value of the flag, and `has_table` is whether the user has given a table of images.
+    pub(crate) fn new(flag: Option<Switch>, has_table: bool, table: Arc<ImageTable>) -> Self {
         Placement {
-            told,
+            flag,
             has_table,
             rule: PlaceByImage {
                 table,
@@ -57,7 +57,7 @@ impl Placement {
 
     /// Returns the reason why pods are placed by their images; `None` if they are not.
     fn reason(&self, state: &State) -> Option<&'static str> {
-        match self.told {
+        match self.flag {
             Some(Switch::On) => Some("--place-by-image on"),
             Some(Switch::Off) => None,
             None if self.has_table => Some("--images is given"),
@@ -110,7 +110,7 @@ impl Placement {
             Some(reason) if self.placed.get() => format!(
                 "pods of the manifest are placed by their images ({reason}); --place-by-image off asks without it"
             ),
-            None if self.left.get() && self.told.is_none() => {
+            None if self.left.get() && self.flag.is_none() => {
                 "pods of the manifest are not placed by their images: nothing in the state says that its cluster does so; --place-by-image on places them".to_owned()
             }
             _ => return,

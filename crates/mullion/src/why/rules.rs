@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// The values of the flags.
-pub(crate) struct Told {
+pub(crate) struct RuleFlags {
     /// The path of the scheduler's configuration file.
     pub(crate) config: Option<PathBuf>,
     pub(crate) ignore_pod_os: bool,
 }
 
-impl Told {
+impl RuleFlags {
     /// Returns an empty cluster with the rules that the flags give.
     ///
     /// # Errors
@@ -38,10 +38,10 @@ impl Told {
     /// # Errors
     /// The scheduler's configuration file is invalid; or there is none, and the cluster's is.
     pub(super) async fn of_cluster(&self, client: &Client) -> Result<(Cluster, Settings), Failure> {
-        let told = self.profiles()?;
+        let configured = self.profiles()?;
         let published = published::of_cluster(client).await?;
         let pod_os_counts = published.pod_os_counts && !self.ignore_pod_os;
-        let profiles = match told {
+        let profiles = match configured {
             Some(profiles) => profiles,
             None => published.config()?.profiles,
         };
@@ -85,11 +85,11 @@ mod tests {
         let map = json!({"metadata": {"name": "mullion-scheduler"}, "data": {"config.yaml": "profiles: 7"}});
         let path = "/api/v1/namespaces/kube-system/configmaps";
         create(&client, path, &map, false).await.expect("taken");
-        let mut told = Told {
+        let mut flags = RuleFlags {
             config: None,
             ignore_pod_os: false,
         };
-        let refused = told.of_cluster(&client).await;
+        let refused = flags.of_cluster(&client).await;
         let refused = refused.map(drop).expect_err("malformed");
         assert!(
             refused
@@ -99,8 +99,8 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         let text = "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: packing}]}";
         file.write_all(text.as_bytes()).expect("written");
-        told.config = Some(file.path().to_owned());
-        let (cluster, _) = told.of_cluster(&client).await.expect("rules");
+        flags.config = Some(file.path().to_owned());
+        let (cluster, _) = flags.of_cluster(&client).await.expect("rules");
         assert_eq!(cluster.scheduler_names().collect::<Vec<_>>(), ["packing"]);
     }
 }

@@ -20,7 +20,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     object,
-    rules::Told,
+    rules::RuleFlags,
     state::{List, State},
 };
 use crate::{
@@ -121,7 +121,7 @@ const CLUSTER_OR_FILE: &str = "start one with `mullion up`, name its kubeconfig 
 pub(crate) async fn live(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
-    rules: &Told,
+    rules: &RuleFlags,
     keeps_whole: bool,
 ) -> Result<Source, Failure> {
     let (client, server) = connected(kubeconfig, context, CLUSTER_OR_FILE).await?;

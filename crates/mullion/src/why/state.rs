@@ -29,7 +29,7 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    images::{self, ImageWord},
+    images::{self, ImagePlatforms},
     nulls::without_nulls,
     object::{Nested, Object, is_list, named, whole},
 };
@@ -66,7 +66,7 @@ pub(crate) struct State {
     /// The reasons why pods with a pending resize are not resized.
     resizes: BTreeMap<Title, String>,
     /// What the images run on, as placement by image recorded it on pods.
-    images: BTreeMap<Title, Vec<ImageWord>>,
+    images: BTreeMap<Title, Vec<ImagePlatforms>>,
     /// The namespace and name of each Windows pod that has an address.
     pub(super) addressed: BTreeSet<(String, String)>,
     /// The objects of the kinds that are kept unabridged.
@@ -146,10 +146,10 @@ impl State {
         if self.keeps_pods && text.contains(labels::PRIVATE_IPV4) {
             self.note_address(&serde_json::from_str(text)?);
         }
-        self.tell(text, usual)
+        self.read_object(text, usual)
             .or_else(|error| match without_nulls(text.as_bytes()) {
                 // A list must not be read again, because some of its items may have been added.
-                Some(text) if !is_list(&text, usual) => self.tell(&text, usual),
+                Some(text) if !is_list(&text, usual) => self.read_object(&text, usual),
                 _ => Err(error),
             })
     }
@@ -182,7 +182,7 @@ impl State {
     }
 
     /// Returns what is known about a pod's images, if that matters.
-    pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImageWord> {
+    pub(super) fn images_of(&self, pod: &PodSpec, table: &ImageTable) -> Vec<ImagePlatforms> {
         let home = pod.template.namespace.clone();
         let title = ("Pod".to_owned(), home, pod.name.clone());
         let words = self.images.get(&title).cloned();
@@ -206,7 +206,7 @@ impl State {
         self.resizes.get(&title)
     }
 
-    fn tell(&mut self, text: &str, usual: &str) -> Result<(), serde_json::Error> {
+    fn read_object(&mut self, text: &str, usual: &str) -> Result<(), serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let state = self;
         Object { state, usual }.deserialize(&mut reader)

@@ -67,7 +67,7 @@ const FOREIGN: [&str; 6] = [
 ];
 
 /// A pod of a manifest, as it would be created.
-pub(crate) struct Planned {
+pub(crate) struct PlannedPod {
     /// The pod, as in `pod shop/iis`, or the workload whose pod it would be.
     pub(crate) named: String,
     pub(crate) pod: PodSpec,
@@ -86,14 +86,14 @@ pub(crate) struct Planned {
 }
 
 /// The objects of a manifest: those that create pods, with the pods, and all others.
-struct Sorted {
+struct SortedManifest {
     prospects: Vec<(String, Prospect, Value)>,
     others: Vec<Document>,
 }
 
-impl Sorted {
+impl SortedManifest {
     fn of(documents: Vec<Document>, namespace: Option<&str>) -> Self {
-        let mut sorted = Sorted {
+        let mut sorted = SortedManifest {
             prospects: Vec::new(),
             others: Vec::new(),
         };
@@ -123,8 +123,8 @@ pub(super) async fn apply(
     namespace: Option<&str>,
     names: &[String],
     placement: &Placement,
-) -> Result<Vec<Planned>, Failure> {
-    let mut sorted = Sorted::of(documents, namespace);
+) -> Result<Vec<PlannedPod>, Failure> {
+    let mut sorted = SortedManifest::of(documents, namespace);
     let prospects = &mut sorted.prospects;
     let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
     prospects.retain(|(_, prospect, object)| {
@@ -166,18 +166,18 @@ pub(crate) async fn apply_all(
     documents: Vec<Document>,
     namespace: Option<&str>,
     placement: &Placement,
-) -> Result<Vec<Planned>, Failure> {
-    let sorted = Sorted::of(documents, namespace);
+) -> Result<Vec<PlannedPod>, Failure> {
+    let sorted = SortedManifest::of(documents, namespace);
     put_in(source, sorted, namespace, placement).await
 }
 
 async fn put_in(
     source: &mut Source,
-    sorted: Sorted,
+    sorted: SortedManifest,
     namespace: Option<&str>,
     placement: &Placement,
-) -> Result<Vec<Planned>, Failure> {
-    let Sorted { prospects, others } = sorted;
+) -> Result<Vec<PlannedPod>, Failure> {
+    let SortedManifest { prospects, others } = sorted;
     let needed = others.iter().find(|other| admits_pods(&other.object));
     if let Some(needed) = needed.filter(|_| !source.offline) {
         source.leave().await?;
@@ -208,7 +208,7 @@ async fn put_in(
 }
 
 /// Stores a DaemonSet with its admitted pod as the template, because new nodes will get such a pod.
-fn keep_daemon(state: &mut State, mut object: Value, own: &Planned) -> Result<(), Failure> {
+fn keep_daemon(state: &mut State, mut object: Value, own: &PlannedPod) -> Result<(), Failure> {
     put(
         &mut object["metadata"],
         "namespace",
@@ -315,7 +315,7 @@ async fn admit(
     source: &mut Source,
     prospect: Prospect,
     placement: &Placement,
-) -> Result<Planned, Failure> {
+) -> Result<PlannedPod, Failure> {
     let Prospect {
         named,
         maker,
@@ -368,7 +368,7 @@ async fn admit(
     source.state.note_images(&admitted);
     let spec: PodSpec = serde_json::from_value(admitted.clone())
         .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
-    Ok(Planned {
+    Ok(PlannedPod {
         named,
         // Without a uid the pod's key is its name, so it cannot equal the key of an existing pod.
         pod: PodSpec {

@@ -3,8 +3,8 @@
 mod addresses;
 mod manifest;
 mod remedies;
+mod running_pods;
 mod standing;
-mod told;
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -23,7 +23,7 @@ pub(super) const RESOURCE_CHECK: &str = "kubernetes.authorization.ResourceCheck"
 
 /// Somebody whose rights are asked about, and what the question is as far as it has been put.
 #[derive(Clone)]
-pub(crate) struct Asker {
+pub(crate) struct AccessQuery {
     server: Arc<ApiServer>,
     user: Arc<User>,
     question: Question,
@@ -49,10 +49,10 @@ pub(crate) struct Parts {
     pub(crate) name: String,
 }
 
-impl Asker {
+impl AccessQuery {
     /// Creates the `authorizer` value for a user's request.
     pub(crate) fn new(server: Arc<ApiServer>, user: User, request: Parts) -> Self {
-        Asker {
+        AccessQuery {
             server,
             user: Arc::new(user),
             question: Question::None,
@@ -66,7 +66,7 @@ impl Asker {
     }
 
     fn asking(&self, question: Question) -> Value {
-        let asker = Asker {
+        let asker = AccessQuery {
             question,
             ..self.clone()
         };
@@ -86,7 +86,7 @@ impl Asker {
             groups: service_account::groups(namespace),
             ..User::default()
         };
-        let asker = Asker {
+        let asker = AccessQuery {
             user: Arc::new(user),
             ..self.clone()
         };
@@ -104,20 +104,20 @@ impl Asker {
     }
 }
 
-impl From<Asker> for Value {
-    fn from(asker: Asker) -> Self {
+impl From<AccessQuery> for Value {
+    fn from(asker: AccessQuery) -> Self {
         host(asker)
     }
 }
 
-impl fmt::Debug for Asker {
+impl fmt::Debug for AccessQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (user, question) = (&self.user.name, &self.question);
         write!(f, "Authorizer({user}, {question:?})")
     }
 }
 
-impl Host for Asker {
+impl Host for AccessQuery {
     fn type_name(&self) -> &'static str {
         match self.question {
             Question::None => AUTHORIZER,

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use self::policy::Policies;
-use super::{Ctx, Operation, Plugin, Request, What};
+use super::{Action, Ctx, Operation, Plugin, Request};
 use crate::{kinds::tree::Tree, status::Status};
 
 const WORKLOADS: [(&str, &str); 8] = [
@@ -50,22 +50,22 @@ impl Plugin for PodSecurity {
         "PodSecurity"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        let is_subject = match what.subresource {
-            None => what.is("", "namespaces") || what.is("", "pods") || is_workload(what),
-            Some("ephemeralcontainers") => what.is("", "pods"),
+    fn handles(&self, action: &Action<'_>) -> bool {
+        let is_subject = match action.subresource {
+            None => action.is("", "namespaces") || action.is("", "pods") || is_workload(action),
+            Some("ephemeralcontainers") => action.is("", "pods"),
             Some(_) => false,
         };
-        matches!(what.operation, Operation::Create | Operation::Update) && is_subject
+        matches!(action.operation, Operation::Create | Operation::Update) && is_subject
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if request.what.is("", "namespaces") {
+        if request.action.is("", "namespaces") {
             return judge_namespace(ctx, request);
         }
-        let spared = request
-            .old
-            .is_some_and(|old| request.what.is("", "pods") && !is_significant(request.object, old));
+        let spared = request.old.is_some_and(|old| {
+            request.action.is("", "pods") && !is_significant(request.object, old)
+        });
         let namespace = request.namespace.unwrap_or_default();
         let namespace = ctx.lookup.find("", "namespaces", None, namespace);
         let (false, Some(namespace)) = (spared, namespace) else {
@@ -73,7 +73,7 @@ impl Plugin for PodSecurity {
         };
         let policies = Policies::of(&namespace);
         let pod = subject(request);
-        if request.what.is("", "pods") {
+        if request.action.is("", "pods") {
             let violations = policies.enforce.violations(&pod);
             if !violations.is_empty() {
                 return Err(request.forbidden(&format!(
@@ -95,16 +95,16 @@ impl Plugin for PodSecurity {
     }
 }
 
-fn is_workload(what: &What<'_>) -> bool {
+fn is_workload(action: &Action<'_>) -> bool {
     WORKLOADS
         .iter()
-        .any(|(group, plural)| what.is(group, plural))
+        .any(|(group, plural)| action.is(group, plural))
 }
 
 /// The pod a request is about, or will make pods from.
 fn subject<'r>(request: &'r Request<'_>) -> Pod<'r> {
     let object = &*request.object;
-    let holder = match &*request.what.resource.plural {
+    let holder = match &*request.action.resource.plural {
         "pods" => object,
         "podtemplates" => &object["template"],
         "cronjobs" => &object["spec"]["jobTemplate"]["spec"]["template"],
@@ -153,7 +153,7 @@ fn judge_namespace(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
         .is_some_and(|old| policy::label_errors(old) == errors);
     if !errors.is_empty() && !known {
         let name = request.object["metadata"].text("name");
-        return Err(Status::invalid(request.what.resource, name, &errors));
+        return Err(Status::invalid(request.action.resource, name, &errors));
     }
     let Some(old) = request.old else {
         return Ok(());

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Amounts, Ctx,
-    usage::{Counted, DEVICES},
+    usage::{CountedKind, DEVICES},
 };
 use crate::kinds::tree::Tree;
 
@@ -50,7 +50,7 @@ pub(super) fn add(ctx: &Ctx<'_>, claim: &Value, used: &mut Amounts) {
     if extended.is_empty() {
         return;
     }
-    let of_pod = pod_of(ctx, claim).map(|pod| Counted::named("", "pods").usage(&pod, ctx.now));
+    let of_pod = pod_of(ctx, claim).map(|pod| CountedKind::named("", "pods").usage(&pod, ctx.now));
     let zero = Quantity::from_integer(0);
     for (name, amount) in extended {
         let counted = of_pod.as_ref().and_then(|of_pod| of_pod.get(&name));

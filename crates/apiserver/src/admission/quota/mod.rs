@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use mullion_kube_text::quantity::Quantity;
 use serde_json::Value;
 
-use self::usage::Counted;
-use super::{Claim, Ctx, Operation, Plugin, Request, What};
+use self::usage::CountedKind;
+use super::{Action, Claim, Ctx, Operation, Plugin, Request};
 use crate::{
     kinds::{
         podspec::totals::{self, Totals},
@@ -33,12 +33,12 @@ impl Plugin for ResourceQuota {
         "ResourceQuota"
     }
 
-    fn handles(&self, what: &What<'_>) -> bool {
-        let resource = what.resource;
+    fn handles(&self, action: &Action<'_>) -> bool {
+        let resource = action.resource;
         resource.namespaced
             && !resource.rules.transient
             && resource.plural != "events"
-            && match (what.operation, what.subresource) {
+            && match (action.operation, action.subresource) {
                 (Operation::Create, None) => true,
                 (Operation::Update, subresource) => usage::changes(resource, subresource),
                 _ => false,
@@ -55,7 +55,7 @@ impl Plugin for ResourceQuota {
             return Ok(Vec::new());
         }
         quotas.sort_by(|a, b| a["metadata"].text("name").cmp(b["metadata"].text("name")));
-        let counted = Counted::of(request.what.resource);
+        let counted = CountedKind::of(request.action.resource);
         let mut counting = Vec::new();
         for quota in &quotas {
             if counts(ctx, quota, &counted, request)? {
@@ -85,7 +85,7 @@ impl Plugin for ResourceQuota {
 fn counts(
     ctx: &Ctx<'_>,
     quota: &Value,
-    counted: &Counted<'_>,
+    counted: &CountedKind<'_>,
     request: &Request<'_>,
 ) -> Result<bool, Status> {
     let status = &quota["status"];
@@ -117,7 +117,7 @@ fn counts(
 }
 
 /// Returns the amounts that an object uses.
-fn used_by(ctx: &Ctx<'_>, counted: &Counted<'_>, object: &Value) -> Amounts {
+fn used_by(ctx: &Ctx<'_>, counted: &CountedKind<'_>, object: &Value) -> Amounts {
     let mut used = counted.usage(object, ctx.now);
     if counted.is_of_devices() {
         extended::add(ctx, object, &mut used);
@@ -126,7 +126,11 @@ fn used_by(ctx: &Ctx<'_>, counted: &Counted<'_>, object: &Value) -> Amounts {
 }
 
 /// Returns the amounts that the written object uses.
-fn usage(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<Amounts, Status> {
+fn usage(
+    ctx: &Ctx<'_>,
+    counted: &CountedKind<'_>,
+    request: &Request<'_>,
+) -> Result<Amounts, Status> {
     let used = used_by(ctx, counted, request.object);
     let negative: Vec<&str> = used
         .iter()

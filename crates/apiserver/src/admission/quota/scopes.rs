@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::usage::Counted;
+use super::usage::CountedKind;
 use crate::kinds::{podspec::qos, tree::Tree};
 
 /// Returns whether the object is in every scope of a quota.
-pub(super) fn contain(quota: &Value, counted: &Counted<'_>, object: &Value) -> bool {
+pub(super) fn contain(quota: &Value, counted: &CountedKind<'_>, object: &Value) -> bool {
     let spec = &quota["spec"];
     let named = spec
         .items("scopes")
@@ -25,7 +25,7 @@ pub(super) fn contain(quota: &Value, counted: &Counted<'_>, object: &Value) -> b
 }
 
 fn is_in(
-    counted: &Counted<'_>,
+    counted: &CountedKind<'_>,
     object: &Value,
     scope: &str,
     operator: &str,
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_counted_only_in_all_scopes() {
-        let pods = Counted::named("", "pods");
+        let pods = CountedKind::named("", "pods");
         let pod = json!({"spec": {"activeDeadlineSeconds": 5, "priorityClassName": "high", "containers": [{"name": "a"}]}});
         let quota = |spec: Value| contain(&json!({"spec": spec}), &pods, &pod);
         assert!(quota(json!({"scopes": ["Terminating", "BestEffort"]})));

@@ -42,7 +42,7 @@ pub(super) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 const MOST_DEVICES: i64 = 32;
 
 /// A kind as quotas count it.
-pub(super) struct Counted<'a> {
+pub(super) struct CountedKind<'a> {
     group: &'a str,
     plural: &'a str,
 }
@@ -61,20 +61,20 @@ pub(super) fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
 /// `NotTerminating`.
 pub(super) fn may_change(request: &Request<'_>) -> bool {
     match request.old {
-        Some(old) if request.what.updates("", "pods") => {
+        Some(old) if request.action.updates("", "pods") => {
             scopes::is_terminating(old) != scopes::is_terminating(request.object)
         }
         _ => true,
     }
 }
 
-impl<'a> Counted<'a> {
+impl<'a> CountedKind<'a> {
     pub(super) fn of(resource: &'a Resource) -> Self {
-        Counted::named(&resource.group, &resource.plural)
+        CountedKind::named(&resource.group, &resource.plural)
     }
 
     pub(super) fn named(group: &'a str, plural: &'a str) -> Self {
-        Counted { group, plural }
+        CountedKind { group, plural }
     }
 
     /// The plural of a core kind; empty for others, which have no scopes.
@@ -310,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    fn shown(counted: &Counted<'_>, object: &Value) -> String {
+    fn shown(counted: &CountedKind<'_>, object: &Value) -> String {
         let parts: Vec<String> = counted
             .usage(object, Timestamp::UNIX_EPOCH)
             .iter()
@@ -324,28 +324,31 @@ mod tests {
         let service =
             json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}});
         assert_eq!(
-            shown(&Counted::named("", "services"), &service),
+            shown(&CountedKind::named("", "services"), &service),
             "count/services=1 services=1 services.loadbalancers=1 services.nodeports=2"
         );
         let claim = json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}});
         assert_eq!(
-            shown(&Counted::named("", "persistentvolumeclaims"), &claim),
+            shown(&CountedKind::named("", "persistentvolumeclaims"), &claim),
             "count/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 \
              fast.storageclass.storage.k8s.io/requests.storage=1Gi persistentvolumeclaims=1 requests.storage=1Gi"
         );
         assert_eq!(
-            shown(&Counted::named("apps", "deployments"), &json!({})),
+            shown(&CountedKind::named("apps", "deployments"), &json!({})),
             "count/deployments.apps=1"
         );
         let ended = json!({"spec": {}, "status": {"phase": "Failed"}});
-        assert_eq!(shown(&Counted::named("", "pods"), &ended), "count/pods=1");
+        assert_eq!(
+            shown(&CountedKind::named("", "pods"), &ended),
+            "count/pods=1"
+        );
     }
 
     #[test]
     fn containers_must_name_what_is_limited() {
         let pod = json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "resources": {"requests": {"cpu": "1"}}}]}});
         assert_eq!(
-            Counted::named("", "pods")
+            CountedKind::named("", "pods")
                 .missing(&["pods", "cpu", "limits.memory"], &pod)
                 .as_deref(),
             Some("must specify cpu for: a; limits.memory for: a,b")

@@ -21,14 +21,14 @@ use crate::status::Status;
 
 /// The state that the first round of mutation leaves for the second.
 #[derive(Default)]
-pub(crate) struct Rounds {
+pub(crate) struct Reinvocation {
     /// True if a policy or webhook has changed the object.
     pub(crate) changed: bool,
     policies: Stage<policy::mutating::Key>,
     webhooks: Stage<usize>,
 }
 
-impl Rounds {
+impl Reinvocation {
     /// Begins the second round.
     pub(crate) fn repeat(&mut self) {
         self.policies.again = true;
@@ -93,7 +93,7 @@ pub(crate) async fn mutate(
     subject: &Subject<'_>,
     object: &mut Value,
     old: Option<&Value>,
-    rounds: &mut Rounds,
+    rounds: &mut Reinvocation,
 ) -> Result<(), Status> {
     if hooks.mutating.is_empty() && hooks.mutations.is_empty() {
         return Ok(());

@@ -30,7 +30,7 @@ use self::{
     policy::{mutating, validating},
 };
 pub(crate) use self::{
-    dispatch::{Rounds, judge, mutate},
+    dispatch::{Reinvocation, judge, mutate},
     subject::{Form, Subject},
 };
 use crate::{

@@ -134,7 +134,7 @@ impl Call {
     }
 
     async fn send(&self, hop: &Hop) -> Result<Response<Incoming>, String> {
-        let failed = |why: &str| failed(&hop.url.told(), why);
+        let failed = |why: &str| failed(&hop.url.redacted(), why);
         if !matches!(hop.url.scheme.as_str(), "http" | "https") {
             let scheme = quote(&hop.url.scheme);
             return Err(failed(&format!("unsupported protocol scheme {scheme}")));
@@ -224,7 +224,7 @@ impl Hop {
         let url = self.url.resolve(&location).map_err(|why| {
             let location = quote(&location);
             let why = format!("failed to parse Location header {location}: {why}");
-            failed(&self.url.told(), &why)
+            failed(&self.url.redacted(), &why)
         })?;
         let is_downgrade = self.url.scheme == "https" && url.scheme == "http";
         Ok(Some(Hop {

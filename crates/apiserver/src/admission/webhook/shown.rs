@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::subject::{Form, View, Views};
 use crate::{
     http::{
-        body::{self, retyped::Settled},
+        body::{self, retyped::AdmittedType},
         subresource::scale,
     },
     kinds::tree::Tree,
@@ -90,8 +90,8 @@ impl Views<'_> {
             custom: view.row.custom && matches!(self.subject.form, Form::Whole),
         };
         let (tree, other) = match body::retyped::settle(&expected, tree)? {
-            Settled::Same(tree) => (tree, None),
-            Settled::Other(tree) => {
+            AdmittedType::Same(tree) => (tree, None),
+            AdmittedType::Other(tree) => {
                 let row = self.version_of(view, tree.text("apiVersion"));
                 let row = row.ok_or_else(|| body::retyped::not_served(&expected, &tree))?;
                 (tree, Some(row))

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     admission::{
         Lookup, Operation, User,
-        cel::{Asker, Parts, of_asker},
+        cel::{AccessQuery, Parts, of_asker},
     },
     cel::{self, Budget},
     http::subresource::scale::Paths,
@@ -305,7 +305,7 @@ impl<'a> Views<'a> {
     ) -> Vec<(&'static str, cel::Value)> {
         let subject = self.subject;
         let resource = &subject.row.resource;
-        let asker = Asker::new(
+        let asker = AccessQuery::new(
             subject.server.clone(),
             subject.user.clone(),
             Parts {

@@ -41,7 +41,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>) {
     join_all(all).await;
 }
 
-async fn ensure(server: &ApiServer, row: &Row, default: &Default) {
+async fn ensure(server: &ApiServer, row: &Row, default: &DefaultObject) {
     let ensured = match row.collection.get(default.key.as_str()) {
         None => create(server, row, default).await,
         Some(stored) => reconcile(server, row, default, stored).await,
@@ -51,7 +51,7 @@ async fn ensure(server: &ApiServer, row: &Row, default: &Default) {
     }
 }
 
-async fn create(server: &ApiServer, row: &Row, default: &Default) -> Result<(), Status> {
+async fn create(server: &ApiServer, row: &Row, default: &DefaultObject) -> Result<(), Status> {
     let mut object = default.object.clone();
     schema::normalise(&row.resource.schema, &mut object);
     let now = server.now();
@@ -80,7 +80,7 @@ async fn commit(row: &Row, change: Change, now: Timestamp) -> Result<(), Status>
 async fn reconcile(
     server: &ApiServer,
     row: &Row,
-    default: &Default,
+    default: &DefaultObject,
     stored: Arc<Object>,
 ) -> Result<(), Status> {
     let object = stored.parse();
@@ -144,19 +144,19 @@ fn append(parent: &mut Value, field: &str, items: Vec<Value>) {
 }
 
 /// A default as the table has it.
-struct Default {
+struct DefaultObject {
     plural: &'static str,
     key: Key,
     object: Value,
 }
 
-fn defaults() -> &'static [Default] {
-    static DEFAULTS: OnceLock<Vec<Default>> = OnceLock::new();
+fn defaults() -> &'static [DefaultObject] {
+    static DEFAULTS: OnceLock<Vec<DefaultObject>> = OnceLock::new();
     DEFAULTS.get_or_init(|| read(TABLE))
 }
 
-fn read(table: &str) -> Vec<Default> {
-    let mut defaults: Vec<Default> = Vec::new();
+fn read(table: &str) -> Vec<DefaultObject> {
+    let mut defaults: Vec<DefaultObject> = Vec::new();
     let mut bindings = Vec::new();
     for line in table.lines() {
         if line.starts_with('#') || line.trim().is_empty() {
@@ -207,7 +207,7 @@ fn object(kind: &str, name: &str, namespace: Option<&str>) -> Value {
     object
 }
 
-fn role(name: &str, namespace: Option<&str>, marks: Vec<&str>) -> Default {
+fn role(name: &str, namespace: Option<&str>, marks: Vec<&str>) -> DefaultObject {
     let (kind, plural) = match namespace {
         Some(_) => ("Role", "roles"),
         None => ("ClusterRole", "clusterroles"),
@@ -223,14 +223,14 @@ fn role(name: &str, namespace: Option<&str>, marks: Vec<&str>) -> Default {
             object["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": labels}]});
         }
     }
-    Default {
+    DefaultObject {
         plural,
         key: Key::new(namespace, name),
         object,
     }
 }
 
-fn binding(name: &str, role: &str, namespace: Option<&str>, subjects: Vec<&str>) -> Default {
+fn binding(name: &str, role: &str, namespace: Option<&str>, subjects: Vec<&str>) -> DefaultObject {
     let (kind, role_kind, plural) = match namespace {
         Some(_) => ("RoleBinding", "Role", "rolebindings"),
         None => ("ClusterRoleBinding", "ClusterRole", "clusterrolebindings"),
@@ -249,7 +249,7 @@ fn binding(name: &str, role: &str, namespace: Option<&str>, subjects: Vec<&str>)
         })
     });
     append(&mut object, "subjects", subjects.collect());
-    Default {
+    DefaultObject {
         plural,
         key: Key::new(namespace, name),
         object,
@@ -292,7 +292,7 @@ fn rule(words: Vec<&str>) -> Value {
 mod tests {
     use super::*;
 
-    fn find<'a>(defaults: &'a [Default], plural: &str, key: &str) -> &'a Value {
+    fn find<'a>(defaults: &'a [DefaultObject], plural: &str, key: &str) -> &'a Value {
         let found = defaults
             .iter()
             .find(|default| default.plural == plural && default.key.as_str() == key);

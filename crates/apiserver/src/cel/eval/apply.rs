@@ -15,7 +15,8 @@ use crate::cel::{
     maps::as_map,
     quantities, texts, times, urls,
     values::{
-        Looks, arithmetic, compare, equal_within, is_zero, none, optional, some, text, type_name,
+        VisitLimit, arithmetic, compare, equal_within, is_zero, none, optional, some, text,
+        type_name,
     },
     versions,
 };
@@ -46,7 +47,7 @@ impl Run<'_> {
                     };
                     return failed(match is_number(left) && is_number(right) {
                         true => "NaN values cannot be ordered".to_owned(),
-                        false => missing::told(function, None, &values),
+                        false => missing::message(function, None, &values),
                     });
                 };
                 bool(match function {
@@ -59,7 +60,7 @@ impl Run<'_> {
             ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", None, [left, right]) => {
                 let result = arithmetic(function, left, right);
                 result.map_err(|why| match why.as_str() {
-                    "no such overload" => Failure::Error(missing::told(function, None, &values)),
+                    "no such overload" => Failure::Error(missing::message(function, None, &values)),
                     _ => Failure::Error(why),
                 })
             }
@@ -93,7 +94,11 @@ impl Run<'_> {
                 Value::Bytes(bytes) => Ok(count(bytes.len())),
                 Value::List(items) => Ok(count(items.len())),
                 other if let Some(map) = as_map(other) => Ok(count(map.len())),
-                _ => failed(missing::told(function, None, std::slice::from_ref(value))),
+                _ => failed(missing::message(
+                    function,
+                    None,
+                    std::slice::from_ref(value),
+                )),
             },
             ("type", None, [value]) => Ok(of_type(type_name(value))),
             ("dyn", None, [value]) => Ok(value.clone()),
@@ -190,10 +195,10 @@ impl Run<'_> {
             }
             ("optional.unwrap", None, [list]) | ("unwrapOpt", Some(list), []) => {
                 let Value::List(items) = plain(list) else {
-                    return failed(missing::told(function, target.as_ref(), &values));
+                    return failed(missing::message(function, target.as_ref(), &values));
                 };
                 if !missing::fits(function, target.as_ref(), &values) {
-                    return failed(missing::told(function, target.as_ref(), &values));
+                    return failed(missing::message(function, target.as_ref(), &values));
                 }
                 let mut held = Vec::with_capacity(items.len());
                 for item in items.iter() {
@@ -206,7 +211,7 @@ impl Run<'_> {
             }
             ("hasValue" | "value" | "or" | "orValue", Some(target), rest) => {
                 let Some(inner) = optional(target) else {
-                    return failed(missing::told(function, Some(target), &values));
+                    return failed(missing::message(function, Some(target), &values));
                 };
                 match (function, inner, rest) {
                     ("hasValue", inner, []) => bool(inner.is_some()),
@@ -225,7 +230,7 @@ impl Run<'_> {
                 }
                 if let Some(host) = target.as_ref().and_then(host::of) {
                     let called = host.call(function, &values);
-                    let missing = || failed(missing::told(function, target.as_ref(), &values));
+                    let missing = || failed(missing::message(function, target.as_ref(), &values));
                     return called.map_or_else(missing, |called| called.or_else(failed));
                 }
                 if let Some(value) = formats::call(function, target.as_ref(), &values) {
@@ -237,7 +242,7 @@ impl Run<'_> {
                     return called.map_err(Failure::Error);
                 }
                 if !missing::fits(function, target.as_ref(), &values) {
-                    return failed(missing::told(function, target.as_ref(), &values));
+                    return failed(missing::message(function, target.as_ref(), &values));
                 }
                 if let Some(called) =
                     self.looking(|looks| texts::call(function, target.as_ref(), &values, looks))?
@@ -281,9 +286,9 @@ impl Run<'_> {
     }
 
     /// Runs a function that may look at many values; each ten of them cost a step.
-    fn looking<T>(&mut self, look: impl FnOnce(&mut Looks) -> T) -> Evaluated<T> {
+    fn looking<T>(&mut self, look: impl FnOnce(&mut VisitLimit) -> T) -> Evaluated<T> {
         let most = self.budget.of_call.saturating_mul(10);
-        let mut looks = Looks(most);
+        let mut looks = VisitLimit(most);
         let seen = look(&mut looks);
         self.budget.take((most - looks.0) / 10)?;
         match looks.0 {

@@ -54,8 +54,8 @@ fn is_of(value: &Value, kind: &Type) -> bool {
     }
 }
 
-/// Returns the error of such a call.
-pub(super) fn told(function: &str, target: Option<&Value>, values: &[Value]) -> String {
+/// Returns the error message of such a call.
+pub(super) fn message(function: &str, target: Option<&Value>, values: &[Value]) -> String {
     let mut given = target.into_iter().chain(values);
     let mut types = given.clone().map(|value| type_name(plain(value)));
     let first = given.next().map_or("", |first| type_name(plain(first)));

@@ -6,7 +6,7 @@
 use mullion_kube_text::field::{Errors, Path};
 use serde_json::{Value, json};
 
-use super::{Spared, below, entries, flag};
+use super::{RelaxedRules, below, entries, flag};
 use crate::{
     crd::{
         rules::Rules,
@@ -16,9 +16,9 @@ use crate::{
     schema::decode,
 };
 
-pub(super) fn check(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn check(schema: &Value, relaxed: RelaxedRules, path: &Path<'_>, errors: &mut Errors) {
     let mut walk = Walk {
-        spared,
+        relaxed,
         around: Vec::new(),
         errors,
     };
@@ -32,7 +32,7 @@ enum Step<'v> {
 }
 
 struct Walk<'w, 'v> {
-    spared: Spared,
+    relaxed: RelaxedRules,
     around: Vec<Step<'v>>,
     errors: &'w mut Errors,
 }
@@ -76,7 +76,7 @@ impl<'v> Walk<'_, 'v> {
 
     fn default(&mut self, source: &Value, default: &Value, is_resource: bool, path: &Path<'_>) {
         let schema = Schema::parse(source);
-        if !self.spared.unpruned_defaults && !is_pruned(&schema, default) {
+        if !self.relaxed.unpruned_defaults && !is_pruned(&schema, default) {
             let why = "must not have unknown fields";
             self.errors.invalid(path, default.clone(), why);
         }

@@ -6,8 +6,8 @@
 mod costs;
 mod defaults;
 mod openapi;
+mod relaxed_rules;
 mod rules;
-mod spared;
 mod structural;
 
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use mullion_kube_text::field::{ErrorType, Errors, Path};
 use serde_json::{Map, Value};
 
-pub(crate) use spared::Spared;
+pub(crate) use relaxed_rules::RelaxedRules;
 
 use super::{formats, rules::field_path, structural::Schema};
 
@@ -37,7 +37,7 @@ const MAX_SELECTABLE_FIELDS: usize = 8;
 pub(crate) fn check_schema(
     schema: &Value,
     has_status: bool,
-    spared: Spared,
+    relaxed: RelaxedRules,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
@@ -60,13 +60,13 @@ pub(crate) fn check_schema(
         errors.0.extend(found.0);
         if may_have_rules {
             let before = errors.0.len();
-            defaults::check(schema, spared, path, errors);
+            defaults::check(schema, relaxed, path, errors);
             may_have_rules = errors.0.len() == before;
         }
     }
-    let sound = openapi::check(schema, spared, path, errors);
+    let sound = openapi::check(schema, relaxed, path, errors);
     if may_have_rules {
-        rules::check(schema, &sound, spared, path, errors);
+        rules::check(schema, &sound, relaxed, path, errors);
     }
     if !is_convertible && errors.0.len() == before {
         errors.invalid(path, "", "OpenAPIV3Schema 'schema' is not supported");

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use mullion_kube_text::field::{Errors, Path};
 use serde_json::Value;
 
-use super::{Spared, UNSUPPORTED, below, entries, flag, items, text};
+use super::{RelaxedRules, UNSUPPORTED, below, entries, flag, items, text};
 use crate::crd::{rules::field_path, structural::Schema};
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
@@ -18,9 +18,9 @@ const REASONS: &[&str] = &[
 const SET_ITEMS: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
 
 /// The paths of schemas without errors in them or below them, so that their rules can be compiled.
-pub(super) struct Sound(HashSet<String>);
+pub(super) struct SoundSchemas(HashSet<String>);
 
-impl Sound {
+impl SoundSchemas {
     pub(super) fn has(&self, path: &Path<'_>) -> bool {
         self.0.contains(&path.to_string())
     }
@@ -28,42 +28,47 @@ impl Sound {
 
 /// The facts about the surrounding schemas that a schema's checks need.
 #[derive(Clone, Copy, Default)]
-struct Around<'a> {
-    spared: Spared,
+struct SchemaContext<'a> {
+    relaxed: RelaxedRules,
     is_root: bool,
     in_metadata: bool,
     /// The reason why a default is forbidden here, if it is.
     no_default: Option<&'a str>,
 }
 
-pub(super) fn check(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) -> Sound {
-    let mut sound = Sound(HashSet::new());
-    let around = Around {
-        spared,
+pub(super) fn check(
+    schema: &Value,
+    relaxed: RelaxedRules,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) -> SoundSchemas {
+    let mut sound = SoundSchemas(HashSet::new());
+    let context = SchemaContext {
+        relaxed,
         is_root: true,
-        ..Around::default()
+        ..SchemaContext::default()
     };
-    walk(schema, path, around, &mut sound, errors);
+    walk(schema, path, context, &mut sound, errors);
     sound
 }
 
 fn walk(
     schema: &Value,
     path: &Path<'_>,
-    around: Around<'_>,
-    sound: &mut Sound,
+    context: SchemaContext<'_>,
+    sound: &mut SoundSchemas,
     errors: &mut Errors,
 ) {
     let before = errors.0.len();
-    words(schema, path, around, errors);
+    words(schema, path, context, errors);
     if flag(schema, "uniqueItems") {
         let why =
             "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         errors.forbidden(&path.child("uniqueItems"), why);
     }
-    let inner = Around {
+    let inner = SchemaContext {
         is_root: false,
-        ..around
+        ..context
     };
     let additional = path.child("additionalProperties");
     let given = schema.get("additionalProperties");
@@ -74,25 +79,25 @@ fn walk(
     }
     if let Some(values) = below(schema, "additionalProperties") {
         let no_default = "inside additionalProperties applying to object metadata";
-        let no_default = if around.in_metadata {
+        let no_default = if context.in_metadata {
             Some(no_default)
         } else {
-            around.no_default
+            context.no_default
         };
-        let inner = Around {
+        let inner = SchemaContext {
             no_default,
             ..inner
         };
         walk(values, &additional, inner, sound, errors);
     }
     let properties = path.child("properties");
-    let is_resource = around.is_root || flag(schema, "x-kubernetes-embedded-resource");
+    let is_resource = context.is_root || flag(schema, "x-kubernetes-embedded-resource");
     for (name, property) in entries(schema, "properties") {
         let mut inner = inner;
         let no_default = format!("in top-level {name}");
         if is_resource && matches!(name.as_str(), "metadata" | "kind" | "apiVersion") {
             inner.in_metadata = true;
-            if around.is_root {
+            if context.is_root {
                 inner.no_default = Some(&no_default);
             }
         }
@@ -123,7 +128,7 @@ fn walk(
     for (name, dependency) in schemas {
         walk(dependency, &dependencies.key(name), inner, sound, errors);
     }
-    extensions(schema, around.spared, path, errors);
+    extensions(schema, context.relaxed, path, errors);
     for (index, rule) in items(schema, "x-kubernetes-validations").enumerate() {
         let at = path.child("x-kubernetes-validations");
         rule_texts(schema, rule, &at.index(index), errors);
@@ -140,9 +145,9 @@ pub(super) fn has_unknown_type(schema: &Value) -> bool {
 }
 
 /// Checks the keywords of JSON schema itself.
-fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Errors) {
+fn words(schema: &Value, path: &Path<'_>, context: SchemaContext<'_>, errors: &mut Errors) {
     let kind = text(schema, "type");
-    if has_unknown_type(schema) && !around.spared.unknown_types {
+    if has_unknown_type(schema) && !context.relaxed.unknown_types {
         errors.not_supported(&path.child("type"), kind, TYPES);
     }
     let is_set = |field: &str| {
@@ -153,7 +158,7 @@ fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Error
             _ => true,
         })
     };
-    if let Some(reason) = around.no_default.filter(|_| is_set("default")) {
+    if let Some(reason) = context.no_default.filter(|_| is_set("default")) {
         errors.forbidden(&path.child("default"), format!("must not be set {reason}"));
     }
     for word in UNSUPPORTED {
@@ -172,14 +177,14 @@ fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Error
         let why = "items must be a schema object and not an array";
         errors.forbidden(&path.child("items"), why);
     }
-    if around.in_metadata && flag(schema, "x-kubernetes-embedded-resource") {
+    if context.in_metadata && flag(schema, "x-kubernetes-embedded-resource") {
         let at = path.child("x-kubernetes-embedded-resource");
         errors.forbidden(&at, "must not be used inside of resource meta");
     }
 }
 
 /// Checks the `x-kubernetes-` extensions.
-fn extensions(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) {
+fn extensions(schema: &Value, relaxed: RelaxedRules, path: &Path<'_>, errors: &mut Errors) {
     let kind = text(schema, "type");
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
         let at = path.child("x-kubernetes-preserve-unknown-fields");
@@ -206,7 +211,7 @@ fn extensions(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Erro
     let at = path.child("x-kubernetes-list-type");
     if !list_type.is_empty() && kind != "array" {
         wrong_type(errors, "array", "x-kubernetes-list-type");
-    } else if !spared.divisible_set_items {
+    } else if !relaxed.divisible_set_items {
         set_items(schema, path, errors);
     }
     if !["", "atomic", "set", "map"].contains(&list_type) {
@@ -225,7 +230,7 @@ fn extensions(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Erro
     if list_type == "map" {
         keyed(schema, &keys, path, errors);
     }
-    if !spared.optional_keys {
+    if !relaxed.optional_keys {
         keys_and_items(schema, path, errors);
     }
 }

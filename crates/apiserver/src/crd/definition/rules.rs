@@ -3,7 +3,7 @@
 use mullion_kube_text::field::{ErrorType, Errors, Path, go_struct};
 use serde_json::{Value, json};
 
-use super::{Spared, below, costs::Costs, entries, items, openapi::Sound, text};
+use super::{RelaxedRules, below, costs::Costs, entries, items, openapi::SoundSchemas, text};
 use crate::crd::{
     rules::{Rule, environment, shapes, types},
     structural::Schema,
@@ -12,34 +12,34 @@ use crate::crd::{
 /// Compiles the rules of every schema that is sound.
 pub(super) fn check(
     schema: &Value,
-    sound: &Sound,
-    spared: Spared,
+    sound: &SoundSchemas,
+    relaxed: RelaxedRules,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
     let mut walk = Walk {
         sound,
-        costs: Costs::new(spared.dear_expressions),
+        costs: Costs::new(relaxed.dear_expressions),
         errors,
     };
-    let around = Around {
+    let context = SchemaContext {
         is_resource: true,
         uncorrelatable: None,
         times: Some(1),
     };
-    walk.schema(schema, around, path);
+    walk.schema(schema, context, path);
     walk.costs.check_total(path, walk.errors);
 }
 
 struct Walk<'w> {
-    sound: &'w Sound,
+    sound: &'w SoundSchemas,
     costs: Costs,
     errors: &'w mut Errors,
 }
 
 /// The facts about the surrounding schemas that a schema's checks need.
 #[derive(Clone, Copy)]
-struct Around<'a> {
+struct SchemaContext<'a> {
     is_resource: bool,
     /// The outermost enclosing schema whose values have no stored counterpart.
     uncorrelatable: Option<&'a Path<'a>>,
@@ -48,12 +48,12 @@ struct Around<'a> {
 }
 
 impl Walk<'_> {
-    fn schema(&mut self, source: &Value, around: Around<'_>, path: &Path<'_>) {
-        let times = around.times.zip(items_of_each(source));
-        let below_here = |schema: &Value| Around {
+    fn schema(&mut self, source: &Value, context: SchemaContext<'_>, path: &Path<'_>) {
+        let times = context.times.zip(items_of_each(source));
+        let below_here = |schema: &Value| SchemaContext {
             is_resource: super::flag(schema, "x-kubernetes-embedded-resource"),
             times: times.map(|(times, each)| times.saturating_mul(each)),
-            ..around
+            ..context
         };
         if let Some(values) = below(source, "additionalProperties") {
             let path = path.child("additionalProperties");
@@ -65,21 +65,21 @@ impl Walk<'_> {
         }
         if let Some(items) = below(source, "items") {
             let keyed = text(source, "x-kubernetes-list-type") == "map";
-            let around = Around {
-                uncorrelatable: around.uncorrelatable.or((!keyed).then_some(path)),
+            let context = SchemaContext {
+                uncorrelatable: context.uncorrelatable.or((!keyed).then_some(path)),
                 ..below_here(items)
             };
-            self.schema(items, around, &path.child("items"));
+            self.schema(items, context, &path.child("items"));
         }
         if items(source, "x-kubernetes-validations").next().is_some() && self.sound.has(path) {
-            self.rules(source, around, &path.child("x-kubernetes-validations"));
+            self.rules(source, context, &path.child("x-kubernetes-validations"));
         }
     }
 
-    fn rules(&mut self, source: &Value, around: Around<'_>, at: &Path<'_>) {
+    fn rules(&mut self, source: &Value, context: SchemaContext<'_>, at: &Path<'_>) {
         let schema = Schema::parse(source);
-        let kind = types::of_schema(&schema, around.is_resource, "selfType");
-        let shape = shapes::of_schema(&schema, around.is_resource);
+        let kind = types::of_schema(&schema, context.is_resource, "selfType");
+        let shape = shapes::of_schema(&schema, context.is_resource);
         let Some((kind, shape)) = kind.zip(shape) else {
             self.errors.internal(
                 at,
@@ -88,7 +88,7 @@ impl Walk<'_> {
             return;
         };
         // A value whose number is not limited can occur as often as its smallest JSON fits into a request.
-        let times = around
+        let times = context
             .times
             .unwrap_or(shapes::REQUEST_BYTES / (shape.least_bytes + 1));
         for (index, given) in items(source, "x-kubernetes-validations").enumerate() {
@@ -119,7 +119,7 @@ impl Walk<'_> {
             }
             match (
                 rule.uses_old,
-                around.uncorrelatable,
+                context.uncorrelatable,
                 given.get("optionalOldSelf"),
             ) {
                 (true, Some(within), _) => {

@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value};
 
-use super::{JsonPath, Slice, Step, Unusable};
+use super::{JsonPath, JsonPathError, Slice, Step};
 
 pub(super) struct Reader {
     chars: Vec<char>,
@@ -30,7 +30,7 @@ impl Reader {
         self.chars[from..to].iter().collect()
     }
 
-    pub(super) fn steps(&mut self) -> Result<Vec<Step>, Unusable> {
+    pub(super) fn steps(&mut self) -> Result<Vec<Step>, JsonPathError> {
         let mut steps = Vec::new();
         while let Some(next) = self.peek() {
             match next {
@@ -38,7 +38,7 @@ impl Reader {
                 _ if self.starts_with("[?(") => steps.push(self.filter()?),
                 _ if self.starts_with("..") => {
                     if steps.last() == Some(&Step::Descend) {
-                        return Err(Unusable);
+                        return Err(JsonPathError);
                     }
                     self.at += 2;
                     steps.push(Step::Descend);
@@ -56,7 +56,7 @@ impl Reader {
                 '+' | '-' => steps.push(self.number()?),
                 digit if digit.is_numeric() => steps.push(self.number()?),
                 letter if is_of_names(letter) => steps.push(self.identifier()?),
-                _ => return Err(Unusable),
+                _ => return Err(JsonPathError),
             }
         }
         Ok(steps)
@@ -76,7 +76,7 @@ impl Reader {
     }
 
     /// Parses `true` or `false`. The keywords `range` and `end` are errors, because paths have no templates.
-    fn identifier(&mut self) -> Result<Step, Unusable> {
+    fn identifier(&mut self) -> Result<Step, JsonPathError> {
         let start = self.at;
         while self.peek().is_some_and(|next| !ends_a_name(next)) {
             self.at += 1;
@@ -84,11 +84,11 @@ impl Reader {
         match self.text(start, self.at).as_str() {
             "true" => Ok(Step::Literal(true.into())),
             "false" => Ok(Step::Literal(false.into())),
-            _ => Err(Unusable),
+            _ => Err(JsonPathError),
         }
     }
 
-    fn number(&mut self) -> Result<Step, Unusable> {
+    fn number(&mut self) -> Result<Step, JsonPathError> {
         let start = self.at;
         self.at += 1;
         while self
@@ -102,17 +102,17 @@ impl Reader {
             Ok(whole) => whole.into(),
             Err(_) => {
                 let float = text.parse().ok().and_then(Number::from_f64);
-                Value::Number(float.ok_or(Unusable)?)
+                Value::Number(float.ok_or(JsonPathError)?)
             }
         };
         Ok(Step::Literal(read))
     }
 
-    fn quoted(&mut self, quote: char) -> Result<Step, Unusable> {
+    fn quoted(&mut self, quote: char) -> Result<Step, JsonPathError> {
         let start = self.at + 1;
         self.at = start;
         loop {
-            match self.peek().ok_or(Unusable)? {
+            match self.peek().ok_or(JsonPathError)? {
                 end if end == quote => break,
                 '\\' => self.at += 2,
                 _ => self.at += 1,
@@ -123,10 +123,10 @@ impl Reader {
         Ok(Step::Literal(text.replace('\\', "").into()))
     }
 
-    fn array(&mut self, steps: &mut Vec<Step>) -> Result<(), Unusable> {
+    fn array(&mut self, steps: &mut Vec<Step>) -> Result<(), JsonPathError> {
         let start = self.at + 1;
         let length = self.chars[start..].iter().position(|next| *next == ']');
-        let end = start + length.ok_or(Unusable)?;
+        let end = start + length.ok_or(JsonPathError)?;
         let inside = self.text(start, end);
         self.at = end + 1;
         if inside.contains(',') {
@@ -148,12 +148,12 @@ impl Reader {
         Ok(())
     }
 
-    fn filter(&mut self) -> Result<Step, Unusable> {
+    fn filter(&mut self) -> Result<Step, JsonPathError> {
         let start = self.at + "[?(".len();
         self.at = start;
         let (mut opened, mut closed) = (None, false);
         loop {
-            let next = self.peek().ok_or(Unusable)?;
+            let next = self.peek().ok_or(JsonPathError)?;
             match next {
                 '"' | '\'' => match opened {
                     None => opened = Some(next),
@@ -167,7 +167,7 @@ impl Reader {
         let condition = self.text(start, self.at);
         self.at += 1;
         if self.peek() != Some(']') {
-            return Err(Unusable);
+            return Err(JsonPathError);
         }
         self.at += 1;
         let is_sign = |c: char| "!<>=".contains(c);
@@ -197,18 +197,18 @@ fn ends_a_name(c: char) -> bool {
     )
 }
 
-fn slice(inside: &str) -> Result<Slice, Unusable> {
+fn slice(inside: &str) -> Result<Slice, JsonPathError> {
     if inside == "*" {
         return Ok(Slice::default());
     }
     let parts: Vec<&str> = inside.split(':').collect();
     if parts.len() > 3 {
-        return Err(Unusable);
+        return Err(JsonPathError);
     }
     let part = |at: usize| match parts.get(at) {
         None | Some(&"") => Ok(None),
-        Some(number) if number.starts_with('+') => Err(Unusable),
-        Some(number) => number.parse::<i64>().map(Some).map_err(|_| Unusable),
+        Some(number) if number.starts_with('+') => Err(JsonPathError),
+        Some(number) => number.parse::<i64>().map(Some).map_err(|_| JsonPathError),
     };
     Ok(Slice {
         from: part(0)?,

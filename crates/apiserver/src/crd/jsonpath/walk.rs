@@ -3,21 +3,21 @@
 use mullion_kube_text::golang::number;
 use serde_json::{Number, Value};
 
-use super::{JsonPath, Slice, Step, Unusable};
+use super::{JsonPath, JsonPathError, Slice, Step};
 
 /// The number of values that a path may still visit. Consecutive unions, lists and `..` multiply the visits, and a path that exceeds the
 /// limit fails.
-pub(super) struct Looks(usize);
+pub(super) struct VisitLimit(usize);
 
 const MOST_LOOKS: usize = 1_000_000;
 
-impl Looks {
-    pub(super) fn new() -> Looks {
-        Looks(MOST_LOOKS)
+impl VisitLimit {
+    pub(super) fn new() -> VisitLimit {
+        VisitLimit(MOST_LOOKS)
     }
 
-    fn take(&mut self, count: usize) -> Result<(), Unusable> {
-        self.0 = self.0.checked_sub(count).ok_or(Unusable)?;
+    fn take(&mut self, count: usize) -> Result<(), JsonPathError> {
+        self.0 = self.0.checked_sub(count).ok_or(JsonPathError)?;
         Ok(())
     }
 }
@@ -25,8 +25,8 @@ impl Looks {
 pub(super) fn follow<'v>(
     mut found: Vec<&'v Value>,
     steps: &'v [Step],
-    looks: &mut Looks,
-) -> Result<Vec<&'v Value>, Unusable> {
+    looks: &mut VisitLimit,
+) -> Result<Vec<&'v Value>, JsonPathError> {
     for step in steps {
         found = step.walk(found, looks)?;
     }
@@ -37,8 +37,8 @@ impl Step {
     fn walk<'v>(
         &'v self,
         values: Vec<&'v Value>,
-        looks: &mut Looks,
-    ) -> Result<Vec<&'v Value>, Unusable> {
+        looks: &mut VisitLimit,
+    ) -> Result<Vec<&'v Value>, JsonPathError> {
         looks.take(values.len())?;
         let mut found = Vec::new();
         match self {
@@ -76,7 +76,7 @@ impl Step {
                     match value {
                         Value::Null => {}
                         Value::Array(items) => slice.take(items, &mut found, looks)?,
-                        _ => return Err(Unusable),
+                        _ => return Err(JsonPathError),
                     }
                 }
             }
@@ -87,7 +87,7 @@ impl Step {
             } => {
                 for value in values {
                     let Value::Array(items) = value else {
-                        return Err(Unusable);
+                        return Err(JsonPathError);
                     };
                     for item in items {
                         if passes(item, left, operator, right, looks)? {
@@ -106,8 +106,8 @@ impl Slice {
         self,
         items: &'v [Value],
         found: &mut Vec<&'v Value>,
-        looks: &mut Looks,
-    ) -> Result<(), Unusable> {
+        looks: &mut VisitLimit,
+    ) -> Result<(), JsonPathError> {
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         let given = self.from.unwrap_or(0);
         let from = if given < 0 {
@@ -125,14 +125,14 @@ impl Slice {
             return Ok(());
         }
         if !(0..length).contains(&from) || !(0..=length).contains(&to) || from > to {
-            return Err(Unusable);
+            return Err(JsonPathError);
         }
         let step = match self.step {
             None => 1,
             Some(step) => usize::try_from(step)
                 .ok()
                 .filter(|step| *step > 0)
-                .ok_or(Unusable)?,
+                .ok_or(JsonPathError)?,
         };
         let (from, to) = (from as usize, to as usize);
         looks.take(to - from)?;
@@ -153,8 +153,8 @@ fn length(value: &Value) -> usize {
 fn descend<'v>(
     value: &'v Value,
     found: &mut Vec<&'v Value>,
-    looks: &mut Looks,
-) -> Result<(), Unusable> {
+    looks: &mut VisitLimit,
+) -> Result<(), JsonPathError> {
     looks.take(1)?;
     let has_some = match value {
         Value::Array(items) => !items.is_empty(),
@@ -181,8 +181,8 @@ fn passes(
     left: &JsonPath,
     operator: &str,
     right: &JsonPath,
-    looks: &mut Looks,
-) -> Result<bool, Unusable> {
+    looks: &mut VisitLimit,
+) -> Result<bool, JsonPathError> {
     looks.take(1)?;
     let left = left.find_within(item, looks);
     if operator == "exists" {
@@ -192,7 +192,7 @@ fn passes(
     let (left, right) = match (left.as_slice(), right.as_slice()) {
         ([], _) | ([_], []) => return Ok(false),
         ([left], [right]) => (left, right),
-        _ => return Err(Unusable),
+        _ => return Err(JsonPathError),
     };
     let order = match (left, right) {
         (Value::String(left), Value::String(right)) => left.cmp(right),
@@ -201,11 +201,11 @@ fn passes(
         }
         (Value::Number(left), Value::Number(right)) => match (settled(left), settled(right)) {
             (Ok(left), Ok(right)) => left.cmp(&right),
-            (Err(left), Err(right)) => left.partial_cmp(&right).ok_or(Unusable)?,
+            (Err(left), Err(right)) => left.partial_cmp(&right).ok_or(JsonPathError)?,
             // Go does not compare an integer with a fraction.
-            _ => return Err(Unusable),
+            _ => return Err(JsonPathError),
         },
-        _ => return Err(Unusable),
+        _ => return Err(JsonPathError),
     };
     match operator {
         "==" => Ok(order.is_eq()),
@@ -214,7 +214,7 @@ fn passes(
         "<=" => Ok(order.is_le()),
         ">" => Ok(order.is_gt()),
         ">=" => Ok(order.is_ge()),
-        _ => Err(Unusable),
+        _ => Err(JsonPathError),
     }
 }
 

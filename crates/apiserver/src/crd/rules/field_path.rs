@@ -3,7 +3,7 @@
 use crate::crd::structural::Schema;
 
 /// A parsed path that leads to a schema.
-pub(crate) struct Found<'s> {
+pub(crate) struct ResolvedPath<'s> {
     /// The path as errors print it: `spec.list[a key]`.
     pub(crate) text: String,
     /// The schema at the path.
@@ -14,7 +14,7 @@ pub(crate) struct Found<'s> {
 ///
 /// # Errors
 /// The path is invalid; the message is that of kube-apiserver (k8s.io/apiextensions-apiserver: ValidFieldPath).
-pub(crate) fn normal<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, String> {
+pub(crate) fn normal<'s>(path: &str, schema: &'s Schema) -> Result<ResolvedPath<'s>, String> {
     found(path, schema, true)
 }
 
@@ -22,14 +22,17 @@ pub(crate) fn normal<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, St
 ///
 /// # Errors
 /// The path is invalid; the message is that of kube-apiserver.
-pub(crate) fn without_brackets<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, String> {
+pub(crate) fn without_brackets<'s>(
+    path: &str,
+    schema: &'s Schema,
+) -> Result<ResolvedPath<'s>, String> {
     found(path, schema, false)
 }
 
-fn found<'s>(path: &str, schema: &'s Schema, brackets: bool) -> Result<Found<'s>, String> {
+fn found<'s>(path: &str, schema: &'s Schema, brackets: bool) -> Result<ResolvedPath<'s>, String> {
     let tokens = tokens(path);
     let mut tokens = tokens.iter().map(String::as_str);
-    let mut found = Found {
+    let mut found = ResolvedPath {
         text: String::new(),
         schema,
     };
@@ -57,8 +60,8 @@ fn found<'s>(path: &str, schema: &'s Schema, brackets: bool) -> Result<Found<'s>
     Ok(found)
 }
 
-impl<'s> Found<'s> {
-    fn below(self, name: &str) -> Result<Found<'s>, String> {
+impl<'s> ResolvedPath<'s> {
+    fn below(self, name: &str) -> Result<ResolvedPath<'s>, String> {
         let nowhere = || "does not refer to a valid field".to_owned();
         if !self.schema.properties.is_empty() {
             let schema = self.schema.properties.get(name).ok_or_else(nowhere)?;
@@ -66,9 +69,9 @@ impl<'s> Found<'s> {
                 "" => name.to_owned(),
                 text => format!("{text}.{name}"),
             };
-            return Ok(Found { text, schema });
+            return Ok(ResolvedPath { text, schema });
         }
-        Ok(Found {
+        Ok(ResolvedPath {
             schema: self.schema.additional_schema().ok_or_else(nowhere)?,
             text: format!("{}[{name}]", self.text),
         })

@@ -184,7 +184,7 @@ impl Run<'_> {
                 message => message.to_owned(),
             },
             Err(why) => {
-                self.tell(is_forgiven, unevaluated(schema, at, why));
+                self.record(is_forgiven, unevaluated(schema, at, why));
                 return Err(Stop);
             }
         };
@@ -206,7 +206,7 @@ impl Run<'_> {
                 detail
             },
         };
-        self.tell(is_forgiven, error);
+        self.record(is_forgiven, error);
         Ok(())
     }
 
@@ -243,10 +243,10 @@ impl Run<'_> {
     /// Adds the error for a rule that could not be evaluated.
     fn refuse(&mut self, subject: &Subject<'_>, why: String) {
         let error = unevaluated(subject.place.schema, subject.path.to_owned(), why);
-        self.tell(false, error);
+        self.record(false, error);
     }
 
-    fn tell(&mut self, is_forgiven: bool, error: FieldError) {
+    fn record(&mut self, is_forgiven: bool, error: FieldError) {
         match is_forgiven {
             true => self.errors.forgive(error),
             false => self.errors.0.push(error),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::validate;
 use crate::crd::{
-    findings::{Outcome, What},
+    findings::{FindingKind, Outcome},
     structural::Schema,
 };
 
@@ -32,7 +32,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
         } else {
             outcome.add(
                 path,
-                What::Nowhere,
+                FindingKind::Nowhere,
                 None,
                 format!("{path:?} must validate at least one schema (anyOf)"),
             );
@@ -62,7 +62,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
             };
             outcome.add(
                 path,
-                What::Nowhere,
+                FindingKind::Nowhere,
                 None,
                 format!("{path:?} must validate one and only one schema (oneOf). {count}"),
             );
@@ -82,7 +82,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
             let none = if valid == 0 { ". None validated" } else { "" };
             outcome.add(
                 path,
-                What::Nowhere,
+                FindingKind::Nowhere,
                 None,
                 format!("{path:?} must validate all the schemas (allOf){none}"),
             );
@@ -93,7 +93,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
     {
         outcome.add(
             path,
-            What::Nowhere,
+            FindingKind::Nowhere,
             None,
             format!("{path:?} must not validate the schema (not)"),
         );

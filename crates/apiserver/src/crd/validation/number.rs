@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::crd::{
-    findings::{Outcome, What},
+    findings::{FindingKind, Outcome},
     structural::Schema,
 };
 
@@ -37,7 +37,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
         };
         outcome.add(
             path,
-            What::Nowhere,
+            FindingKind::Nowhere,
             None,
             format!(
                 "Checked value must be of type {}{with} in {path}",
@@ -49,7 +49,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
         let wrong = |outcome: &mut Outcome, factor: Value| {
             outcome.add(
                 path,
-                What::Invalid,
+                FindingKind::Invalid,
                 Some(value.clone()),
                 format!("{path} in body should be a multiple of {factor}"),
             );
@@ -61,7 +61,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
                 if factor <= 0 {
                     let message =
                         format!("factor MultipleOf declared for {path} must be positive: {factor}");
-                    outcome.add(path, What::Invalid, Some(factor.into()), message);
+                    outcome.add(path, FindingKind::Invalid, Some(factor.into()), message);
                 } else if number % factor != 0 {
                     wrong(&mut outcome, factor.into());
                 }
@@ -92,7 +92,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
             };
             outcome.add(
                 path,
-                What::Invalid,
+                FindingKind::Invalid,
                 Some(value.clone()),
                 format!("{path} in body should be {than} {}", plain(max)),
             );
@@ -112,7 +112,7 @@ pub(super) fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
             };
             outcome.add(
                 path,
-                What::Invalid,
+                FindingKind::Invalid,
                 Some(value.clone()),
                 format!("{path} in body should be {than} {}", plain(min)),
             );

@@ -13,7 +13,7 @@ use crate::{
 
 /// The type of an object after admission changed it.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Settled {
+pub(crate) enum AdmittedType {
     /// The same type as before, with apiVersion and kind set.
     Same(Value),
     /// Another version of the same kind, to be converted back.
@@ -24,7 +24,7 @@ pub(crate) enum Settled {
 ///
 /// # Errors
 /// 500 if the object has become another kind; 422 for a custom resource of another kind.
-pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
+pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<AdmittedType, Status> {
     if expected.custom {
         return custom(expected, tree);
     }
@@ -36,7 +36,7 @@ pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Settled
     }
     if let Some(mismatch) = Mismatch::find(expected, &tree) {
         if mismatch.is_convertible {
-            return Ok(Settled::Other(tree));
+            return Ok(AdmittedType::Other(tree));
         }
         let Some(found) = Type::builtin_kind(&mismatch.api_version, &mismatch.kind) else {
             return Err(Status::internal(mismatch.why));
@@ -47,7 +47,7 @@ pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Settled
     }
     tree["apiVersion"] = expected.api_version().into();
     tree["kind"] = expected.kind.into();
-    Ok(Settled::Same(tree))
+    Ok(AdmittedType::Same(tree))
 }
 
 /// Returns the error for another version that cannot be converted back because it is not served.
@@ -63,7 +63,7 @@ pub(crate) fn not_served(expected: &Expected<'_>, tree: &Value) -> Status {
     ))
 }
 
-fn custom(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
+fn custom(expected: &Expected<'_>, mut tree: Value) -> Result<AdmittedType, Status> {
     if matches!(tree.get("kind"), None | Some(Value::Null)) || text(&tree, "kind").is_empty() {
         return Err(Status::internal(format!(
             "Object 'Kind' is missing in '{tree}'"
@@ -84,12 +84,12 @@ fn custom(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
         tree["apiVersion"] = expected.api_version().into();
         return match Mismatch::find(expected, &tree) {
             Some(mismatch) => Err(mismatch.invalid(expected, &tree)),
-            None => Ok(Settled::Same(tree)),
+            None => Ok(AdmittedType::Same(tree)),
         };
     }
     match version == expected.version {
-        true => Ok(Settled::Same(tree)),
-        false => Ok(Settled::Other(tree)),
+        true => Ok(AdmittedType::Same(tree)),
+        false => Ok(AdmittedType::Other(tree)),
     }
 }
 
@@ -106,7 +106,7 @@ fn unsuitable(expected: &Expected<'_>, group: &str, version: &str, kind: &str) -
 mod tests {
     use super::*;
 
-    fn of(kind: &str, custom: bool, tree: Value) -> Result<Settled, (String, String)> {
+    fn of(kind: &str, custom: bool, tree: Value) -> Result<AdmittedType, (String, String)> {
         let schema = Type::builtin("api.core.v1.ConfigMap").expect("config maps are built in");
         let expected = Expected {
             group: "",
@@ -126,7 +126,7 @@ mod tests {
             map.as_object_mut().expect("an object").remove(field);
             of("ConfigMap", false, map)
         };
-        let same = Ok(Settled::Same(map.clone()));
+        let same = Ok(AdmittedType::Same(map.clone()));
         assert_eq!(without("kind"), same);
         assert_eq!(without("apiVersion"), same);
     }
@@ -155,9 +155,9 @@ mod tests {
             r#"Internal error occurred: Object 'Kind' is missing in '{"apiVersion":"v1"}'"#;
         assert_eq!(why, sentence);
         let foo = json!({"apiVersion": "v1", "kind": "Foo"});
-        assert_eq!(of("Foo", true, foo.clone()), Ok(Settled::Same(foo)));
+        assert_eq!(of("Foo", true, foo.clone()), Ok(AdmittedType::Same(foo)));
         let next = json!({"apiVersion": "v2", "kind": "Foo"});
-        assert_eq!(of("Foo", true, next.clone()), Ok(Settled::Other(next)));
+        assert_eq!(of("Foo", true, next.clone()), Ok(AdmittedType::Other(next)));
         for (api_version, told) in [("a/v1", "a/v1, Kind=Foo"), ("a/b/c", "/, Kind=")] {
             let foo = json!({"apiVersion": api_version, "kind": "Foo"});
             let why =

@@ -69,9 +69,14 @@ async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         assign(&binding, pod, call.now)
     };
     // The scheduler binds thousands of pods, so parse only the fields that a binding changes.
-    match pods.resource.behaviour.lends().filter(|_| !options.dry_run) {
-        Some(lends) => {
-            write::modify_lending(pods, call.now, &key, lends, "nodeName", bind).await?;
+    match pods
+        .resource
+        .behaviour
+        .raw_field()
+        .filter(|_| !options.dry_run)
+    {
+        Some(raw_field) => {
+            write::modify_with_raw_field(pods, call.now, &key, raw_field, "nodeName", bind).await?;
         }
         None => {
             let bind = |pod: &mut Value| bind(pod).map(|()| true);

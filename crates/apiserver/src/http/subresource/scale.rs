@@ -103,7 +103,7 @@ pub(crate) async fn serve(
         let config = apply::configuration(&body::read(body).await?, "autoscaling/v1", "Scale")?.0;
         Change::Apply(config, apply::is_forced(call))
     };
-    let source = Scaled {
+    let source = ScaleSource {
         paths,
         expected,
         change,
@@ -230,14 +230,14 @@ enum Change {
     Apply(Value, bool),
 }
 
-struct Scaled<'a> {
+struct ScaleSource<'a> {
     paths: &'a Paths<'a>,
     expected: body::Expected<'a>,
     change: Change,
     manager: &'a str,
 }
 
-impl Scaled<'_> {
+impl ScaleSource<'_> {
     /// Returns the new Scale, and the object's managedFields after the change.
     fn scale(&self, call: &Call, old: &Value) -> Result<(Value, Option<Value>), Status> {
         let mut before = scale_of(old, self.paths);
@@ -304,7 +304,7 @@ fn of_another(call: &Call, given: &str, stored: &str) -> Status {
     status
 }
 
-impl Source for Scaled<'_> {
+impl Source for ScaleSource<'_> {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
         let mut object = old.clone();
         ownership::unfold(&mut object);

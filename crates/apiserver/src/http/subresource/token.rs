@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::reviews;
 use crate::{
     admission::{Lookup, Operation},
-    auth::service_account::{self, Bound, Claims, Reference, username},
+    auth::service_account::{self, Claims, KubernetesClaim, Reference, username},
     http::{body, call::Call, metadata, write::Admission},
     kinds::tree::{Tree, object_at, set_default},
     schema::{
@@ -144,10 +144,10 @@ fn check_time(seconds: i64) -> Result<(), Status> {
 
 fn claims(call: &Call, spec: &Value, account: &Value) -> Result<Claims, Status> {
     let namespace = call.namespace.clone().unwrap_or_default();
-    let mut bound = Bound {
+    let mut bound = KubernetesClaim {
         namespace,
         account: Reference::to(account),
-        ..Bound::default()
+        ..KubernetesClaim::default()
     };
     if let Some(reference) = spec.field("boundObjectRef") {
         bind(call, reference, &mut bound)?;
@@ -180,7 +180,7 @@ fn claims(call: &Call, spec: &Value, account: &Value) -> Result<Claims, Status> 
 }
 
 /// Binds the token to the object that a reference names.
-fn bind(call: &Call, reference: &Value, bound: &mut Bound) -> Result<(), Status> {
+fn bind(call: &Call, reference: &Value, bound: &mut KubernetesClaim) -> Result<(), Status> {
     let (kind, name) = (reference.text("kind"), reference.text("name"));
     let api_version = reference.text("apiVersion");
     let (group, version) = group_version(api_version);

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use crate::http::{
     negotiate::Media,
-    subresource::streams::{self, Connection, Ended, Upgrade},
+    subresource::streams::{self, Connection, SessionError, Upgrade},
 };
 
 /// The bytes of the length prefix of a protobuf frame.
@@ -94,7 +94,7 @@ async fn session<E>(
     media: Media,
     ends: Instant,
     events: impl Stream<Item = Result<Bytes, E>>,
-) -> Result<(), Ended> {
+) -> Result<(), SessionError> {
     let mut socket = streams::accept(connection).await;
     let mut events = std::pin::pin!(events);
     loop {

@@ -12,7 +12,7 @@ use mullion_kube_text::{
 use serde_json::{Map, Value};
 
 use super::{
-    Admission, beside, claims, create, dedup_owners, draft_from, in_time, own, release,
+    Admission, claims, companions, create, dedup_owners, draft_from, in_time, own, release,
     request_limit, stored_outcome,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     kinds::{Check, StatusMetadata},
     schema::{self, ownership},
     status::Status,
-    store::{Change, EventType, Lends, Lent, Object},
+    store::{Change, EventType, Object, RawField, RawFieldText},
 };
 
 /// The fields that a write of the status reads.
@@ -140,18 +140,18 @@ async fn update_once(
     let subresource = call.subresource.as_deref().unwrap_or_default();
     // A status write does not parse the fields that it leaves alone, unless admission wants to see them.
     let admission = Admission::new(call, options, Operation::Update);
-    let lends = lends(call, part, source, &admission);
-    let (mut old, mut lent) = match lends {
-        Some(lends) => {
-            let (old, lent) = stored.parse_lending(lends);
-            (old, Some(lent))
+    let raw_field = raw_field(call, part, source, &admission);
+    let (mut old, mut raw) = match raw_field {
+        Some(raw_field) => {
+            let (old, raw) = stored.parse_with_raw_field(raw_field);
+            (old, Some(raw))
         }
         None => (call.row.served_folded(stored), None),
     };
     call.go_on()?;
     let mut object = match source.make(call, &old) {
         // The error message shows the whole object, so parse all of it and try again.
-        Err(_) if lent.take().is_some() => {
+        Err(_) if raw.take().is_some() => {
             old = call.row.served_folded(stored);
             source.make(call, &old)?
         }
@@ -191,8 +191,8 @@ async fn update_once(
         Part::Piece(_) => behaviour.prepare_part(&ctx, subresource, &mut object, &old),
         Part::Main => behaviour.prepare_update(&ctx, &mut object, &old),
     }
-    match &lent {
-        Some(lent) => lent.normalise_around(&resource.schema, &mut object),
+    match &raw {
+        Some(raw) => raw.normalise_around(&resource.schema, &mut object),
         None => schema::normalise(&resource.schema, &mut object),
     }
     // kube-apiserver's status strategies never raise the generation, not even where a status write changes annotations (the Deployment
@@ -273,7 +273,7 @@ async fn update_once(
         return Ok(Some(Outcome::Stored(stored.clone())));
     }
     if options.dry_run {
-        return Ok(Some(shown(object, lent.as_ref())));
+        return Ok(Some(shown(object, raw.as_ref())));
     }
     // The last finalizer is gone: delete the object instead of storing it.
     if is_released(call, &object) {
@@ -282,17 +282,19 @@ async fn update_once(
             match in_time(call.row.collection.commit(change, call.now).await)? {
                 Some(_) => {
                     release(call, &object).await;
-                    Some(shown(object, lent.as_ref()))
+                    Some(shown(object, raw.as_ref()))
                 }
                 None => None,
             },
         );
     }
     let taken = claims::take(call, Operation::Update, name, &mut object, Some(&old)).await?;
-    let draft = draft_from(&call.row, EventType::Modified, &mut object, lent.as_ref());
+    let draft = draft_from(&call.row, EventType::Modified, &mut object, raw.as_ref());
     let change = Change::Update(stored.clone(), draft);
-    let beside = allocation.as_mut().map(|allocation| allocation.beside());
-    let committed = beside::commit(call, change, beside.unwrap_or_default()).await;
+    let companions = allocation
+        .as_mut()
+        .map(|allocation| allocation.companions());
+    let committed = companions::commit(call, change, companions.unwrap_or_default()).await;
     let Ok(Some(new)) = committed else {
         taken.give_back(call).await;
         return committed.map(|_| None);
@@ -304,24 +306,24 @@ async fn update_once(
 }
 
 /// Returns the fields that may stay unparsed: none unless the source, the plugins and the webhooks all ignore them.
-fn lends(
+fn raw_field(
     call: &Call,
     part: Part,
     source: &dyn Source,
     admission: &Admission<'_>,
-) -> Option<&'static Lends> {
-    let lends = call.resource().behaviour.lends()?;
+) -> Option<&'static RawField> {
+    let raw_field = call.resource().behaviour.raw_field()?;
     let fits = matches!(part, Part::Status(_))
         && source.is_status_alone()
         && call.row.serves_stored_bytes()
         && !admission.is_wanted();
-    fits.then_some(lends)
+    fits.then_some(raw_field)
 }
 
 /// Returns the complete object as a response, for an object that is not stored in this form.
-fn shown(mut object: Value, lent: Option<&Lent<'_>>) -> Outcome {
-    if let Some(lent) = lent {
-        lent.restore(&mut object);
+fn shown(mut object: Value, raw: Option<&RawFieldText<'_>>) -> Outcome {
+    if let Some(raw) = raw {
+        raw.restore(&mut object);
     }
     Outcome::unfolded(object)
 }

@@ -19,10 +19,10 @@ use crate::{
 /// How often booking is tried when other clients change the claimed objects meanwhile.
 const TRIES: usize = 16;
 
-/// The booked claims of one write. They stay booked unless [`Taken::give_back`] is called.
+/// The booked claims of one write. They stay booked unless [`BookedClaims::give_back`] is called.
 #[derive(Default)]
 #[must_use]
-pub(super) struct Taken(Vec<Claim>);
+pub(super) struct BookedClaims(Vec<Claim>);
 
 /// Books the claims of all plugins for a write, or returns the first refusal.
 pub(super) async fn take(
@@ -31,16 +31,16 @@ pub(super) async fn take(
     name: &str,
     object: &mut Value,
     old: Option<&Value>,
-) -> Result<Taken, Status> {
+) -> Result<BookedClaims, Status> {
     // Most writes claim nothing; they do not wait for the lock below.
     if claims(call, operation, name, object, old)?.is_empty() {
-        return Ok(Taken::default());
+        return Ok(BookedClaims::default());
     }
     let _turn = call.server.claiming().await;
     let mut tries = 0;
     loop {
         tries += 1;
-        let mut taken = Taken::default();
+        let mut taken = BookedClaims::default();
         let mut refused = None;
         // Ask the plugins again in each try: they must see the objects as they are now.
         for claim in claims(call, operation, name, object, old)? {
@@ -62,7 +62,7 @@ pub(super) async fn take(
     }
 }
 
-impl Taken {
+impl BookedClaims {
     /// Releases the claims of a write that was not stored.
     pub(super) async fn give_back(self, call: &Call) {
         for claim in self.0 {
@@ -82,7 +82,7 @@ fn claims(
     let ctx = call.ctx(false);
     let mut warnings = Vec::new();
     let request = Request {
-        what: call.what(operation),
+        action: call.action(operation),
         namespace: call.namespace.as_deref(),
         name,
         object,
@@ -91,7 +91,7 @@ fn claims(
     };
     let mut all = Vec::new();
     for plugin in call.server.plugins() {
-        if plugin.handles(&request.what) {
+        if plugin.handles(&request.action) {
             all.extend(plugin.claims(&ctx, &request)?);
         }
     }

@@ -8,7 +8,7 @@ use mullion_kube_text::{
 };
 use serde_json::Value;
 
-use super::{Admission, beside, claims, dedup_owners, draft_from, own, remove, stored_outcome};
+use super::{Admission, claims, companions, dedup_owners, draft_from, own, remove, stored_outcome};
 use crate::{
     admission::{Ctx, Operation},
     http::{
@@ -136,7 +136,7 @@ async fn create_named(
     let taken = claims::take(call, Operation::Create, &name, &mut object, None).await?;
     let draft = draft_from(&call.row, EventType::Added, &mut object, None);
     let change = Change::Create(key.clone(), draft);
-    match beside::commit(call, change, allocation.beside()).await {
+    match companions::commit(call, change, allocation.companions()).await {
         Ok(Some(stored)) => {
             allocation.commit();
             Ok(stored_outcome(&call.row, stored, object))

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     admission::{
         Ctx,
-        cel::{Expression, Scope, Wanted},
+        cel::{ExpectedType, Expression, Scope},
     },
     cel,
     kinds::{
@@ -264,7 +264,7 @@ fn variables(list: &[Value], scope: &mut Scope, path: &Path<'_>, errors: &mut Er
             errors.required(&at.child("expression"), "expression is not specified");
             continue;
         }
-        let kind = match Expression::compile_for(text, scope, Wanted::Anything) {
+        let kind = match Expression::compile_for(text, scope, ExpectedType::Anything) {
             Ok(expression) => expression.result().clone(),
             Err(refusal) => {
                 refusal.record(text, &at.child("expression"), errors);
@@ -315,7 +315,7 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
     let (text, at) = (rule.text("expression"), path.child("expression"));
     if text.trim().is_empty() {
         errors.required(&at, "expression is not specified");
-    } else if let Err(refusal) = Expression::compile_for(text, scope, Wanted::Bool) {
+    } else if let Err(refusal) = Expression::compile_for(text, scope, ExpectedType::Bool) {
         refusal.record(text, &at, errors);
     }
     let (text, at) = (
@@ -326,7 +326,7 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
         if text.trim().is_empty() {
             errors.invalid(&at, text, "must be non-empty if specified");
         } else if let Err(refusal) =
-            Expression::compile_for(text, &scope.without_authorizer(), Wanted::Text)
+            Expression::compile_for(text, &scope.without_authorizer(), ExpectedType::Text)
         {
             refusal.record(text, &at, errors);
         }
@@ -366,7 +366,7 @@ fn audit_annotation(
     } else if trimmed.len() > MAX_AUDIT_EXPRESSION {
         let why = format!("must not exceed {MAX_AUDIT_EXPRESSION} bytes in length");
         errors.required(&at, why);
-    } else if let Err(refusal) = Expression::compile_for(trimmed, scope, Wanted::TextOrNull) {
+    } else if let Err(refusal) = Expression::compile_for(trimmed, scope, ExpectedType::TextOrNull) {
         refusal.record(text, &at, errors);
     }
 }
@@ -395,8 +395,8 @@ fn mutation(mutation: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Error
     let kind = mutation.text("patchType");
     let (own, other, wanted) = match kind {
         "" => return errors.required(&path.child("patchType"), ""),
-        "JSONPatch" => ("jsonPatch", "applyConfiguration", Wanted::Operations),
-        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Wanted::Object),
+        "JSONPatch" => ("jsonPatch", "applyConfiguration", ExpectedType::Operations),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", ExpectedType::Object),
         _ => return errors.not_supported(&path.child("patchType"), kind, TYPES),
     };
     let at = path.child(own);
@@ -455,7 +455,7 @@ mod tests {
                     errors,
                 );
             });
-            let compiled = Expression::compile_for(text, &scope, Wanted::Bool);
+            let compiled = Expression::compile_for(text, &scope, ExpectedType::Bool);
             (named.len(), compiled.err().map(String::from))
         };
         let undefined = Some("compilation failed: ERROR: <input>:1:10: undefined field 'x'\n | variables.x == 1\n | .........^".to_owned());

@@ -10,7 +10,7 @@ use mullion_kube_text::{
 use serde_json::Value;
 
 use crate::{
-    admission::cel::{Expression, Scope, Wanted},
+    admission::cel::{ExpectedType, Expression, Scope},
     kinds::tree::Tree,
 };
 
@@ -137,7 +137,7 @@ pub(super) fn conditions(
         let text = condition.text("expression").trim();
         if text.is_empty() {
             errors.required(&at.child("expression"), "");
-        } else if let Err(refusal) = Expression::compile_for(text, scope, Wanted::Bool) {
+        } else if let Err(refusal) = Expression::compile_for(text, scope, ExpectedType::Bool) {
             refusal.record(text, &at.child("expression"), errors);
         }
         let name = condition.text("name");

@@ -29,7 +29,7 @@ use crate::kinds::{
     serviceaccounts::ServiceAccount,
     services::{Service, pools::Pools},
     statefulsets::StatefulSets,
-    workloads::Templated,
+    workloads::WorkloadKind,
 };
 
 /// Sets the rules of events, for both APIs.
@@ -178,27 +178,27 @@ pub(super) fn apps() -> Vec<Row> {
     vec![
         Row::apps("ControllerRevision", "controllerrevisions").behaves(ControllerRevision),
         Row::apps("DaemonSet", "daemonsets")
-            .behaves(Templated(DaemonSets))
+            .behaves(WorkloadKind(DaemonSets))
             .short(&["ds"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
             .status(StatusMetadata::All),
         Row::apps("Deployment", "deployments")
-            .behaves(Templated(Deployments))
+            .behaves(WorkloadKind(Deployments))
             .short(&["deploy"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec", "metadata.annotations"]))
             .scale()
             .status(StatusMetadata::KeepLabels),
         Row::apps("ReplicaSet", "replicasets")
-            .behaves(Templated(ReplicaSets))
+            .behaves(WorkloadKind(ReplicaSets))
             .short(&["rs"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
             .scale()
             .status(StatusMetadata::All),
         Row::apps("StatefulSet", "statefulsets")
-            .behaves(Templated(StatefulSets))
+            .behaves(WorkloadKind(StatefulSets))
             .short(&["sts"])
             .in_all()
             .rules(|rules| {

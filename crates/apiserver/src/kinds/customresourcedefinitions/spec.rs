@@ -119,7 +119,7 @@ struct Parts<'v> {
     shared: Vec<&'static str>,
     /// The stored versions by their names.
     before: HashMap<&'v str, &'v Value>,
-    spared: definition::Spared,
+    relaxed: definition::RelaxedRules,
 }
 
 impl<'v> Parts<'v> {
@@ -136,15 +136,15 @@ impl<'v> Parts<'v> {
                 .iter()
                 .map(|version| (text(version, "name"), version))
                 .collect(),
-            spared: definition::Spared::by(before.iter().filter_map(schema_of)),
+            relaxed: definition::RelaxedRules::by(before.iter().filter_map(schema_of)),
         }
     }
 
     /// Returns the rules that an update of a version's schema may break.
-    fn spared(&self, version: &Value) -> definition::Spared {
+    fn relaxed(&self, version: &Value) -> definition::RelaxedRules {
         let old = self.before.get(text(version, "name"));
         let is_unchanged = old.is_some_and(|old| schema_of(old) == schema_of(version));
-        self.spared.of_version(is_unchanged)
+        self.relaxed.of_version(is_unchanged)
     }
 
     /// Validates the shared fields at the top, or the other fields of a version.
@@ -159,7 +159,7 @@ impl<'v> Parts<'v> {
             };
             let at = path.child(if at_top { "validation" } else { "schema" });
             let at = at.child("openAPIV3Schema");
-            definition::check_schema(schema, has_status, self.spared(version), &at, errors);
+            definition::check_schema(schema, has_status, self.relaxed(version), &at, errors);
         }
         if is_here("subresources") {
             let at = path.child("subresources");

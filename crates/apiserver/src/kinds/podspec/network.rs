@@ -5,7 +5,7 @@ use mullion_kube_text::{
     names,
     validation::{
         check,
-        net::{self, Kept},
+        net::{self, OldValues},
     },
 };
 use serde_json::Value;
@@ -51,7 +51,7 @@ pub(super) fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         );
     }
     for (index, server) in nameservers.iter().filter_map(Value::as_str).enumerate() {
-        net::ip(errors, &at.index(index), server, Kept::NONE);
+        net::ip(errors, &at.index(index), server, OldValues::NONE);
     }
     searches(config.items("searches"), &path.child("searches"), errors);
     let options = path.child("options");
@@ -97,7 +97,7 @@ fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
 pub(super) fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, alias) in aliases.iter().enumerate() {
         let at = path.index(index);
-        net::ip(errors, &at.child("ip"), alias.text("ip"), Kept::NONE);
+        net::ip(errors, &at.child("ip"), alias.text("ip"), OldValues::NONE);
         let names_path = at.child("hostnames");
         for (name_index, name) in alias
             .items("hostnames")

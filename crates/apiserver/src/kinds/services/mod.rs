@@ -22,7 +22,7 @@ use mullion_kube_text::{
     validation::net,
 };
 
-use self::{objects::Given, pools::Pools};
+use self::{objects::ServiceAllocation, pools::Pools};
 use super::{
     Allocation, Check, Column, Kind,
     print::{AGE, NAME, age, column, labels, name, or_none, wide},
@@ -254,7 +254,7 @@ impl Kind for Service {
             Some(old) if object.is_null() => old,
             _ => object,
         };
-        Ok(Box::new(Given::to_service(claim, service)))
+        Ok(Box::new(ServiceAllocation::to_service(claim, service)))
     }
 
     fn adopt(&self, object: &mut Value) -> Result<(), Status> {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::pools::Claim;
-use crate::kinds::{Allocation, Beside, tree::Tree};
+use crate::kinds::{Allocation, Companion, tree::Tree};
 
 /// The API group of IPAddresses.
 pub(crate) const GROUP: &str = "networking.k8s.io";
@@ -19,40 +19,40 @@ pub(crate) const MANAGED_BY: (&str, &str) =
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 
 /// The allocation for a write, with the IPAddress objects that are created and deleted with it.
-pub(crate) struct Given {
+pub(crate) struct ServiceAllocation {
     claim: Claim,
-    beside: Vec<Beside>,
+    companions: Vec<Companion>,
 }
 
-impl Given {
+impl ServiceAllocation {
     /// Returns the allocation for the write of a Service.
     pub(super) fn to_service(claim: Claim, service: &Value) -> Self {
         let [taken, released] = claim.addresses();
         let coming = taken.into_iter().map(|ip| of_service(ip, service));
         let going = released.into_iter().map(|ip| gone(ip.to_string()));
-        let beside = coming.chain(going).collect();
-        Given { claim, beside }
+        let companions = coming.chain(going).collect();
+        ServiceAllocation { claim, companions }
     }
 
     /// Returns the allocation for the write of an IPAddress.
-    pub(crate) fn to_address(claim: Claim, beside: Option<Beside>) -> Self {
-        let beside = beside.into_iter().collect();
-        Given { claim, beside }
+    pub(crate) fn to_address(claim: Claim, companion: Option<Companion>) -> Self {
+        let companions = companion.into_iter().collect();
+        ServiceAllocation { claim, companions }
     }
 }
 
-impl Allocation for Given {
+impl Allocation for ServiceAllocation {
     fn commit(self: Box<Self>) {
         Box::new(self.claim).commit();
     }
 
-    fn beside(&mut self) -> Vec<Beside> {
-        std::mem::take(&mut self.beside)
+    fn companions(&mut self) -> Vec<Companion> {
+        std::mem::take(&mut self.companions)
     }
 }
 
 /// Returns the creation of the IPAddress object for an address of a Service.
-pub(crate) fn of_service(ip: IpAddr, service: &Value) -> Beside {
+pub(crate) fn of_service(ip: IpAddr, service: &Value) -> Companion {
     let (managed_by, allocator) = MANAGED_BY;
     let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
     let (name, metadata) = (ip.to_string(), &service["metadata"]);
@@ -62,15 +62,15 @@ pub(crate) fn of_service(ip: IpAddr, service: &Value) -> Beside {
         "metadata": {"name": name, "labels": {FAMILY: family, managed_by: allocator}},
         "spec": {"parentRef": parent},
     });
-    Beside {
+    Companion {
         object: Some(object),
         ..gone(name)
     }
 }
 
 /// Returns the deletion of the IPAddress object of a released address.
-pub(crate) fn gone(name: String) -> Beside {
-    Beside {
+pub(crate) fn gone(name: String) -> Companion {
+    Companion {
         group: GROUP,
         plural: PLURAL,
         name,

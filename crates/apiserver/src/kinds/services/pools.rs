@@ -160,13 +160,13 @@ impl ServiceRange {
 }
 
 #[derive(Debug, Default)]
-struct Used {
+struct UsedValues {
     addresses: BTreeSet<IpAddr>,
     ports: BTreeSet<i64>,
 }
 
-impl Used {
-    fn give_back(&mut self, other: &Used) {
+impl UsedValues {
+    fn give_back(&mut self, other: &UsedValues) {
         for ip in &other.addresses {
             self.addresses.remove(ip);
         }
@@ -180,7 +180,7 @@ impl Used {
 #[derive(Debug)]
 pub(crate) struct Pools {
     range: ServiceRange,
-    used: Mutex<Used>,
+    used: Mutex<UsedValues>,
 }
 
 impl Pools {
@@ -211,13 +211,13 @@ impl Pools {
         Claim {
             pools: self.clone(),
             ranges,
-            taken: Used::default(),
-            released: Used::default(),
+            taken: UsedValues::default(),
+            released: UsedValues::default(),
             dry: None,
         }
     }
 
-    fn used(&self) -> MutexGuard<'_, Used> {
+    fn used(&self) -> MutexGuard<'_, UsedValues> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -252,8 +252,8 @@ pub(crate) struct Claim {
     pools: Arc<Pools>,
     /// The ranges to allocate from; `None` if any address is valid.
     ranges: Option<Vec<ServiceRange>>,
-    taken: Used,
-    released: Used,
+    taken: UsedValues,
+    released: UsedValues,
     /// The ports that a dry run would take.
     dry: Option<BTreeSet<i64>>,
 }
@@ -370,7 +370,7 @@ impl Claim {
 
 impl Allocation for Claim {
     fn commit(mut self: Box<Self>) {
-        self.taken = Used::default();
+        self.taken = UsedValues::default();
         self.pools.used().give_back(&self.released);
     }
 }

@@ -7,7 +7,7 @@ use mullion_kube_text::{
     names,
     validation::{
         check, metadata,
-        net::{self, Kept},
+        net::{self, OldValues},
         one_of,
     },
 };
@@ -349,7 +349,7 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value, old: &Va
         let annotation = annotation.trim();
         let looked_at = !same && !annotation.is_empty();
         for range in annotation.split(',').filter(|_| looked_at) {
-            net::cidr(errors, &path, range.trim(), Kept::NONE);
+            net::cidr(errors, &path, range.trim(), OldValues::NONE);
         }
     }
     let allocate = path.child("allocateLoadBalancerNodePorts");

@@ -24,7 +24,7 @@ fn documents(server: &ApiServer) -> Vec<(String, Dialect, Value)> {
     let table = server.registry().table();
     let parsed = |text: &str| serde_json::from_str(text).unwrap();
     let mut documents = vec![(String::new(), Dialect::V2, v2_tree(server))];
-    for (name, text) in v3_around(&table, server) {
+    for (name, text) in v3_non_resource(&table, server) {
         documents.push((name, Dialect::V3, parsed(&text)));
     }
     for (name, resources) in subjects(&table) {

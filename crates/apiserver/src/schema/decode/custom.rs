@@ -99,14 +99,14 @@ struct Pruning<'s> {
 }
 
 /// An invalid type or invalid metadata of an embedded resource. The path is built while the walk returns.
-struct Misfit {
+struct EmbeddedError {
     path: String,
     value: Value,
     why: String,
 }
 
-impl Misfit {
-    fn below(mut self, step: impl std::fmt::Display) -> Misfit {
+impl EmbeddedError {
+    fn below(mut self, step: impl std::fmt::Display) -> EmbeddedError {
         let dot = match self.path.is_empty() || self.path.starts_with('[') {
             true => "",
             false => ".",
@@ -116,15 +116,15 @@ impl Misfit {
     }
 }
 
-impl From<Misfit> for DecodeError {
-    fn from(misfit: Misfit) -> Self {
+impl From<EmbeddedError> for DecodeError {
+    fn from(misfit: EmbeddedError) -> Self {
         let mut errors = Errors::default();
         errors.invalid(&Path::new(&misfit.path), misfit.value, misfit.why);
         DecodeError::Embedded(errors.aggregate())
     }
 }
 
-type Pruned = Result<(), Misfit>;
+type PruneResult = Result<(), EmbeddedError>;
 
 impl<'s> Pruning<'s> {
     fn new(arena: &'s Arena, metadata: Metadata) -> Self {
@@ -138,7 +138,7 @@ impl<'s> Pruning<'s> {
         }
     }
 
-    fn value(&mut self, id: TypeId, value: &mut Value) -> Pruned {
+    fn value(&mut self, id: TypeId, value: &mut Value) -> PruneResult {
         match (self.arena.node(id), value) {
             (Node::Struct(fields), Value::Object(map)) => self.object(fields, map)?,
             (Node::Map { value: item, .. }, Value::Object(map)) => {
@@ -164,7 +164,7 @@ impl<'s> Pruning<'s> {
         Ok(())
     }
 
-    fn object(&mut self, fields: &Struct, map: &mut serde_json::Map<String, Value>) -> Pruned {
+    fn object(&mut self, fields: &Struct, map: &mut serde_json::Map<String, Value>) -> PruneResult {
         if !(fields.preserve || fields.shallow || fields.rest.is_some()) {
             let (path, unknown) = (&self.path, &mut self.unknown);
             let path_bytes = &mut self.path_bytes;
@@ -206,8 +206,8 @@ impl<'s> Pruning<'s> {
     }
 
     /// Checks the apiVersion, kind or metadata of an embedded resource.
-    fn meta(&mut self, id: TypeId, key: &str, value: &mut Value) -> Pruned {
-        let misfit = |value: &Value, why: String| Misfit {
+    fn meta(&mut self, id: TypeId, key: &str, value: &mut Value) -> PruneResult {
+        let misfit = |value: &Value, why: String| EmbeddedError {
             path: String::new(),
             value: value.clone(),
             why,
@@ -239,7 +239,7 @@ impl<'s> Pruning<'s> {
         }
     }
 
-    fn field(&mut self, id: TypeId, key: &str, value: &mut Value) -> Pruned {
+    fn field(&mut self, id: TypeId, key: &str, value: &mut Value) -> PruneResult {
         let length = self.enter(key);
         let below = self.value(id, value);
         self.path.truncate(length);

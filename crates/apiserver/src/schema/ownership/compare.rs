@@ -29,8 +29,8 @@ impl Comparison {
     }
 
     /// Adds the differences found at an element; its name is formatted only if there are any.
-    fn take(&mut self, found: Found, name: impl Fn() -> String) {
-        let Found { here, below } = found;
+    fn take(&mut self, found: Differences, name: impl Fn() -> String) {
+        let Differences { here, below } = found;
         for (set, below, side) in [
             (&mut self.added, below.added, Side::Added),
             (&mut self.modified, below.modified, Side::Modified),
@@ -101,7 +101,7 @@ enum Side {
 
 /// The differences at a path and below it.
 #[derive(Debug, Default)]
-struct Found {
+struct Differences {
     here: Option<Side>,
     below: Comparison,
 }
@@ -131,13 +131,18 @@ impl<'s> Walk<'s> {
         }
     }
 
-    fn value(&self, id: Option<TypeId>, old: Option<&Value>, new: Option<&Value>) -> Option<Found> {
+    fn value(
+        &self,
+        id: Option<TypeId>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Option<Differences> {
         let sample = new.filter(|value| !value.is_null()).or(old).or(new)?;
         if is_empty(old) && is_empty(new) {
             return Some(leaf(old, new));
         }
         if old == new {
-            return self.has_keys(id, sample).then(Found::default);
+            return self.has_keys(id, sample).then(Differences::default);
         }
         // Below unknown fields, a map on one side only is compared entry by entry, and also counts as modified itself.
         let is_map = |side: Option<&Value>| side.is_some_and(Value::is_object);
@@ -152,7 +157,7 @@ impl<'s> Walk<'s> {
             Shape::Map => self.map(id, old, new)?,
             Shape::List(list) => self.list(list, old, new)?,
         };
-        Some(Found {
+        Some(Differences {
             here: one_sided(old, new).or(is_mixed.then_some(Side::Modified)),
             below,
         })
@@ -215,7 +220,7 @@ impl<'s> Walk<'s> {
                         .iter()
                         .map(|(_, item)| item)
                         .ne(after.iter().map(|(_, item)| item));
-                    Found {
+                    Differences {
                         here: differ.then_some(Side::Modified),
                         below: Comparison::default(),
                     }
@@ -226,14 +231,14 @@ impl<'s> Walk<'s> {
                     found.removed.add(key.clone(), true, FieldSet::default());
                     match first(after) {
                         Some(item) => self.value(Some(list.item), None, Some(item))?,
-                        None => Found::default(),
+                        None => Differences::default(),
                     }
                 }
                 (_, [_, _, ..]) => {
                     found.added.add(key.clone(), true, FieldSet::default());
                     match first(before) {
                         Some(item) => self.value(Some(list.item), Some(item), None)?,
-                        None => Found::default(),
+                        None => Differences::default(),
                     }
                 }
                 _ => self.value(Some(list.item), first(before), first(after))?,
@@ -264,12 +269,12 @@ fn side_by_side<'v>(
     })
 }
 
-fn leaf(old: Option<&Value>, new: Option<&Value>) -> Found {
+fn leaf(old: Option<&Value>, new: Option<&Value>) -> Differences {
     let here = match (old, new) {
         (Some(old), Some(new)) => (old != new).then_some(Side::Modified),
         _ => one_sided(old, new),
     };
-    Found {
+    Differences {
         here,
         below: Comparison::default(),
     }

@@ -1,7 +1,7 @@
 //! Folded trees: each `fieldsV1` in managedFields is a string with the set's JSON, as in the store.
 //!
 //! A write folds the object that it stores and unfolds the one that it returns. Entries that a write does not change are carried over
-//! without being parsed ([`Kept`]). Clients cannot send folded entries: in a request, a string is no valid set.
+//! without being parsed ([`StoredEntry`]). Clients cannot send folded entries: in a request, a string is no valid set.
 
 use serde_json::Value;
 
@@ -32,16 +32,16 @@ fn sets(object: &mut Value) -> impl Iterator<Item = &mut Value> {
 }
 
 /// A stored entry whose set has not been parsed.
-pub(super) struct Kept {
+pub(super) struct StoredEntry {
     pub(super) manager: Manager,
     pub(super) time: Option<String>,
     text: String,
 }
 
-impl Kept {
+impl StoredEntry {
     /// Returns the entries of a stored object, folded or not; `None` if one of them is invalid.
-    pub(super) fn all(entries: &Value) -> Option<Vec<Kept>> {
-        let mut all: Vec<Kept> = Vec::new();
+    pub(super) fn all(entries: &Value) -> Option<Vec<StoredEntry>> {
+        let mut all: Vec<StoredEntry> = Vec::new();
         for entry in entries.as_array()? {
             let manager = Manager::of(entry)?;
             let text = match entry.get(FIELDS) {
@@ -51,7 +51,7 @@ impl Kept {
             };
             // If a manager has two entries, the later one counts.
             all.retain(|kept| kept.manager != manager);
-            all.push(Kept {
+            all.push(StoredEntry {
                 manager,
                 time: text_of(entry, "time"),
                 text,
@@ -107,7 +107,7 @@ mod tests {
     fn a_set_that_shares_nothing_is_not_read() {
         let entry = json!([{"manager": "a", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
                             "fieldsV1": {"f:spec": {"f:x": {}}}}]);
-        let kept = Kept::all(&entry).unwrap().remove(0);
+        let kept = StoredEntry::all(&entry).unwrap().remove(0);
         let meets = |path: &[&str]| {
             let mut set = FieldSet::default();
             set.insert(

@@ -65,13 +65,13 @@ fn failed(error: impl Into<redb::Error>) -> CopyError {
 }
 
 /// A stream that counts rows and sums up what goes through.
-struct Summed<T> {
+struct ChecksumStream<T> {
     stream: T,
     sum: Sha256,
     rows: u64,
 }
 
-impl<W: Write> Summed<W> {
+impl<W: Write> ChecksumStream<W> {
     fn row(&mut self, table: u8, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.rows += 1;
         self.put(&[table])?;
@@ -90,7 +90,7 @@ impl<W: Write> Summed<W> {
 
 /// Writes what a transaction sees.
 pub(super) fn write(read: &ReadTransaction, out: &mut dyn Write) -> Result<(), CopyError> {
-    let mut out = Summed {
+    let mut out = ChecksumStream {
         stream: BufWriter::with_capacity(1 << 16, out),
         sum: Sha256::new(),
         rows: 0,
@@ -258,13 +258,13 @@ struct Row {
 
 /// The rows of a copy; after the last one it has been found whole.
 struct Rows<R> {
-    from: Summed<BufReader<R>>,
+    from: ChecksumStream<BufReader<R>>,
 }
 
 impl<R: Read> Rows<R> {
     fn begin(from: R) -> Result<Self, CopyError> {
         let mut rows = Rows {
-            from: Summed {
+            from: ChecksumStream {
                 stream: BufReader::with_capacity(1 << 16, from),
                 sum: Sha256::new(),
                 rows: 0,

@@ -16,7 +16,7 @@ use super::{
     backend::Backend,
     caught::caught,
     error::{StoreError, database_error, file_error},
-    folder_state::{KEPT, LockSays, why_missing},
+    folder_state::{KEPT, LockState, why_missing},
     overlay::Overlay,
 };
 
@@ -69,26 +69,26 @@ impl Directory {
             lock: Mutex::new(Some(lock)),
         };
         match taken.lock_says()? {
-            LockSays::Foreign => Err(StoreError::Foreign {
+            LockState::Foreign => Err(StoreError::Foreign {
                 path: path.join(LOCK),
             }),
-            LockSays::Nothing | LockSays::Kept => Ok(taken),
+            LockState::Nothing | LockState::Kept => Ok(taken),
         }
     }
 
     /// Reads the lock file and returns its finding.
-    fn lock_says(&self) -> Result<LockSays, StoreError> {
+    fn lock_says(&self) -> Result<LockState, StoreError> {
         let mut content = Vec::new();
         self.with_lock_file(|mut file| {
             file.rewind()?;
             file.take(KEPT.len() as u64 + 1).read_to_end(&mut content)
         })?;
-        Ok(LockSays::of(&content))
+        Ok(LockState::of(&content))
     }
 
     /// Lets the lock file say that a cluster is kept here.
     pub(super) fn mark_kept(&self) -> Result<(), StoreError> {
-        if self.lock_says()? == LockSays::Kept {
+        if self.lock_says()? == LockState::Kept {
             return Ok(());
         }
         self.with_lock_file(|mut file| {

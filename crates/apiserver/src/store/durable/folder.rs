@@ -34,30 +34,30 @@ struct Task {
 /// The thread, for the only one who gives it tasks.
 pub(super) struct Folder {
     tasks: Sender<Task>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    now: Mutex<Now>,
+struct SharedState {
+    now: Mutex<TaskState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Now {
+struct TaskState {
     is_busy: bool,
     /// The error that keeps the current task from being finished.
     trouble: Option<Arc<StoreError>>,
     gives_up: bool,
 }
 
-impl Shared {
-    fn now(&self) -> MutexGuard<'_, Now> {
+impl SharedState {
+    fn now(&self) -> MutexGuard<'_, TaskState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Now)) {
+    fn change(&self, change: impl FnOnce(&mut TaskState)) {
         change(&mut self.now());
         self.changed.notify_all();
     }
@@ -67,7 +67,7 @@ impl Folder {
     /// Starts the thread.
     pub(super) fn start(tables: Arc<Tables>, fatal: Fatal) -> Result<Self, StoreError> {
         let (tasks, given) = channel();
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedState>::default();
         let path = tables.path();
         let work = Work {
             tables,
@@ -133,7 +133,7 @@ impl Drop for Folder {
 
 struct Work {
     tables: Arc<Tables>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     fatal: Fatal,
 }
 

@@ -45,7 +45,7 @@ pub enum FolderState {
 
 /// The finding about a folder from its lock file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum LockSays {
+pub(super) enum LockState {
     /// The file is absent or empty: no cluster was kept there by this version of the program.
     Nothing,
     /// The file says that a cluster is kept there.
@@ -54,14 +54,14 @@ pub(super) enum LockSays {
     Foreign,
 }
 
-impl LockSays {
+impl LockState {
     /// Parses the content of the lock file.
     pub(super) fn of(content: &[u8]) -> Self {
         match content {
             // A crash while the file gets its content may leave zeros.
-            zeros if zeros.iter().all(|byte| *byte == 0) => LockSays::Nothing,
-            KEPT => LockSays::Kept,
-            _ => LockSays::Foreign,
+            zeros if zeros.iter().all(|byte| *byte == 0) => LockState::Nothing,
+            KEPT => LockState::Kept,
+            _ => LockState::Foreign,
         }
     }
 }
@@ -94,14 +94,14 @@ pub fn folder_state(folder: &Path) -> Result<FolderState, StoreError> {
         });
     }
     let lock = match names.iter().any(|name| name == LOCK) {
-        true => LockSays::of(&first_bytes(&folder.join(LOCK), KEPT.len() + 1)?),
-        false => LockSays::Nothing,
+        true => LockState::of(&first_bytes(&folder.join(LOCK), KEPT.len() + 1)?),
+        false => LockState::Nothing,
     };
     if let Some(why) = why_missing(folder, lock) {
         return Ok(damaged(path, why));
     }
     let foreign = names.iter().find(|name| match lock {
-        LockSays::Foreign if *name == LOCK => true,
+        LockState::Foreign if *name == LOCK => true,
         _ => ![LOCK, UNFINISHED, LOST_AND_FOUND]
             .iter()
             .any(|own| *name == own),
@@ -115,11 +115,11 @@ pub fn folder_state(folder: &Path) -> Result<FolderState, StoreError> {
 }
 
 /// Returns the evidence that a folder without a database once had one, or `None` if there is no evidence.
-pub(super) fn why_missing(folder: &Path, lock: LockSays) -> Option<&'static str> {
+pub(super) fn why_missing(folder: &Path, lock: LockState) -> Option<&'static str> {
     if JOURNAL.iter().any(|name| folder.join(name).exists()) {
         return Some("it is missing, and the journal beside it is not");
     }
-    (lock == LockSays::Kept)
+    (lock == LockState::Kept)
         .then_some("it is missing, and the lock beside it says that a cluster is kept there")
 }
 

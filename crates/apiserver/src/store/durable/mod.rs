@@ -5,7 +5,6 @@
 //! sees what a crash could lose. Behind that, another thread ([`folder`]) moves the journal into the [`tables`], from which the next
 //! start reads. [`copy`] takes a consistent copy while that goes on.
 
-mod aside;
 mod backend;
 mod caught;
 mod copy;
@@ -15,6 +14,7 @@ mod folder;
 mod folder_state;
 mod journal;
 mod overlay;
+mod pending;
 mod record;
 mod restore;
 mod tables;
@@ -49,14 +49,14 @@ use self::{
 const MARK_AFTER: Duration = Duration::from_millis(100);
 
 /// A directory's store, ready to be used.
-pub(super) struct Opened {
+pub(super) struct OpenStore {
     pub(super) revision: Arc<AtomicU64>,
     pub(super) collections: FxHashMap<Arc<str>, Arc<Collection>>,
     pub(super) writer: Writer,
 }
 
 /// Takes a directory's lock and restores the data that it holds.
-pub(super) fn open(path: &Path, window: Window, now: Timestamp) -> Result<Opened, StoreError> {
+pub(super) fn open(path: &Path, window: Window, now: Timestamp) -> Result<OpenStore, StoreError> {
     let open_file = Arc::new(directory::open_file);
     open_with(path, window, now, open_file, Some(MARK_AFTER))
 }
@@ -78,7 +78,7 @@ fn open_with(
     now: Timestamp,
     open_file: OpenFile,
     mark_after: Option<Duration>,
-) -> Result<Opened, StoreError> {
+) -> Result<OpenStore, StoreError> {
     let tables = Arc::new(Tables::open(Directory::take(path, open_file)?)?);
     let journal = open_journal(&tables, mark_after)?;
     let state = tables.state()?;
@@ -88,12 +88,12 @@ fn open_with(
         journal,
         tables,
         numbers: state.numbers,
-        aside: writer.aside(),
+        pending: writer.pending(),
         revision: restored.revision.clone(),
         fatal: writer.fatal(),
     };
     thread::start(start, queue)?;
-    Ok(Opened {
+    Ok(OpenStore {
         revision: restored.revision,
         collections: restored.collections,
         writer,

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::super::{
-    collection::Sealed,
+    collection::UnpublishedChange,
     object::{EventType, Key, Layout, Meta, Object},
 };
 
@@ -26,18 +26,18 @@ pub(super) struct Record {
     pub(super) collection: u32,
     /// The time of the write, in seconds since 1970.
     pub(super) at: i64,
-    pub(super) what: What,
+    pub(super) effect: Effect,
 }
 
 /// The effect of the write on the object.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum Effect {
     Put(EventType, Object),
     Deleted(Key),
 }
 
 /// Returns the number of bytes that [`encode`] writes.
-pub(super) fn encoded_len(sealed: &Sealed) -> usize {
+pub(super) fn encoded_len(sealed: &UnpublishedChange) -> usize {
     let key = 1 + 4 + 8 + 4 + sealed.object.key().as_str().len();
     if sealed.event_type == EventType::Deleted {
         return key;
@@ -49,7 +49,7 @@ pub(super) fn encoded_len(sealed: &Sealed) -> usize {
 }
 
 /// Writes the record of a change into a buffer of exactly [`encoded_len`] bytes.
-pub(super) fn encode(out: &mut [u8], collection: u32, at: i64, sealed: &Sealed) {
+pub(super) fn encode(out: &mut [u8], collection: u32, at: i64, sealed: &UnpublishedChange) {
     let mut out = Writer(out);
     let object = &sealed.object;
     out.bytes(&[match sealed.event_type {
@@ -106,11 +106,11 @@ fn read(revision: u64, from: &mut Reader<'_>) -> Option<Record> {
         1 => EventType::Added,
         2 => EventType::Modified,
         3 => {
-            let what = What::Deleted(key);
+            let effect = Effect::Deleted(key);
             return from.0.is_empty().then_some(Record {
                 collection,
                 at,
-                what,
+                effect,
             });
         }
         _ => return None,
@@ -147,7 +147,7 @@ fn read(revision: u64, from: &mut Reader<'_>) -> Option<Record> {
     Some(Record {
         collection,
         at,
-        what: What::Put(event, object),
+        effect: Effect::Put(event, object),
     })
 }
 
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::store::Draft;
 
-    fn sealed(event: EventType, object: &Value, fields: &[String]) -> Sealed {
+    fn sealed(event: EventType, object: &Value, fields: &[String]) -> UnpublishedChange {
         let fields = fields.iter().map(|field| field.as_str().into()).collect();
         let draft = Draft::new(event, object, fields, 7);
         let object = draft.seal(Key::new(Some("n"), "x"), 12);
@@ -211,13 +211,13 @@ mod tests {
             EventType::Deleted => object.deleted_at(13),
             _ => object,
         };
-        Sealed {
+        UnpublishedChange {
             event_type: event,
             object: Arc::new(object),
         }
     }
 
-    fn encoded(sealed: &Sealed) -> Vec<u8> {
+    fn encoded(sealed: &UnpublishedChange) -> Vec<u8> {
         let mut bytes = vec![0; encoded_len(sealed)];
         encode(&mut bytes, 3, -5, sealed);
         bytes
@@ -236,7 +236,7 @@ mod tests {
             prop_assert_eq!(written_at(&bytes), Some(-5));
             let record = decode(12, &bytes).unwrap();
             prop_assert_eq!((record.collection, record.at), (3, -5));
-            let What::Put(event, read) = record.what else { panic!("it was put") };
+            let Effect::Put(event, read) = record.effect else { panic!("it was put") };
             prop_assert_eq!(event, EventType::Modified);
             prop_assert_eq!((read.key(), read.revision()), (sealed.object.key(), 12));
             prop_assert_eq!((read.line(), read.layout(), read.meta()), (sealed.object.line(), sealed.object.layout(), sealed.object.meta()));
@@ -260,7 +260,7 @@ mod tests {
         let bytes = encoded(&deleted);
         assert_eq!(bytes.len(), 1 + 4 + 8 + 4 + 3);
         let record = decode(13, &bytes).unwrap();
-        assert!(matches!(record.what, What::Deleted(key) if key.as_str() == "n/x"));
+        assert!(matches!(record.effect, Effect::Deleted(key) if key.as_str() == "n/x"));
         assert!(decode(13, &[&bytes[..], &[0]].concat()).is_err());
     }
 }

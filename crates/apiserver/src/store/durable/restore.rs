@@ -17,13 +17,13 @@ use rustc_hash::FxHashMap;
 
 use super::{
     super::{
-        collection::{Collection, Sealed},
+        collection::{Collection, UnpublishedChange},
         log::Window,
         object::EventType,
     },
     Writer,
     error::{StoreError, database_error},
-    record::{self, What},
+    record::{self, Effect},
     tables::{COLLECTIONS, RECORDS, REVISION, STATE, Tables},
 };
 
@@ -34,7 +34,7 @@ pub(super) struct Restored {
 }
 
 /// A collection while its records are read.
-struct Filling {
+struct LoadingCollection {
     collection: Arc<Collection>,
     /// Up to this revision events are missing.
     compacted: u64,
@@ -58,7 +58,7 @@ pub(super) fn restore(
         value.map_or(0, |value| value.value())
     };
     let revision = Arc::new(AtomicU64::new(revision));
-    let mut filling: FxHashMap<u32, Filling> = FxHashMap::default();
+    let mut filling: FxHashMap<u32, LoadingCollection> = FxHashMap::default();
     let collections = read
         .open_table(COLLECTIONS)
         .map_err(|error| failed(error.into()))?;
@@ -71,7 +71,7 @@ pub(super) fn restore(
         let collection = Arc::new(collection);
         filling.insert(
             number.value(),
-            Filling {
+            LoadingCollection {
                 collection,
                 compacted,
             },
@@ -97,7 +97,7 @@ pub(super) fn restore(
 }
 
 fn fill(
-    filling: &FxHashMap<u32, Filling>,
+    filling: &FxHashMap<u32, LoadingCollection>,
     revision: u64,
     bytes: &[u8],
     path: &Path,
@@ -108,7 +108,7 @@ fn fill(
         why,
     };
     let record = record::decode(revision, bytes).map_err(|error| damaged(error.to_string()))?;
-    let Some(Filling {
+    let Some(LoadingCollection {
         collection,
         compacted,
     }) = filling.get(&record.collection)
@@ -116,13 +116,13 @@ fn fill(
         return Err(damaged(format!("record {revision} is of no collection")));
     };
     let mut state = collection.write();
-    let sealed = match record.what {
-        What::Put(event_type, object) => Sealed {
+    let sealed = match record.effect {
+        Effect::Put(event_type, object) => UnpublishedChange {
             event_type,
             object: Arc::new(object),
         },
-        What::Deleted(key) => match state.objects.get(&key) {
-            Some(last) => Sealed {
+        Effect::Deleted(key) => match state.objects.get(&key) {
+            Some(last) => UnpublishedChange {
                 event_type: EventType::Deleted,
                 object: Arc::new(last.deleted_at(revision)),
             },
@@ -144,7 +144,7 @@ fn fill(
         }
         return Ok(());
     }
-    let Sealed { event_type, object } = sealed;
+    let UnpublishedChange { event_type, object } = sealed;
     let previous = match event_type {
         EventType::Deleted => state.objects.remove(object.key()),
         _ => state.objects.insert(object.key().clone(), object),

@@ -130,9 +130,9 @@ impl Tables {
         let path = self.path();
         let found = upgrade(&opened.0).map_err(|error| database_error(&path, *error))?;
         match found {
-            Found::Known => {}
-            Found::Unfinished => return Err(StoreError::Unfinished { path }),
-            Found::Unknown(found) => {
+            FormatCheck::Known => {}
+            FormatCheck::Unfinished => return Err(StoreError::Unfinished { path }),
+            FormatCheck::Unknown(found) => {
                 let known = KNOWN_FORMAT;
                 return Err(StoreError::Format { path, found, known });
             }
@@ -354,7 +354,7 @@ pub(super) fn found(database: &Database, path: &Path) -> Result<(), StoreError> 
 }
 
 /// The result of checking the format of an open database.
-enum Found {
+enum FormatCheck {
     /// Tables of the known format.
     Known,
     /// Tables of an earlier format, and a journal of that format that is not folded.
@@ -364,7 +364,7 @@ enum Found {
 }
 
 /// Brings tables of an earlier format into the known one.
-fn upgrade(database: &Database) -> Result<Found, Box<redb::Error>> {
+fn upgrade(database: &Database) -> Result<FormatCheck, Box<redb::Error>> {
     let read = database.begin_read().map_err(boxed)?;
     let state = read.open_table(STATE).map_err(boxed)?;
     let value = |key: &str| -> Result<u64, Box<redb::Error>> {
@@ -373,10 +373,10 @@ fn upgrade(database: &Database) -> Result<Found, Box<redb::Error>> {
     };
     let format = value(FORMAT)?;
     match format {
-        KNOWN_FORMAT => return Ok(Found::Known),
-        UNBLOCKED_FORMAT if value(JOURNAL)? != 0 => return Ok(Found::Unfinished),
+        KNOWN_FORMAT => return Ok(FormatCheck::Known),
+        UNBLOCKED_FORMAT if value(JOURNAL)? != 0 => return Ok(FormatCheck::Unfinished),
         UNBLOCKED_FORMAT | OLD_FORMAT => {}
-        unknown => return Ok(Found::Unknown(unknown)),
+        unknown => return Ok(FormatCheck::Unknown(unknown)),
     }
     let transaction = database.begin_write().map_err(boxed)?;
     {
@@ -388,7 +388,7 @@ fn upgrade(database: &Database) -> Result<Found, Box<redb::Error>> {
         }
     }
     transaction.commit().map_err(boxed)?;
-    Ok(Found::Known)
+    Ok(FormatCheck::Known)
 }
 
 fn boxed(error: impl Into<redb::Error>) -> Box<redb::Error> {

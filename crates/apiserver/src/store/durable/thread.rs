@@ -23,13 +23,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     super::{
-        collection::{Collection, CommitError, Sealed},
+        collection::{Collection, CommitError, UnpublishedChange},
         object::{EventType, Key},
     },
     StoreError,
-    aside::Aside,
     folder::{Done, Fatal, Folder},
     journal::{Entry, Journal},
+    pending::PendingState,
     record,
     tables::{Fold, JournalState, Tables},
     writer::{Message, Queue, unneeded},
@@ -77,7 +77,7 @@ pub(super) struct Start {
     pub(super) journal: Journal,
     pub(super) tables: Arc<Tables>,
     pub(super) numbers: FxHashMap<Arc<str>, u32>,
-    pub(super) aside: Arc<Aside>,
+    pub(super) pending: Arc<PendingState>,
     pub(super) revision: Arc<AtomicU64>,
     pub(super) fatal: Fatal,
 }
@@ -95,7 +95,7 @@ pub(super) fn start(start: Start, queue: Queue) -> Result<(), StoreError> {
         tables: start.tables,
         numbers: start.numbers,
         entry: Entry::default(),
-        aside: start.aside,
+        pending: start.pending,
         last: start.revision.load(Ordering::Acquire),
         revision: start.revision,
         broken: None,
@@ -110,7 +110,7 @@ pub(super) fn start(start: Start, queue: Queue) -> Result<(), StoreError> {
 /// A write of a group that has its revision.
 struct Write {
     collection: Arc<Collection>,
-    sealed: Sealed,
+    sealed: UnpublishedChange,
     now: Timestamp,
 }
 
@@ -128,7 +128,7 @@ struct Thread {
     /// By name, the numbers that the journal knows.
     numbers: FxHashMap<Arc<str>, u32>,
     entry: Entry,
-    aside: Arc<Aside>,
+    pending: Arc<PendingState>,
     /// The revision up to which writes are published.
     revision: Arc<AtomicU64>,
     /// The last revision that was given to a write, published or not.
@@ -273,7 +273,7 @@ impl Thread {
     /// Makes writes permanent, together with the waiting notes, and publishes them.
     fn store(&mut self, writes: Vec<Write>) -> Result<(), Arc<StoreError>> {
         // Taken after the writes were: what was noted before one of them was begun is here.
-        let noted = self.aside.waiting_notes();
+        let noted = self.pending.waiting_notes();
         if writes.is_empty() && noted.is_empty() {
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Thread {
             return Err(self.broke(error));
         }
         self.broken = None;
-        self.aside.settled(&noted);
+        self.pending.settled(&noted);
         self.publish(writes);
         Ok(())
     }
@@ -369,7 +369,7 @@ impl Thread {
     ) -> Result<(), Arc<StoreError>> {
         let part = self.journal.turn();
         let part = part.map_err(|error| self.broke(error))?;
-        let discarded = self.aside.take_discarded().into_iter();
+        let discarded = self.pending.take_discarded().into_iter();
         let discarded = discarded
             // A collection without a number has no records.
             .filter_map(|(name, discarded)| Some((*self.numbers.get(&name)?, name, discarded)))
@@ -433,7 +433,8 @@ impl Thread {
             drop(state);
             if !dropped.is_empty() {
                 let unneeded = unneeded(&dropped);
-                self.aside.discard(collection.name(), compacted, &unneeded);
+                self.pending
+                    .discard(collection.name(), compacted, &unneeded);
                 dropped.clear();
             }
             match touched

@@ -20,10 +20,9 @@ use super::{
         log::Event,
         object::{EventType, Object},
     },
-    CopyError, StoreError,
-    aside::Aside,
-    copy,
+    CopyError, StoreError, copy,
     folder::{Done, Fatal},
+    pending::PendingState,
     tables::Tables,
 };
 
@@ -55,7 +54,7 @@ pub(super) enum Message {
 #[derive(Clone)]
 pub(crate) struct Writer {
     queue: mpsc::Sender<Message>,
-    aside: Arc<Aside>,
+    pending: Arc<PendingState>,
     tables: Arc<Tables>,
     fatal: Fatal,
 }
@@ -68,15 +67,15 @@ impl Writer {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let writer = Writer {
             queue,
-            aside: Arc::new(Aside::new(notes)),
+            pending: Arc::new(PendingState::new(notes)),
             tables,
             fatal: Fatal::default(),
         };
         (writer, Queue(receiver))
     }
 
-    pub(super) fn aside(&self) -> Arc<Aside> {
-        self.aside.clone()
+    pub(super) fn pending(&self) -> Arc<PendingState> {
+        self.pending.clone()
     }
 
     pub(super) fn fatal(&self) -> Fatal {
@@ -109,14 +108,14 @@ impl Writer {
 
     /// Sets the note under a key, or removes it if the value is `None`. The call does not wait.
     pub(in crate::store) fn note(&self, key: String, value: Option<Bytes>) {
-        self.aside.note(key, value);
+        self.pending.note(key, value);
         // If the queue is full, the next group takes it anyway.
         let _ = self.queue.try_send(Message::Settle(None));
     }
 
     /// Returns the notes whose keys begin with `prefix`.
     pub(in crate::store) fn notes(&self, prefix: &str) -> BTreeMap<String, Bytes> {
-        self.aside.notes(prefix)
+        self.pending.notes(prefix)
     }
 
     /// Waits until all notes that were set so far are permanent.
@@ -148,7 +147,7 @@ impl Writer {
         compacted: u64,
         revisions: &[u64],
     ) {
-        self.aside.discard(name, compacted, revisions);
+        self.pending.discard(name, compacted, revisions);
     }
 
     /// Returns the times at which the records of these revisions were written, for records that the store was opened with.

@@ -11,7 +11,7 @@ use super::{
         Call, Name,
         launch::{LaunchSpec, check_architecture, image, unsupported},
     },
-    Failed,
+    FailedOption,
     request::{Config, Fleet, Override, Strategy},
 };
 use crate::refusal::Refusal;
@@ -38,8 +38,8 @@ impl Candidate {
     }
 
     /// What is told of it when it cannot be had.
-    pub(super) fn failed(self, code: &str, message: &str) -> Failed {
-        Failed {
+    pub(super) fn failed(self, code: &str, message: &str) -> FailedOption {
+        FailedOption {
             config: self.config,
             given: self.given,
             zone: Some(self.zone),
@@ -68,19 +68,19 @@ pub(super) fn candidates(
     call: &Call<'_>,
     fleet: &Fleet,
     capacity_type: CapacityType,
-    failed: &mut Vec<Failed>,
+    failed: &mut Vec<FailedOption>,
 ) -> Result<Vec<Candidate>, Refusal> {
-    let there = There {
+    let choices = Choices {
         subnets: call.ec2().all_subnets(),
         images: call.ec2().all_images(),
     };
     let mut all = Vec::new();
     for (config, own) in fleet.configs.iter().enumerate() {
         for given in &own.overrides {
-            let found = candidates_of(call, config, own, given, capacity_type, &there);
+            let found = candidates_of(call, config, own, given, capacity_type, &choices);
             match found {
                 Ok(found) => all.extend(found),
-                Err(refusal) => failed.push(Failed {
+                Err(refusal) => failed.push(FailedOption {
                     config,
                     given: given.clone(),
                     zone: None,
@@ -106,8 +106,8 @@ pub(super) fn candidates(
     Ok(all)
 }
 
-/// What there is to choose from.
-struct There {
+/// The subnets and images that a request can choose from.
+struct Choices {
     subnets: Vec<Subnet>,
     images: Vec<NodeImage>,
 }
@@ -118,7 +118,7 @@ fn candidates_of(
     own: &Config,
     given: &Override,
     capacity_type: CapacityType,
-    there: &There,
+    choices: &Choices,
 ) -> Result<Vec<Candidate>, Refusal> {
     let spec = &own.spec;
     let id = given.image.as_ref().or(spec.image.as_ref());
@@ -128,9 +128,9 @@ fn candidates_of(
             "You must specify an ImageId in the launch template or the overrides.",
         )
     })?;
-    let image = image(&there.images, id)?;
+    let image = image(&choices.images, id)?;
     spec.check_groups(call)?;
-    let subnets = &there.subnets;
+    let subnets = &choices.subnets;
     let name = given.instance_type.as_ref().or(spec.instance_type.as_ref());
     let name = name.ok_or_else(|| {
         Refusal::new(

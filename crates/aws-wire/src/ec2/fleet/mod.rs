@@ -11,7 +11,7 @@ use mullion_cloud::{CapacityType, CloudError, CloudProvider, Instance, LaunchOpt
 
 use super::{
     Call, Name,
-    launch::{self, Answered, Order, lifecycle},
+    launch::{self, IdempotentResult, LaunchOrder, lifecycle},
 };
 use crate::{refusal::Refusal, xml::Xml};
 use candidates::{Candidate, candidates};
@@ -26,7 +26,7 @@ pub(super) async fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
         let (xml, _) = fill(call, &fleet, "").await?;
         return Ok(xml);
     };
-    let place = call.kept().tokens.of(token);
+    let place = call.state().tokens.of(token);
     let mut place = place.lock().await;
     let fingerprint = call.params.fingerprint();
     if let Some(before) = &*place {
@@ -37,7 +37,7 @@ pub(super) async fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     }
     let (xml, bought) = fill(call, &fleet, token).await?;
     let instances = bought.iter().flat_map(|own| &own.instances);
-    *place = Some(Answered {
+    *place = Some(IdempotentResult {
         fingerprint,
         instances: instances.map(|own| own.id.clone()).collect(),
         xml: xml.clone(),
@@ -45,8 +45,8 @@ pub(super) async fn create(call: &Call<'_>) -> Result<Vec<u8>, Refusal> {
     Ok(xml)
 }
 
-/// An option that could not be had.
-struct Failed {
+/// An option that could not be bought, with the error.
+struct FailedOption {
     config: usize,
     given: Override,
     zone: Option<Name>,
@@ -55,8 +55,8 @@ struct Failed {
     message: String,
 }
 
-/// What was bought of one candidate.
-struct Bought {
+/// The instances that were launched for one candidate.
+struct LaunchedCandidate {
     candidate: Candidate,
     instances: Vec<Arc<Instance>>,
 }
@@ -66,9 +66,9 @@ async fn fill(
     call: &Call<'_>,
     fleet: &Fleet,
     token: &str,
-) -> Result<(Vec<u8>, Vec<Bought>), Refusal> {
-    let id = format!("fleet-{}", call.kept().ids.request());
-    let mut bought: Vec<Bought> = Vec::new();
+) -> Result<(Vec<u8>, Vec<LaunchedCandidate>), Refusal> {
+    let id = format!("fleet-{}", call.state().ids.request());
+    let mut bought: Vec<LaunchedCandidate> = Vec::new();
     let mut failed = Vec::new();
     for (capacity_type, count) in &fleet.wanted {
         if *count == 0 {
@@ -90,7 +90,7 @@ async fn fill(
                         .find(|own| own.candidate.is_same(&candidate));
                     match same {
                         Some(own) => own.instances.push(instance),
-                        None => bought.push(Bought {
+                        None => bought.push(LaunchedCandidate {
                             candidate,
                             instances: vec![instance],
                         }),
@@ -121,7 +121,7 @@ impl Purchase<'_> {
         &self,
         call: &Call<'_>,
         candidates: &mut Vec<Candidate>,
-        failed: &mut Vec<Failed>,
+        failed: &mut Vec<FailedOption>,
     ) -> Result<Option<(Candidate, Arc<Instance>)>, Refusal> {
         let mut attempt = 0;
         while let Some(first) = candidates.first() {
@@ -130,7 +130,7 @@ impl Purchase<'_> {
             let tried = candidates.iter().take_while(of_one).count();
             let tried = &candidates[..tried];
             let template = &self.fleet.configs[config];
-            let order = template.spec.order(Order {
+            let order = template.spec.order(LaunchOrder {
                 token: format!("{}/{attempt}", self.name),
                 image: &image,
                 options: tried.iter().map(|own| own.option(&template.spec)).collect(),
@@ -188,7 +188,13 @@ impl Purchase<'_> {
     }
 }
 
-fn write(xml: &mut Xml, id: &str, fleet: &Fleet, failed: &[Failed], bought: &[Bought]) {
+fn write(
+    xml: &mut Xml,
+    id: &str,
+    fleet: &Fleet,
+    failed: &[FailedOption],
+    bought: &[LaunchedCandidate],
+) {
     xml.leaf("fleetId", id);
     xml.list("errorSet", failed, |xml, own| {
         let config = &fleet.configs[own.config];

@@ -7,9 +7,9 @@ use mullion_cloud::CapacityType;
 use super::super::{
     Call,
     launch::LaunchSpec,
-    launch_templates::{Named, check_version, tags_for},
+    launch_templates::{TemplateRef, check_version, tags_for},
 };
-use crate::{query::At, refusal::Refusal};
+use crate::{query::ParamScope, refusal::Refusal};
 
 /// Instances of one fleet at most.
 const MOST: i64 = 1000;
@@ -105,7 +105,11 @@ pub(super) fn read(call: &Call<'_>) -> Result<Fleet, Refusal> {
     })
 }
 
-fn strategy(at: &At<'_>, by_price: &[&str], by_priority: &str) -> Result<Strategy, Refusal> {
+fn strategy(
+    at: &ParamScope<'_>,
+    by_price: &[&str],
+    by_priority: &str,
+) -> Result<Strategy, Refusal> {
     match at.text("AllocationStrategy") {
         None => Ok(Strategy::Price),
         Some(name) if by_price.contains(&name) => Ok(Strategy::Price),
@@ -117,7 +121,7 @@ fn strategy(at: &At<'_>, by_price: &[&str], by_priority: &str) -> Result<Strateg
 }
 
 /// Reads how many instances are wanted of each capacity type.
-fn wanted(at: &At<'_>) -> Result<Vec<(CapacityType, u64)>, Refusal> {
+fn wanted(at: &ParamScope<'_>) -> Result<Vec<(CapacityType, u64)>, Refusal> {
     let count = |name: &str| -> Result<Option<u64>, Refusal> {
         let Some(number) = at.number(name)? else {
             return Ok(None);
@@ -161,12 +165,12 @@ fn wanted(at: &At<'_>) -> Result<Vec<(CapacityType, u64)>, Refusal> {
     ])
 }
 
-fn config(call: &Call<'_>, at: &At<'_>) -> Result<Config, Refusal> {
+fn config(call: &Call<'_>, at: &ParamScope<'_>) -> Result<Config, Refusal> {
     let given = at.at("LaunchTemplateSpecification");
-    let named = Named::read(&given)?;
+    let named = TemplateRef::read(&given)?;
     let version = given.required("Version")?.to_owned();
-    let kept = call.kept();
-    let template = kept.template(&named)?;
+    let state = call.state();
+    let template = state.template(&named)?;
     check_version(template, &version)?;
     let mut overrides = Vec::new();
     for at in at.each("Overrides") {
@@ -186,7 +190,7 @@ fn config(call: &Call<'_>, at: &At<'_>) -> Result<Config, Refusal> {
         template_id: template.id.clone(),
         template_name: template.name.clone(),
         version,
-        by_id: matches!(named, Named::Id(_)),
+        by_id: matches!(named, TemplateRef::Id(_)),
         spec: template.spec.clone(),
         overrides,
     })

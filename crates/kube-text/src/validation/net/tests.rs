@@ -33,10 +33,10 @@ fn new_addresses_are_strict_and_old_ones_stay() {
         ("fe80::1%eth0", Some(NO_ADDRESS)),
     ] {
         let causes = found(|errors, path| {
-            ip(errors, path, value, Kept::NONE);
+            ip(errors, path, value, OldValues::NONE);
         });
         assert_eq!(causes, Vec::from_iter(why), "{value}");
-        let kept = Kept::from_iter(["9.9.9.9", value]);
+        let kept = OldValues::from_iter(["9.9.9.9", value]);
         let causes = found(|errors, path| {
             ip(errors, path, value, &kept);
         });
@@ -69,9 +69,9 @@ fn new_networks_have_no_bits_beyond_their_prefix() {
             Some("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"),
         ),
     ] {
-        let causes = found(|errors, path| cidr(errors, path, value, Kept::NONE));
+        let causes = found(|errors, path| cidr(errors, path, value, OldValues::NONE));
         assert_eq!(causes, Vec::from_iter(why), "{value}");
-        let kept = Kept::from_iter([value]);
+        let kept = OldValues::from_iter([value]);
         assert!(found(|errors, path| cidr(errors, path, value, &kept)).is_empty());
     }
     assert_eq!(

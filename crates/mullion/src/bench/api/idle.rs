@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Measured, Took, server::new_directory};
+use super::{LoadTime, Measured, server::new_directory};
 use crate::{failure::Failure, memory};
 
 /// The timeout for a process to be ready.
@@ -90,6 +90,6 @@ fn measure(command: &str, place: &Path, durable: bool) -> Result<Measured, Failu
     drop(running);
     // A panic of the thread was printed already.
     let _ = reader.join();
-    let took = Took { seconds, cpu: None };
+    let took = LoadTime { seconds, cpu: None };
     Ok(Measured::new(format!("idle-{command}"), 0, 1, took).with_resident(resident))
 }

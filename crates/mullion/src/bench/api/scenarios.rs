@@ -14,7 +14,7 @@ use std::{
 use tokio::task::JoinSet;
 
 use super::{
-    Began, Measured, Took,
+    LoadTime, LoadTimer, Measured,
     client::{Connection, Request},
     objects::{self, CONFIG_MAPS, PODS},
     server::Server,
@@ -38,7 +38,7 @@ const STEADY_SECONDS: usize = 10;
 
 /// Measures the time from the first certificate to the first answer over TLS in this process; loading the program is not included.
 pub(super) async fn start(disk: Option<&Path>) -> Result<Measured, Failure> {
-    let began = Began::now();
+    let began = LoadTimer::now();
     let server = Server::start(disk).await?;
     let mut connection = server.connect().await?;
     connection
@@ -59,7 +59,7 @@ pub(super) async fn restart(disk: &Path) -> Result<Measured, Failure> {
     };
     spread_over(connections, FOUND, work).await?;
     let directory = server.keep().await?;
-    let began = Began::now();
+    let began = LoadTimer::now();
     let server = Server::open(directory).await?;
     let mut connection = server.connect().await?;
     connection
@@ -133,7 +133,7 @@ pub(super) async fn list(disk: Option<&Path>) -> Result<Measured, Failure> {
     let request = Request::get(PODS);
     let mut latencies = Vec::with_capacity(LISTS);
     let mut bytes = 0;
-    let began = Began::now();
+    let began = LoadTimer::now();
     for _ in 0..LISTS {
         let began = Instant::now();
         bytes = connection.expect(&request, 200).await?.length;
@@ -152,7 +152,7 @@ pub(super) async fn fanout(disk: Option<&Path>) -> Result<Measured, Failure> {
     let watchers = watch(&server, OBJECTS).await?;
     let work = prepared(OBJECTS, |index| vec![objects::config_map(index)]);
     let connections = server.connect_all(16).await?;
-    let began = Began::now();
+    let began = LoadTimer::now();
     let (created, _) = spread_over(connections, OBJECTS, work).await?;
     finish(watchers).await?;
     let measured = Measured::new("fanout", WATCHERS, WATCHERS * OBJECTS, began.took())
@@ -169,7 +169,7 @@ pub(super) async fn steady(disk: Option<&Path>) -> Result<Measured, Failure> {
     let watchers = watch(&server, writes).await?;
     let connections = server.connect_all(CLIENTS).await?;
     let mut clients = JoinSet::new();
-    let (load, began) = (Began::now(), tokio::time::Instant::now());
+    let (load, began) = (LoadTimer::now(), tokio::time::Instant::now());
     for (client, mut connection) in connections.into_iter().enumerate() {
         let requests: Vec<(usize, Request)> = (client..writes)
             .step_by(CLIENTS)
@@ -220,10 +220,10 @@ async fn spread_over(
     connections: Vec<Connection>,
     count: usize,
     work: impl Fn(usize) -> Arc<[Request]> + Send + Sync + 'static,
-) -> Result<(Took, Vec<f64>), Failure> {
+) -> Result<(LoadTime, Vec<f64>), Failure> {
     let shared = Arc::new((work, AtomicUsize::new(0)));
     let mut clients = JoinSet::new();
-    let began = Began::now();
+    let began = LoadTimer::now();
     for mut connection in connections {
         let shared = shared.clone();
         clients.spawn(async move {

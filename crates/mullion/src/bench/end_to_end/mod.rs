@@ -22,7 +22,7 @@ use self::{
     stage::Stage,
 };
 use super::{
-    api::{Began, Took},
+    api::{LoadTime, LoadTimer},
     engine::Measured,
 };
 use crate::{cli::Output, failure::Failure, memory, out};
@@ -118,7 +118,7 @@ pub(crate) async fn run(
     let measured = tokio::time::timeout(PATIENCE, measure(&stage, scenario, nodes, pods)).await;
     let resident = memory::resident_bytes();
     stage.end().await?;
-    let (Took { seconds, cpu }, writes) = match measured {
+    let (LoadTime { seconds, cpu }, writes) = match measured {
         Ok(result) => result?,
         Err(_) => {
             return Err(Failure::run(format!(
@@ -148,7 +148,7 @@ async fn measure(
     scenario: Scenario,
     nodes: usize,
     pods: usize,
-) -> Result<(Took, u64), Failure> {
+) -> Result<(LoadTime, u64), Failure> {
     stage.set(scenario, nodes).await?;
     stage.schedule().await;
     let server = &stage.server;
@@ -163,7 +163,7 @@ async fn measure(
     let templates = templates.collect();
     let seen = tokio::spawn(Bindings::watch(server).await?.wait(pods));
     let before = stage.revision().await?;
-    let began = Began::now();
+    let began = LoadTimer::now();
     load::create(server, templates, "pod", pods).await?;
     let seen = seen.await;
     seen.map_err(|error| Failure::run(format!("the watch failed: {error}")))??;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Context, deprecated, strings};
 use crate::check::{
     finding::Findings,
-    placement::{By, Choice, Taint, list},
+    placement::{Choice, SelectingField, Taint, list},
     problem::{Image, Problem},
     subject::Pod,
     table::Severity,
@@ -319,12 +319,12 @@ fn os_name(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
 fn affinity(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
     let by = pod.placement.by;
     if pod.placement.os == Choice::One(System::Windows)
-        && matches!(by, Some(By::Affinity | By::Build))
+        && matches!(by, Some(SelectingField::Affinity | SelectingField::Build))
         && !pod.host_network()
         && !pod.requests_address()
     {
         let at = match by {
-            Some(By::Affinity) => pod.at(&REQUIRED),
+            Some(SelectingField::Affinity) => pod.at(&REQUIRED),
             _ => pod.at(&["nodeSelector"]),
         };
         found
@@ -333,7 +333,7 @@ fn affinity(context: &Context<'_>, pod: &Pod<'_>, found: &mut Findings) {
                 pod.object,
                 at,
                 Problem::WebhookIsBlind {
-                    by_build: by == Some(By::Build),
+                    by_build: by == Some(SelectingField::Build),
                 },
             )
             .safe([select(pod, System::Windows)]);

@@ -6,7 +6,7 @@
 use mullion_api::{ami::Os, labels};
 use serde_json::{Value, json};
 
-use super::{Host, Hosts, Source, Target, Way};
+use super::{Host, Hosts, Source, Target, TrafficPath};
 
 /// The port of the server pods; the path `/hostname` returns the pod's name.
 const PORT: u16 = 8080;
@@ -72,7 +72,7 @@ fn server_name(os: Os, index: usize) -> String {
 /// Returns a client pod for each place from which paths start; it has a container for each of the paths, in their order.
 pub(super) fn clients(
     hosts: &Hosts,
-    ways: &[Way],
+    ways: &[TrafficPath],
     places: &Places,
     image: &str,
     home: &str,
@@ -115,7 +115,7 @@ pub(super) fn container_name(index: usize) -> String {
     format!("way-{index}")
 }
 
-impl Way {
+impl TrafficPath {
     /// Returns the name of the pod that must answer, or the common prefix of all pods that may; empty for targets outside of the cluster.
     pub(super) fn answers(&self) -> String {
         match self.target {
@@ -132,7 +132,7 @@ impl Way {
     }
 }
 
-fn url(way: &Way, hosts: &Hosts, places: &Places, home: &str) -> String {
+fn url(way: &TrafficPath, hosts: &Hosts, places: &Places, home: &str) -> String {
     let service = |os: Os| {
         places
             .services
@@ -160,7 +160,7 @@ fn url(way: &Way, hosts: &Hosts, places: &Places, home: &str) -> String {
 
 /// Returns the command of the call. It prints the body (unless the target is outside of the cluster), then `;` and the seconds that the
 /// call took.
-fn call(way: &Way, url: &str) -> Vec<String> {
+fn call(way: &TrafficPath, url: &str) -> Vec<String> {
     // HostProcess containers call the curl of Windows, others that of the image.
     let (program, nowhere) = match way.os {
         Os::Linux => ("curl", "/dev/null"),

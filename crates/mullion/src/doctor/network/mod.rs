@@ -55,7 +55,7 @@ pub(super) enum Target {
 
 /// A path of traffic: where it starts, and its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Way {
+pub(super) struct TrafficPath {
     pub(super) os: Os,
     pub(super) source: Source,
     pub(super) target: Target,
@@ -77,7 +77,7 @@ pub(super) enum Answer {
 pub(super) enum Probes {
     /// Nothing was measured; the text says what would be needed.
     None(String),
-    Tried(BTreeMap<Way, Answer>),
+    Tried(BTreeMap<TrafficPath, Answer>),
 }
 
 /// A node on which probe pods run.
@@ -128,12 +128,12 @@ fn host(node: &Value) -> Host {
 }
 
 /// Returns the paths to test between hosts. Paths from Windows hosts to Services are left out, because Windows does not support them.
-pub(super) fn ways(hosts: &Hosts) -> Vec<Way> {
+pub(super) fn ways(hosts: &Hosts) -> Vec<TrafficPath> {
     let mut ways = Vec::new();
     for &os in hosts.keys() {
         for source in [Source::Node, Source::Pod] {
             let targets = targets(os, source, hosts).into_iter();
-            ways.extend(targets.map(|target| Way { os, source, target }));
+            ways.extend(targets.map(|target| TrafficPath { os, source, target }));
         }
     }
     ways
@@ -176,14 +176,14 @@ pub(super) fn title(os: Os) -> &'static str {
     }
 }
 
-impl Way {
+impl TrafficPath {
     /// Returns whether the path starts at this place.
     pub(super) fn is_from(&self, os: Os, source: Source) -> bool {
         self.os == os && self.source == source
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for TrafficPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let source = match self.source {
             Source::Node => "node",

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Answer, Target, Way, manifests::CALL_PATIENCE, probe::PATIENCE};
+use super::{Answer, Target, TrafficPath, manifests::CALL_PATIENCE, probe::PATIENCE};
 
 /// How often a path is tried before it counts as blocked, because a new Service takes a moment to reach all nodes.
 const TRIES: u64 = 3;
@@ -16,7 +16,7 @@ const STUCK: [&str; 4] = [
 
 /// The outcome of a container.
 #[derive(Debug, PartialEq)]
-pub(super) enum Ended {
+pub(super) enum ContainerOutcome {
     /// The container succeeded.
     Well,
     /// The container failed on every try; this is its last exit code.
@@ -41,7 +41,7 @@ fn status<'a>(pod: &'a Value, container: &str) -> &'a Value {
 }
 
 /// Returns the outcome of a container, or `None` while it is not decided.
-pub(super) fn ended(pod: &Value, container: &str) -> Option<Ended> {
+pub(super) fn ended(pod: &Value, container: &str) -> Option<ContainerOutcome> {
     let own = status(pod, container);
     let state = &own["state"];
     let last = [&state["terminated"], &own["lastState"]["terminated"]];
@@ -51,15 +51,17 @@ pub(super) fn ended(pod: &Value, container: &str) -> Option<Ended> {
         .as_str()
         .is_some_and(|reason| STUCK.contains(&reason));
     match state["terminated"]["exitCode"].as_i64() {
-        Some(0) => return Some(Ended::Well),
-        _ if is_stuck => return Some(Ended::Never(reason(waits))),
+        Some(0) => return Some(ContainerOutcome::Well),
+        _ if is_stuck => return Some(ContainerOutcome::Never(reason(waits))),
         _ => {}
     }
     let tries = own["restartCount"].as_u64().unwrap_or(0) + 1;
     let has_failed = tries >= TRIES && state["running"].is_null();
     match code {
-        Some(code) if has_failed => Some(Ended::Badly(code)),
-        _ if pod["status"]["phase"] == "Failed" => Some(Ended::Never(reason(&pod["status"]))),
+        Some(code) if has_failed => Some(ContainerOutcome::Badly(code)),
+        _ if pod["status"]["phase"] == "Failed" => {
+            Some(ContainerOutcome::Never(reason(&pod["status"])))
+        }
         _ => None,
     }
 }
@@ -83,7 +85,7 @@ pub(super) fn started_not(pod: Option<&Value>, container: &str) -> String {
         .flatten()
         .find(|own| own["type"] == "PodScheduled" && own["status"] == "False");
     let why = match (ended(pod, container), unscheduled) {
-        (Some(Ended::Never(why)), _) => why,
+        (Some(ContainerOutcome::Never(why)), _) => why,
         (_, Some(condition)) => reason(condition),
         _ => reason(&status(pod, container)["state"]["waiting"]),
     };
@@ -105,7 +107,7 @@ pub(super) fn said(code: i64) -> String {
 }
 
 /// Parses the log of a call: the answer, `;`, and the seconds.
-pub(super) fn understood(way: &Way, log: &str) -> Answer {
+pub(super) fn understood(way: &TrafficPath, log: &str) -> Answer {
     let parts = log.trim().rsplit_once(';');
     let Some((body, Ok(seconds))) = parts.map(|(body, own)| (body.trim(), own.parse())) else {
         return Answer::Untried(

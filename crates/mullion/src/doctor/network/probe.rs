@@ -12,14 +12,14 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    Answer, Hosts, Probes, Target, Way,
+    Answer, Hosts, Probes, Target, TrafficPath,
     manifests::{self, Places},
-    outcome::{Ended, address, ended, said, started_not, understood},
+    outcome::{ContainerOutcome, address, ended, said, started_not, understood},
     ways,
 };
 use crate::{
     doctor::{
-        request::{self, Refused},
+        request::{self, RequestFailure},
         snapshot::name_of,
     },
     failure::Failure,
@@ -101,12 +101,12 @@ impl Measurement<'_> {
         format!("/api/v1/namespaces/{}/{plural}", self.home)
     }
 
-    async fn create(&self, path: &str, object: &Value) -> Result<Value, Refused> {
+    async fn create(&self, path: &str, object: &Value) -> Result<Value, RequestFailure> {
         request::send(self.client, Method::POST, path, Some(object)).await
     }
 
     /// Creates a pod; retries while a new namespace does not have the service account yet.
-    async fn create_pod(&self, pod: &Value) -> Result<(), Refused> {
+    async fn create_pod(&self, pod: &Value) -> Result<(), RequestFailure> {
         let deadline = Instant::now() + ACCOUNT_PATIENCE;
         loop {
             match self.create(&self.path("pods"), pod).await {
@@ -133,7 +133,7 @@ impl Measurement<'_> {
         }
     }
 
-    async fn tried(&self) -> Result<BTreeMap<Way, Answer>, Refused> {
+    async fn tried(&self) -> Result<BTreeMap<TrafficPath, Answer>, RequestFailure> {
         let mut places = Places::default();
         for &os in self.hosts.keys() {
             let service = manifests::service(os);
@@ -163,7 +163,7 @@ impl Measurement<'_> {
         &self,
         servers: &[Value],
         places: &mut Places,
-    ) -> Result<BTreeMap<String, String>, Refused> {
+    ) -> Result<BTreeMap<String, String>, RequestFailure> {
         let mut absent = BTreeMap::new();
         for pod in servers {
             match self.create_pod(pod).await {
@@ -192,7 +192,11 @@ impl Measurement<'_> {
     }
 
     /// Starts the client pods, and returns the answer on each path.
-    async fn ask(&self, clients: &[Value], ways: &[Way]) -> Result<BTreeMap<Way, Answer>, Refused> {
+    async fn ask(
+        &self,
+        clients: &[Value],
+        ways: &[TrafficPath],
+    ) -> Result<BTreeMap<TrafficPath, Answer>, RequestFailure> {
         let is_asked = |pod: &&Value| {
             pod["spec"]["containers"]
                 .as_array()
@@ -228,9 +232,9 @@ impl Measurement<'_> {
                     Answer::Untried(format!("the pod {name}, which is refused: {why}"))
                 }
                 (None, pod) => match pod.and_then(|pod| ended(pod, &container)) {
-                    Some(Ended::Well) => self.read(way, &name, &container).await?,
-                    Some(Ended::Badly(code)) => Answer::Failed(said(code)),
-                    Some(Ended::Never(_)) | None => {
+                    Some(ContainerOutcome::Well) => self.read(way, &name, &container).await?,
+                    Some(ContainerOutcome::Badly(code)) => Answer::Failed(said(code)),
+                    Some(ContainerOutcome::Never(_)) | None => {
                         let why = started_not(pod, &container);
                         Answer::Untried(format!("the pod {name}, which {why}"))
                     }
@@ -242,7 +246,12 @@ impl Measurement<'_> {
     }
 
     /// Reads from a container's log which pod answered, and how long it took.
-    async fn read(&self, way: &Way, pod: &str, container: &str) -> Result<Answer, Refused> {
+    async fn read(
+        &self,
+        way: &TrafficPath,
+        pod: &str,
+        container: &str,
+    ) -> Result<Answer, RequestFailure> {
         let path = format!("{}/{pod}/log?container={container}", self.path("pods"));
         match request::text(self.client, Method::GET, &path, None).await {
             Ok(log) => Ok(understood(way, &log)),
@@ -255,7 +264,10 @@ impl Measurement<'_> {
     }
 
     /// Returns the pods once all of them are settled, or as they are when the time is up.
-    async fn pods_when(&self, is_settled: impl Fn(&Value) -> bool) -> Result<Vec<Value>, Refused> {
+    async fn pods_when(
+        &self,
+        is_settled: impl Fn(&Value) -> bool,
+    ) -> Result<Vec<Value>, RequestFailure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut list =
@@ -273,7 +285,11 @@ impl Measurement<'_> {
 }
 
 /// Returns why no pod can answer on a path; `None` if one can.
-fn unanswered(way: &Way, places: &Places, absent: &BTreeMap<String, String>) -> Option<String> {
+fn unanswered(
+    way: &TrafficPath,
+    places: &Places,
+    absent: &BTreeMap<String, String>,
+) -> Option<String> {
     let wanted = way.answers();
     let is_there = places.pods.keys().any(|name| match way.target {
         Target::Pod { .. } => *name == wanted,

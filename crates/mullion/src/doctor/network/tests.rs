@@ -15,7 +15,7 @@ use mullion_apiserver::{
 };
 use serde_json::{Value, json};
 
-use super::{Answer, Host, Hosts, Probes, Way, probe::measure, ways};
+use super::{Answer, Host, Hosts, Probes, TrafficPath, probe::measure, ways};
 use crate::doctor::request::send;
 
 fn hosts_of(linux: usize, windows: usize) -> Hosts {
@@ -31,7 +31,7 @@ fn hosts_of(linux: usize, windows: usize) -> Hosts {
 }
 
 /// Returns all paths between two nodes of each operating system, all open.
-pub(in super::super) fn all_open() -> BTreeMap<Way, Answer> {
+pub(in super::super) fn all_open() -> BTreeMap<TrafficPath, Answer> {
     let ways = ways(&hosts_of(2, 2)).into_iter();
     ways.map(|way| (way, Answer::Answered(0.004))).collect()
 }
@@ -234,7 +234,7 @@ fn right(call: &str) -> Outcome {
     Outcome::Says(format!("{name};0.025"))
 }
 
-async fn measured(kubelets: &Kubelets, hosts: &Hosts) -> BTreeMap<Way, Answer> {
+async fn measured(kubelets: &Kubelets, hosts: &Hosts) -> BTreeMap<TrafficPath, Answer> {
     let running = tokio::spawn(kubelets.clone().run());
     let probes = measure(&kubelets.client, hosts, "image", std::future::pending()).await;
     assert!(!running.is_finished(), "the kubelets have failed");
@@ -246,7 +246,7 @@ async fn measured(kubelets: &Kubelets, hosts: &Hosts) -> BTreeMap<Way, Answer> {
     }
 }
 
-fn words(answers: &BTreeMap<Way, Answer>) -> String {
+fn words(answers: &BTreeMap<TrafficPath, Answer>) -> String {
     let lines = answers.iter().map(|(way, answer)| match answer {
         Answer::Answered(seconds) => format!("{way}: {seconds} s"),
         Answer::Failed(why) => format!("{way}: failed, {why}"),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         change::Change,
-        found::{Found, Outcome},
+        findings::{Findings, Outcome},
         snapshot::{Snapshot, Unknown},
     },
     list,
@@ -55,12 +55,12 @@ pub(super) fn cluster_minor(snapshot: &Snapshot) -> Option<u32> {
 }
 
 /// Checks DOC08: Kubernetes and its platform version can run Windows.
-pub(in super::super) fn versions(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn versions(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let described = &snapshot.account.cluster;
     let Some(minor) = cluster_minor(snapshot) else {
         return Err(Unknown("GET /version".to_owned()));
     };
-    let mut found = Found::state(format!("Kubernetes 1.{minor}"));
+    let mut found = Findings::state(format!("Kubernetes 1.{minor}"));
     let oldest = FIRST_PLATFORMS[0].0;
     if minor < oldest {
         found
@@ -95,14 +95,14 @@ pub(in super::super) fn versions(snapshot: &Snapshot) -> Result<Found, Unknown> 
 }
 
 /// Checks DOC09: the role of the cluster may give addresses.
-pub(in super::super) fn cluster_policies(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn cluster_policies(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let cluster = snapshot.account.cluster.clone()?;
     let policies = snapshot.account.policies.clone()?;
     let role = cluster.role;
     if policies.iter().any(|own| own == CONTROLLER_POLICY) {
-        return Ok(Found::state(format!("{role} has {CONTROLLER_POLICY}")));
+        return Ok(Findings::state(format!("{role} has {CONTROLLER_POLICY}")));
     }
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let change = AccountChange::AttachPolicy {
         role: role.clone(),
         policy: CONTROLLER_POLICY.to_owned(),
@@ -121,7 +121,7 @@ struct Roles {
 }
 
 /// Returns the roles of existing nodes, and of those that Karpenter buys.
-fn roles(snapshot: &Snapshot, found: &mut Found) -> Roles {
+fn roles(snapshot: &Snapshot, found: &mut Findings) -> Roles {
     let mut roles = Roles::default();
     match (&snapshot.account.instances, &snapshot.account.roles) {
         (Ok(instances), Ok(of)) => {
@@ -159,12 +159,12 @@ fn roles(snapshot: &Snapshot, found: &mut Found) -> Roles {
 }
 
 /// Checks DOC10: Windows nodes are known to the cluster as such.
-pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn node_roles(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     let roles = roles(snapshot, &mut found);
     if roles.windows.is_empty() {
         return match found.missing.is_empty() {
-            true => Ok(Found::not_needed(
+            true => Ok(Findings::not_needed(
                 "there is no Windows node, and no node class for one names a role",
             )),
             false => Ok(found),
@@ -208,7 +208,7 @@ fn wrong_entry(
     role: &str,
     entry: Option<&str>,
     is_shared: bool,
-    found: &mut Found,
+    found: &mut Findings,
 ) {
     let says = match entry {
         None => "has no access entry".to_owned(),
@@ -239,7 +239,7 @@ fn wrong_entry(
 
 /// Returns the IDs of the failed checks that keep kube-proxy on Windows nodes from reading Services, in which case it crashes.
 pub(super) fn proxy_faults(snapshot: &Snapshot) -> Vec<&'static str> {
-    type Row = fn(&Snapshot) -> Result<Found, Unknown>;
+    type Row = fn(&Snapshot) -> Result<Findings, Unknown>;
     let rows: [(&str, Row); 2] = [("DOC10", node_roles), ("DOC11", system::proxy_binding)];
     let failed = rows
         .into_iter()
@@ -273,7 +273,7 @@ fn missing_groups(snapshot: &Snapshot, role: &str) -> Result<Vec<&'static str>, 
 }
 
 /// Reports the roles that lack groups in aws-auth, with one change for all of them.
-fn aws_auth(snapshot: &Snapshot, roles: &[String], found: &mut Found) -> Result<(), Unknown> {
+fn aws_auth(snapshot: &Snapshot, roles: &[String], found: &mut Findings) -> Result<(), Unknown> {
     let (map, old) = map_roles(snapshot)?;
     let mut text = old.to_owned();
     let mut wrong = Vec::new();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     super::{
-        found::Found,
+        findings::Findings,
         report::{few, names},
         snapshot::{Snapshot, Unknown, name_of, namespace_of},
     },
@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Checks DOC12: the cluster has IPv4 addresses.
-pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let service = snapshot.find("Service", "default", "kubernetes");
     let address = service.as_ref().ok().and_then(|service| {
         let address = service.as_ref()?["spec"]["clusterIP"].as_str()?;
@@ -35,9 +35,9 @@ pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Found, Unknown>
     let described = snapshot.account.cluster.as_ref();
     let is_ipv6 = is_ipv6 || described.is_ok_and(|cluster| cluster.ip_family == "ipv6");
     if !is_ipv6 {
-        return Ok(Found::state("IPv4"));
+        return Ok(Findings::state("IPv4"));
     }
-    let mut found = Found::default();
+    let mut found = Findings::default();
     found
         .fail("the cluster's addresses are IPv6: Windows nodes of EKS have IPv4 only")
         .advise("the family of a cluster cannot be changed; make a new one:")
@@ -48,8 +48,8 @@ pub(in super::super) fn ip_family(snapshot: &Snapshot) -> Result<Found, Unknown>
 }
 
 /// Checks DOC13: nothing that Windows cannot have is meant for it.
-pub(in super::super) fn unsupported(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::state("none of them touches Windows");
+pub(in super::super) fn unsupported(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::state("none of them touches Windows");
     let pods = windows_pods(snapshot)?;
     custom_networking(snapshot, &mut found);
     match snapshot.all("SecurityGroupPolicy") {
@@ -78,7 +78,7 @@ pub(in super::super) fn unsupported(snapshot: &Snapshot) -> Result<Found, Unknow
 }
 
 /// Reports custom networking. It is a setting of the agent on Linux nodes; Windows pods stay in the subnet of their node.
-fn custom_networking(snapshot: &Snapshot, found: &mut Found) {
+fn custom_networking(snapshot: &Snapshot, found: &mut Findings) {
     let agent = match snapshot.system("DaemonSet", "aws-node") {
         Ok(agent) => agent,
         Err(unknown) => return found.missing.push(unknown.0),
@@ -98,7 +98,7 @@ fn custom_networking(snapshot: &Snapshot, found: &mut Found) {
     }
 }
 
-fn fargate(snapshot: &Snapshot, pods: &[&Value], found: &mut Found) {
+fn fargate(snapshot: &Snapshot, pods: &[&Value], found: &mut Findings) {
     let profiles = match &snapshot.account.fargate {
         Ok(profiles) => profiles,
         Err(unknown) => return found.missing.push(unknown.0.clone()),
@@ -122,7 +122,7 @@ fn fargate(snapshot: &Snapshot, pods: &[&Value], found: &mut Found) {
 }
 
 /// Reports Auto Mode and Hybrid Nodes that are meant for Windows; EKS has them for Linux only.
-fn computed(snapshot: &Snapshot, found: &mut Found) {
+fn computed(snapshot: &Snapshot, found: &mut Findings) {
     match snapshot.all("NodePool") {
         Ok(pools) => {
             for pool in pools {
@@ -154,10 +154,10 @@ fn computed(snapshot: &Snapshot, found: &mut Found) {
 }
 
 /// Checks DOC14: the subnets of Windows nodes have room.
-pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let instances = snapshot.account.instances.clone()?.windows;
     if instances.is_empty() {
-        return Ok(Found::not_needed("there is no Windows node"));
+        return Ok(Findings::not_needed("there is no Windows node"));
     }
     let all = snapshot.account.subnets.clone()?;
     let settings = settings(snapshot)?;
@@ -167,7 +167,7 @@ pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Found, Unknown> {
     for instance in instances.values() {
         *counts.entry(&instance.subnet).or_default() += 1;
     }
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let mut states = Vec::new();
     for (id, count) in counts {
         let Some(subnet) = all.get(id) else { continue };
@@ -218,13 +218,13 @@ pub(in super::super) fn subnets(snapshot: &Snapshot) -> Result<Found, Unknown> {
 }
 
 /// Checks DOC15: prefix delegation works on every node.
-pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn prefixes(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let nodes = nodes(snapshot, true)?;
     let settings = settings(snapshot)?;
     let is_on = settings.windows_ipam && settings.prefix_delegation;
     let mut found = match is_on {
-        true => Found::state("prefixes are on, and every node has them"),
-        false => Found::not_needed("prefix delegation is off"),
+        true => Findings::state("prefixes are on, and every node has them"),
+        false => Findings::not_needed("prefix delegation is off"),
     };
     for node in nodes {
         let (name, kind) = (name_of(node), instance_type(node));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         change::Change,
-        found::Found,
+        findings::Findings,
         report::{counted, few, names},
         snapshot::{Snapshot, Unknown, name_of},
     },
@@ -57,18 +57,18 @@ pub(super) fn has_settled(node: &Value, now: Timestamp) -> bool {
 }
 
 /// Checks DOC04: Windows nodes advertise their addresses.
-pub(in super::super) fn capacity(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn capacity(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let nodes = nodes(snapshot, true)?;
     let ready: Vec<_> = nodes.into_iter().filter(|node| is_ready(node)).collect();
     if ready.is_empty() {
-        return Ok(Found::not_needed("no Windows node is ready"));
+        return Ok(Findings::not_needed("no Windows node is ready"));
     }
     let settings = settings(snapshot)?;
     if !settings.windows_ipam {
-        return Ok(Found::not_needed("Windows IP management is off (DOC01)"));
+        return Ok(Findings::not_needed("Windows IP management is off (DOC01)"));
     }
     let prefixes = settings.kind(true) == Kind::Prefix;
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let mut sum = 0;
     for node in &ready {
         let (name, kind) = (name_of(node), instance_type(node));
@@ -122,12 +122,12 @@ pub(in super::super) fn capacity(snapshot: &Snapshot) -> Result<Found, Unknown> 
 }
 
 /// Checks DOC16: Windows nodes are labelled, tainted alike and up to date.
-pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {
-        return Ok(Found::not_needed("there is no Windows node"));
+        return Ok(Findings::not_needed("there is no Windows node"));
     }
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let mut builds = Vec::new();
     let server = snapshot.version.as_deref().and_then(minor);
     for node in &nodes {
@@ -147,7 +147,7 @@ pub(in super::super) fn makes(snapshot: &Snapshot) -> Result<Found, Unknown> {
 }
 
 /// Checks the labels of a node, and returns its Windows build.
-fn labelled(node: &Value, server: Option<u32>, found: &mut Found) -> Option<Build> {
+fn labelled(node: &Value, server: Option<u32>, found: &mut Findings) -> Option<Build> {
     let (name, own) = (name_of(node), &node["metadata"]["labels"]);
     let kernel: Option<Build> = node["status"]["nodeInfo"]["kernelVersion"]
         .as_str()
@@ -192,7 +192,7 @@ fn labelled(node: &Value, server: Option<u32>, found: &mut Found) -> Option<Buil
 
 /// Reports a kubelet that is newer than the API server, or more than three minor versions older than the cluster. A simulated API server
 /// may be newer than the version that EKS describes, which is the version of the nodes.
-fn skew(node: &Value, server: Option<u32>, cluster: Option<u32>, found: &mut Found) {
+fn skew(node: &Value, server: Option<u32>, cluster: Option<u32>, found: &mut Findings) {
     let name = name_of(node);
     let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
     let (Some(server), Some(kubelet)) = (server, kubelet.and_then(minor)) else {
@@ -219,7 +219,7 @@ fn skew(node: &Value, server: Option<u32>, cluster: Option<u32>, found: &mut Fou
 }
 
 /// Reports taints that some Windows nodes have and others lack.
-fn taints(nodes: &[&Value], found: &mut Found) {
+fn taints(nodes: &[&Value], found: &mut Findings) {
     let of = |node: &Value| {
         let own = list(&node["spec"]["taints"]).filter_map(|own| {
             let key = own["key"].as_str()?;
@@ -251,7 +251,7 @@ fn taints(nodes: &[&Value], found: &mut Found) {
 }
 
 /// Reports AMIs that are withdrawn, or two releases behind the newest.
-fn images(snapshot: &Snapshot, nodes: &[&Value], found: &mut Found) {
+fn images(snapshot: &Snapshot, nodes: &[&Value], found: &mut Findings) {
     let (instances, images) = match (&snapshot.account.instances, &snapshot.account.images) {
         (Ok(instances), Ok(images)) => (&instances.windows, images),
         (Err(unknown), _) | (_, Err(unknown)) => return found.missing.push(unknown.0.clone()),
@@ -288,12 +288,12 @@ fn images(snapshot: &Snapshot, nodes: &[&Value], found: &mut Found) {
 }
 
 /// Checks DOC17: kubelet and kube-proxy of Windows nodes are healthy.
-pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {
-        return Ok(Found::not_needed("there is no Windows node"));
+        return Ok(Findings::not_needed("there is no Windows node"));
     }
-    let mut found = Found::state("ready, and nothing is known that makes kube-proxy crash");
+    let mut found = Findings::state("ready, and nothing is known that makes kube-proxy crash");
     let faults = proxy_faults(snapshot);
     if !faults.is_empty() {
         let ids = faults.join(", ");
@@ -320,12 +320,12 @@ pub(in super::super) fn health(snapshot: &Snapshot) -> Result<Found, Unknown> {
 }
 
 /// Checks DOC18: Windows nodes reserve 2 GiB for the system.
-pub(in super::super) fn reserves(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn reserves(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {
-        return Ok(Found::not_needed("there is no Windows node"));
+        return Ok(Findings::not_needed("there is no Windows node"));
     }
-    let mut found = Found::state("at least 2 GiB of every Windows node are kept from pods");
+    let mut found = Findings::state("at least 2 GiB of every Windows node are kept from pods");
     let kept = |node: &&&Value| {
         let all = amount(&node["status"]["capacity"]["memory"])?;
         let pods = amount(&node["status"]["allocatable"]["memory"])?;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{
     super::{
         change::Change,
-        found::{Found, Problem},
+        findings::{Findings, Problem},
         report::{counted, few, names},
         snapshot::{DryRun, Snapshot, Unknown, name_of, namespace_of},
     },
@@ -118,15 +118,15 @@ fn is_settled(pod: &Value, now: Timestamp) -> bool {
 }
 
 /// Checks DOC03: a Windows pod gets its request for an address.
-pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     if !settings(snapshot)?.windows_ipam {
-        return Ok(Found::not_needed("Windows IP management is off (DOC01)"));
+        return Ok(Findings::not_needed("Windows IP management is off (DOC01)"));
     }
     let pod = match &snapshot.dry_run {
         DryRun::Admitted(pod) => pod,
         DryRun::Forbidden => return Err(Unknown("create pods -n default (dry run)".to_owned())),
         DryRun::Refused(why) => {
-            let mut found = Found::default();
+            let mut found = Findings::default();
             found
                 .warn(format!("a Windows pod in the namespace default was refused in a dry run, so that the address webhook cannot be tried: {why}"))
                 .advise("let it pass, or look at a pod of yours: its first container must request vpc.amazonaws.com/PrivateIPv4Address:")
@@ -135,9 +135,9 @@ pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Found, Unknown> 
         }
     };
     if asks(pod) {
-        return Ok(Found::state("a pod in a dry run got its request"));
+        return Ok(Findings::state("a pod in a dry run got its request"));
     }
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let name = "vpc-resource-mutating-webhook";
     let there = snapshot
         .all("MutatingWebhookConfiguration")
@@ -157,13 +157,13 @@ pub(in super::super) fn webhooks(snapshot: &Snapshot) -> Result<Found, Unknown> 
 }
 
 /// Checks DOC05: every Windows pod has an address, or waits for a good reason.
-pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn without_address(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let pods = windows_pods(snapshot)?;
     let pods: Vec<_> = pods.into_iter().filter(|pod| needs_address(pod)).collect();
     if pods.is_empty() {
-        return Ok(Found::not_needed("there is no Windows pod"));
+        return Ok(Findings::not_needed("there is no Windows pod"));
     }
-    let mut found = Found::state(format!(
+    let mut found = Findings::state(format!(
         "{} with a request for an address",
         counted(pods.len(), "Windows pod", "Windows pods")
     ));
@@ -234,13 +234,13 @@ fn has(instance: &InstanceFacts, address: Ipv4Addr) -> bool {
 }
 
 /// Checks DOC06: the addresses of pods, annotations and interfaces agree.
-pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let pods = windows_pods(snapshot)?;
     let addressed: Vec<_> = pods
         .iter()
         .filter_map(|pod| Some((*pod, annotation(pod)?)))
         .collect();
-    let mut found = Found::state(format!(
+    let mut found = Findings::state(format!(
         "{} of Windows pods, each once",
         counted(addressed.len(), "address", "addresses")
     ));
@@ -279,7 +279,7 @@ pub(in super::super) fn agreement(snapshot: &Snapshot) -> Result<Found, Unknown>
 fn interfaces(
     snapshot: &Snapshot,
     owners: &BTreeMap<Ipv4Addr, Vec<&Value>>,
-    found: &mut Found,
+    found: &mut Findings,
 ) -> Result<(), Unknown> {
     let instances = match &snapshot.account.instances {
         Ok(instances) => &instances.windows,
@@ -325,7 +325,7 @@ fn leaked(
     snapshot: &Snapshot,
     node: &Value,
     instance: &InstanceFacts,
-    found: &mut Found,
+    found: &mut Findings,
 ) -> Result<(), Unknown> {
     let record = snapshot.find("CNINode", "", name_of(node))?;
     let ipv4 = record
@@ -348,10 +348,12 @@ fn leaked(
 }
 
 /// Checks DOC23: what the address controller knows.
-pub(in super::super) fn what_the_controller_knows(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn what_the_controller_knows(
+    snapshot: &Snapshot,
+) -> Result<Findings, Unknown> {
     let settings = settings(snapshot)?;
     if !settings.windows_ipam {
-        return Ok(Found::not_needed("Windows IP management is off (DOC01)"));
+        return Ok(Findings::not_needed("Windows IP management is off (DOC01)"));
     }
     let kind = settings.kind(true);
     let targets = settings.targets(kind);
@@ -363,7 +365,7 @@ pub(in super::super) fn what_the_controller_knows(snapshot: &Snapshot) -> Result
         "{mode}, at least {} warm and {} in all on each node",
         targets.warm_ip, targets.min_ip
     )];
-    let mut found = Found::default();
+    let mut found = Findings::default();
     for node in snapshot.all("Node")?.iter().filter(|node| is_windows(node)) {
         let name = name_of(node);
         let record = snapshot.find("CNINode", "", name)?;

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{
     super::{
-        found::{Found, Problem},
-        network::{Answer, Probes, Source, Target, Way},
+        findings::{Findings, Problem},
+        network::{Answer, Probes, Source, Target, TrafficPath},
         report::{counted, few},
         snapshot::{Snapshot, Unknown, name_of, namespace_of},
     },
@@ -21,25 +21,25 @@ const DNS: &str = "kube-dns";
 const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
 
 /// Checks NET01: Linux nodes reach pods.
-pub(in super::super) fn from_linux_nodes(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn from_linux_nodes(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     ready_nodes(snapshot, Os::Linux, &mut found)?;
     measured(snapshot, &mut found, "NET01");
     Ok(found)
 }
 
 /// Checks NET02: Windows nodes reach pods.
-pub(in super::super) fn from_windows_nodes(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn from_windows_nodes(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     if nodes(snapshot, true)?.is_empty() {
-        return Ok(Found::not_needed("there is no Windows node"));
+        return Ok(Findings::not_needed("there is no Windows node"));
     }
-    let mut found = Found::default();
+    let mut found = Findings::default();
     ready_nodes(snapshot, Os::Windows, &mut found)?;
     measured(snapshot, &mut found, "NET02");
     Ok(found)
 }
 
-fn ready_nodes(snapshot: &Snapshot, os: Os, found: &mut Found) -> Result<(), Unknown> {
+fn ready_nodes(snapshot: &Snapshot, os: Os, found: &mut Findings) -> Result<(), Unknown> {
     let nodes = nodes(snapshot, os == Os::Windows)?;
     if !nodes.iter().any(|node| is_ready(node)) {
         let title = super::super::network::title(os);
@@ -53,8 +53,8 @@ fn ready_nodes(snapshot: &Snapshot, os: Os, found: &mut Found) -> Result<(), Unk
 }
 
 /// Checks NET03: pods reach pods.
-pub(in super::super) fn between_pods(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn between_pods(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     let is_missed = !is_simulated(snapshot);
     daemon(
         snapshot,
@@ -69,8 +69,8 @@ pub(in super::super) fn between_pods(snapshot: &Snapshot) -> Result<Found, Unkno
 }
 
 /// Checks NET04: Services can be reached by their addresses.
-pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     let is_missed = !is_simulated(snapshot);
     daemon(
         snapshot,
@@ -99,8 +99,8 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
 }
 
 /// Checks NET05: Services can be reached by their names.
-pub(in super::super) fn names(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn names(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     let dns = snapshot.system("Service", DNS)?;
     match dns {
         Some(_) => match ready_endpoints(snapshot, "kube-system", DNS) {
@@ -125,15 +125,15 @@ pub(in super::super) fn names(snapshot: &Snapshot) -> Result<Found, Unknown> {
 }
 
 /// Checks NET06: NodePorts can be reached.
-pub(in super::super) fn node_ports(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn node_ports(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     measured(snapshot, &mut found, "NET06");
     Ok(found)
 }
 
 /// Checks NET07: pods reach the outside of the cluster.
-pub(in super::super) fn outside(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn outside(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     policies(snapshot, "Egress", &mut found);
     measured(snapshot, &mut found, "NET07");
     Ok(found)
@@ -144,8 +144,8 @@ fn daemon<'a>(
     snapshot: &Snapshot,
     name: &str,
     is_missed: bool,
-    found: &'a mut Found,
-    report: impl FnOnce(&'a mut Found, String) -> &'a mut Problem,
+    found: &'a mut Findings,
+    report: impl FnOnce(&'a mut Findings, String) -> &'a mut Problem,
 ) {
     let text = match snapshot.system("DaemonSet", name) {
         Err(Unknown(missing)) => return found.missing.push(missing),
@@ -166,7 +166,7 @@ fn daemon<'a>(
 }
 
 /// Reports NetworkPolicies that block all traffic in a direction for all pods of a namespace.
-fn policies(snapshot: &Snapshot, direction: &str, found: &mut Found) {
+fn policies(snapshot: &Snapshot, direction: &str, found: &mut Findings) {
     let policies = match snapshot.all("NetworkPolicy") {
         Ok(policies) => policies,
         Err(Unknown(missing)) => return found.missing.push(missing),
@@ -208,7 +208,7 @@ fn ready_endpoints(snapshot: &Snapshot, namespace: &str, name: &str) -> Result<u
 }
 
 /// Reports Services with a selector that have no ready endpoint.
-fn without_endpoints(snapshot: &Snapshot, found: &mut Found) {
+fn without_endpoints(snapshot: &Snapshot, found: &mut Findings) {
     let services = match snapshot.all("Service") {
         Ok(services) => services.iter(),
         Err(Unknown(missing)) => return found.missing.push(missing),
@@ -246,14 +246,14 @@ fn without_endpoints(snapshot: &Snapshot, found: &mut Found) {
 }
 
 /// Returns only what the probes found on the paths of the check `id`, without looking at objects.
-pub(in super::super) fn tried(snapshot: &Snapshot, id: &str) -> Found {
-    let mut found = Found::default();
+pub(in super::super) fn tried(snapshot: &Snapshot, id: &str) -> Findings {
+    let mut found = Findings::default();
     measured(snapshot, &mut found, id);
     found
 }
 
 /// Returns whether a path belongs to the check `id`.
-fn is_of(id: &str, way: &Way) -> bool {
+fn is_of(id: &str, way: &TrafficPath) -> bool {
     match id {
         "NET01" => way.is_from(Os::Linux, Source::Node) && matches!(way.target, Target::Pod { .. }),
         "NET02" => way.is_from(Os::Windows, Source::Node),
@@ -267,7 +267,7 @@ fn is_of(id: &str, way: &Way) -> bool {
 }
 
 /// Adds what the probes found on the paths of a check.
-fn measured(snapshot: &Snapshot, found: &mut Found, id: &str) {
+fn measured(snapshot: &Snapshot, found: &mut Findings, id: &str) {
     let answers = match &snapshot.probes {
         Probes::None(needed) => return found.missing.push(needed.clone()),
         Probes::Tried(answers) => answers.iter().filter(|(way, _)| is_of(id, way)),
@@ -298,7 +298,7 @@ fn measured(snapshot: &Snapshot, found: &mut Found, id: &str) {
     }
     match open {
         0 if found.problems.is_empty() && found.missing.is_empty() => {
-            *found = Found::not_needed("no two ready nodes have such a way between them");
+            *found = Findings::not_needed("no two ready nodes have such a way between them");
         }
         _ => {
             found.state = format!(
@@ -311,7 +311,7 @@ fn measured(snapshot: &Snapshot, found: &mut Found, id: &str) {
 }
 
 /// Adds advice about what usually blocks such a path.
-fn advise(problem: &mut Problem, way: &Way) {
+fn advise(problem: &mut Problem, way: &TrafficPath) {
     match way.target {
         Target::Pod { .. } => problem
             .advise("let the security groups of the nodes take all traffic from each other, and look whether the network plugin runs:")

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         change::Change,
-        found::Found,
+        findings::Findings,
         report::counted,
         snapshot::{Snapshot, Unknown, name_of},
     },
@@ -54,10 +54,10 @@ fn data(map: &Value) -> BTreeMap<String, String> {
 }
 
 /// Checks DOC01: Windows IP management is on.
-pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let map = snapshot.system("ConfigMap", CONFIG_MAP)?;
     let Some(map) = map else {
-        let mut found = Found::default();
+        let mut found = Findings::default();
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": CONFIG_MAP, "namespace": "kube-system"},
@@ -72,7 +72,7 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unkn
         return Ok(found);
     };
     let (settings, unreadable) = Settings::read(&data(map));
-    let mut found = Found::state(format!("{IPAM} is on"));
+    let mut found = Findings::state(format!("{IPAM} is on"));
     if !settings.windows_ipam {
         let says = match map["data"][IPAM].as_str() {
             Some(value) => format!("says {IPAM}: \"{value}\""),
@@ -105,8 +105,8 @@ pub(in super::super) fn ip_management(snapshot: &Snapshot) -> Result<Found, Unkn
 }
 
 /// Checks DOC02: no legacy Windows support is left.
-pub(in super::super) fn legacy(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::state("none of its objects is there");
+pub(in super::super) fn legacy(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::state("none of its objects is there");
     let mut left = Vec::new();
     for (kind, names) in LEGACY {
         match snapshot.all(kind) {

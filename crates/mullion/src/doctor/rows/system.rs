@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         change::Change,
-        found::Found,
+        findings::Findings,
         report::{counted, names},
         snapshot::{Snapshot, Unknown, namespace_of},
     },
@@ -17,10 +17,10 @@ pub(super) const PROXY_GROUP: &str = "eks:kube-proxy-windows";
 const PROXY_ROLE: &str = "system:node-proxier";
 
 /// Checks DOC07: Linux nodes run CoreDNS.
-pub(in super::super) fn linux_and_names(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn linux_and_names(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let ready = nodes(snapshot, false)?;
     let ready = ready.into_iter().filter(|node| is_ready(node)).count();
-    let mut found = Found::state(counted(ready, "Linux node", "Linux nodes"));
+    let mut found = Findings::state(counted(ready, "Linux node", "Linux nodes"));
     match ready {
         0 => {
             found
@@ -50,7 +50,7 @@ pub(in super::super) fn linux_and_names(snapshot: &Snapshot) -> Result<Found, Un
     Ok(found)
 }
 
-fn coredns(snapshot: &Snapshot, dns: &Value, found: &mut Found) -> Result<(), Unknown> {
+fn coredns(snapshot: &Snapshot, dns: &Value, found: &mut Findings) -> Result<(), Unknown> {
     let wanted = dns["spec"]["replicas"].as_u64().unwrap_or(1);
     let ready = dns["status"]["readyReplicas"].as_u64().unwrap_or(0);
     found.state += &format!(", {ready} of {wanted} CoreDNS pods ready");
@@ -95,7 +95,7 @@ fn coredns(snapshot: &Snapshot, dns: &Value, found: &mut Found) -> Result<(), Un
 }
 
 /// Checks DOC11: kube-proxy on Windows nodes may read Services.
-pub(in super::super) fn proxy_binding(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn proxy_binding(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let bindings = snapshot.all("ClusterRoleBinding")?.iter();
     let is_it = |binding: &&Value| {
         let subjects = binding["subjects"].as_array();
@@ -107,9 +107,9 @@ pub(in super::super) fn proxy_binding(snapshot: &Snapshot) -> Result<Found, Unkn
     };
     let there: Vec<_> = bindings.filter(is_it).collect();
     if !there.is_empty() {
-        return Ok(Found::state(names(there)));
+        return Ok(Findings::state(names(there)));
     }
-    let mut found = Found::default();
+    let mut found = Findings::default();
     let text = format!(
         "no ClusterRoleBinding gives the group {PROXY_GROUP} the role {PROXY_ROLE}: kube-proxy of Windows nodes may not read Services, so that no Service and no name is reached from there"
     );

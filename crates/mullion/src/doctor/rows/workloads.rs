@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         change::Change,
-        found::Found,
+        findings::Findings,
         kinds::KUBE_SYSTEM,
         report::{counted, few},
         snapshot::{Snapshot, Unknown, name_of, namespace_of},
@@ -27,13 +27,13 @@ const SERVICES: usize = 100;
 const OTHERS: [&str; 6] = ["MUL054", "MUL055", "MUL063", "MUL071", "MUL076", "MUL052"];
 
 /// Checks DOC19: Services stay within the limits of Windows.
-pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let nodes = nodes(snapshot, true)?;
     if nodes.is_empty() {
-        return Ok(Found::not_needed("there is no Windows node"));
+        return Ok(Findings::not_needed("there is no Windows node"));
     }
     let services = snapshot.all("Service")?;
-    let mut found = Found::state(counted(services.len(), "Service", "Services"));
+    let mut found = Findings::state(counted(services.len(), "Service", "Services"));
     let most = match nodes.iter().any(|node| is_before_update(node)) {
         true => OLD_BACKENDS,
         false => BACKENDS,
@@ -73,9 +73,9 @@ pub(in super::super) fn services(snapshot: &Snapshot) -> Result<Found, Unknown> 
 }
 
 /// Checks DOC20: workloads pass `mullion check`.
-pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let findings = snapshot.findings.as_ref().map_err(Clone::clone)?;
-    let mut found = Found::state("no finding");
+    let mut found = Findings::state("no finding");
     let mut by_rule: BTreeMap<&str, Vec<&LiveFinding>> = BTreeMap::new();
     for finding in findings
         .iter()
@@ -104,13 +104,13 @@ pub(in super::super) fn manifests(snapshot: &Snapshot) -> Result<Found, Unknown>
 }
 
 /// Checks DOC21: group managed service accounts can be used.
-pub(in super::super) fn gmsa(snapshot: &Snapshot) -> Result<Found, Unknown> {
+pub(in super::super) fn gmsa(snapshot: &Snapshot) -> Result<Findings, Unknown> {
     let specs = snapshot.all("GMSACredentialSpec")?;
     let webhooks = gmsa_webhooks(snapshot)?;
     if specs.is_empty() && webhooks.is_empty() {
-        return Ok(Found::not_needed("there is no GMSACredentialSpec"));
+        return Ok(Findings::not_needed("there is no GMSACredentialSpec"));
     }
-    let mut found = Found::state(counted(
+    let mut found = Findings::state(counted(
         specs.len(),
         "GMSACredentialSpec",
         "GMSACredentialSpecs",
@@ -154,7 +154,7 @@ fn gmsa_webhooks(snapshot: &Snapshot) -> Result<Vec<&Value>, Unknown> {
 
 /// Reports webhooks that can lock up the cluster: pods of kube-system cannot start before such a webhook answers, while its own pods wait
 /// for the network that those pods provide.
-fn lock_out(snapshot: &Snapshot, webhooks: &[&Value], found: &mut Found) -> Result<(), Unknown> {
+fn lock_out(snapshot: &Snapshot, webhooks: &[&Value], found: &mut Findings) -> Result<(), Unknown> {
     let Some(namespace) = snapshot.find("Namespace", "", KUBE_SYSTEM)? else {
         return Ok(());
     };
@@ -225,8 +225,8 @@ fn may_be_used(snapshot: &Snapshot, spec: &str) -> Result<bool, Unknown> {
 }
 
 /// Checks DOC22: the volumes of Windows pods have their driver.
-pub(in super::super) fn volumes(snapshot: &Snapshot) -> Result<Found, Unknown> {
-    let mut found = Found::default();
+pub(in super::super) fn volumes(snapshot: &Snapshot) -> Result<Findings, Unknown> {
+    let mut found = Findings::default();
     let mut count = 0;
     for pod in windows_pods(snapshot)? {
         for driver in drivers(snapshot, pod)? {
@@ -256,7 +256,7 @@ pub(in super::super) fn volumes(snapshot: &Snapshot) -> Result<Found, Unknown> {
         }
     }
     if count == 0 {
-        return Ok(Found::not_needed(
+        return Ok(Findings::not_needed(
             "no Windows pod has a volume of a CSI driver",
         ));
     }

@@ -1,7 +1,7 @@
 //! Admission policies where their bindings put them in force: rules about writes that the server checks and changes it makes itself
 //! (upstream: apiserver/pkg/admission/plugin/policy).
 //!
-//! What both kinds have in common is here: a policy is asked once for each binding ([`Bound`]), and once for each parameter that the binding
+//! What both kinds have in common is here: a policy is asked once for each binding ([`BoundPolicy`]), and once for each parameter that the binding
 //! refers to. [`validating`] judges, [`mutating`] changes.
 
 pub(super) mod mutating;
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     admission::{
         Lookup,
-        cel::{Expression, Scope, Wanted},
+        cel::{ExpectedType, Expression, Scope},
     },
     cel::{self, Budget},
     kinds::{Resource, tree::Tree},
@@ -31,7 +31,7 @@ use crate::{
 type Values = Vec<(&'static str, cel::Value)>;
 
 /// A policy as one binding puts it in force.
-pub(super) struct Bound {
+pub(super) struct BoundPolicy {
     pub(super) matcher: Matcher,
     /// The matcher of the binding, which narrows that of the policy.
     narrowed: Matcher,
@@ -60,7 +60,7 @@ struct Params {
 }
 
 /// A write that a policy is about.
-struct Concern {
+struct PolicyInput {
     view: View,
     /// Null for a policy without parameters; or why there are none.
     params: Result<Vec<Value>, Misconfigured>,
@@ -95,9 +95,9 @@ fn is_exempt(subject: &Subject<'_>) -> bool {
     groups.contains(&&*resource.group) && resource.plural.ends_with("reviews")
 }
 
-impl Bound {
+impl BoundPolicy {
     /// The policy, and what its expressions may speak of.
-    fn of(policy: &Value, binding: &Value, is_first: bool) -> (Bound, Scope) {
+    fn of(policy: &Value, binding: &Value, is_first: bool) -> (BoundPolicy, Scope) {
         let (spec, bound) = (&policy["spec"], &binding["spec"]);
         let name = policy["metadata"].text("name");
         let kind = spec.field("paramKind");
@@ -107,7 +107,7 @@ impl Bound {
         let conditions = spec.items("matchConditions").iter();
         let conditions = conditions.map(|condition| {
             let text = condition.text("expression").trim();
-            Expression::compile_for(text, &scope, Wanted::Bool).map_err(String::from)
+            Expression::compile_for(text, &scope, ExpectedType::Bool).map_err(String::from)
         });
         let mut matcher = Matcher::of(name, &spec["matchConstraints"], "resourceRules");
         matcher.conditions = conditions.collect();
@@ -117,7 +117,7 @@ impl Bound {
         for variable in spec.items("variables") {
             let (name, text) = (variable.text("name"), variable.text("expression"));
             let expression =
-                Expression::compile_for(text, &scope, Wanted::Anything).map_err(String::from);
+                Expression::compile_for(text, &scope, ExpectedType::Anything).map_err(String::from);
             if let Ok(expression) = &expression {
                 scope.declare(name, expression.result());
             }
@@ -125,7 +125,7 @@ impl Bound {
         }
         let mut narrowed = Matcher::of(name, &bound["matchResources"], "resourceRules");
         narrowed.open = true;
-        let bound = Bound {
+        let bound = BoundPolicy {
             matcher,
             narrowed,
             binding: binding["metadata"].text("name").to_owned(),
@@ -143,7 +143,7 @@ impl Bound {
         views: &Views<'_>,
         object: Option<&Value>,
         old: Option<&Value>,
-    ) -> Result<Option<Concern>, Status> {
+    ) -> Result<Option<PolicyInput>, Status> {
         let Some(view) = views.matched(&self.matcher, object, old)? else {
             return Ok(None);
         };
@@ -157,7 +157,7 @@ impl Bound {
                     let params = Err(Misconfigured::Policy(format!(
                         "failed to find resource referenced by paramKind: '{kind}'"
                     )));
-                    return Ok(Some(Concern { view, params }));
+                    return Ok(Some(PolicyInput { view, params }));
                 }
             },
         };
@@ -170,7 +170,7 @@ impl Bound {
                 .find(&row.resource, views.subject)
                 .map_err(Misconfigured::Binding),
         };
-        Ok(Some(Concern { view, params }))
+        Ok(Some(PolicyInput { view, params }))
     }
 
     /// The values of what its expressions, and those that `mentions` knows of, name.

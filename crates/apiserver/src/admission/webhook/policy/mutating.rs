@@ -9,11 +9,11 @@ use std::sync::Arc;
 use mullion_kube_text::golang::quote;
 use serde_json::{Value, json};
 
-use super::{Bound, Misconfigured, is_exempt, refusal};
+use super::{BoundPolicy, Misconfigured, is_exempt, refusal};
 use crate::{
     admission::{
         Operation,
-        cel::{Expression, Wanted},
+        cel::{ExpectedType, Expression},
         webhook::{
             dispatch::{Stage, present},
             subject::{View, Views, aggregate},
@@ -30,7 +30,7 @@ use crate::{
 
 /// A policy as one binding puts it in force.
 pub(in crate::admission::webhook) struct Policy {
-    pub(in crate::admission::webhook) bound: Bound,
+    pub(in crate::admission::webhook) bound: BoundPolicy,
     mutations: Vec<Mutation>,
     /// True if the policy is evaluated again when the object has changed since (`reinvocationPolicy: IfNeeded`).
     reinvoked: bool,
@@ -67,16 +67,16 @@ impl Policy {
         binding: &Value,
         is_first: bool,
     ) -> Policy {
-        let (bound, scope) = Bound::of(policy, binding, is_first);
+        let (bound, scope) = BoundPolicy::of(policy, binding, is_first);
         let scope = scope.with_patches();
         let spec = &policy["spec"];
         let mutations = spec.items("mutations").iter().map(|mutation| {
             let (kind, field, wanted) = match mutation.text("patchType") {
-                "JSONPatch" => (Kind::JsonPatch, "jsonPatch", Wanted::Operations),
+                "JSONPatch" => (Kind::JsonPatch, "jsonPatch", ExpectedType::Operations),
                 _ => (
                     Kind::ApplyConfiguration,
                     "applyConfiguration",
-                    Wanted::Object,
+                    ExpectedType::Object,
                 ),
             };
             let text = mutation[field].text("expression").trim();

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Bound, Misconfigured, is_exempt, refusal};
+use super::{BoundPolicy, Misconfigured, is_exempt, refusal};
 use crate::{
     admission::{
-        cel::{Expression, Scope, Wanted},
+        cel::{ExpectedType, Expression, Scope},
         webhook::subject::{View, Views, aggregate},
     },
     cel::{self, Budget},
@@ -21,7 +21,7 @@ const MAX_MESSAGE: usize = 5 * 1024;
 
 /// A policy as one binding puts it in force.
 pub(in crate::admission::webhook) struct Policy {
-    pub(in crate::admission::webhook) bound: Bound,
+    pub(in crate::admission::webhook) bound: BoundPolicy,
     validations: Vec<Validation>,
     /// Notes for an audit log that does not exist here; one that cannot be made refuses all the same.
     annotations: Vec<Result<Expression, String>>,
@@ -53,12 +53,12 @@ impl Policy {
         binding: &Value,
         is_first: bool,
     ) -> Policy {
-        let (bound, scope) = Bound::of(policy, binding, is_first);
+        let (bound, scope) = BoundPolicy::of(policy, binding, is_first);
         let validations = policy["spec"].items("validations").iter();
         let annotations = policy["spec"].items("auditAnnotations").iter();
         let annotations = annotations.map(|annotation| {
             let text = annotation.text("valueExpression").trim();
-            Expression::compile_for(text, &scope, Wanted::TextOrNull).map_err(String::from)
+            Expression::compile_for(text, &scope, ExpectedType::TextOrNull).map_err(String::from)
         });
         let actions = binding["spec"].items("validationActions");
         let has = |action: &str| actions.iter().any(|other| other == action);
@@ -163,12 +163,13 @@ impl Validation {
             validation.text("messageExpression"),
         );
         let message_expression = (!message.trim().is_empty()).then(|| {
-            Expression::compile_for(message, &scope.without_authorizer(), Wanted::Text)
+            Expression::compile_for(message, &scope.without_authorizer(), ExpectedType::Text)
                 .map_err(String::from)
         });
         Validation {
             text: text.trim().to_owned(),
-            expression: Expression::compile_for(text, scope, Wanted::Bool).map_err(String::from),
+            expression: Expression::compile_for(text, scope, ExpectedType::Bool)
+                .map_err(String::from),
             message: validation.text("message").trim().to_owned(),
             message_expression: message_expression.and_then(Result::ok),
             reason: validation.text("reason").to_owned(),

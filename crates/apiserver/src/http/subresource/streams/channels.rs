@@ -19,7 +19,7 @@ use tokio_tungstenite::{
 
 use super::{
     Connection, sentence_of_ports,
-    session::{Ended, LAST_WORDS, WRITE},
+    session::{LAST_WORDS, SessionError, WRITE},
 };
 use crate::http::query::Query;
 
@@ -129,7 +129,7 @@ impl Socket {
         first: u8,
         failure: Vec<u8>,
         with_input: bool,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), SessionError> {
         let input_ended = self.client_reads().await?;
         self.write(first, &[]).await?;
         self.write(OUTCOME, &failure).await?;
@@ -142,7 +142,7 @@ impl Socket {
     /// Waits until the client is known to read, by its answer to a ping or by input, and returns whether that was the end of its input.
     /// kubectl 1.30 to 1.33 accept the connection first, then read and open their streams concurrently, and drop data for a stream that
     /// is not open yet. A real container would take some time as well.
-    async fn client_reads(&mut self) -> Result<bool, Ended> {
+    async fn client_reads(&mut self) -> Result<bool, SessionError> {
         let ping = self.socket.send(Message::Ping(Bytes::new()));
         tokio::time::timeout(WRITE, ping).await??;
         let ended = match tokio::time::timeout(READS, self.socket.next()).await {
@@ -164,7 +164,7 @@ impl Socket {
     }
 
     /// Sends an error for every port.
-    pub(super) async fn ports(mut self, ports: &[u16], pod_name: &str) -> Result<(), Ended> {
+    pub(super) async fn ports(mut self, ports: &[u16], pod_name: &str) -> Result<(), SessionError> {
         for (channel, port) in (0..).step_by(2).zip(ports) {
             // A channel's first message is its port.
             self.write(channel, &port.to_le_bytes()).await?;
@@ -175,18 +175,18 @@ impl Socket {
         self.close().await
     }
 
-    async fn write(&mut self, channel: u8, data: &[u8]) -> Result<(), Ended> {
+    async fn write(&mut self, channel: u8, data: &[u8]) -> Result<(), SessionError> {
         let sent = self.socket.send(self.codec.message(channel, data));
         Ok(tokio::time::timeout(WRITE, sent).await??)
     }
 
-    async fn close(self) -> Result<(), Ended> {
+    async fn close(self) -> Result<(), SessionError> {
         close(self.socket).await
     }
 }
 
 /// Closes the connection once the client has read everything: data that arrives on a closed socket would reset it and lose the outcome.
-pub(crate) async fn close(mut socket: WebSocketStream<Connection>) -> Result<(), Ended> {
+pub(crate) async fn close(mut socket: WebSocketStream<Connection>) -> Result<(), SessionError> {
     let goodbye = CloseFrame {
         code: CloseCode::Normal,
         reason: "".into(),

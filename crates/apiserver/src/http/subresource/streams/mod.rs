@@ -22,11 +22,11 @@ use tokio::sync::watch;
 
 use self::{
     channels::{Codec, Socket},
-    upgrade::Wanted,
+    upgrade::RequestedProtocol,
 };
 pub(crate) use self::{
     channels::{accept, close},
-    session::Ended,
+    session::SessionError,
     upgrade::{is_websocket, websocket as agree_to_websocket},
 };
 use super::log::container_name;
@@ -35,7 +35,7 @@ use crate::{
     http::{call::Call, negotiate::Media, reply, write},
     kinds::tree::Tree,
     limits,
-    listen::Busy,
+    listen::ActivityGuard,
     status::{Cause, Status},
 };
 
@@ -74,7 +74,7 @@ pub(crate) struct Upgrade {
     /// Becomes true when the server shuts down.
     pub(crate) closing: watch::Receiver<bool>,
     /// Marks the connection as in use.
-    pub(crate) busy: Busy,
+    pub(crate) busy: ActivityGuard,
     /// Counts as one of the user's long-running requests until the connection ends.
     pub(crate) stream: Arc<limits::Stream>,
 }
@@ -163,8 +163,8 @@ fn answer(call: &Call, subresource: &str) -> Result<Response<Body>, Status> {
             call.name
         )));
     }
-    let wanted =
-        Wanted::of(&call.headers).ok_or_else(|| Status::bad_request("Upgrade request required"))?;
+    let wanted = RequestedProtocol::of(&call.headers)
+        .ok_or_else(|| Status::bad_request("Upgrade request required"))?;
     let Some(container) = container else {
         return Ok(ports(call, &pod, wanted));
     };
@@ -287,10 +287,15 @@ fn refusal(pod: &Value, container: &str, command: &Command) -> Refusal {
 }
 
 /// Answers `exec` or `attach`.
-fn run(call: &Call, refusal: Refusal, command: Command, wanted: Wanted<'_>) -> Response<Body> {
+fn run(
+    call: &Call,
+    refusal: Refusal,
+    command: Command,
+    wanted: RequestedProtocol<'_>,
+) -> Response<Body> {
     let offered = match wanted {
-        Wanted::Unknown => return upgrade::unknown(),
-        Wanted::WebSocket(offered) if offered.contains(&V5) => {
+        RequestedProtocol::Unknown => return upgrade::unknown(),
+        RequestedProtocol::WebSocket(offered) if offered.contains(&V5) => {
             let failure = match refusal {
                 Some((_, why)) => {
                     let why = format!("unable to upgrade connection: {why}");
@@ -300,11 +305,11 @@ fn run(call: &Call, refusal: Refusal, command: Command, wanted: Wanted<'_>) -> R
             };
             return command_by_channels(call, V5, &command, failure);
         }
-        Wanted::WebSocket(_) | Wanted::Spdy(_) if refusal.is_some() => {
+        RequestedProtocol::WebSocket(_) | RequestedProtocol::Spdy(_) if refusal.is_some() => {
             let (code, why) = refusal.expect("there is one");
             return reply::text(code, why);
         }
-        Wanted::WebSocket(offered) => {
+        RequestedProtocol::WebSocket(offered) => {
             let served = |protocol: &str| CHANNEL_PROTOCOLS.contains(&protocol);
             let Some(protocol) = upgrade::choose(&offered, served) else {
                 return upgrade::no_common_protocol(&offered, CHANNEL_PROTOCOLS);
@@ -312,7 +317,7 @@ fn run(call: &Call, refusal: Refusal, command: Command, wanted: Wanted<'_>) -> R
             let failure = command.failure(protocol);
             return command_by_channels(call, protocol.unwrap_or_default(), &command, failure);
         }
-        Wanted::Spdy(offered) => offered,
+        RequestedProtocol::Spdy(offered) => offered,
     };
     let served = |protocol: &str| COMMAND_PROTOCOLS.contains(&protocol);
     let Some(protocol) = upgrade::choose(&offered, served) else {
@@ -349,7 +354,7 @@ fn command_by_channels(
 }
 
 /// Answers `portforward`.
-fn ports(call: &Call, pod: &Value, wanted: Wanted<'_>) -> Response<Body> {
+fn ports(call: &Call, pod: &Value, wanted: RequestedProtocol<'_>) -> Response<Body> {
     let pod_name = call.name.clone();
     if pod["status"].text("phase") != "Running" {
         let namespace = call.namespace.as_deref().unwrap_or_default();
@@ -357,9 +362,9 @@ fn ports(call: &Call, pod: &Value, wanted: Wanted<'_>) -> Response<Body> {
     }
     let sentence = sentence_of_ports(&pod_name, "its ports");
     let (offered, tunnelled) = match wanted {
-        Wanted::Unknown => return upgrade::unknown(),
-        Wanted::Spdy(offered) => (offered, false),
-        Wanted::WebSocket(offered) => {
+        RequestedProtocol::Unknown => return upgrade::unknown(),
+        RequestedProtocol::Spdy(offered) => (offered, false),
+        RequestedProtocol::WebSocket(offered) => {
             let inner: Vec<&str> = offered
                 .iter()
                 .filter_map(|protocol| protocol.strip_prefix(TUNNEL))
@@ -422,7 +427,7 @@ fn switch<F>(
     session: impl FnOnce(Connection) -> F + Send + 'static,
 ) -> Response<Body>
 where
-    F: Future<Output = Result<(), session::Ended>> + Send,
+    F: Future<Output = Result<(), session::SessionError>> + Send,
 {
     let agreed = match agreed {
         Ok(agreed) => agreed,
@@ -438,7 +443,7 @@ where
 /// Runs `session` on the connection once the response that agrees to the switch is sent.
 pub(crate) fn hand_over<F>(upgrade: Upgrade, session: impl FnOnce(Connection) -> F + Send + 'static)
 where
-    F: Future<Output = Result<(), Ended>> + Send,
+    F: Future<Output = Result<(), SessionError>> + Send,
 {
     let Upgrade {
         on,
@@ -451,7 +456,7 @@ where
         let talk = async {
             let connection = tokio::time::timeout(SWITCH, on)
                 .await
-                .map_err(|_| session::Ended::Slow)??;
+                .map_err(|_| session::SessionError::Slow)??;
             session(TokioIo::new(connection)).await
         };
         tokio::select! {

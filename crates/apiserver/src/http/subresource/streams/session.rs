@@ -27,7 +27,7 @@ pub(super) const LAST_WORDS: Duration = Duration::from_secs(30);
 
 /// The reason why a connection ended early.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Ended {
+pub(crate) enum SessionError {
     #[error("the client took too long")]
     Slow,
     #[error(transparent)]
@@ -42,15 +42,15 @@ pub(crate) enum Ended {
     Closed,
 }
 
-impl From<tokio::time::error::Elapsed> for Ended {
+impl From<tokio::time::error::Elapsed> for SessionError {
     fn from(_: tokio::time::error::Elapsed) -> Self {
-        Ended::Slow
+        SessionError::Slow
     }
 }
 
-impl From<tungstenite::Error> for Ended {
+impl From<tungstenite::Error> for SessionError {
     fn from(error: tungstenite::Error) -> Self {
-        Ended::WebSocket(Box::new(error))
+        SessionError::WebSocket(Box::new(error))
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Wire {
 
 impl Wire {
     /// Returns the next bytes; empty at the end.
-    async fn read(&mut self) -> Result<Bytes, Ended> {
+    async fn read(&mut self) -> Result<Bytes, SessionError> {
         match self {
             Wire::Plain(connection) => {
                 let mut piece = vec![0; 16 * 1024];
@@ -85,7 +85,7 @@ impl Wire {
         }
     }
 
-    async fn write(&mut self, frame: Bytes) -> Result<(), Ended> {
+    async fn write(&mut self, frame: Bytes) -> Result<(), SessionError> {
         let write = async {
             match self {
                 Wire::Plain(connection) => {
@@ -100,7 +100,7 @@ impl Wire {
     }
 
     /// Closes the transport properly: TLS expects a closing message.
-    async fn close(mut self) -> Result<(), Ended> {
+    async fn close(mut self) -> Result<(), SessionError> {
         let close = async {
             if let Wire::Tunnel(socket) = &mut self {
                 WebSocketStream::close(socket, None).await?;
@@ -132,7 +132,7 @@ impl Frames {
     }
 
     /// Returns the next stream that the client opens, or `None` when it opens no more.
-    async fn opened(&mut self) -> Result<Option<(u32, Vec<(String, String)>)>, Ended> {
+    async fn opened(&mut self) -> Result<Option<(u32, Vec<(String, String)>)>, SessionError> {
         loop {
             match self.reader.next()? {
                 Some(Event::Opened { stream, headers }) => return Ok(Some((stream, headers))),
@@ -149,7 +149,7 @@ impl Frames {
         }
     }
 
-    async fn accept(&mut self, stream: u32) -> Result<(), Ended> {
+    async fn accept(&mut self, stream: u32) -> Result<(), SessionError> {
         let frame = self.writer.accept(stream);
         self.wire.write(frame).await
     }
@@ -161,12 +161,16 @@ fn header<'a>(headers: &'a [(String, String)], name: &str) -> &'a str {
 }
 
 /// Ends a command for which the client opens `streams` streams.
-pub(super) async fn command(wire: Wire, streams: usize, failure: Vec<u8>) -> Result<(), Ended> {
+pub(super) async fn command(
+    wire: Wire,
+    streams: usize,
+    failure: Vec<u8>,
+) -> Result<(), SessionError> {
     let mut frames = Frames::new(wire);
     let mut open = Vec::with_capacity(streams);
     let wait = async {
         while open.len() < streams {
-            let (stream, headers) = frames.opened().await?.ok_or(Ended::Closed)?;
+            let (stream, headers) = frames.opened().await?.ok_or(SessionError::Closed)?;
             match header(&headers, "streamtype") {
                 kind @ ("error" | "stdin" | "stdout" | "stderr" | "resize") => {
                     frames.accept(stream).await?;
@@ -175,7 +179,7 @@ pub(super) async fn command(wire: Wire, streams: usize, failure: Vec<u8>) -> Res
                 _ => frames.wire.write(spdy::refuse(stream)).await?,
             }
         }
-        Ok::<_, Ended>(())
+        Ok::<_, SessionError>(())
     };
     tokio::time::timeout(OPEN, wait).await??;
     for (stream, is_error) in open {
@@ -185,14 +189,14 @@ pub(super) async fn command(wire: Wire, streams: usize, failure: Vec<u8>) -> Res
     // Closing now, while input is on its way, could reset the connection and lose the outcome.
     let until_closed = async {
         while frames.opened().await?.is_some() {}
-        Ok::<_, Ended>(())
+        Ok::<_, SessionError>(())
     };
     tokio::time::timeout(LAST_WORDS, until_closed).await??;
     frames.wire.close().await
 }
 
 /// Refuses every connection that the client forwards.
-pub(super) async fn ports(wire: Wire, pod_name: String) -> Result<(), Ended> {
+pub(super) async fn ports(wire: Wire, pod_name: String) -> Result<(), SessionError> {
     let mut frames = Frames::new(wire);
     while let Some((stream, headers)) = tokio::time::timeout(IDLE, frames.opened()).await?? {
         let port = header(&headers, "port").parse::<u16>().unwrap_or(0);

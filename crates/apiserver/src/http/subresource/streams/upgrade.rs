@@ -22,7 +22,7 @@ const ACCEPTED_PROTOCOLS: HeaderName =
 const WEBSOCKET_SALT: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// The protocol that a request wants to switch to.
-pub(super) enum Wanted<'a> {
+pub(super) enum RequestedProtocol<'a> {
     /// WebSocket with one of these subprotocols.
     WebSocket(Vec<&'a str>),
     /// SPDY/3.1 with one of these stream protocols.
@@ -31,9 +31,9 @@ pub(super) enum Wanted<'a> {
     Unknown,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RequestedProtocol<'a> {
     /// Parses the headers of a request; `None` if it does not ask for an upgrade.
-    pub(super) fn of(headers: &'a HeaderMap) -> Option<Wanted<'a>> {
+    pub(super) fn of(headers: &'a HeaderMap) -> Option<RequestedProtocol<'a>> {
         if !words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade")) {
             return None;
         }
@@ -41,18 +41,21 @@ impl<'a> Wanted<'a> {
             words(headers, &UPGRADE).any(|word| word.eq_ignore_ascii_case(protocol))
         };
         Some(if to("websocket") {
-            Wanted::WebSocket(words(headers, &SEC_WEBSOCKET_PROTOCOL).collect())
+            RequestedProtocol::WebSocket(words(headers, &SEC_WEBSOCKET_PROTOCOL).collect())
         } else if to("SPDY/3.1") {
-            Wanted::Spdy(words(headers, &STREAM_PROTOCOL).collect())
+            RequestedProtocol::Spdy(words(headers, &STREAM_PROTOCOL).collect())
         } else {
-            Wanted::Unknown
+            RequestedProtocol::Unknown
         })
     }
 }
 
 /// Returns whether a request asks for a WebSocket (kube-apiserver: IsWebSocketRequest).
 pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
-    matches!(Wanted::of(headers), Some(Wanted::WebSocket(_)))
+    matches!(
+        RequestedProtocol::of(headers),
+        Some(RequestedProtocol::WebSocket(_))
+    )
 }
 
 /// Returns the comma-separated values of a header.
@@ -178,10 +181,15 @@ mod tests {
             ("x-stream-protocol-version", "v3.channel.k8s.io"),
         ]);
         let offered = ["v4.channel.k8s.io", "v3.channel.k8s.io"];
-        assert!(matches!(Wanted::of(&spdy), Some(Wanted::Spdy(some)) if some == offered));
-        assert!(Wanted::of(&headers(&[("upgrade", "websocket")])).is_none());
+        assert!(
+            matches!(RequestedProtocol::of(&spdy), Some(RequestedProtocol::Spdy(some)) if some == offered)
+        );
+        assert!(RequestedProtocol::of(&headers(&[("upgrade", "websocket")])).is_none());
         let other = headers(&[("connection", "upgrade"), ("upgrade", "h2c")]);
-        assert!(matches!(Wanted::of(&other), Some(Wanted::Unknown)));
+        assert!(matches!(
+            RequestedProtocol::of(&other),
+            Some(RequestedProtocol::Unknown)
+        ));
     }
 
     #[test]

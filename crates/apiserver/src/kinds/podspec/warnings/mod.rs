@@ -47,7 +47,7 @@ fn has_profile(owner: &Value, field: &str) -> bool {
 
 /// Returns the warnings about a new Pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = WarningList::default();
     found.host_name(pod, "the Pod's hostname");
     found.spec_and_metadata(pod, &Path::new("metadata"), &Path::new("spec"), false);
     found.0.into_texts()
@@ -56,7 +56,7 @@ pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
 /// Returns the warnings about the template of a workload. For a new workload, these include warnings about its name, with which the names
 /// of its pods begin.
 pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = WarningList::default();
     if new {
         found.host_name(workload, "Pod names and hostnames");
     }
@@ -67,14 +67,14 @@ pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
 
 /// Returns the warnings about a template at any other path.
 pub(crate) fn of_template(template: &Value, path: &Path<'_>) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = WarningList::default();
     found.template(template, path);
     found.0.into_texts()
 }
 
 /// Returns the warnings about a required node selector.
 pub(crate) fn of_node_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = WarningList::default();
     let terms = path.child("nodeSelectorTerms");
     for (index, term) in selector.items("nodeSelectorTerms").iter().enumerate() {
         found.node_selector_term(term, &terms.index(index));
@@ -84,7 +84,7 @@ pub(crate) fn of_node_selector(selector: &Value, path: &Path<'_>) -> Vec<String>
 
 /// Returns the warnings about a label selector for nodes.
 pub(crate) fn of_label_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = WarningList::default();
     found.node_selector_term(selector, path);
     let labels = path.child("matchLabels");
     for (label, _) in selector.entries("matchLabels") {
@@ -97,16 +97,16 @@ pub(crate) fn of_label_selector(selector: &Value, path: &Path<'_>) -> Vec<String
 
 /// Returns the warning about a workload's name, with which the names of its pods begin.
 pub(crate) fn of_host_name(workload: &Value) -> Vec<String> {
-    let mut found = Found::default();
+    let mut found = WarningList::default();
     found.host_name(workload, "Pod names and hostnames");
     found.0.into_texts()
 }
 
 /// The warnings found so far, in kube-apiserver's order.
 #[derive(Default)]
-struct Found(Warnings);
+struct WarningList(Warnings);
 
-impl Found {
+impl WarningList {
     fn add(&mut self, path: &Path<'_>, message: &str) {
         if !self.0.is_full() {
             self.0.add(format!("{path}: {message}"));

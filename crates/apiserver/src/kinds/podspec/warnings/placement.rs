@@ -3,7 +3,7 @@
 use mullion_kube_text::{field::Path, names, validation::net};
 use serde_json::Value;
 
-use super::Found;
+use super::WarningList;
 use crate::kinds::tree::Tree;
 
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
@@ -30,7 +30,7 @@ const DEPRECATED_NODE_LABELS: [(&str, &str); 5] = [
     ),
 ];
 
-impl Found {
+impl WarningList {
     pub(super) fn node_labels(&mut self, spec: &Value, path: &Path<'_>) {
         for (key, _) in spec.entries("nodeSelector") {
             if let Some(message) = deprecated_node_label(key) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use mullion_kube_text::{field::Path, golang::quote};
 use serde_json::Value;
 
-use super::Found;
+use super::WarningList;
 use crate::kinds::{podspec::CONTAINER_LISTS, tree::Tree};
 
 /// The position of a port: the list of containers, the container's index, and the port's index.
@@ -70,7 +70,7 @@ impl<'a> SamePort<'a> {
     }
 }
 
-impl Found {
+impl WarningList {
     /// Warns about ports with the same number and protocol, in all containers.
     pub(super) fn ports(&mut self, spec: &Value, path: &Path<'_>) {
         let mut seen: HashMap<(i64, &str), SamePort<'_>> = HashMap::new();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mullion_kube_text::{field::Path, golang::quote};
 use serde_json::Value;
 
-use super::{Found, overlaps::Overlaps};
+use super::{WarningList, overlaps::Overlaps};
 use crate::kinds::{persistentvolumeclaims, tree::Tree};
 
 /// Deprecated sources in kube-apiserver's order; the warnings about the claims of ephemeral volumes are between them.
@@ -58,7 +58,7 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 10] = [
     ),
 ];
 
-impl Found {
+impl WarningList {
     pub(super) fn volumes(&mut self, spec: &Value, path: &Path<'_>) {
         for (index, volume) in spec.items("volumes").iter().enumerate() {
             let at = path.index(index);

@@ -93,10 +93,10 @@ pub(super) fn of(body: &[u8], ours: &str) -> String {
         };
         return format!("json: unsupported value: {value}");
     }
-    format!("yaml: {}", told(&text, words, ours, word, place))
+    format!("yaml: {}", message(&text, words, ours, word, place))
 }
 
-fn told(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>) -> String {
+fn message(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>) -> String {
     // Go's scanner omits the number of the first line, and its parser counts lines from zero.
     let line = |line: usize| match line {
         0 => String::new(),

@@ -3,7 +3,7 @@
 //! Integers are little-endian.
 
 use super::{
-    super::{super::collection::Sealed, record},
+    super::{super::collection::UnpublishedChange, record},
     MOST_KEPT,
 };
 
@@ -37,7 +37,12 @@ impl Entry {
         self.0.shrink_to(MOST_KEPT);
     }
 
-    pub(in crate::store::durable) fn record(&mut self, collection: u32, at: i64, sealed: &Sealed) {
+    pub(in crate::store::durable) fn record(
+        &mut self,
+        collection: u32,
+        at: i64,
+        sealed: &UnpublishedChange,
+    ) {
         let len = record::encoded_len(sealed);
         self.0.push(RECORD);
         self.0

@@ -8,7 +8,7 @@ use super::{
 use crate::store::durable::{directory::Directory, error::StoreError};
 
 /// One of the two files, as found at start.
-struct Found {
+struct JournalFile {
     segment: Segment,
     /// Up to which number the file says that entries were acknowledged.
     marked: u64,
@@ -56,7 +56,7 @@ pub(in crate::store::durable) fn recover(
     Ok(parts)
 }
 
-fn find(directory: &Directory, identity: u64, index: usize) -> Result<Found, StoreError> {
+fn find(directory: &Directory, identity: u64, index: usize) -> Result<JournalFile, StoreError> {
     let (backend, path) = directory.open_journal(index)?;
     let segment = Segment::found(backend, path);
     let mut entries = Entries::of(&segment, identity)?;
@@ -66,7 +66,7 @@ fn find(directory: &Directory, identity: u64, index: usize) -> Result<Found, Sto
         numbers = Some((numbers.map_or(number, |(first, _)| first), number));
     }
     drop(entries);
-    Ok(Found {
+    Ok(JournalFile {
         segment,
         marked,
         numbers,
@@ -74,7 +74,7 @@ fn find(directory: &Directory, identity: u64, index: usize) -> Result<Found, Sto
 }
 
 /// Checks that no entry is missing between those that are folded and the last one.
-fn check_order(found: &[Found; 2], folded: u64) -> Result<(), StoreError> {
+fn check_order(found: &[JournalFile; 2], folded: u64) -> Result<(), StoreError> {
     let mut order = [(&found[0], &found[1]), (&found[1], &found[0])];
     order.sort_by_key(|(found, _)| found.numbers);
     let mut next = folded + 1;

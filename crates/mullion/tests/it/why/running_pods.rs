@@ -1,4 +1,4 @@
-//! `mullion why`: what is told of pods that run, and of words that are wrong.
+//! `mullion why` for running pods and for invalid arguments.
 
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{draft_from, in_time, request_limit};
 use crate::{
     http::{call::Call, metadata},
-    kinds::Beside,
+    kinds::Companion,
     registry::Row,
     schema::{self, ownership},
     server::ApiServer,
@@ -27,18 +27,20 @@ use crate::{
 pub(super) async fn commit(
     call: &Call,
     change: Change,
-    beside: Vec<Beside>,
+    companions: Vec<Companion>,
 ) -> Result<Option<Arc<Object>>, Status> {
     request_limit::check(&call.row, &change)?;
     let main = call.row.collection.commit(change, call.now);
-    if beside.is_empty() {
+    if companions.is_empty() {
         return in_time(main.await);
     }
     let (server, now) = (&*call.server, call.now);
-    let (coming, going): (Vec<Beside>, Vec<Beside>) = beside
+    let (coming, going): (Vec<Companion>, Vec<Companion>) = companions
         .into_iter()
-        .partition(|beside| beside.object.is_some());
-    let made = coming.into_iter().map(|beside| make(server, beside, now));
+        .partition(|companion| companion.object.is_some());
+    let made = coming
+        .into_iter()
+        .map(|companion| make(server, companion, now));
     // All are begun before any is awaited: a durable store writes them to disk together.
     let (made, committed) = future::join(future::join_all(made), main).await;
     let committed = in_time(committed);
@@ -55,12 +57,12 @@ pub(super) async fn commit(
 }
 
 /// Creates and deletes companion objects without a write that they belong to.
-pub(crate) async fn settle(server: &ApiServer, beside: Vec<Beside>, now: Timestamp) {
-    for beside in beside {
-        if beside.object.is_some() {
-            make(server, beside, now).await;
+pub(crate) async fn settle(server: &ApiServer, companions: Vec<Companion>, now: Timestamp) {
+    for companion in companions {
+        if companion.object.is_some() {
+            make(server, companion, now).await;
         } else {
-            remove(server, &beside, now).await;
+            remove(server, &companion, now).await;
         }
     }
 }
@@ -68,17 +70,17 @@ pub(crate) async fn settle(server: &ApiServer, beside: Vec<Beside>, now: Timesta
 /// Creates a companion object. Returns `None` if it could not be created, for example because one with its name exists.
 async fn make(
     server: &ApiServer,
-    beside: Beside,
+    companion: Companion,
     now: Timestamp,
 ) -> Option<(Arc<Row>, Arc<Object>)> {
-    let row = row(server, &beside)?;
-    let mut object = beside.object?;
+    let row = row(server, &companion)?;
+    let mut object = companion.object?;
     metadata::begin(&mut object, &row.resource, now);
     let owners = owners(&row, &object, now);
     metadata::of(&mut object).insert("managedFields".into(), owners);
     schema::normalise(&row.resource.schema, &mut object);
     let draft = draft_from(&row, EventType::Added, &mut object, None);
-    let change = Change::Create(Key::new(None, &beside.name), draft);
+    let change = Change::Create(Key::new(None, &companion.name), draft);
     let made = row.collection.commit(change, now).await.ok()?;
     Some((row, made))
 }
@@ -113,11 +115,11 @@ fn owners(row: &Row, object: &Value, now: Timestamp) -> Value {
     owners
 }
 
-async fn remove(server: &ApiServer, beside: &Beside, now: Timestamp) {
-    let Some(row) = row(server, beside) else {
+async fn remove(server: &ApiServer, companion: &Companion, now: Timestamp) {
+    let Some(row) = row(server, companion) else {
         return;
     };
-    let key = Key::new(None, &beside.name);
+    let key = Key::new(None, &companion.name);
     while let Some(object) = row.collection.get(key.as_str()) {
         let gone = row.collection.commit(Change::Delete(object), now).await;
         if !matches!(gone, Err(CommitError::Stale)) {
@@ -126,7 +128,9 @@ async fn remove(server: &ApiServer, beside: &Beside, now: Timestamp) {
     }
 }
 
-fn row(server: &ApiServer, beside: &Beside) -> Option<Arc<Row>> {
+fn row(server: &ApiServer, companion: &Companion) -> Option<Arc<Row>> {
     let table = server.registry().table();
-    table.find_plural(beside.group, beside.plural).cloned()
+    table
+        .find_plural(companion.group, companion.plural)
+        .cloned()
 }

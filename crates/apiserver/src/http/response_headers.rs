@@ -19,10 +19,10 @@ pub(crate) fn audit_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 /// Adds the `Audit-Id` and priority-and-fairness headers, and `Cache-Control: no-cache, private` unless the response has one.
-pub(crate) fn tell(headers: &mut HeaderMap, audit_id: HeaderValue, flow: Option<Flow>) {
+pub(crate) fn add(headers: &mut HeaderMap, audit_id: HeaderValue, flow: Option<Flow>) {
     headers.insert(AUDIT_ID, audit_id);
     if let Some(flow) = flow {
-        flow.tell(headers);
+        flow.add_headers(headers);
     }
     let uncached = HeaderValue::from_static("no-cache, private");
     headers.entry(CACHE_CONTROL).or_insert(uncached);

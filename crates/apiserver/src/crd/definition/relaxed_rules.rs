@@ -17,7 +17,7 @@ use super::{
 
 /// The rules that are not enforced: a flag that is true switches its rule off. All flags are false by default, as for a create.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Spared {
+pub(crate) struct RelaxedRules {
     /// If true, a single expression may exceed the cost limit.
     pub(super) dear_expressions: bool,
     /// If true, a `type` that JSON schema does not have is accepted.
@@ -30,19 +30,19 @@ pub(crate) struct Spared {
     pub(super) optional_keys: bool,
 }
 
-impl Spared {
+impl RelaxedRules {
     /// Returns the exemptions that these stored schemas justify: a rule is off if any of them, or a schema below it, breaks the rule.
     pub(crate) fn by<'v>(schemas: impl IntoIterator<Item = &'v Value>) -> Self {
-        let mut spared = Spared::default();
+        let mut relaxed = RelaxedRules::default();
         for schema in schemas {
-            spared.look(schema);
+            relaxed.look(schema);
         }
-        spared
+        relaxed
     }
 
     /// Returns the exemptions for one version, which include the cost limit if the version's schema is unchanged.
     pub(crate) fn of_version(self, is_unchanged: bool) -> Self {
-        Spared {
+        RelaxedRules {
             dear_expressions: is_unchanged,
             ..self
         }
@@ -85,40 +85,40 @@ mod tests {
         let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": item});
         let default = json!({"type": "object", "default": {"other": 1}});
         let unknown = json!({"anyOf": [{"type": "text"}]});
-        let none = Spared::default();
+        let none = RelaxedRules::default();
         for (property, expected) in [
             (json!({"type": "string"}), none),
             (
                 keyed,
-                Spared {
+                RelaxedRules {
                     optional_keys: true,
                     ..none
                 },
             ),
             (
                 set,
-                Spared {
+                RelaxedRules {
                     divisible_set_items: true,
                     ..none
                 },
             ),
             (
                 default,
-                Spared {
+                RelaxedRules {
                     unpruned_defaults: true,
                     ..none
                 },
             ),
             (
                 unknown,
-                Spared {
+                RelaxedRules {
                     unknown_types: true,
                     ..none
                 },
             ),
         ] {
             let schema = object(json!({"spec": object(json!({"p": property}))}));
-            assert_eq!(Spared::by([&schema]), expected, "{property}");
+            assert_eq!(RelaxedRules::by([&schema]), expected, "{property}");
         }
     }
 }

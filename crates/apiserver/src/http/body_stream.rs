@@ -24,12 +24,12 @@ const PIECE: usize = 32 * 1024;
 
 /// Marks a response of unknown length that ends by itself, unlike a watch.
 #[derive(Clone, Copy)]
-pub(crate) struct Ends;
+pub(crate) struct EndsByItself;
 
 /// Returns whether a response ends by itself and may have at least `bytes` bytes.
 pub(crate) fn may_have(response: &Response<Body>, bytes: u64) -> bool {
     let exact = http_body::Body::size_hint(response.body()).exact();
-    let ends = || response.extensions().get::<Ends>().is_some();
+    let ends = || response.extensions().get::<EndsByItself>().is_some();
     exact.map_or_else(ends, |exact| exact >= bytes)
 }
 
@@ -52,14 +52,14 @@ trait Source: Send + 'static {
 }
 
 /// A body made of a source's pieces.
-struct Made<S> {
+struct SourceBody<S> {
     source: S,
     /// Whether the last poll returned a piece, so that the next one yields to other tasks.
     rests: bool,
     ended: bool,
 }
 
-impl<S: Source + Unpin> http_body::Body for Made<S> {
+impl<S: Source + Unpin> http_body::Body for SourceBody<S> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -101,8 +101,8 @@ impl<S: Source + Unpin> http_body::Body for Made<S> {
 
 /// Returns a body that applies a transformation to another body.
 pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
-    Body::new(Made {
-        source: Changed {
+    Body::new(SourceBody {
+        source: ChangeSource {
             body,
             change,
             left: Bytes::new(),
@@ -112,14 +112,14 @@ pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
     })
 }
 
-struct Changed<C> {
+struct ChangeSource<C> {
     body: Body,
     change: C,
     /// The bytes that were received and not transformed yet.
     left: Bytes,
 }
 
-impl<C: Change + Unpin> Source for Changed<C> {
+impl<C: Change + Unpin> Source for ChangeSource<C> {
     fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -154,8 +154,8 @@ pub(crate) fn listed(
     objects: Vec<Arc<Object>>,
     write: impl FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static,
 ) -> Body {
-    Body::new(Made {
-        source: Listed {
+    Body::new(SourceBody {
+        source: ListSource {
             head: Some(head.to_owned()),
             tail: tail.to_owned(),
             objects: objects.into_iter(),
@@ -166,7 +166,7 @@ pub(crate) fn listed(
     })
 }
 
-struct Listed<W> {
+struct ListSource<W> {
     /// The text before the objects, until the first piece is made.
     head: Option<String>,
     tail: String,
@@ -174,7 +174,7 @@ struct Listed<W> {
     write: W,
 }
 
-impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for Listed<W> {
+impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for ListSource<W> {
     fn poll_piece(
         &mut self,
         _: &mut Context<'_>,
@@ -203,13 +203,13 @@ impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for Listed
 }
 
 /// A body together with a value that is held until the body is sent (a permit, for example).
-pub(crate) struct With<T> {
+pub(crate) struct GuardedBody<T> {
     pub(crate) body: Body,
     #[expect(dead_code, reason = "it counts while it is there")]
     pub(crate) held: T,
 }
 
-impl<T: Unpin> http_body::Body for With<T> {
+impl<T: Unpin> http_body::Body for GuardedBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -230,12 +230,12 @@ impl<T: Unpin> http_body::Body for With<T> {
 }
 
 /// A body that is dropped at its deadline, also when the client has stopped reading and nobody polls it.
-pub(crate) struct Expiring {
+pub(crate) struct ExpiringBody {
     body: Arc<Mutex<Option<Body>>>,
     timer: JoinHandle<()>,
 }
 
-impl Expiring {
+impl ExpiringBody {
     pub(crate) fn new(body: Body, deadline: Instant) -> Self {
         let body = Arc::new(Mutex::new(Some(body)));
         let expires = body.clone();
@@ -243,7 +243,7 @@ impl Expiring {
             tokio::time::sleep_until(deadline).await;
             lock(&expires).take();
         });
-        Expiring { body, timer }
+        ExpiringBody { body, timer }
     }
 }
 
@@ -251,13 +251,13 @@ fn lock(body: &Mutex<Option<Body>>) -> MutexGuard<'_, Option<Body>> {
     body.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Expiring {
+impl Drop for ExpiringBody {
     fn drop(&mut self) {
         self.timer.abort();
     }
 }
 
-impl http_body::Body for Expiring {
+impl http_body::Body for ExpiringBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -328,12 +328,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_not_sent_in_time_is_let_go() {
         let held = Arc::new(());
-        let kept = With {
+        let kept = GuardedBody {
             body: Body::from("x"),
             held: held.clone(),
         };
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut body = Expiring::new(Body::new(kept), deadline);
+        let mut body = ExpiringBody::new(Body::new(kept), deadline);
         tokio::time::sleep(Duration::from_secs(59)).await;
         assert_eq!(Arc::strong_count(&held), 2);
         tokio::time::sleep(Duration::from_secs(2)).await;

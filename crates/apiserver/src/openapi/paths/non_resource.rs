@@ -19,7 +19,7 @@ const DISCOVERY: &[&str] = &[
 const JSON: &[&str] = &["application/json"];
 
 /// A path without a resource.
-pub(in crate::openapi) struct Around {
+pub(in crate::openapi) struct NonResourcePath {
     /// The name of its v3 document.
     pub(in crate::openapi) name: String,
     pub(in crate::openapi) path: String,
@@ -27,8 +27,8 @@ pub(in crate::openapi) struct Around {
 }
 
 /// Returns the paths that belong to no group's version.
-pub(in crate::openapi) fn all(dialect: Dialect, groups: &[&str]) -> Vec<Around> {
-    let get = |name: &str, path: String, operation: &Operation<'_>| Around {
+pub(in crate::openapi) fn all(dialect: Dialect, groups: &[&str]) -> Vec<NonResourcePath> {
+    let get = |name: &str, path: String, operation: &Operation<'_>| NonResourcePath {
         name: name.to_owned(),
         path,
         item: operation.item(dialect),
@@ -116,7 +116,11 @@ pub(in crate::openapi) fn all(dialect: Dialect, groups: &[&str]) -> Vec<Around> 
 }
 
 /// Returns the discovery path of a group's version, for its document.
-pub(in crate::openapi) fn resources(dialect: Dialect, group: &str, version: &str) -> Around {
+pub(in crate::openapi) fn resources(
+    dialect: Dialect,
+    group: &str,
+    version: &str,
+) -> NonResourcePath {
     let of_group = names::capital(&names::of_group(group));
     let of_version = names::capital(&names::identifier(version));
     let operation = Operation {
@@ -127,7 +131,7 @@ pub(in crate::openapi) fn resources(dialect: Dialect, group: &str, version: &str
         consumes: DISCOVERY,
         produces: DISCOVERY,
     };
-    Around {
+    NonResourcePath {
         name: name(group, version),
         path: format!("{}/", super::base(group, version)),
         item: operation.item(dialect),

@@ -1,4 +1,4 @@
-//! Defines what a check finds: problems with their remedies, facts that could not be read, or that all is well.
+//! Defines the findings of a check: problems with their remedies, facts that could not be read, or that all is well.
 
 use super::{change::Change, snapshot::Unknown};
 
@@ -29,7 +29,7 @@ impl Outcome {
 
 /// Everything that a check found.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Findings {
     /// A short description of the cluster's state, for a reader who sees no problem.
     pub(super) state: String,
     pub(super) problems: Vec<Problem>,
@@ -50,21 +50,21 @@ pub(super) struct Problem {
     pub(super) changes: Vec<Change>,
 }
 
-impl Found {
+impl Findings {
     /// Starts with a description of the cluster's state.
     pub(super) fn state(text: impl Into<String>) -> Self {
-        Found {
+        Findings {
             state: text.into(),
-            ..Found::default()
+            ..Findings::default()
         }
     }
 
     /// Creates the result of a check that does not apply; `text` says why.
     pub(super) fn not_needed(text: impl Into<String>) -> Self {
-        Found {
+        Findings {
             state: text.into(),
             needed: Some(false),
-            ..Found::default()
+            ..Findings::default()
         }
     }
 
@@ -112,11 +112,11 @@ impl Found {
     }
 }
 
-impl From<Unknown> for Found {
+impl From<Unknown> for Findings {
     fn from(Unknown(missing): Unknown) -> Self {
-        Found {
+        Findings {
             missing: vec![missing],
-            ..Found::default()
+            ..Findings::default()
         }
     }
 }

@@ -69,12 +69,12 @@ async fn an_answer_names_the_flow_schema_of_its_request_and_its_level() {
         let object = api.get(&format!("{FLOWS}/{plural}/{name}")).await.ok();
         object["metadata"]["uid"].as_str().unwrap().to_owned()
     };
-    let told = async |user, request| {
+    let flow_headers = async |user, request| {
         let (_, headers) = headers(&server, user, request).await;
-        let told = |name: &str| Some(headers.get(name)?.to_str().unwrap().to_owned());
+        let flow_headers = |name: &str| Some(headers.get(name)?.to_str().unwrap().to_owned());
         (
-            told("x-kubernetes-pf-flowschema-uid"),
-            told("x-kubernetes-pf-prioritylevel-uid"),
+            flow_headers("x-kubernetes-pf-flowschema-uid"),
+            flow_headers("x-kubernetes-pf-prioritylevel-uid"),
         )
     };
     let account: Option<(&str, &[&str])> = Some((
@@ -96,12 +96,16 @@ async fn an_answer_names_the_flow_schema_of_its_request_and_its_level() {
             Some(uid("flowschemas", schema).await),
             Some(uid("prioritylevelconfigurations", level).await),
         );
-        assert_eq!(told(user, Request::get(path)).await, wanted, "{path}");
+        assert_eq!(
+            flow_headers(user, Request::get(path)).await,
+            wanted,
+            "{path}"
+        );
     }
     // Who is nobody has no flow, and what takes long is not counted.
-    assert_eq!(told(None, Request::get(MAPS)).await, (None, None));
+    assert_eq!(flow_headers(None, Request::get(MAPS)).await, (None, None));
     let log = "/api/v1/namespaces/default/pods/p/log";
-    assert_eq!(told(MASTER, Request::get(log)).await, (None, None));
+    assert_eq!(flow_headers(MASTER, Request::get(log)).await, (None, None));
 
     let schema = json!({
         "metadata": {"name": "janes"},
@@ -112,10 +116,10 @@ async fn an_answer_names_the_flow_schema_of_its_request_and_its_level() {
     });
     let schemas = format!("{FLOWS}/flowschemas");
     let made = api.post(&schemas, schema).await.ok();
-    let (found, _) = told(JANE, Request::get(MAPS)).await;
+    let (found, _) = flow_headers(JANE, Request::get(MAPS)).await;
     assert_eq!(found.as_deref(), made["metadata"]["uid"].as_str());
     // Whoever acts as somebody else belongs where that one does.
     let request = Request::get(MAPS).header("impersonate-user", "jane");
-    let (found, _) = told(MASTER, request).await;
+    let (found, _) = flow_headers(MASTER, request).await;
     assert_eq!(found.as_deref(), made["metadata"]["uid"].as_str());
 }

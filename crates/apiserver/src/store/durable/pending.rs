@@ -1,4 +1,4 @@
-//! State that waits beside the writer's queue: changed notes, and records that are no longer needed.
+//! The state outside of the writer's queue that is not permanent yet: changed notes, and records that are no longer needed.
 //!
 //! The writer takes the waiting notes with the next group of writes, so they are permanent no later than any write that begins after them.
 //! All notes are in memory. Unneeded records are taken when the journal is folded.
@@ -16,8 +16,9 @@ use super::tables::Discarded;
 /// A changed note with the number of its change.
 pub(super) type Waiting = (String, (u64, Option<Bytes>));
 
+/// The changed notes and the unneeded records that the writer has not stored or removed yet.
 #[derive(Debug, Default)]
-pub(super) struct Aside {
+pub(super) struct PendingState {
     notes: Mutex<Notes>,
     discarded: Mutex<FxHashMap<Arc<str>, Discarded>>,
 }
@@ -35,10 +36,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Aside {
+impl PendingState {
     /// Creates the state with the notes that were read at start.
     pub(super) fn new(notes: BTreeMap<String, Bytes>) -> Self {
-        Aside {
+        PendingState {
             notes: Mutex::new(Notes {
                 all: notes,
                 ..Notes::default()
