@@ -37,7 +37,7 @@ pub(super) struct Grouped {
 }
 
 impl Grouped {
-    /// Of the items that want a place. None where they are of too many kinds. Groups know nothing of rules.
+    /// Groups the items that have pods without a place. Returns `None` if they are of too many kinds. Groups ignore rules.
     pub(super) fn of(problem: &Problem, left: &[u32]) -> Option<Self> {
         let groups = groups(problem, left);
         if groups.len() > MOST_ROWS {
@@ -81,13 +81,14 @@ impl Grouped {
         })
     }
 
-    /// What a pod of each group is worth in the linear program in which machines hold fractions of pods.
+    /// Returns what a pod of each group is worth in the linear program in which machines hold fractions of pods.
     pub(super) fn group_values(&self) -> Vec<f64> {
         Relaxation::in_parts(&self.problem, &mut Filler::new(&self.problem)).duals
     }
 
-    /// What a pod of each item pays at least, where `values` say what one of each group is worth: micro-dollars an hour; infinite where no machine holds
-    /// it. On each machine, resources cost what they are worth to groups with these values, so much that the whole room costs the machine's price.
+    /// Returns a lower bound of what a pod of each item costs, in micro-dollars per hour; infinite if no machine holds it. `values` are what a pod of each
+    /// group is worth. On each machine, prices of resources are the duals of its fractional knapsack with these values, scaled so that the whole room
+    /// costs the machine's price.
     pub(super) fn least(&self, problem: &Problem, values: &[f64]) -> Vec<f64> {
         let mut knapsack = Knapsack::default();
         let on_offer = |offer: usize| {
@@ -99,8 +100,8 @@ impl Grouped {
         rates::least_by(problem, on_offer)
     }
 
-    /// Buys what the linear program over groups buys whole, with real pods on it; `rates` say what a unit of each resource is worth. Returns what a pod
-    /// of each group is worth in that program.
+    /// Buys the whole machines of the linear program over groups and fills them with real pods. `rates` are what a unit of each resource is worth. Returns
+    /// the dual values of that program: what a pod of each group is worth.
     pub(super) fn buy(
         &mut self,
         problem: &Problem,
@@ -179,8 +180,8 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Takes real pods for the places of a pattern. Together they ask for what the places are for, or a little less; those for the last two places, and
-    /// any more that fit, are chosen so that they leave the least room.
+    /// Takes real pods for the places of a pattern. Together they request what the places are for, or a little less; those for the last two places, and
+    /// any more that fit, are chosen so that little room is left.
     fn fill(&mut self, places: &[(usize, u32)]) {
         let places = places.iter();
         let mut order: Vec<usize> = places
@@ -211,7 +212,7 @@ impl Filling<'_> {
         }
     }
 
-    /// The pod of a group that, with average pods for the later places, leaves the least room.
+    /// Returns the item of a group whose pod, with average pods for the later places, leaves the least room.
     fn nearest(&self, group: usize, later: &[usize]) -> Option<usize> {
         let mut planned = Load::default();
         for group in later {
@@ -237,7 +238,7 @@ impl Filling<'_> {
         best.map(|best| best.1)
     }
 
-    /// Of some pods of a group the one that is worth most together with the best one for the room that it leaves.
+    /// Tries some items of a group and returns the one that is worth most together with the best last pod for the room that it leaves.
     fn last_but_one(&self, group: usize) -> Option<usize> {
         let items = &self.groups[group].items;
         let tries = TRIES.min(items.len());
@@ -258,8 +259,8 @@ impl Filling<'_> {
         best.map(|best| best.1)
     }
 
-    /// The pod that is worth most in a room on the machine, beside one that comes with it, and what it is worth. A machine without a pod that it may be
-    /// bought for gets one.
+    /// Returns the item whose pod is worth most in a room on the machine, and what it is worth. `beside` is an item of which a pod is about to be taken.
+    /// While no pod justifies the machine (a pool of lower weight is bought only for pods that others refuse), only such a pod is returned.
     fn last(&self, room: &Load, beside: Option<usize>) -> Option<(usize, f64)> {
         let opens = |item: usize| self.offer.opens.contains(item);
         let is_open = beside.is_some_and(opens) || self.pods.iter().any(|pod| opens(pod.0));
@@ -273,7 +274,7 @@ impl Filling<'_> {
         })
     }
 
-    /// Whether one more pod of an item fits and wants a place.
+    /// Returns whether one more pod of an item is without a place and fits.
     fn takes(&self, item: usize) -> bool {
         self.left[item] > self.count(item)
             && self.offer.fits.contains(item)
@@ -321,8 +322,8 @@ fn groups(problem: &Problem, left: &[u32]) -> Vec<Group> {
     groups
 }
 
-/// Sorts items by what they ask for of a resource, and cuts them into about so many parts of equal length. A cut that is near the room of a machine is
-/// made there: pods of one group are held by the same machines.
+/// Sorts items by their request for a resource and cuts them into about so many parts of equal length. A cut near the room of a machine is moved there, so
+/// that the same machines hold all pods of a group.
 fn cut<'a>(
     problem: &Problem,
     items: &'a mut [usize],

@@ -161,7 +161,7 @@ impl Knapsack {
         is_exact
     }
 
-    /// What a unit of each resource is worth on a machine that may hold fractions of these pods.
+    /// Returns what a unit of each resource is worth on a machine that may hold fractions of these pods.
     pub(super) fn rates(
         &mut self,
         problem: &Problem,

@@ -68,7 +68,8 @@ impl Problem {
         by_rates.max(by_groups).max(by_values)
     }
 
-    /// What a pod of each item pays at least, by the linear program over groups of about one size; none where the items are few, or of too many kinds.
+    /// Returns a lower bound of what a pod of each item costs, by the linear program over groups of about one size. Returns `None` if the items are few, or of
+    /// too many kinds.
     fn least_by_groups(&self) -> Option<Vec<f64>> {
         let demand: Vec<u32> = self.items.iter().map(|item| item.demand).collect();
         let grouped = self.is_varied().then(|| Grouped::of(self, &demand));

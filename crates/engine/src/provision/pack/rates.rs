@@ -14,8 +14,8 @@ const HELD: f64 = 0.9;
 /// What a unit of each resource costs, by kind of pod: micro-dollars an hour.
 pub(super) type Rates = Vec<[f64; DIMENSIONS]>;
 
-/// What a pod of each item pays at least: micro-dollars an hour; infinite where no machine holds it. `rates` say what a unit of each resource is worth on
-/// an offer.
+/// Returns a lower bound of what a pod of each item costs, in micro-dollars per hour; infinite if no machine holds it. `rates` returns what a unit of each
+/// resource is worth on an offer.
 ///
 /// On a machine each pod pays for what it asks for by such rates, in proportion so that the whole room costs the machine's price: pods on it never pay
 /// more than that together. Each pod pays on the machine that is best for it.
@@ -34,19 +34,19 @@ pub(super) fn least_by(
     least
 }
 
-/// What a pod of each item pays at least where resources are worth this to the kinds of pods.
+/// Returns the same where resources are worth this to each kind of pods.
 pub(super) fn least(problem: &Problem, rates: &Rates) -> Vec<f64> {
     least_by(problem, |offer| {
         highest_of(problem, rates, &problem.offers[offer])
     })
 }
 
-/// What pods on a machine pay for a unit of each resource, if they take all of it: together the machine's price.
+/// Returns what pods on a machine pay for a unit of each resource: for the whole room, the machine's price.
 pub(super) fn paid_on(problem: &Problem, rates: &Rates, offer: &Offer) -> [f64; DIMENSIONS] {
     to_price(offer, highest_of(problem, rates, offer))
 }
 
-/// Rates in proportion, so that a machine's whole room costs its price.
+/// Scales rates so that a machine's whole room costs its price.
 fn to_price(offer: &Offer, mut rates: [f64; DIMENSIONS]) -> [f64; DIMENSIONS] {
     let room = offer.room.map(|room| room.max(0));
     if worth_of(&room, &rates) <= 0.0 {
@@ -60,7 +60,7 @@ fn to_price(offer: &Offer, mut rates: [f64; DIMENSIONS]) -> [f64; DIMENSIONS] {
     }
 }
 
-/// What all pods cost at least where a pod of each item pays this: micro-dollars an hour.
+/// Returns what all pods cost if a pod of each item costs this, in micro-dollars per hour.
 pub(super) fn sum_of(problem: &Problem, least: &[f64]) -> u64 {
     let paid = problem
         .items
@@ -74,7 +74,7 @@ pub(super) fn sum_of(problem: &Problem, least: &[f64]) -> u64 {
     paid.sum::<f64>() as u64
 }
 
-/// What all pods cost at least: micro-dollars an hour.
+/// Returns a lower bound of what all pods cost, in micro-dollars per hour.
 pub(super) fn bound(problem: &Problem, rates: &Rates) -> u64 {
     sum_of(problem, &least(problem, rates))
 }

@@ -15,7 +15,7 @@ pub(super) struct Shelf<'a> {
 }
 
 impl<'a> Shelf<'a> {
-    /// Returns the items that have pods left.
+    /// Creates a shelf of the items that have pods left.
     pub(super) fn of(problem: &'a Problem, left: &[u32]) -> Self {
         let mut most = [0; 2];
         for (item, _) in problem.items.iter().zip(left).filter(|own| *own.1 > 0) {
@@ -35,7 +35,7 @@ impl<'a> Shelf<'a> {
         shelf
     }
 
-    /// Takes an item out that has no pods left.
+    /// Removes an item that has no pods left.
     pub(super) fn forget(&mut self, item: usize) {
         let cell = self.cell(item);
         self.cells[cell].retain(|own| *own as usize != item);
@@ -86,21 +86,21 @@ impl<'a> Shelf<'a> {
         self.row(request[0], 0) * SIDE + self.row(request[1], 1)
     }
 
-    /// The row of an amount; amounts beyond the grid count for its last row.
+    /// Returns the row of an amount; amounts beyond the grid are in its last row.
     fn row(&self, amount: i64, dimension: usize) -> usize {
         let most = i128::from(self.most[dimension]) + 1;
         let row = i128::from(amount.max(0)) * SIDE as i128 / most;
         (row as usize).min(SIDE - 1)
     }
 
-    /// No amount of a row is larger than this.
+    /// Returns the largest amount of a row.
     fn top(&self, row: usize, dimension: usize) -> i64 {
         let most = i128::from(self.most[dimension]) + 1;
         ((row as i128 + 1) * most / SIDE as i128) as i64
     }
 }
 
-/// What a pod's cpu and memory are worth.
+/// Returns what a pod's cpu and memory are worth at these rates.
 pub(super) fn worth(request: &Load, rates: [f64; 2]) -> f64 {
     request[0] as f64 * rates[0] + request[1] as f64 * rates[1]
 }
