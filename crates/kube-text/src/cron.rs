@@ -389,15 +389,16 @@ mod tests {
         }
     }
 
+    /// Returns when a schedule is due first after a Tuesday's noon.
+    fn next(schedule: &str) -> String {
+        let after = "2026-01-27T12:34:56.5Z".parse().expect("a time");
+        let schedule = Schedule::parse(schedule).expect("a schedule");
+        let at = schedule.next(after, &TimeZone::UTC).expect("it comes");
+        at.to_string()
+    }
+
     #[test]
     fn days_of_month_and_week_are_alternatives_unless_one_of_them_is_any_day() {
-        let next = |schedule: &str| {
-            let after = "2026-01-27T12:00:00Z".parse().expect("a time");
-            let schedule = Schedule::parse(schedule).expect("a schedule");
-            let at = schedule.next(after, &TimeZone::UTC).expect("it comes");
-            at.to_string()
-        };
-        // 2026-01-27 is a Tuesday.
         assert_eq!(next("0 0 15 * fri"), "2026-01-30T00:00:00Z");
         assert_eq!(next("0 0 15 * *"), "2026-02-15T00:00:00Z");
         assert_eq!(next("0 0 15 * */1"), "2026-02-15T00:00:00Z");
@@ -408,12 +409,6 @@ mod tests {
 
     #[test]
     fn intervals_are_whole_seconds_and_a_zone_in_the_text_counts() {
-        let next = |schedule: &str| {
-            let after = "2026-01-27T12:34:56.5Z".parse().expect("a time");
-            let schedule = Schedule::parse(schedule).expect("a schedule");
-            let at = schedule.next(after, &TimeZone::UTC).expect("it comes");
-            at.to_string()
-        };
         assert_eq!(next("@every 1h30m"), "2026-01-27T14:04:56Z");
         assert_eq!(next("@every 90000000us"), "2026-01-27T12:36:26Z");
         assert_eq!(next("@every 1500ms"), "2026-01-27T12:34:57Z");

@@ -8,7 +8,7 @@ use super::knapsack::Knapsack;
 use super::rates::{self, Rates};
 use super::rounding::Solution;
 use super::shelf::{Shelf, worth};
-use super::{Bin, DIMENSIONS, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
+use super::{Bin, Item, Load, MOST_ROWS, Offer, Problem, Relaxation, add, within};
 
 /// So many groups are aimed at: the linear program has a row for each.
 const MOST_GROUPS: usize = 100;
@@ -114,9 +114,11 @@ impl Grouped {
         let most = patterns.iter().map(|own| own.1).fold(0.0, f64::max);
         let mut shelf = Shelf::of(problem, &solution.left);
         let offers = problem.offers.iter();
-        let rates: Vec<[f64; DIMENSIONS]> = offers
-            .map(|offer| rates::paid_on(problem, rates, offer))
-            .collect();
+        let admitted = offers.map(|offer| {
+            let [cpu, memory, ..] = rates::paid_on(problem, rates, offer);
+            (rates::kinds_of(problem, &offer.fits), [cpu, memory])
+        });
+        let admitted: Vec<(Vec<usize>, [f64; 2])> = admitted.collect();
         // Patterns take turns, so that no group's best pods are all gone to one of them.
         for turn in 0..(most + 1e-6).floor() as u64 {
             for (pattern, times) in &patterns {
@@ -127,14 +129,15 @@ impl Grouped {
                 if !within(&offer.takes, &solution.limits[offer.pool]) {
                     continue;
                 }
-                let [cpu, memory, ..] = rates[pattern.offer];
+                let (kinds, rates) = &admitted[pattern.offer];
                 let mut bin = Filling {
                     problem,
                     groups: &self.groups,
                     shelf: &shelf,
                     left: &solution.left,
                     offer,
-                    rates: [cpu, memory],
+                    kinds,
+                    rates: *rates,
                     room: offer.room,
                     pods: Vec::new(),
                 };
@@ -171,6 +174,8 @@ struct Filling<'a> {
     /// Pods of each item that want a place.
     left: &'a [u32],
     offer: &'a Offer,
+    /// The kinds of pods that it admits.
+    kinds: &'a [usize],
     /// What a unit of cpu and one of memory on the machine are worth.
     rates: [f64; 2],
     /// What is free.
@@ -268,7 +273,7 @@ impl Filling<'_> {
             true => &self.offer.fits,
             false => &self.offer.opens,
         };
-        self.shelf.best(room, self.rates, |item| {
+        self.shelf.best(self.kinds, room, self.rates, |item| {
             let taken = self.count(item) + u32::from(beside == Some(item));
             admitted.contains(item) && self.left[item] > taken
         })

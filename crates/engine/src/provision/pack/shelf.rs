@@ -1,14 +1,23 @@
-//! Pods by size, to find the one that fills a room best.
+//! Pods by kind and size, to find the one that fills a room best.
 
-use super::{Load, Problem, within};
+use super::{Item, Load, Problem, within};
 
-/// The grid of sizes has so many rows by cpu, and so many by memory.
-const SIDE: usize = 40;
+/// A grid has so many rows by cpu, and as many by memory, at most.
+const MAX_ROWS: usize = 40;
+/// A grid of few items has fewer rows, so that about this many items share a cell.
+const ITEMS_PER_CELL: usize = 12;
 
-/// Items that want a place, in a grid by cpu and memory.
+/// Items that have pods without a place, in a grid for each kind: a machine admits all items of a kind or none, as far as they fit.
 pub(super) struct Shelf<'a> {
-    problem: &'a Problem,
-    /// The most cpu and memory that any pod asks for.
+    items: &'a [Item],
+    /// By kind.
+    grids: Vec<Grid>,
+}
+
+/// Items of one kind by cpu and memory.
+struct Grid {
+    rows: usize,
+    /// The most cpu and memory that any pod requests.
     most: [i64; 2],
     /// By row of cpu, then of memory.
     cells: Vec<Vec<u32>>,
@@ -17,39 +26,74 @@ pub(super) struct Shelf<'a> {
 impl<'a> Shelf<'a> {
     /// Creates a shelf of the items that have pods left.
     pub(super) fn of(problem: &'a Problem, left: &[u32]) -> Self {
-        let mut most = [0; 2];
-        for (item, _) in problem.items.iter().zip(left).filter(|own| *own.1 > 0) {
-            most = std::array::from_fn(|dimension| most[dimension].max(item.request[dimension]));
-        }
-        let mut shelf = Shelf {
-            problem,
-            most,
-            cells: vec![Vec::new(); SIDE * SIDE],
-        };
-        for (item, left) in left.iter().enumerate() {
-            if *left > 0 {
-                let cell = shelf.cell(item);
-                shelf.cells[cell].push(item as u32);
+        let items = &problem.items[..];
+        let mut kinds: Vec<Vec<u32>> = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            if left[index] > 0 {
+                if kinds.len() <= item.kind {
+                    kinds.resize(item.kind + 1, Vec::new());
+                }
+                kinds[item.kind].push(index as u32);
             }
         }
-        shelf
+        let grids = kinds.iter().map(|own| Grid::of(items, own)).collect();
+        Shelf { items, grids }
     }
 
     /// Removes an item that has no pods left.
     pub(super) fn forget(&mut self, item: usize) {
-        let cell = self.cell(item);
-        self.cells[cell].retain(|own| *own as usize != item);
+        let Item { request, kind, .. } = &self.items[item];
+        let grid = &mut self.grids[*kind];
+        let cell = grid.cell(request);
+        grid.cells[cell].retain(|own| *own as usize != item);
     }
 
-    /// Returns the item whose pod is worth most among those that fit into a room and are `free`, and what it is worth, where a unit of cpu and one of
-    /// memory are worth `rates`.
+    /// Returns the item of some kinds whose pod is worth most among those that fit into a room and are `free`, and what it is worth, where a unit of cpu
+    /// and one of memory are worth `rates`.
     pub(super) fn best(
         &self,
+        kinds: &[usize],
         room: &Load,
         rates: [f64; 2],
         free: impl Fn(usize) -> bool,
     ) -> Option<(usize, f64)> {
-        let mut best: Option<(usize, f64)> = None;
+        let mut best = None;
+        for grid in kinds.iter().filter_map(|kind| self.grids.get(*kind)) {
+            best = grid.best(self.items, room, rates, &free, best);
+        }
+        best
+    }
+}
+
+impl Grid {
+    fn of(all: &[Item], items: &[u32]) -> Self {
+        let mut most = [0; 2];
+        for item in items {
+            let request = &all[*item as usize].request;
+            most = std::array::from_fn(|dimension| most[dimension].max(request[dimension]));
+        }
+        let rows = (items.len() / ITEMS_PER_CELL).isqrt().clamp(1, MAX_ROWS);
+        let mut grid = Grid {
+            rows,
+            most,
+            cells: vec![Vec::new(); rows * rows],
+        };
+        for item in items {
+            let cell = grid.cell(&all[*item as usize].request);
+            grid.cells[cell].push(*item);
+        }
+        grid
+    }
+
+    /// Returns the best item as [`Shelf::best`] does, or the `best` one known if none is better.
+    fn best(
+        &self,
+        items: &[Item],
+        room: &Load,
+        rates: [f64; 2],
+        free: impl Fn(usize) -> bool,
+        mut best: Option<(usize, f64)>,
+    ) -> Option<(usize, f64)> {
         let is_beaten =
             |best: Option<(usize, f64)>, value: f64| best.is_some_and(|own| own.1 >= value);
         let last: [usize; 2] =
@@ -66,11 +110,9 @@ impl<'a> Shelf<'a> {
                 if is_beaten(best, most(cpu, 0) + most(memory, 1)) {
                     break;
                 }
-                for item in self.cells[cpu * SIDE + memory]
-                    .iter()
-                    .map(|item| *item as usize)
-                {
-                    let request = &self.problem.items[item].request;
+                let cell = self.cells[cpu * self.rows + memory].iter();
+                for item in cell.map(|item| *item as usize) {
+                    let request = &items[item].request;
                     let value = worth(request, rates);
                     if !is_beaten(best, value) && within(request, room) && free(item) {
                         best = Some((item, value));
@@ -81,22 +123,21 @@ impl<'a> Shelf<'a> {
         best
     }
 
-    fn cell(&self, item: usize) -> usize {
-        let request = &self.problem.items[item].request;
-        self.row(request[0], 0) * SIDE + self.row(request[1], 1)
+    fn cell(&self, request: &Load) -> usize {
+        self.row(request[0], 0) * self.rows + self.row(request[1], 1)
     }
 
     /// Returns the row of an amount; amounts beyond the grid are in its last row.
     fn row(&self, amount: i64, dimension: usize) -> usize {
         let most = i128::from(self.most[dimension]) + 1;
-        let row = i128::from(amount.max(0)) * SIDE as i128 / most;
-        (row as usize).min(SIDE - 1)
+        let row = i128::from(amount.max(0)) * self.rows as i128 / most;
+        (row as usize).min(self.rows - 1)
     }
 
     /// Returns the largest amount of a row.
     fn top(&self, row: usize, dimension: usize) -> i64 {
         let most = i128::from(self.most[dimension]) + 1;
-        ((row as i128 + 1) * most / SIDE as i128) as i64
+        ((row as i128 + 1) * most / self.rows as i128) as i64
     }
 }
 
