@@ -25,6 +25,7 @@ mod plan;
 mod preferences;
 mod replace;
 mod reservations;
+mod retry;
 mod rooms;
 mod sale;
 mod solve;

@@ -163,6 +163,7 @@ fn buy(
 ) -> Result<Replacement, NoReplacement> {
     solver.add_hosts(pending);
     let mut existing = Vec::new();
+    solver.add_places(pending);
     let rest = solver.place_on_nodes(pending, &mut existing);
     if rest.is_empty() {
         return Ok(Replacement {
@@ -175,7 +176,7 @@ fn buy(
     if is_beyond(worth) {
         return Err(NoReplacement::TooDear);
     }
-    let bought = solver.buy(&rest);
+    let bought = solver.buy(&rest, &[]);
     if bought.is_open() {
         return Err(NoReplacement::NoPlace);
     }

@@ -24,6 +24,7 @@ use super::limit::Limits;
 use super::open_labels::RequestedLabels;
 use super::preferences::Preferences;
 use super::reservations::Reservations;
+use super::retry::Retries;
 use super::rooms;
 use super::{
     Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy, Unplaceable,
@@ -67,6 +68,7 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     let best = if request.by_cost {
         solver.cheapest(&pending, &nodes)
     } else {
+        solver.add_places(&pending);
         let rest = solver.place_on_nodes(&pending, &mut existing);
         solver.attempt(&rest, PlacementMode::OneByOne)
     };
@@ -218,6 +220,8 @@ pub(super) struct Solver<'a> {
     /// The number of planned pods when the nodes of a pool were last tightened.
     tightened: FxHashMap<usize, usize>,
     seed: u64,
+    /// The number of empty places that were ever added, for their names.
+    pub(super) places: usize,
     /// The effort of the search for a cheaper packing.
     pub(super) effort: u64,
     /// Whether the plan needs a lower bound of the price.
@@ -246,6 +250,7 @@ impl<'a> Solver<'a> {
             topologies: FxHashMap::default(),
             tightened: FxHashMap::default(),
             seed,
+            places: 0,
             effort: PlanRequest::EFFORT,
             wants_bound: false,
             ceiling: None,
@@ -296,6 +301,7 @@ impl Solver<'_> {
             .map(|catalog| catalog.limits.clone())
             .collect();
         let reservations = self.reservations.clone();
+        let mut retries = Retries::of(self.cluster);
         self.add_places(pending);
         let mut existing = Vec::new();
         let (pending, bound) = match mode {
@@ -309,12 +315,15 @@ impl Solver<'_> {
             }
         };
         let placed_one_by_one = pending.len();
-        let mut pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+        let mut place = |solver: &mut Self, pod: &Pending| {
+            solver.retry_existing(pod, &mut retries, &mut existing) || solver.place_on_planned(pod)
+        };
+        let mut pending = self.until_settled_by_class(pending, &mut place);
         let mut unplaceable = Vec::with_capacity(pending.len());
         // Pods that wait for reserved capacity keep their preferences.
         self.take_waiting(&mut pending, &mut unplaceable);
         while self.give_up_one(&mut pending) {
-            pending = self.until_settled_by_class(pending, Solver::place_on_planned);
+            pending = self.until_settled_by_class(pending, &mut place);
             self.take_waiting(&mut pending, &mut unplaceable);
         }
         let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
