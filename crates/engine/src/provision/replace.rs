@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use super::PlanRequest;
 use super::catalog::Catalog;
 use super::numbers::{Numbers, NumbersConfig};
+use super::open_labels::RequestedLabels;
 use super::plan::PlannedNode;
 use super::preferences::Preferences;
 use super::solve::{Pending, Solver, compile, put_in_order};
@@ -56,8 +57,11 @@ impl Pools {
         moved: &[PodClassId],
         cluster: &mut Cluster,
     ) -> Result<Self, ModelError> {
+        let templates = &request.templates;
+        let mut requested = RequestedLabels::of(moved.iter().copied(), templates, cluster);
+        requested.truncate();
         Ok(Pools {
-            catalogs: compile(request, moved.iter().copied(), cluster)?,
+            catalogs: compile(request, templates, &requested, cluster)?,
             preferences: Preferences::of(request),
             seed: request.seed,
         })
