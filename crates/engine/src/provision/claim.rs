@@ -19,6 +19,7 @@ use crate::resources::Amounts;
 
 use super::catalog::Catalog;
 use super::solve::Pending;
+use super::units;
 use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
 
 /// What planned nodes list, by catalog and remaining options, so that it is worked out once for nodes with equal options.
@@ -73,6 +74,11 @@ pub(super) struct Topology {
 }
 
 impl Claim {
+    /// Returns the options that have room for these requests beside those of the pods that are planned already.
+    pub(super) fn options_for(&self, requests: &Amounts, catalog: &Catalog) -> FixedBitSet {
+        units::with_room(&self.options, &self.requests, requests, catalog)
+    }
+
     /// Creates a planned node without pods; `None` if `options` is empty.
     pub(super) fn open(
         catalog: (usize, &Catalog),

@@ -166,6 +166,7 @@ fn buy(
     values: &Values,
 ) -> Result<Replacement, NoReplacement> {
     solver.add_hosts(pending);
+    solver.count_units(pending);
     let mut existing = Vec::new();
     solver.add_places(pending);
     let rest = solver.place_on_nodes(pending, &mut existing);

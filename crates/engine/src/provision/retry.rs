@@ -77,8 +77,13 @@ impl Solver<'_> {
         if !needs_others {
             return false;
         }
+        let unit = self.whole_unit(pod.own);
+        let holds_unit =
+            |solver: &Self, node: NodeId| unit.as_ref().is_none_or(|all| solver.holds(node, all));
         let mut nodes = retries.with_room(pod.own, self.cluster).iter();
-        let Some(node) = nodes.find(|node| self.cluster.takes_now(pod.own, **node)) else {
+        let takes =
+            |node: &&NodeId| holds_unit(self, **node) && self.cluster.takes_now(pod.own, **node);
+        let Some(node) = nodes.find(takes) else {
             return false;
         };
         self.cluster.load_logged(pod.own, *node);

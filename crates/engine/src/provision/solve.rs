@@ -26,6 +26,7 @@ use super::open_labels::RequestedLabels;
 use super::preferences::Preferences;
 use super::reservations::Reservations;
 use super::retry::Retries;
+use super::units::{self, Units};
 use super::{
     NodeTemplate, Plan, PlanRequest, PlannedNode, PoolReason, PoolRefusal, PreferencePolicy,
     Unplaceable,
@@ -101,6 +102,7 @@ impl RoundQuestion<'_> {
         let pending = solver.with_preferences(pending);
         let nodes: Vec<NodeId> = solver.cluster.nodes().collect();
         solver.add_hosts(&pending);
+        solver.count_units(&pending);
         let mut existing = Vec::new();
         let best = if request.by_cost {
             solver.cheapest(&pending, &nodes)
@@ -270,6 +272,8 @@ pub(super) struct Solver<'a> {
     pub(super) ceiling: Option<u64>,
     pub(super) preferences: Preferences,
     pub(super) reservations: Reservations,
+    /// The pods that may have to share a node; empty once there is no node for all of them.
+    pub(super) units: Units,
 }
 
 impl<'a> Solver<'a> {
@@ -295,6 +299,7 @@ impl<'a> Solver<'a> {
             wants_bound: false,
             ceiling: None,
             preferences: Preferences::default(),
+            units: Units::default(),
         }
     }
 }
@@ -366,6 +371,11 @@ impl Solver<'_> {
             pending = self.until_settled_by_class(pending, &mut place);
             self.take_waiting(&mut pending, &mut unplaceable);
         }
+        // Better some of the pods that must share a node than none.
+        let units = std::mem::take(&mut self.units);
+        if !units.is_empty() {
+            pending = self.until_settled_by_class(pending, &mut place);
+        }
         let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
         for pod in pending {
             let known = refusals.entry(pod.class);
@@ -392,6 +402,7 @@ impl Solver<'_> {
             catalog.limits = limits;
         }
         self.reservations = reservations;
+        self.units = units;
         self.closed.clear();
         self.tightened.clear();
         Attempt {
@@ -464,7 +475,11 @@ impl Solver<'_> {
     /// Places a pod on the existing node that the scheduler would choose.
     fn place_on_existing(&mut self, pod: &Pending, placed: &mut Vec<(String, String)>) -> bool {
         let key = &self.keys[pod.index as usize];
-        let Some(node) = self.cluster.best_node(pod.own, key, self.seed) else {
+        let found = match self.whole_unit(pod.own) {
+            Some(all) => self.existing_for_unit(pod.own, &all),
+            None => self.cluster.best_node(pod.own, key, self.seed),
+        };
+        let Some(node) = found else {
             return false;
         };
         if self.claims.iter().any(|claim| claim.node == node) {
@@ -503,6 +518,14 @@ impl Solver<'_> {
         let open = |claim: &usize| closed.is_none_or(|closed| !closed.contains(*claim));
         let mut order: Vec<_> = (0..self.claims.len()).filter(open).collect();
         order.sort_by_key(|claim| self.claims[*claim].pods.len());
+        if let Some(all) = self.whole_unit(pod.own) {
+            order.retain(|claim| {
+                let claim = &self.claims[*claim];
+                !claim
+                    .options_for(&all, &self.catalogs[claim.catalog])
+                    .is_clear()
+            });
+        }
         for index in order {
             let claim = &mut self.claims[index];
             let catalog = &mut self.catalogs[claim.catalog];
@@ -572,6 +595,7 @@ impl Solver<'_> {
         pod: &Pending,
         topology: &Topology,
     ) -> Result<(), PoolReason> {
+        let unit = self.whole_unit(pod.own);
         let catalog = &mut self.catalogs[index];
         if catalog.options.is_empty() {
             return Err(PoolReason::NoInstanceTypes);
@@ -585,6 +609,12 @@ impl Solver<'_> {
         let mut options = within.clone();
         options.intersect_with(&catalog.available);
         self.reservations.leave_out(&mut options, catalog);
+        if let Some(all) = unit {
+            options = units::with_room(&options, &Amounts::default(), &all, catalog);
+            if options.is_clear() {
+                return Err(PoolReason::NoInstanceTypes);
+            }
+        }
         let name = format!("{PLANNED}{}", self.claims.len());
         // If nothing can be bought, this finds out whether that is the only obstacle.
         let sold_out = options.is_clear();

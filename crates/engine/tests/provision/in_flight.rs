@@ -59,3 +59,55 @@ fn pods_with_rules_about_hosts_join_a_node_on_its_way() {
         assert_eq!(planned_on_the_way(pod), [there]);
     }
 }
+
+/// A pod that must be where pods of an app are, by a label of nodes.
+fn beside(name: &str, own: &str, other: &str, key: &str, cpu: &str) -> PodSpec {
+    let mut pod = pod(name, &[("cpu", cpu)]);
+    pod.template.labels.insert("app".into(), own.into());
+    pod.template.affinity.pod_affinity = Some(PodAffinity {
+        required: vec![PodAffinityTerm {
+            topology_key: key.into(),
+            label_selector: Some(LabelSelector {
+                match_labels: StringMap::from([("app".to_owned(), other.to_owned())]),
+                ..LabelSelector::default()
+            }),
+            ..PodAffinityTerm::default()
+        }],
+        ..PodAffinity::default()
+    });
+    pod
+}
+
+#[test]
+fn pods_that_share_a_node_start_only_where_there_is_room_for_all_of_them() {
+    let together = |count: usize| {
+        let pods = (0..count).map(|index| format!("together-{index}"));
+        let mut pods: Vec<PodSpec> = pods
+            .map(|name| beside(&name, "together", "together", label::HOSTNAME, "1500m"))
+            .collect();
+        // Because others must be near, they are not packed in numbers.
+        pods.push(beside("near", "near", "together", label::ZONE, "100m"));
+        pods
+    };
+    for by_cost in [false, true] {
+        let plan = |count: usize| {
+            let request = PlanRequest {
+                pods: together(count),
+                in_flight: vec![on_its_way()],
+                templates: vec![pool("p", &linux())],
+                by_cost,
+                ..PlanRequest::default()
+            };
+            let mut cluster = Cluster::new(Options::default());
+            cluster.plan(&request).expect("valid")
+        };
+        // The node on its way has room for two.
+        let three = plan(3);
+        assert!(three.unplaceable.is_empty(), "{three:?}");
+        let mut hosts = three.nodes.iter().map(|node| node.pods.len());
+        assert!(hosts.any(|pods| pods >= 3), "{three:?}");
+        // No node has room for six: as in Karpenter those have a place that fit where the first one goes.
+        let six = plan(6);
+        assert_eq!(six.existing.len(), 2, "{six:?}");
+    }
+}
