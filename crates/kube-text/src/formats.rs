@@ -8,8 +8,9 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use mullion_kube_text::{golang::url::Url, names};
 use regex::Regex;
+
+use crate::{golang::url::Url, names};
 
 /// The formats that are checked, without dashes.
 const KNOWN: &[&str] = &[
@@ -99,12 +100,12 @@ fn compiled(pattern: &str) -> Regex {
 }
 
 /// Returns whether values are checked against the format.
-pub(crate) fn is_known(format: &str) -> bool {
+pub fn is_known(format: &str) -> bool {
     KNOWN.contains(&format.replace('-', "").as_str())
 }
 
 /// Returns whether a string is valid in a format.
-pub(crate) fn holds(format: &str, text: &str) -> bool {
+pub fn holds(format: &str, text: &str) -> bool {
     match format.replace('-', "").as_str() {
         "datetime" => {
             text.len() >= 20

@@ -5,6 +5,7 @@
 //!   regular expressions, CSV, versions and time zones, and how they quote a string.
 //! - [`cron`]: schedules, and when they are due.
 //! - [`names`]: the formats of names, label keys and values, ports, environment variables and keys.
+//! - [`formats`]: the string formats of schemas, such as `date-time` and `uuid`.
 //! - [`field`]: paths of fields, and the errors that a validation records under them.
 //! - [`validation`]: addresses, label selectors, resource names and metadata, which all kinds validate alike.
 //!
@@ -17,6 +18,7 @@
 
 pub mod cron;
 pub mod field;
+pub mod formats;
 pub mod golang;
 pub mod names;
 pub mod quantity;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use kube_cel::cel::{Value, objects::Opaque};
 use mullion_kube_text::{
+    formats,
     golang::url::Url,
     names::{self, NameRule},
 };
 
 use super::values::{none, some, text};
-use crate::crd::formats;
 
 const NAMES: [&str; 13] = [
     "dns1123Label",

@@ -12,9 +12,7 @@ pub(crate) mod defaults;
 pub(crate) mod definition;
 mod finalizers;
 mod findings;
-pub(crate) mod formats;
 mod jsonpath;
-
 pub(crate) mod resource;
 pub(crate) mod rules;
 pub(crate) mod structural;

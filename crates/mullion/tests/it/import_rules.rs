@@ -128,6 +128,7 @@ const ENGINE_MAY_USE: &[&str] = &[
 
 /// The crates that exist for texts: parsers, and what reads and writes trees.
 const KUBE_TEXT_MAY_USE: &[&str] = &[
+    "base64",
     "indexmap",
     "jiff",
     "regex",
