@@ -51,7 +51,6 @@ pub mod admission;
 mod aggregation;
 mod auth;
 mod boot;
-mod cel;
 mod client_authority;
 mod crd;
 pub mod devices;

@@ -9,7 +9,7 @@ const STEPS_OF_AN_OBJECT: u64 = 10_000_000;
 
 /// The remaining steps.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     left: u64,
     pub(super) of_call: u64,
 }
@@ -34,7 +34,7 @@ impl Budget {
 
 /// The reason why an expression has no result.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// An evaluation error, with its message.
     Error(String),
     /// The expression takes more steps than one expression may.

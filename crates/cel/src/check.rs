@@ -14,7 +14,7 @@ use super::{
 
 /// The variables and features that an expression may use.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Environment {
+pub struct Environment {
     variables: HashMap<String, Type>,
     /// Whether the types of patches are available.
     patches: bool,
@@ -24,13 +24,13 @@ pub(crate) struct Environment {
 
 impl Environment {
     /// Adds a variable.
-    pub(crate) fn with(mut self, name: &str, kind: Type) -> Self {
+    pub fn with(mut self, name: &str, kind: Type) -> Self {
         self.variables.insert(name.to_owned(), kind);
         self
     }
 
     /// Adds `cel.bind`, which is available only to device selectors.
-    pub(crate) fn with_bind(self) -> Self {
+    pub fn with_bind(self) -> Self {
         Environment {
             binds: true,
             ..self
@@ -42,7 +42,7 @@ impl Environment {
     }
 
     /// Adds the types and functions for patches.
-    pub(crate) fn with_patches(self) -> Self {
+    pub fn with_patches(self) -> Self {
         Environment {
             patches: true,
             ..self

@@ -26,18 +26,19 @@ const MESSAGE: u64 = 40;
 
 /// The largest size of a type's values.
 #[derive(Debug, Default)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// The most items, entries, characters or bytes; 0 for values without a size.
-    pub(crate) most: u64,
+    pub most: u64,
     /// The least bytes of the JSON text.
-    pub(crate) least_bytes: u64,
-    pub(crate) fields: BTreeMap<String, Shape>,
+    pub least_bytes: u64,
+    /// The shapes of the known fields.
+    pub fields: BTreeMap<String, Shape>,
     /// The shape of all other fields, if there may be any.
-    pub(crate) others: Option<Box<Shape>>,
+    pub others: Option<Box<Shape>>,
     /// The shape of a map's keys.
-    pub(crate) keys: Option<Box<Shape>>,
+    pub keys: Option<Box<Shape>>,
     /// The shape of a list's items or a map's values.
-    pub(crate) items: Option<Box<Shape>>,
+    pub items: Option<Box<Shape>>,
 }
 
 /// A range of sizes.

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use kube_cel::cel::{Value, objects::Opaque};
 
 /// A value with methods of its own.
-pub(crate) trait Host: fmt::Debug + Send + Sync {
+pub trait Host: fmt::Debug + Send + Sync {
     /// Returns the type's name in the table of functions.
     fn type_name(&self) -> &'static str;
 
@@ -14,7 +14,7 @@ pub(crate) trait Host: fmt::Debug + Send + Sync {
 }
 
 /// Wraps a host as a value.
-pub(crate) fn host(host: impl Host + 'static) -> Value {
+pub fn host(host: impl Host + 'static) -> Value {
     Value::Opaque(Arc::new(Hosted(Arc::new(host))))
 }
 

@@ -59,12 +59,12 @@ enum Part {
 }
 
 /// Returns a list of type set.
-pub(crate) fn set_of(items: Vec<Value>) -> Value {
+pub fn set_of(items: Vec<Value>) -> Value {
     made(items, Keys::Whole)
 }
 
 /// Returns a list of type map with these key fields.
-pub(crate) fn list_by(items: Vec<Value>, fields: impl IntoIterator<Item = String>) -> Value {
+pub fn list_by(items: Vec<Value>, fields: impl IntoIterator<Item = String>) -> Value {
     made(items, Keys::Fields(fields.into_iter().collect()))
 }
 
@@ -255,8 +255,8 @@ fn fields_of(item: &Value, fields: &[String]) -> Vec<Part> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cel::of_json;
-    use crate::cel::values::equal;
+    use crate::of_json;
+    use crate::values::equal;
 
     fn list(kind: &str, items: serde_json::Value) -> Value {
         let items: Vec<Value> = items

@@ -1,9 +1,27 @@
-//! CEL as Kubernetes uses it: expressions are type-checked before they run.
+//! The Common Expression Language (CEL) as Kubernetes uses it: expressions are type-checked before they run.
 //!
-//! [`syntax`] parses, [`check`] infers types with the overloads in `functions.txt`, [`cost`] estimates the worst case, and [`eval`] runs
-//! an expression within a budget. Extension functions (strings, addresses ...) come from the kube-cel crate ([`library`]), except for
-//! [`quantities`], [`versions`] and [`formats`]. The language itself is implemented here, because errors must name positions and types as
-//! cel-go does, and because budgets, optionals and type values are part of it.
+//! [`Program::compile`] parses ([`syntax`]) and infers types with the overloads in `functions.txt` ([`check`]), [`Program::most_cost`]
+//! estimates the worst case ([`cost`]), and [`Program::evaluate`] runs the expression within a [`Budget`] ([`eval`]). Extension functions
+//! (strings, addresses ...) come from the kube-cel crate ([`library`]), except for [`quantities`], [`versions`] and [`formats`]. The
+//! language itself is implemented here, because errors must name positions and types as cel-go does, and because budgets, optionals and
+//! type values are part of it.
+//!
+//! ```
+//! use mullion_cel::{Budget, Environment, Program, Type, Value};
+//!
+//! let environment = Environment::default().with("replicas", Type::Int);
+//! let program = Program::compile("replicas * 2 <= 10", &environment).expect("the expression has a type");
+//! let result = program.evaluate(&[("replicas", Value::Int(5))], &mut Budget::default());
+//! assert_eq!(result, Ok(Value::Bool(true)));
+//! ```
+//!
+//! Layer: above `mullion-kube-text`, which is the only crate of Mullion that it imports. What expressions are about (custom resources,
+//! requests, devices) is known to those who compile them.
+//!
+//! Architecture invariant: no clock, environment, files, network or threads. A result depends on the expression and its variables alone.
+
+// Each `expect` names the invariant that holds; tests may use `unwrap`.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 mod budget;
 mod check;
@@ -41,23 +59,26 @@ use std::fmt;
 
 use mullion_kube_text::field::{Errors, Path};
 
-pub(crate) use self::host::{Host, host};
-pub(crate) use self::keyed::{list_by, set_of};
-pub(crate) use self::messages::{JSON_PATCH, OBJECT, message};
-pub(crate) use self::quantities::quantity;
-pub(crate) use self::total::total_map;
-pub(crate) use self::values::{broken, map_of, none, of_json, some, to_json, type_name};
-pub(crate) use self::versions::version;
-pub(crate) use self::{
+pub use self::host::{Host, host};
+pub use self::keyed::{list_by, set_of};
+pub use self::messages::{JSON_PATCH, Message, OBJECT, message};
+pub use self::quantities::quantity;
+pub use self::total::total_map;
+pub use self::values::{broken, map_of, none, of_json, some, to_json, type_name};
+pub use self::versions::version;
+pub use self::{
     budget::{Budget, Failure},
     check::Environment,
     cost::Shape,
     types::{Object, Type},
 };
-pub(crate) use kube_cel::cel::Value;
+pub use kube_cel::cel::{
+    Value,
+    objects::{Key, Map},
+};
 
 /// The reserved names of CEL.
-pub(crate) const RESERVED: &[&str] = &[
+pub const RESERVED: &[&str] = &[
     "as",
     "break",
     "const",
@@ -82,7 +103,7 @@ pub(crate) const RESERVED: &[&str] = &[
 ];
 
 /// Returns whether a name is valid for a variable.
-pub(crate) fn is_identifier(name: &str) -> bool {
+pub fn is_identifier(name: &str) -> bool {
     let mut letters = name.chars();
     let may_begin = |c: char| c.is_ascii_alphabetic() || c == '_';
     letters.next().is_some_and(may_begin)
@@ -94,13 +115,13 @@ pub(crate) fn is_identifier(name: &str) -> bool {
 ///
 /// # Errors
 /// The function's error for its arguments.
-pub(crate) fn call(function: &str, arguments: Vec<Value>) -> Result<Value, String> {
+pub fn call(function: &str, arguments: Vec<Value>) -> Result<Value, String> {
     library::call(function, None, arguments)
 }
 
 /// A parsed and checked expression.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub struct Program {
     expression: expr::Expr,
     /// The depth of the expression.
     depth: usize,
@@ -126,7 +147,7 @@ impl Program {
     ///
     /// # Errors
     /// The errors and their positions as cel-go prints them: lines that begin with `ERROR: <input>:line:column`.
-    pub(crate) fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
+    pub fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
         let (expression, depth) = syntax::parse(source, environment.binds())?;
         let result = with_stack(depth, || check::check(&expression, environment))
             .map_err(|problems| Issues::new(source, problems))?;
@@ -143,7 +164,7 @@ impl Program {
     ///
     /// # Errors
     /// The planning error, as kube-apiserver reports it.
-    pub(crate) fn ready(self) -> Result<Program, Refusal> {
+    pub fn ready(self) -> Result<Program, Refusal> {
         match &self.fault {
             Some(why) => Err(Refusal::Internal(format!(
                 "program instantiation failed: {why}"
@@ -153,24 +174,24 @@ impl Program {
     }
 
     /// Returns the type of the expression's result.
-    pub(crate) fn result(&self) -> &Type {
+    pub fn result(&self) -> &Type {
         &self.result
     }
 
     /// Returns the planning error: an invalid constant pattern, a constant that cannot be converted, or one that is not a valid key.
     /// cel-go finds such errors when it creates a program (`env.Program`), so they are refused where programs are kept, and not where
     /// only types are checked.
-    pub(crate) fn fault(&self) -> Option<&str> {
+    pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
     /// Returns whether the expression refers to a variable.
-    pub(crate) fn mentions(&self, variable: &str) -> bool {
+    pub fn mentions(&self, variable: &str) -> bool {
         with_stack(self.depth, || self.expression.mentions(variable))
     }
 
     /// Returns an upper bound of the evaluation's cost in kube-apiserver's units, if its variables together have that shape.
-    pub(crate) fn most_cost(&self, environment: &Environment, shape: &Shape) -> u64 {
+    pub fn most_cost(&self, environment: &Environment, shape: &Shape) -> u64 {
         with_stack(self.depth, || {
             cost::most(&self.expression, environment, shape)
         })
@@ -180,7 +201,7 @@ impl Program {
     ///
     /// # Errors
     /// The evaluation error, with cel-go's message.
-    pub(crate) fn evaluate(
+    pub fn evaluate(
         &self,
         variables: &[(&str, Value)],
         budget: &mut Budget,
@@ -193,7 +214,7 @@ impl Program {
 
 /// The reason why an expression is refused.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The expression does not compile, or has the wrong type.
     Invalid(String),
     /// The expression compiles, but cannot be planned ([`Program::fault`]).
@@ -202,7 +223,7 @@ pub(crate) enum Refusal {
 
 impl Refusal {
     /// Records the refusal of the expression in a field.
-    pub(crate) fn record(self, expression: &str, at: &Path<'_>, errors: &mut Errors) {
+    pub fn record(self, expression: &str, at: &Path<'_>, errors: &mut Errors) {
         match self {
             Refusal::Invalid(why) => errors.invalid(at, expression, why),
             Refusal::Internal(why) => errors.internal(at, why),
@@ -226,15 +247,15 @@ impl From<Refusal> for String {
 
 /// An error at a position of an expression.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Problem {
+struct Problem {
     /// The number of characters before the position.
-    pub(crate) at: usize,
-    pub(crate) message: String,
+    at: usize,
+    message: String,
 }
 
 /// All errors of an expression, as text.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Issues(String);
+pub struct Issues(String);
 
 impl Issues {
     /// Creates an error about the expression as a whole.

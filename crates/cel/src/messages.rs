@@ -10,15 +10,17 @@ use kube_cel::cel::{Value, objects::Opaque};
 use super::types::{Object, Type};
 
 /// The type of an object that is merged into the target.
-pub(crate) const OBJECT: &str = "Object";
+pub const OBJECT: &str = "Object";
 /// The type of an operation of a JSON patch.
-pub(crate) const JSON_PATCH: &str = "JSONPatch";
+pub const JSON_PATCH: &str = "JSONPatch";
 
 /// A value of such a type.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Message {
-    pub(crate) name: String,
-    pub(crate) fields: BTreeMap<String, Value>,
+pub struct Message {
+    /// The type's name, for example `Object.spec`.
+    pub name: String,
+    /// The fields that the expression sets.
+    pub fields: BTreeMap<String, Value>,
 }
 
 // Doubles are compared as numbers: messages are never map keys.
@@ -50,7 +52,7 @@ pub(super) fn named(name: &str) -> Option<Type> {
 }
 
 /// Returns a value as a message, if it is one.
-pub(crate) fn message(value: &Value) -> Option<&Message> {
+pub fn message(value: &Value) -> Option<&Message> {
     match value {
         Value::Opaque(opaque) => opaque.downcast_ref(),
         _ => None,
@@ -62,7 +64,7 @@ impl Message {
     ///
     /// # Errors
     /// One line for each object with another type.
-    pub(crate) fn check_names(&self) -> Result<(), String> {
+    pub fn check_names(&self) -> Result<(), String> {
         let mut found = Vec::new();
         self.check(&self.name, &mut found);
         match found.is_empty() {

@@ -91,7 +91,7 @@ pub(super) fn call(
 ///
 /// # Errors
 /// apimachinery's message for an invalid quantity.
-pub(crate) fn quantity(text: &str) -> Result<Value, String> {
+pub fn quantity(text: &str) -> Result<Value, String> {
     Amount::read(text).map(Value::from)
 }
 

@@ -24,7 +24,7 @@ impl Opaque for Total {
 }
 
 /// Returns a map in which every absent key has the value `otherwise`.
-pub(crate) fn total_map(map: Value, otherwise: Value) -> Value {
+pub fn total_map(map: Value, otherwise: Value) -> Value {
     Value::Opaque(Arc::new(Total { map, otherwise }))
 }
 

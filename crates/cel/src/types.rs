@@ -4,25 +4,38 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A type.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Type {
+pub enum Type {
     /// The dynamic type; operations on it are checked at run time.
     Dyn,
     /// A type that is not determined yet, as the items of an empty list.
     Open,
     /// The type of an expression with an error; it fits everywhere, so that the error is reported once.
     Error,
+    /// `null_type`.
     Null,
+    /// `bool`.
     Bool,
+    /// `int`, of 64 bits.
     Int,
+    /// `uint`, of 64 bits.
     Uint,
+    /// `double`.
     Double,
+    /// `string`.
     String,
+    /// `bytes`.
     Bytes,
+    /// `timestamp`.
     Timestamp,
+    /// `duration`.
     Duration,
+    /// A list, with the type of its items.
     List(Arc<Type>),
+    /// A map, with the types of its keys and values.
     Map(Arc<Type>, Arc<Type>),
+    /// An optional value, with the type of what it may hold.
     Optional(Arc<Type>),
+    /// An object with named fields.
     Object(Arc<Object>),
     /// A type of a library, for example `net.IP`.
     Opaque(&'static str),
@@ -34,11 +47,13 @@ pub(crate) enum Type {
 
 /// A type with named fields.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Object {
-    pub(crate) name: String,
-    pub(crate) fields: BTreeMap<String, Type>,
+pub struct Object {
+    /// The full name, by which types are told apart.
+    pub name: String,
+    /// The types of the known fields.
+    pub fields: BTreeMap<String, Type>,
     /// Whether there may be other fields of any type.
-    pub(crate) open: bool,
+    pub open: bool,
 }
 
 impl Object {
@@ -83,7 +98,7 @@ impl fmt::Display for Type {
 
 impl Type {
     /// Returns the type's run-time name in cel-go, where the checker uses a shorter one.
-    pub(crate) fn own_name(&self) -> String {
+    pub fn own_name(&self) -> String {
         match self {
             Type::Null => "null_type".to_owned(),
             Type::Timestamp => "google.protobuf.Timestamp".to_owned(),
@@ -92,15 +107,18 @@ impl Type {
         }
     }
 
-    pub(crate) fn list(item: Type) -> Type {
+    /// Returns the type of lists of that item type.
+    pub fn list(item: Type) -> Type {
         Type::List(Arc::new(item))
     }
 
-    pub(crate) fn map(key: Type, value: Type) -> Type {
+    /// Returns the type of maps with these types of keys and values.
+    pub fn map(key: Type, value: Type) -> Type {
         Type::Map(Arc::new(key), Arc::new(value))
     }
 
-    pub(crate) fn optional(inner: Type) -> Type {
+    /// Returns the type of optional values of that type.
+    pub fn optional(inner: Type) -> Type {
         Type::Optional(Arc::new(inner))
     }
 

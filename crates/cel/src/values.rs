@@ -39,7 +39,7 @@ impl Opaque for Broken {
 }
 
 /// Returns a value whose selection fails.
-pub(crate) fn broken(why: String) -> Value {
+pub fn broken(why: String) -> Value {
     Value::Opaque(Arc::new(Broken(why)))
 }
 
@@ -56,7 +56,7 @@ pub(super) fn text(value: impl Into<String>) -> Value {
 }
 
 /// Converts JSON: whole numbers become ints, and keys are not escaped.
-pub(crate) fn of_json(value: &Json) -> Value {
+pub fn of_json(value: &Json) -> Value {
     match value {
         Json::Null => Value::Null,
         Json::Bool(truth) => Value::Bool(*truth),
@@ -85,7 +85,7 @@ pub(crate) fn of_json(value: &Json) -> Value {
 ///
 /// # Errors
 /// A part of the value has no JSON form.
-pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
+pub fn to_json(value: &Value) -> Result<Json, String> {
     Ok(match plain(value) {
         Value::Null => Json::Null,
         Value::Bool(truth) => (*truth).into(),
@@ -127,7 +127,7 @@ pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
 }
 
 /// Returns a map with string keys.
-pub(crate) fn map_of(fields: &[(String, Value)]) -> Value {
+pub fn map_of(fields: &[(String, Value)]) -> Value {
     let fields = fields.iter();
     let fields = fields.map(|(name, value)| (Key::String(Arc::new(name.clone())), value.clone()));
     Value::Map(Map {
@@ -136,12 +136,12 @@ pub(crate) fn map_of(fields: &[(String, Value)]) -> Value {
 }
 
 /// Returns an optional with a value.
-pub(crate) fn some(value: Value) -> Value {
+pub fn some(value: Value) -> Value {
     Value::Opaque(Arc::new(OptionalValue::of(value)))
 }
 
 /// Returns an empty optional.
-pub(crate) fn none() -> Value {
+pub fn none() -> Value {
     Value::Opaque(Arc::new(OptionalValue::none()))
 }
 
@@ -156,7 +156,7 @@ pub(super) fn optional(value: &Value) -> Option<Option<&Value>> {
 }
 
 /// Returns the name of a value's type.
-pub(crate) fn type_name(value: &Value) -> &str {
+pub fn type_name(value: &Value) -> &str {
     match value {
         Value::List(_) => "list",
         Value::Map(_) => "map",

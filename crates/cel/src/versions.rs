@@ -28,7 +28,7 @@ impl Opaque for Semver {
 ///
 /// # Errors
 /// The message of `github.com/blang/semver/v4` for an invalid version.
-pub(crate) fn version(text: &str) -> Result<Value, String> {
+pub fn version(text: &str) -> Result<Value, String> {
     if let Some(why) = fault(text) {
         return Err(why);
     }

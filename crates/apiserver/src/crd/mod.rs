@@ -1,6 +1,6 @@
 //! Custom resource definitions: from a definition object to served rows.
 //!
-//! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`crate::cel`]) apply the schema to every
+//! [`structural`] parses a version's schema once. [`defaults`], [`validation`] and [`rules`] ([`mullion_cel`]) apply the schema to every
 //! write, and the schema becomes the [`crate::schema::Type`] that decoding, pruning and field ownership use. [`correlation`] finds the
 //! values that a write does not change. [`resource`] is the [`crate::kinds::Kind`] of the instances. [`controller`] accepts names,
 //! establishes definitions and cleans up. [`definition`] and `kinds/customresourcedefinitions.rs` validate the definitions themselves.

@@ -5,9 +5,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use mullion_cel::{Object, Type};
+
 use crate::{
     admission::Lookup,
-    cel::{Object, Type},
     crd::{rules::types, structural::Schema},
     registry::Row,
     schema::{self, Node, Scalar},

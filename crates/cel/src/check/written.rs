@@ -6,7 +6,7 @@ use kube_cel::cel::Value;
 use mullion_kube_text::golang::regexp;
 
 use super::Checker;
-use crate::cel::{
+use crate::{
     Problem,
     expr::{Expr, Literal, Node},
     interpolation, times,

@@ -1,7 +1,7 @@
 //! The prices of functions and operators.
 
 use super::{LIST, Part, Price, REGEX, Size, TRAVERSAL, scaled};
-use crate::cel::types::Type;
+use crate::types::Type;
 
 /// Returns the price of a function of Kubernetes' libraries or of CEL's extensions.
 pub(super) fn of_function(

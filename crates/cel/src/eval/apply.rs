@@ -8,7 +8,7 @@ use mullion_kube_text::golang::regexp;
 use super::{
     Evaluated, Failure, Run, count, failed, found, index, missing, no_overload, of_type, shown,
 };
-use crate::cel::{
+use crate::{
     complaints, conversions, formats, host,
     keyed::{all_plain, plain},
     library, lists,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube_cel::cel::Value;
 
 use super::{Evaluated, Failure, Run, count, failed, no_overload, scope::Scope};
-use crate::cel::{
+use crate::{
     conversions::as_text,
     expr::{Fold, FoldKind},
     keyed::plain,

@@ -2,7 +2,7 @@
 
 use kube_cel::cel::Value;
 
-use crate::cel::{
+use crate::{
     functions::FUNCTIONS,
     keyed::plain,
     maps::as_map,

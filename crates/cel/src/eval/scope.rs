@@ -2,7 +2,7 @@
 
 use kube_cel::cel::Value;
 
-use crate::cel::expr::{Expr, spells};
+use crate::expr::{Expr, spells};
 
 /// A linked list of variables, innermost first.
 pub(super) enum Scope<'s> {

@@ -1,14 +1,14 @@
 //! Checks format strings and their arguments before an expression runs.
 
 use super::{Clause, Part, Parts, clause};
-use crate::cel::{
+use crate::{
     Problem,
     expr::{Expr, Node},
     types::Type,
 };
 
 /// Finds errors in a literal format and its literal arguments. `type_of` returns the types of all parts of the argument list.
-pub(in crate::cel) fn check(
+pub(crate) fn check(
     at: usize,
     format: &str,
     values: &[(bool, Expr)],

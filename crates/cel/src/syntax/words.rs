@@ -2,7 +2,7 @@
 
 use kube_cel::cel::{ParseErrors, parser::Parser};
 
-use crate::cel::{Issues, Problem, macros::SIMPLE};
+use crate::{Issues, Problem, macros::SIMPLE};
 
 /// Parses an expression with that grammar. `plain` is the expression with the literals replaced that the grammar would misread.
 ///

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use mullion_cel::{self as cel, Budget};
 use mullion_kube_text::validation::selector::{Selector, SelectorError};
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use crate::{
         Lookup, Operation, User,
         cel::{AccessQuery, Parts, of_asker},
     },
-    cel::{self, Budget},
     http::subresource::scale::Paths,
     kinds::admissionregistration,
     registry::Row,

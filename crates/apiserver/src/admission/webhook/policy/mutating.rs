@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use mullion_cel::{self as cel, Budget};
 use mullion_kube_text::golang::quote;
 use serde_json::{Value, json};
 
@@ -19,7 +20,6 @@ use crate::{
             subject::{View, Views, aggregate},
         },
     },
-    cel::{self, Budget},
     kinds::tree::Tree,
     schema::{
         merge::{self, JsonPatchError},
