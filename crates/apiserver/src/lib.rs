@@ -70,7 +70,6 @@ pub mod registry;
 pub mod schema;
 mod server;
 mod service_range;
-pub mod status;
 pub mod store;
 mod token_tracking;
 mod version_order;
@@ -82,5 +81,6 @@ pub use auth::{
 };
 pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
+pub use mullion_kube_text::status;
 pub use server::{ApiServer, Clock, Config, MetricsSource};
 pub use store::StoreError;

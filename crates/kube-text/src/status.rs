@@ -1,14 +1,45 @@
 //! `metav1.Status`: the error type of the whole server, with the reasons, codes, details and messages that clients depend on.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
-use mullion_kube_text::{
+use serde_json::{Map, Value, json};
+
+use crate::{
     field::{ErrorType, Errors, FieldError},
     golang::quote,
 };
-use serde_json::{Map, Value, json};
 
-use crate::kinds::Resource;
+/// The names of a resource that error responses mention.
+pub trait ResourceNames {
+    /// Returns the API group, empty for the core group.
+    fn group(&self) -> &str;
+    /// Returns the plural, for example `pods`.
+    fn plural(&self) -> &str;
+    /// Returns the kind, for example `Pod`.
+    fn kind(&self) -> &str;
+}
+
+/// Returns `name.group`, and only the name for the core group.
+fn qualified(group: &str, name: &str) -> String {
+    match group {
+        "" => name.to_owned(),
+        group => format!("{name}.{group}"),
+    }
+}
+
+impl<T: ResourceNames + ?Sized> ResourceNames for Arc<T> {
+    fn group(&self) -> &str {
+        (**self).group()
+    }
+
+    fn plural(&self) -> &str {
+        (**self).plural()
+    }
+
+    fn kind(&self) -> &str {
+        (**self).kind()
+    }
+}
 
 /// An error response.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -70,11 +101,11 @@ impl Status {
         }
     }
 
-    fn about(mut self, resource: &Resource, name: &str) -> Self {
+    fn about(mut self, resource: &dyn ResourceNames, name: &str) -> Self {
         self.details = Some(Box::new(Details {
             name: name.to_owned(),
-            group: resource.group.to_string(),
-            kind: resource.plural.to_string(),
+            group: resource.group().to_owned(),
+            kind: resource.plural().to_owned(),
             ..Details::default()
         }));
         self
@@ -86,11 +117,15 @@ impl Status {
     }
 
     /// Returns the 404 for an object.
-    pub fn not_found(resource: &Resource, name: &str) -> Self {
+    pub fn not_found(resource: &dyn ResourceNames, name: &str) -> Self {
         Status::new(
             404,
             "NotFound",
-            format!("{} {} not found", resource.qualified(), quote(name)),
+            format!(
+                "{} {} not found",
+                qualified(resource.group(), resource.plural()),
+                quote(name)
+            ),
         )
         .about(resource, name)
     }
@@ -122,8 +157,8 @@ impl Status {
     }
 
     /// Returns the 405 for a verb that a custom resource or a subresource of it does not have.
-    pub fn not_supported(resource: &Resource, verb: &str) -> Self {
-        let (group, plural) = (&resource.group, &resource.plural);
+    pub fn not_supported(resource: &dyn ResourceNames, verb: &str) -> Self {
+        let (group, plural) = (resource.group(), resource.plural());
         let message = format!("{verb} is not supported on resources of kind \"{plural}.{group}\"");
         let mut status = Status::new(405, "MethodNotAllowed", message);
         status.details = Some(Box::new(Details {
@@ -135,26 +170,27 @@ impl Status {
     }
 
     /// Returns the 409 for a name that is taken.
-    pub fn already_exists(resource: &Resource, name: &str) -> Self {
+    pub fn already_exists(resource: &dyn ResourceNames, name: &str) -> Self {
         Status::new(
             409,
             "AlreadyExists",
-            format!("{} {} already exists", resource.qualified(), quote(name)),
+            format!(
+                "{} {} already exists",
+                qualified(resource.group(), resource.plural()),
+                quote(name)
+            ),
         )
         .about(resource, name)
     }
 
     /// Returns the 409 for a write that does not match the stored state.
-    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        Status::conflict_kind(&resource.group, &resource.plural, name, why)
+    pub fn conflict(resource: &dyn ResourceNames, name: &str, why: &str) -> Self {
+        Status::conflict_kind(resource.group(), resource.plural(), name, why)
     }
 
     /// Returns a 409 whose details name a kind instead of a resource.
     pub fn conflict_kind(group: &str, kind: &str, name: &str, why: &str) -> Self {
-        let subject = match group {
-            "" => kind.to_owned(),
-            group => format!("{kind}.{group}"),
-        };
+        let subject = qualified(group, kind);
         let message = format!(
             "Operation cannot be fulfilled on {subject} {}: {why}",
             quote(name)
@@ -170,13 +206,16 @@ impl Status {
     }
 
     /// Returns a 403.
-    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+    pub fn forbidden(resource: &dyn ResourceNames, name: &str, why: &str) -> Self {
         let message = if name.is_empty() {
-            format!("{} is forbidden: {why}", resource.qualified())
+            format!(
+                "{} is forbidden: {why}",
+                qualified(resource.group(), resource.plural())
+            )
         } else {
             format!(
                 "{} {} is forbidden: {why}",
-                resource.qualified(),
+                qualified(resource.group(), resource.plural()),
                 quote(name)
             )
         };
@@ -184,17 +223,13 @@ impl Status {
     }
 
     /// Returns a 422 with one cause per error.
-    pub fn invalid(resource: &Resource, name: &str, errors: &Errors) -> Self {
-        Status::invalid_kind(&resource.group, &resource.kind, name, errors)
+    pub fn invalid(resource: &dyn ResourceNames, name: &str, errors: &Errors) -> Self {
+        Status::invalid_kind(resource.group(), resource.kind(), name, errors)
     }
 
     /// Returns a 422 for a kind that is not a resource (DeleteOptions, ListOptions).
     pub fn invalid_kind(group: &str, kind: &str, name: &str, errors: &Errors) -> Self {
-        let qualified = if group.is_empty() {
-            kind.to_owned()
-        } else {
-            format!("{kind}.{group}")
-        };
+        let qualified = qualified(group, kind);
         let all = errors.aggregate();
         let mut status = Status::new(
             422,
