@@ -41,7 +41,7 @@
 //!
 //! [`ApiServer::serve`] serves it on a socket, [`ApiServer::open`] stores it in a directory.
 //!
-//! A write passes `http`, `auth`, decoding ([`schema`]), defaulting ([`kinds`]), [`admission`], validation ([`kinds`]), the store, and
+//! A write passes `http`, `auth`, decoding ([`mullion_schema`]), defaulting ([`kinds`]), [`admission`], validation ([`kinds`]), the store, and
 //! then the watchers.
 
 // Each `expect` names the invariant that holds; tests may use `unwrap`.
@@ -67,7 +67,6 @@ mod own;
 mod policy_types;
 pub mod provided;
 pub mod registry;
-pub mod schema;
 mod server;
 mod service_range;
 pub mod store;

@@ -6,14 +6,14 @@
 
 use std::{borrow::Cow, fmt};
 
+use mullion_kube_text::status::Status;
 use mullion_kube_text::{field::Emptied, quantity::QuantityError};
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 use super::Type;
-use crate::status::Status;
 
-pub(crate) mod base64;
+pub mod base64;
 mod convert;
 mod custom;
 mod depth;
@@ -26,12 +26,12 @@ mod walk;
 mod yaml;
 
 pub use convert::{convert_numbers, unconvertible};
-pub(in crate::schema) use depth::check as check_depth;
+pub(crate) use depth::check as check_depth;
 pub use yaml::read as untyped_yaml;
 
 /// The most objects in a decoded object of a built-in kind. Each takes about 700 bytes of memory, however short it is in the body, and an
 /// object with this many would hardly fit into etcd.
-pub(in crate::schema) const MAX_OBJECTS: usize = 250_000;
+pub(crate) const MAX_OBJECTS: usize = 250_000;
 
 /// The most problems that are collected.
 const MAX_PROBLEMS: usize = 100;
@@ -257,12 +257,12 @@ pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Drops the fields that the schema of a custom resource, or of a value in one, does not know.
-pub(crate) fn prune(kind: &Type, value: &mut Value) {
+pub fn prune(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Pruned);
 }
 
 /// Does the same for a default value, whose embedded metadata may have any fields.
-pub(crate) fn prune_default(kind: &Type, value: &mut Value) {
+pub fn prune_default(kind: &Type, value: &mut Value) {
     custom::prune(kind, value, custom::Metadata::Kept);
 }
 

@@ -14,12 +14,12 @@ const LIKE: &str = "=";
 const ANY: &str = "*";
 
 /// Returns the description of a type by its name in the table, for example `api.core.v1.Pod`.
-pub(crate) fn of_type(name: &str) -> Option<&'static str> {
+pub fn of_type(name: &str) -> Option<&'static str> {
     find(name, "")
 }
 
 /// Returns the description of a field.
-pub(crate) fn of_field(owner: &str, field: &str) -> Option<&'static str> {
+pub fn of_field(owner: &str, field: &str) -> Option<&'static str> {
     let like = || of_field(find(owner, LIKE)?, field);
     find(owner, field)
         .or_else(like)
@@ -52,7 +52,7 @@ fn cells(line: &str) -> (&str, &str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{Node, Type};
+    use crate::{Node, Type};
 
     fn lines() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
         TEXT.lines().map(cells)

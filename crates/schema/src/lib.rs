@@ -1,10 +1,19 @@
 //! The schema table: the type information that decoding, pruning, patches, protobuf and field ownership share.
 //!
-//! Built-in types come from `table.tsv`, which `scripts/generate-schema.py` generates. Structural schemas of custom resources are
-//! converted to the same structures at run time. A [`Type`] is a cheap handle to a node of either.
+//! Built-in types come from `table.tsv`, which `scripts/generate-schema.py` generates from `data/`; [`descriptions`] says what their fields
+//! mean. Structural schemas of custom resources ([`structural`]) are converted to the same structures at run time. A [`Type`] is a cheap
+//! handle to a node of either.
 //!
 //! [`decode`] and [`proto`] decode bodies into trees as Go would encode them again; [`merge`] patches trees; [`ownership`] maintains
 //! `metadata.managedFields`.
+//!
+//! Layer: above `mullion-kube-text`, which is the only crate of Mullion that it imports. It knows the fields of kinds, but no defaults and
+//! no rules of theirs.
+//!
+//! Architecture invariant: no clock, environment, files, network or threads. A result depends on the arguments and the table alone.
+
+// Each `expect` names the invariant that holds; tests may use `unwrap`.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 use std::{
     borrow::Cow,
@@ -16,10 +25,11 @@ use serde_json::Value;
 #[cfg(test)]
 pub(crate) mod choices;
 pub mod decode;
-pub(crate) mod descriptions;
+pub mod descriptions;
 pub mod merge;
 pub mod ownership;
 pub mod proto;
+pub mod structural;
 mod table;
 pub mod time;
 mod zero;
@@ -282,8 +292,7 @@ impl Type {
     }
 
     /// Returns all built-in types.
-    #[cfg(test)]
-    pub(crate) fn every_builtin() -> impl Iterator<Item = Type> {
+    pub fn every_builtin() -> impl Iterator<Item = Type> {
         table::builtin()
             .names
             .keys()

@@ -3,13 +3,12 @@
 //! Patches work on untyped trees. The result is decoded again ([`super::decode::value`]), which finds unknown fields and wrong types
 //! ([`unfit`] builds that error). Errors in the patch itself are those of kube-apiserver's handlers.
 
+use mullion_kube_text::status::Status;
 use mullion_kube_text::{
     field::{Errors, Path},
     golang::number,
 };
 use serde_json::Value;
-
-use crate::status::Status;
 
 mod document;
 mod json_patch;

@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use super::{Type, decode::MAX_OBJECTS};
 
-pub(crate) mod provided;
+pub mod provided;
 mod read;
 mod wire;
 mod write;
 
 use wire::Reader;
-pub(crate) use wire::Writer;
+pub use wire::Writer;
 
 const MAGIC: &[u8] = b"k8s\0";
 

@@ -1,6 +1,6 @@
 //! A structural schema, parsed from the `openAPIV3Schema` of a definition.
 //!
-//! The same struct serves structural and value validation. [`super::definition`] checks which keywords a definition may combine, so this
+//! The same struct serves structural and value validation. The API server checks which keywords a definition may combine, so this
 //! parser accepts any combination. [`Schema::to_type`] makes the type that decoding, pruning and field ownership use.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
@@ -9,54 +9,85 @@ use mullion_kube_text::golang::regexp;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::schema::{
-    Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId,
-};
+use crate::{Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId};
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// The value of `additionalProperties` or `additionalItems`: a schema or a boolean.
 #[derive(Clone, Debug)]
-pub(crate) enum Additional {
+pub enum Additional {
+    /// Whether any value is valid.
     Allowed(bool),
+    /// The schema of the values.
     Schema(Box<Schema>),
 }
 
 /// A JSON schema with the extensions of custom resource definitions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Schema {
+pub struct Schema {
     /// The JSON type; empty if the schema has none.
     pub kind: String,
+    /// The string format, for example `date-time`; empty if the schema has none.
     pub format: String,
+    /// Whether null is valid.
     pub nullable: bool,
+    /// The default of an absent value.
     pub default: Option<Value>,
+    /// The schemas of the properties.
     pub properties: BTreeMap<String, Schema>,
+    /// What other properties may be; `None` if the schema does not say.
     pub additional: Option<Additional>,
+    /// The schema of the items of a list.
     pub items: Option<Box<Schema>>,
+    /// Whether unknown fields are kept (`x-kubernetes-preserve-unknown-fields`).
     pub preserve: bool,
+    /// Whether the object is an embedded resource (`x-kubernetes-embedded-resource`).
     pub embedded: bool,
+    /// Whether integers and strings are valid (`x-kubernetes-int-or-string`).
     pub int_or_string: bool,
+    /// The list type for server-side apply (`x-kubernetes-list-type`).
     pub list_type: Option<String>,
+    /// The key fields of items (`x-kubernetes-list-map-keys`).
     pub list_keys: Vec<String>,
+    /// The map type for server-side apply (`x-kubernetes-map-type`).
     pub map_type: Option<String>,
+    /// The properties that must be present.
     pub required: Vec<String>,
+    /// The valid values; empty if all are.
     pub enumeration: Vec<Value>,
+    /// The least number.
     pub minimum: Option<f64>,
+    /// Whether `minimum` itself is invalid.
     pub exclusive_minimum: bool,
+    /// The largest number.
     pub maximum: Option<f64>,
+    /// Whether `maximum` itself is invalid.
     pub exclusive_maximum: bool,
+    /// The number of which a value must be a multiple.
     pub multiple_of: Option<f64>,
+    /// The fewest characters of a string.
     pub min_length: Option<u64>,
+    /// The most characters of a string.
     pub max_length: Option<u64>,
+    /// The regular expression that a string must match.
     pub pattern: Option<Pattern>,
+    /// The fewest items of a list.
     pub min_items: Option<u64>,
+    /// The most items of a list.
     pub max_items: Option<u64>,
+    /// Whether all items of a list must differ.
     pub unique_items: bool,
+    /// The fewest properties of an object.
     pub min_properties: Option<u64>,
+    /// The most properties of an object.
     pub max_properties: Option<u64>,
+    /// The schemas that must all accept a value.
     pub all_of: Vec<Schema>,
+    /// The schemas of which one or more must accept a value.
     pub any_of: Vec<Schema>,
+    /// The schemas of which exactly one must accept a value.
     pub one_of: Vec<Schema>,
+    /// The schema that must not accept a value.
     pub not: Option<Box<Schema>>,
     /// Whether this schema, or one below it, has CEL rules.
     pub has_rules: bool,
@@ -68,14 +99,16 @@ pub(crate) struct Schema {
 
 /// A regular expression with its source, which error messages show.
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern {
+pub struct Pattern {
+    /// The expression as the definition has it.
     pub source: String,
     /// The compiled expression; `None` if the source is invalid, which every definition is refused for. It then matches everything.
     pub regex: Option<Regex>,
 }
 
 impl Schema {
-    pub(crate) fn parse(value: &Value) -> Schema {
+    /// Parses a JSON schema; keywords of the wrong type are ignored.
+    pub fn parse(value: &Value) -> Schema {
         let text = |field: &str| value.get(field).and_then(Value::as_str).map(str::to_owned);
         let flag = |field: &str| value.get(field).and_then(Value::as_bool).unwrap_or(false);
         let number = |field: &str| value.get(field).and_then(Value::as_f64);
@@ -186,7 +219,7 @@ impl Schema {
     }
 
     /// Returns the schema of the properties that `properties` does not list.
-    pub(crate) fn additional_schema(&self) -> Option<&Schema> {
+    pub fn additional_schema(&self) -> Option<&Schema> {
         match &self.additional {
             Some(Additional::Schema(schema)) => Some(schema),
             _ => None,
@@ -194,14 +227,14 @@ impl Schema {
     }
 
     /// Returns the type of a value with this schema inside a custom resource.
-    pub(crate) fn to_value_type(&self) -> Type {
+    pub fn to_value_type(&self) -> Type {
         let mut builder = Builder::new();
         let id = builder.value(self);
         Type::of(Arc::new(builder.arena), id)
     }
 
     /// Returns the type of a custom resource with this schema.
-    pub(crate) fn to_type(&self) -> Type {
+    pub fn to_type(&self) -> Type {
         let mut builder = Builder::new();
         let mut root = builder.object(self);
         for name in ["apiVersion", "kind"] {

@@ -221,7 +221,7 @@ fn scalar(letter: u8) -> Scalar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::Type;
+    use crate::Type;
 
     #[test]
     fn a_pod_knows_its_merge_keys_list_types_and_inlined_protobuf_tags() {

@@ -12,6 +12,7 @@ use std::{collections::HashSet, sync::Arc};
 use axum::{Router, body::Body};
 use http::Request;
 use http_body_util::BodyExt;
+use mullion_schema::decode;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -22,7 +23,6 @@ use crate::{
     http::write,
     kinds::tree::steps,
     registry::Row,
-    schema::decode,
     store::{Change, EventType, Key},
 };
 
@@ -235,7 +235,7 @@ fn long_lists_of_owners_and_of_ports_cost_no_more_than_their_items() {
 }
 
 /// This crate and the layers below it.
-const LAYERS: [&str; 3] = ["kube-text", "cel", "apiserver"];
+const LAYERS: [&str; 4] = ["kube-text", "cel", "schema", "apiserver"];
 
 /// Returns the lines of the layers' sources, without tests, in which `wrong` finds something, with their file names.
 fn lines_of_code(wrong: impl Fn(&str) -> Vec<String>) -> Vec<String> {

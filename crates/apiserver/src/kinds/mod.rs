@@ -65,12 +65,12 @@ pub use services::{InvalidRange, ServiceRange};
 use std::{borrow::Cow, sync::Arc};
 
 use mullion_kube_text::{field::Errors, status::ResourceNames};
+use mullion_schema::Type;
 use serde_json::Value;
 
 use crate::{
     admission::Ctx,
     provided::{ObjectSource, Tagged},
-    schema::Type,
     status::Status,
     store::RawField,
 };

@@ -155,6 +155,21 @@ const LAYERS: &[(&str, &[&str])] = &[
             "stacker",
         ],
     ),
+    (
+        "mullion-schema",
+        &[
+            "mullion-kube-text",
+            "base64",
+            "jiff",
+            "json-patch",
+            "regex",
+            "rustc-hash",
+            "serde",
+            "serde-saphyr",
+            "serde_json",
+            "thiserror",
+        ],
+    ),
 ];
 
 #[test]

@@ -3,7 +3,7 @@
 use base64::{DecodeError, Engine, engine::general_purpose::STANDARD};
 
 /// Returns the canonical encoding of the same bytes, or the index of the byte that Go reports.
-pub(crate) fn canonical(text: &str) -> Result<String, usize> {
+pub fn canonical(text: &str) -> Result<String, usize> {
     let compact: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     match STANDARD.decode(&compact) {
         Ok(bytes) => Ok(STANDARD.encode(bytes)),

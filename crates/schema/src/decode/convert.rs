@@ -7,7 +7,7 @@
 use mullion_kube_text::golang::number;
 use serde_json::Value;
 
-use crate::schema::{Arena, Field, Node, Scalar, Type, TypeId};
+use crate::{Arena, Field, Node, Scalar, Type, TypeId};
 
 /// Returns Go's conversion error, or `None` if the tree fails only as JSON.
 pub fn unconvertible(kind: &Type, tree: &Value) -> Option<String> {

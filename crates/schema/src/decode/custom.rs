@@ -12,7 +12,7 @@ use super::{
     DecodeError, Decoded, Problem, json_kind,
     walk::{MAX_PATH_BYTES, Walker},
 };
-use crate::schema::{Arena, Node, Presence, Scalar, Struct, Type, TypeId};
+use crate::{Arena, Node, Presence, Scalar, Struct, Type, TypeId};
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 

@@ -11,7 +11,7 @@ use super::DecodeError;
 pub(super) const LIMIT: usize = 100;
 
 /// Refuses a value that is nested deeper.
-pub(in crate::schema) fn check(value: &Value) -> Result<(), DecodeError> {
+pub(crate) fn check(value: &Value) -> Result<(), DecodeError> {
     match fits(value, LIMIT) {
         true => Ok(()),
         false => Err(DecodeError::Depth),

@@ -13,7 +13,7 @@ use serde_json::{Map, Number, Value};
 
 use self::object::{read_map, read_struct};
 use super::{DecodeError, Decoded, MAX_OBJECTS, MAX_PROBLEMS, Problem, base64, literals};
-use crate::schema::{Arena, Node, Scalar, Type, TypeId, time, zero};
+use crate::{Arena, Node, Scalar, Type, TypeId, time, zero};
 
 /// The total bytes beyond which no more paths are recorded: with long keys, the paths could be many times as long as the body.
 pub(super) const MAX_PATH_BYTES: usize = 16 << 20;

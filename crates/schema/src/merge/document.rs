@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Node, Type};
+use crate::{Node, Type};
 
 /// Formats a patched document. `visited` has an object wherever the patch went through one: a merge patch itself, or the result of
 /// [`json_patch_visits`](super::json_patch_visits).
@@ -104,7 +104,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::schema::merge::json_patch_visits;
+    use crate::merge::json_patch_visits;
 
     fn deployment() -> Type {
         Type::builtin("api.apps.v1.Deployment").expect("deployments are built in")

@@ -7,7 +7,7 @@
 use mullion_kube_text::golang::integer;
 use serde_json::{Map, Value};
 
-use crate::schema::decode::{check_depth, json_kind};
+use crate::decode::{check_depth, json_kind};
 
 /// The most operations of a patch.
 const MAX_OPERATIONS: usize = 10_000;

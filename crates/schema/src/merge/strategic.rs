@@ -8,14 +8,12 @@ mod lists;
 #[cfg(test)]
 mod properties;
 
+use mullion_kube_text::status::Status;
 use serde_json::{Map, Value};
 
 use self::lists::{merge_list, merge_ordered_lists};
 use super::{go_text, go_type, json_merge};
-use crate::{
-    schema::{Arena, Field, List, Node, Type, TypeId, decode::json_kind},
-    status::Status,
-};
+use crate::{Arena, Field, List, Node, Type, TypeId, decode::json_kind};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";

@@ -4,6 +4,7 @@
 //! and that nobody else owns; compare; refuse changes to other managers' fields unless forced. Decoding and defaulting follow, as for a
 //! patch.
 
+use mullion_kube_text::status::{Cause, Details, Status};
 use mullion_kube_text::validation::metadata::MAX_ANNOTATIONS_BYTES;
 use serde_json::Value;
 
@@ -11,10 +12,7 @@ use super::{
     Changes, Comparison, Entry, Manager, Managers, Writer, compare, fields_of, ignored_fields,
     merge_ancient, parse, reconcile, set::FieldSet, store, take_entries, update, without_nobodys,
 };
-use crate::{
-    schema::{Type, time, zero},
-    status::{Cause, Details, Status},
-};
+use crate::{Type, time, zero};
 
 mod merge;
 mod typed;

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use super::FieldSet;
-use crate::schema::{Arena, List, ListKind, Node, Type, TypeId};
+use crate::{Arena, List, ListKind, Node, Type, TypeId};
 
 /// The paths at which two objects differ.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Envelope, Writer, encode_message, write};
-use crate::schema::{Scalar, Type};
+use crate::{Scalar, Type};
 
 /// A field of a message: its JSON name, its tag, and its type.
 pub type Tagged = (&'static str, u32, Wire);
@@ -28,12 +28,12 @@ pub enum Wire {
 }
 
 /// Encodes the whole body of an object; its metadata has tag 1.
-pub(crate) fn encode_object(fields: &[Tagged], object: &Value) -> Vec<u8> {
+pub fn encode_object(fields: &[Tagged], object: &Value) -> Vec<u8> {
     sealed(object, &message(fields, object))
 }
 
 /// Encodes the whole body of a list of such objects.
-pub(crate) fn encode_list(fields: &[Tagged], list: &Value) -> Vec<u8> {
+pub fn encode_list(fields: &[Tagged], list: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     out.bytes(1, &metadata("ListMeta", list));
     for item in list["items"].as_array().into_iter().flatten() {

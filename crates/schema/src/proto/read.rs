@@ -10,9 +10,7 @@ use super::{
     ProtoError,
     wire::{self, Reader},
 };
-use crate::schema::{
-    Arena, Field, Node, Scalar, Struct, Type, TypeId, decode::DecodeError, time, zero,
-};
+use crate::{Arena, Field, Node, Scalar, Struct, Type, TypeId, decode::DecodeError, time, zero};
 
 /// The remaining levels of nested messages, and the remaining number of objects.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::schema::{Arena, Node, Presence, Scalar, TypeId, choices::Choices, normalise};
+use crate::{Arena, Node, Presence, Scalar, TypeId, choices::Choices, normalise};
 
 /// The types of requests and responses that are not resources.
 const OTHERS: &[&str] = &[
@@ -111,7 +111,7 @@ proptest! {
 
 #[test]
 fn bodies_that_kubectl_sends_are_read() {
-    let lines = include_str!("../../../testdata/kubectl-1.33-protobuf.jsonl").lines();
+    let lines = include_str!("../../testdata/kubectl-1.33-protobuf.jsonl").lines();
     for line in lines {
         let case: Value = serde_json::from_str(line).expect("the test data is JSON");
         let text = |field: &str| case[field].as_str().expect("it is text");
@@ -127,8 +127,8 @@ fn bodies_that_kubectl_sends_are_read() {
             envelope.kind
         );
         let kind = Type::builtin(&name).expect(&name);
-        let sent = crate::schema::decode::value(&kind, case["object"].clone())
-            .expect("kubectl prints the object");
+        let sent =
+            crate::decode::value(&kind, case["object"].clone()).expect("kubectl prints the object");
         let read = decode(&kind, &body).expect("kubectl sends an object of its kind");
         assert_eq!(read, sent.value, "{}", text("command"));
         assert_eq!(

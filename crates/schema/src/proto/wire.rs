@@ -114,22 +114,29 @@ impl<'a> Field<'a> {
 
 /// Writes the fields of one message.
 #[derive(Default)]
-pub(crate) struct Writer {
+pub struct Writer {
     out: Vec<u8>,
 }
 
 impl Writer {
-    pub(crate) fn starting_with(prefix: &[u8], capacity: usize) -> Self {
+    /// Creates a writer whose bytes begin with `prefix`, with room for `capacity` more.
+    pub fn starting_with(prefix: &[u8], capacity: usize) -> Self {
         let mut out = Vec::with_capacity(prefix.len() + capacity);
         out.extend_from_slice(prefix);
         Writer { out }
     }
 
-    pub(crate) fn finish(self) -> Vec<u8> {
+    /// Returns the message.
+    pub fn finish(self) -> Vec<u8> {
         self.out
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of bytes so far.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "sizes are subtracted, never compared with zero"
+    )]
+    pub fn len(&self) -> usize {
         self.out.len()
     }
 
@@ -145,17 +152,20 @@ impl Writer {
         self.push(u64::from(tag) << 3 | wire);
     }
 
-    pub(crate) fn varint(&mut self, tag: u32, value: u64) {
+    /// Writes a number, a boolean or an enum.
+    pub fn varint(&mut self, tag: u32, value: u64) {
         self.key(tag, 0);
         self.push(value);
     }
 
-    pub(crate) fn fixed64(&mut self, tag: u32, value: u64) {
+    /// Writes a number of eight bytes.
+    pub fn fixed64(&mut self, tag: u32, value: u64) {
         self.key(tag, 1);
         self.out.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(crate) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
+    /// Writes a text, bytes or a message, after their length.
+    pub fn bytes(&mut self, tag: u32, bytes: &[u8]) {
         self.key(tag, 2);
         self.push(bytes.len() as u64);
         self.out.extend_from_slice(bytes);

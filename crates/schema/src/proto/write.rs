@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::wire::Writer;
-use crate::schema::{Arena, Field, Node, Scalar, Type, TypeId};
+use crate::{Arena, Field, Node, Scalar, Type, TypeId};
 
 pub(super) const JSON_SCHEMA: &str =
     "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";

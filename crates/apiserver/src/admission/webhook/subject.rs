@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use mullion_cel::{self as cel, Budget};
 use mullion_kube_text::validation::selector::{Selector, SelectorError};
+use mullion_schema::Type;
 use serde_json::Value;
 
 use super::{
@@ -18,7 +19,6 @@ use crate::{
     http::subresource::scale::Paths,
     kinds::admissionregistration,
     registry::Row,
-    schema::Type,
     server::ApiServer,
     status::Status,
 };

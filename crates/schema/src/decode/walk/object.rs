@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::{Seed, Walker};
-use crate::schema::{Field, Struct, TypeId, decode::Problem, zero};
+use crate::{Field, Struct, TypeId, decode::Problem, zero};
 
 /// Decodes an object whose keys are the fields of a struct.
 pub(super) fn read_struct<'de, 's, A: MapAccess<'de>>(

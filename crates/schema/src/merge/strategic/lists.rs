@@ -5,16 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use mullion_kube_text::status::Status;
 use serde_json::{Map, Value};
 
 use super::{
     ELEMENT_ORDER, PATCH, Schema, bad_type, go_text, go_type, merge_map, subject, unexpected,
     unknown_directive, without_directives,
 };
-use crate::{
-    schema::{List, merge::inapplicable},
-    status::Status,
-};
+use crate::{List, merge::inapplicable};
 
 const LIST: &str = "[]interface {}";
 const MAP: &str = "map[string]interface {}";

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::apply;
-use crate::schema::{Arena, Field, List, Node, Scalar, Type, TypeId, choices::Choices};
+use crate::{Arena, Field, List, Node, Scalar, Type, TypeId, choices::Choices};
 
 impl Choices {
     fn tree(&mut self, arena: &Arena, id: TypeId, depth: u32) -> Value {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::schema::{
+use crate::{
     Arena, List, ListKind, Node, Type, TypeId,
     ownership::{FieldSet, compare::element},
 };

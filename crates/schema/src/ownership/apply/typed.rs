@@ -8,7 +8,7 @@ use std::{borrow::Cow, collections::HashSet};
 use serde_json::Value;
 
 use super::super::{compare::element, set::FieldSet};
-use crate::schema::{Arena, List, ListKind, Node, Scalar, Struct, Type, TypeId, merge::go_text};
+use crate::{Arena, List, ListKind, Node, Scalar, Struct, Type, TypeId, merge::go_text};
 
 /// Checks a configuration; returns all errors as one text.
 pub(super) fn check(kind: &Type, config: &Value) -> Result<(), String> {

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{merge, typed};
-use crate::schema::{Arena, ListKind, Node, Type, TypeId};
+use crate::{Arena, ListKind, Node, Type, TypeId};
 
 /// Merges a configuration into an object. It must not set atomic values, because the parts that it leaves out would be lost. Where the
 /// object has several items with a key that the configuration names, one item is left.

@@ -7,7 +7,7 @@ mod strangers;
 use serde_json::json;
 
 use super::*;
-use crate::schema::{Field, List, Name, Presence, Scalar, Struct};
+use crate::{Field, List, Name, Presence, Scalar, Struct};
 
 fn writer<'a>(manager: &'a str, at: &str) -> Writer<'a> {
     Writer {
@@ -169,7 +169,7 @@ fn applied(
     manager: &str,
     force: bool,
     old: Option<&Value>,
-) -> Result<Value, crate::status::Status> {
+) -> Result<Value, mullion_kube_text::status::Status> {
     let config =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": config});
     apply(&config_map(), &writer(manager, DAY), force, &config, old)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::schema::{List, ListKind, Node, Type};
+use crate::{List, ListKind, Node, Type};
 
 pub(super) type Path = Vec<String>;
 pub(super) type Paths = BTreeSet<Path>;

@@ -7,7 +7,7 @@ use super::{
     super::*,
     model::{Model, Owner, Paths, tree},
 };
-use crate::{crd::structural::Schema, schema::choices::Choices};
+use crate::{choices::Choices, structural::Schema};
 
 impl Choices {
     /// Returns a random schema of a value.

@@ -8,6 +8,10 @@ use std::sync::Arc;
 
 use mullion_cel::{self as cel, Budget};
 use mullion_kube_text::golang::quote;
+use mullion_schema::{
+    merge::{self, JsonPatchError},
+    ownership,
+};
 use serde_json::{Value, json};
 
 use super::{BoundPolicy, Misconfigured, is_exempt, refusal};
@@ -21,10 +25,6 @@ use crate::{
         },
     },
     kinds::tree::Tree,
-    schema::{
-        merge::{self, JsonPatchError},
-        ownership,
-    },
     status::Status,
 };
 
